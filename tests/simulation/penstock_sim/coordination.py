@@ -1,6 +1,6 @@
 """What a broker coordinates under simulation: the object that ships, and desks before it.
 
-    clients ─▶ desks (`coordinator`, `transactions`) ─▶ hosts ─▶ the node's replicas
+    clients ─▶ group service, desks (`coordinator`, `transactions`) ─▶ hosts ─▶ replicas
     hosts here ─ joins, Ends ─▶ links ─▶ `here`, or SimTransport ─▶ the other broker's peer service
 
 As in `broker.process`. Only histories with groups or transactions have it.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.proto.v1.group_pb2_grpc import add_GroupServiceServicer_to_server
 from penstock.proto.v1.transaction_peer_pb2_grpc import (
     add_TransactionPeerServiceServicer_to_server,
 )
@@ -59,8 +60,9 @@ class SimCoordination:
         self.transactions = TransactionDesk(broker, transactions)
 
     def add_to(self, server: Any) -> None:
-        """What other brokers call."""
+        """What other brokers and members call."""
         add_TransactionPeerServiceServicer_to_server(self._parts.peer_service, server)
+        add_GroupServiceServicer_to_server(self._parts.group_service, server)
 
     def start(self) -> None:
         """With the process."""

@@ -1,10 +1,11 @@
 """A broker's group coordinators under simulation: the shells that ship, and a desk before them.
 
-    member's stream, calls ─▶ GroupDesk ─▶ WatchedGroups (`logged.hosts`) ─▶ replicas
-                                              └ every step ─▶ `group_checks`, before it is obeyed
+    a member's stream ─▶ `services.groups` ─┐
+    calls ─▶ GroupDesk ─────────────────────┴▶ WatchedGroups (`logged.hosts`) ─▶ replicas
+                                                 └ every step ─▶ `group_checks`, before it is obeyed
 
-The desk stands for `services.groups`: it turns what the network brings into the calls that the
-service would make, on the node's loop.
+The desk stands for the service's other calls: it turns what the network brings into what the
+service would do, on the node's loop.
 
 Sessions are short: the shortest timeout that a member may ask for is a second of a node's clock.
 """
@@ -22,17 +23,14 @@ from penstock.core.types import ReplicaKey, TopicId
 from penstock.errors import PenstockError
 from penstock_broker.groups.coordinator import Coordinator
 from penstock_broker.groups.coordinators import Coordinators
-from penstock_broker.groups.streams import MemberStream, StreamEndedError
 from penstock_broker.logged.log import PartitionLog
 from penstock_sim.hosts import WatchedHost
 
 if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker
     from penstock_sim.group_checks import Asked
-    from penstock_sim.network import Stream
 
 OFFSETS_KEY: Final = ReplicaKey(TopicId("00000000-0000-4000-8000-000000000002"), 0)
-ALIVE: Final = "alive"
 CONFIG: Final = GroupConfig(
     heartbeat_interval_ms=500,
     session_timeout_ms=2_000,
@@ -123,7 +121,6 @@ class GroupDesk:
         self.hosts = hosts
         self._broker = broker
         self._loop = broker.shell.loop
-        self._by_stream: dict[int, _MemberEnd] = {}
 
     @property
     def current(self) -> WatchedCoordinator | None:
@@ -149,75 +146,3 @@ class GroupDesk:
         except PenstockError as error:
             answer = error
         respond(answer)
-
-    # ------------------------------------------------------------ members' streams (network.End)
-
-    def receive(self, stream: Stream, message: Any) -> None:
-        """A member says hello, sends a heartbeat, leaves."""
-        if not self._loop.dead:
-            self._loop.run(lambda: self._receive(stream, message))
-
-    def _receive(self, stream: Stream, message: Any) -> None:
-        try:
-            if isinstance(message, gc.MemberJoined):
-                host = self.hosts.find(message.group_id)
-                self.hosts.writable(host, None)
-                end = self._by_stream[stream.number] = _MemberEnd(self._broker, stream, host)
-                host.add_stream(end.member)
-                self._broker.start_task(end.write())
-                host.handle(message)
-            elif stream.number in self._by_stream:
-                self._by_stream[stream.number].hear(message)
-        except PenstockError as error:
-            stream.send(self._broker.id, gc.EndStream(stream.number, error))
-
-    def stream_broken(self, stream: Stream) -> None:
-        """A member's stream is gone."""
-        end = self._by_stream.pop(stream.number, None)
-        if end is not None and not self._loop.dead:
-            self._loop.run(end.broken)
-
-
-class _MemberEnd:
-    """The broker's end of a member's stream."""
-
-    def __init__(self, broker: SimBroker, stream: Stream, host: Coordinator) -> None:
-        assert broker.shell is not None
-        self.member = MemberStream(stream.number)
-        self._broker = broker
-        self._clock = broker.shell.clock
-        self._stream = stream
-        self._host = host
-        self._told_ms = 0
-        self._is_over = False
-
-    def hear(self, event: gc.MemberHeard | gc.MemberLeft) -> None:
-        """A member says something; it is shown a sign of life in time."""
-        self._host.handle(event)
-        session_ms = self.member.session_timeout_ms
-        silent_ms = self._clock.now_ms() - self._told_ms
-        if isinstance(event, gc.MemberHeard) and silent_ms * 2 >= session_ms > 0:
-            self._send(ALIVE)
-
-    async def write(self) -> None:
-        """What the coordinator says, until it ends the stream."""
-        end = gc.EndStream(self._stream.number, None)
-        try:
-            while True:
-                self._send(await self.member.next())
-        except StreamEndedError:
-            pass
-        except PenstockError as error:
-            end = replace(end, error=error)
-        self.broken()
-        self._send(end)
-
-    def _send(self, message: Any) -> None:
-        self._told_ms = self._clock.now_ms()
-        self._stream.send(self._broker.id, message)
-
-    def broken(self) -> None:
-        """Nothing more is said on it."""
-        if not self._is_over:
-            self._is_over = True
-            self._host.drop_stream(self.member)

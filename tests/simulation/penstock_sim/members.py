@@ -11,15 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.client.config import ConsumerConfig
 from penstock.client.group.contract import (
-    Assigned,
     Event,
-    GroupPartition,
     Heard,
     Heartbeat,
     Hello,
     HelloSaid,
-    Joined,
     Leave,
     Ready,
     StreamEnded,
@@ -29,15 +27,16 @@ from penstock.client.group.contract import (
     Wish,
 )
 from penstock.client.group.membership import Membership, Phase
+from penstock.client.group.wire import hello_to_wire, said_to_wire
 from penstock.core.groups import contract as gc
 from penstock.core.groups.catalog import Subscription
 from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
-from penstock_sim.coordinator import ALIVE, OFFSETS_KEY
+from penstock_sim.coordinator import OFFSETS_KEY
+from penstock_sim.member_stream import ClientNode, JoinStream
 from penstock_sim.reading import Reader
 from penstock_sim.scheduler import RATE
 
 if TYPE_CHECKING:
-    from penstock_sim.network import End, Stream
     from penstock_sim.world import World
 
 _PATIENCE_MS: Final = 250
@@ -76,6 +75,12 @@ class SimMember:
         self.life = 0
         self.member_id = ""
         self._ids = 0
+        self._config = ConsumerConfig(
+            group_id=plan.group_id,
+            group_instance_id=plan.instance_id,
+            session_timeout_ms=plan.session_ms,
+            max_poll_interval_ms=plan.max_poll_ms,
+        )
         self._held: list[tuple[bool, Callable[..., None], tuple[Any, ...]]] = []
 
     @property
@@ -96,7 +101,8 @@ class SimMember:
         self.member_id = ""
         timing = Timing(self.plan.session_ms, self.plan.max_poll_ms, 20, 200)
         self.membership = Membership(timing, is_static=bool(self.plan.instance_id))
-        self.stream: Stream | None = None
+        self.stream: JoinStream | None = None
+        self._process = ClientNode(self.world, self.node, f"{self.name}.{self.life}")
         self._opening = 0
         self._wakes = 0
         self.world.scheduler.note(self.name, "start", self.plan)
@@ -112,6 +118,7 @@ class SimMember:
         self.up = self.frozen = False
         self._held.clear()
         self._close()
+        self._process.kill()
 
     def freeze(self) -> None:
         """SIGSTOP."""
@@ -195,17 +202,8 @@ class SimMember:
             self.handle(Tick(self.reader.assignment.yielded))
 
     def _say(self, said: Heartbeat | Leave) -> None:
-        if self.stream is None:
-            return
-        number = self.stream.number
-        if isinstance(said, Leave):
-            self.stream.send(self.node, gc.MemberLeft(number, said.keep_seat))
-            return
-        owned = None
-        if said.owned is not None:
-            parts = frozenset((each.topic_id, each.partition) for each in said.owned)
-            owned = gc.Owned(parts, said.number)  # type: ignore[arg-type]  # ids are text here
-        self.stream.send(self.node, gc.MemberHeard(number, owned))
+        if self.stream is not None:
+            self.stream.say(said_to_wire(said))
 
     # ------------------------------------------------------------ stream
 
@@ -213,7 +211,7 @@ class SimMember:
         self._opening += 1
         stream, self.stream = self.stream, None
         if stream is not None:
-            stream.break_off(silent_for=self.node)
+            stream.close()
 
     def _open(self, hello: Hello) -> None:
         self._close()
@@ -226,74 +224,33 @@ class SimMember:
         if opening != self._opening:
             return
         broker, _ = self.world.find_leader(OFFSETS_KEY)
-        coordinators = broker.coordinators
-        stream = None
-        if broker.up and coordinators is not None:
-            ends: dict[int, End] = {self.node: self, int(broker.id): coordinators}
-            stream = self.world.net.connect(self.node, broker.id, ends)
-        if stream is None:
-            self.handle(StreamEnded(UnreachableError("no way to the coordinator")))
-            return
+        first = hello_to_wire(hello, self._config, self.member_id, self.world.cluster_id)
+        first.hello.transactional_id = self.transactional_id
+        stream = JoinStream(self._process, broker.id, first, self._heard_of, self._ended_of)
         self.stream = stream
-        parts = frozenset((each.topic_id, each.partition) for each in hello.owned)
-        stream.send(
-            self.node,
-            gc.MemberJoined(
-                stream_id=stream.number,
-                group_id=self.plan.group_id,
-                member_id=self.member_id,
-                subscription=Subscription(hello.wish.topics, hello.wish.pattern),
-                instance_id=self.plan.instance_id,
-                session_timeout_ms=self.plan.session_ms,
-                rebalance_timeout_ms=self.plan.max_poll_ms,
-                member_epoch=hello.member_epoch,
-                owned=parts,  # type: ignore[arg-type]  # ids are text here
-                transactional_id=self.transactional_id,
-            ),
-        )
         self.handle(HelloSaid())
         self.later(_PATIENCE_MS, self._no_answer, stream)
 
-    def _no_answer(self, stream: Stream) -> None:
+    def _no_answer(self, stream: JoinStream) -> None:
         if self.stream is stream and self.membership.phase in (Phase.JOINING, Phase.LEAVING):
             self._end(ClusterError("no answer to a join", ErrorCode.REQUEST_TIMED_OUT))
 
-    def receive(self, stream: Stream, message: Any) -> None:
-        """Receives a message of the coordinator (network.End)."""
+    def _heard_of(self, stream: JoinStream, message: Event) -> None:
         self.arrives(self._heard, stream, message)
 
-    def stream_broken(self, stream: Stream) -> None:
-        """The stream broke (network.End)."""
-        self.arrives(self._broken, stream)
+    def _ended_of(self, stream: JoinStream, error: PenstockError | None) -> None:
+        self.arrives(self._broken, stream, error)
 
-    def _broken(self, stream: Stream) -> None:
+    def _heard(self, stream: JoinStream, message: Event) -> None:
         if stream is self.stream:
-            self.stream = None
-            self.handle(StreamEnded(UnreachableError("the stream broke")))
+            self.handle(message)
 
-    def _heard(self, stream: Stream, message: Any) -> None:
+    def _broken(self, stream: JoinStream, error: PenstockError | None) -> None:
         if stream is not self.stream:
             return
-        match message:
-            case gc.SendJoined():
-                self.handle(
-                    Joined(
-                        message.member_epoch,
-                        message.heartbeat_interval_ms,
-                        message.session_timeout_ms,
-                    )
-                )
-            case gc.SendAssignment():
-                parts = frozenset(
-                    GroupPartition(topic_id, message.names[topic_id], partition)
-                    for topic_id, partition in message.parts
-                )
-                self.handle(Assigned(message.member_epoch, parts, message.number))
-            case gc.EndStream():
-                self._end(message.error)
-            case _:
-                assert message == ALIVE
-                self.handle(Heard())
+        if error is None and self.membership.phase is not Phase.LEAVING:
+            error = UnreachableError("the coordinator ended the stream")
+        self._end(error)
 
     def _end(self, error: PenstockError | None) -> None:
         self._close()

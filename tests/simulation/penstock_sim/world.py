@@ -40,6 +40,7 @@ from penstock_sim.group_checks import GroupChecks
 from penstock_sim.groups import SimGroups
 from penstock_sim.latest_reader import LatestReader, latest_readers
 from penstock_sim.ledger import FoldingReader, Ledger
+from penstock_sim.member_stream import ClientNode
 from penstock_sim.network import Network
 from penstock_sim.pipe import PipeGroups
 from penstock_sim.pipe_checks import PipeChecks, SinkReader
@@ -144,6 +145,8 @@ class World:
         self.net = Network(self.scheduler)
         self.graveyard: list[Shell] = []
         """Runs that were killed; kept, because Python ends what nobody keeps."""
+        self.client_nodes: list[ClientNode] = []
+        """All runs of clients that have a loop."""
         self.checks = Checks(self)
         self.meta = MetaStore(self.checks)
         self.controllers = {node: SimController(self, node) for node in (101, 102)}
@@ -347,8 +350,10 @@ class World:
         running = [broker.shell for broker in self.brokers.values() if broker.shell is not None]
         for shell in running:
             shell.kill()
-        for shell in (*running, *self.graveyard):
-            shell.loop.bury()
+        for client in self.client_nodes:
+            client.kill()
+        for one in (*running, *self.graveyard, *self.client_nodes):
+            one.loop.bury()
 
     def _new_topic(self, name: str, topic_id: TopicId, partitions: int) -> cc.NewTopic:
         configs = {"min.insync.replicas": str(self.min_isr)}

@@ -37,7 +37,6 @@ from penstock_broker.serving.listener import host_of_peer
 
 _HELLO_TIMEOUT_S: Final = 30.0
 _LEAVE_TIMEOUT_S: Final = 30.0
-_STREAM_IDS: Final = count(1)
 _ALIVE: Final = pb.JoinResponse(alive=pb.CoordinatorAlive()).SerializeToString()
 
 
@@ -59,6 +58,7 @@ class GroupService(GroupServiceServicer):
         self._coordinators = coordinators
         self._refusal = refusal
         self._observe = observe
+        self._stream_ids = count(1)
 
     async def FindCoordinator(
         self, request: pb.FindCoordinatorRequest, context: Any
@@ -92,7 +92,7 @@ class GroupService(GroupServiceServicer):
         check_cluster_id(hello.cluster_id, self._view.cluster_id)
         coordinator = self._coordinators.find(hello.group_id)
         self._coordinators.writable(coordinator, self._refusal())
-        stream = MemberStream(next(_STREAM_IDS))
+        stream = MemberStream(next(self._stream_ids))
         event = wire.joined_from_wire(hello, stream.stream_id, host_of_peer(context.peer()))
         coordinator.add_stream(stream)
         try:
