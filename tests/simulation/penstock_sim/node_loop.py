@@ -8,8 +8,8 @@ A node is a process: it has a loop of its own, and nothing of it runs after it w
 until the world ends, and then cancelled (`bury`): otherwise Python would close them as soon as they
 are unreferenced, at any point of the history.
 
-A node lives `scheduler.RATE` times faster than the world: shells wait for seconds, histories last
-for few.
+A node runs `scheduler.RATE` times faster than the world: shells wait for seconds, histories last
+only a few.
 
 Chance decides what a real loop leaves open: how long a turn takes, when a thread is done, and, in
 some histories, the order of a turn's callbacks. Futures and tasks are hashed by number, so that

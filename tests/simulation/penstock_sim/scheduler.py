@@ -14,7 +14,7 @@ from typing import Any, Final
 
 _MASK: Final = (1 << 64) - 1
 RATE: Final = 8
-"""Seconds of a node in one of the world's. A session timeout of 1.8 s is 225 ms of a history."""
+"""Seconds of a node per second of the world. A session timeout of 1.8 s is 225 ms of a history."""
 BASE_TIME_MS: Final = 1_700_000_000_000
 """What the wall clock shows when a history begins."""
 
