@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.groups import GroupConfig
 from penstock.core.groups import contract as gc
+from penstock.core.groups.contract_views import FetchRequested
 from penstock.core.groups.loading import Loader
 from penstock.core.types import ReplicaKey, TopicId
 from penstock.errors import PenstockError
@@ -81,7 +82,8 @@ class WatchedCoordinator(WatchedHost, Coordinator):
             return event
 
         try:
-            return await super().ask(seen, patience_ms=patience_ms)
+            answer: gc.Answer = await super().ask(seen, patience_ms=patience_ms)
+            return answer
         finally:
             for number in numbers:
                 self._asked.pop(number, None)
@@ -140,7 +142,7 @@ class GroupDesk:
         answer: Any
         try:
             host = self.hosts.find(event.group_id)  # type: ignore[union-attr]  # of those asked here
-            if not isinstance(event, gc.FetchRequested):
+            if not isinstance(event, FetchRequested):
                 self.hosts.writable(host, None)
             answer = await host.ask(lambda number: replace(event, request_id=number))
         except PenstockError as error:

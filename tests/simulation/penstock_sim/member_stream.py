@@ -37,7 +37,7 @@ class ClientNode:
     """One run of a client's process: its loop, and a channel per broker."""
 
     def __init__(self, world: World, node: int, name: str) -> None:
-        self.loop = NodeLoop(world.scheduler, name, rate=RATE)
+        self.loop = NodeLoop.of(world.scheduler, name, rate=RATE)
         self.world = world
         self._transport = SimTransport(world.net, node, self.loop)
         self._channels: dict[BrokerId, grpc.aio.Channel] = {}

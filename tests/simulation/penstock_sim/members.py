@@ -29,7 +29,6 @@ from penstock.client.group.contract import (
 from penstock.client.group.membership import Membership, Phase
 from penstock.client.group.wire import hello_to_wire, said_to_wire
 from penstock.core.groups import contract as gc
-from penstock.core.groups.catalog import Subscription
 from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
 from penstock_sim.coordinator import OFFSETS_KEY
 from penstock_sim.member_stream import ClientNode, JoinStream

@@ -168,7 +168,7 @@ class PipeChecks(GroupChecks):
     def asked(self, coordinator: WatchedCoordinator, event: gc.Request) -> Asked:
         """A request comes in."""
         asked = super().asked(coordinator, event)
-        if isinstance(event, gc.FetchRequested):
+        if isinstance(event, FetchRequested):
             asked.undecided = self._undecided(event.group_id)
         return asked
 

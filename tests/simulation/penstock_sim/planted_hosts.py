@@ -1,6 +1,7 @@
 """Bugs put into the shells of coordinators, as `planted_shells` puts them into those of replicas.
 
-The host of a machine that lives on a log, the hosts of a broker, the streams of group members.
+The host of a machine that lives on a log, the hosts of a broker, the streams of group members, the
+links of transactions between brokers.
 """
 
 from __future__ import annotations
@@ -8,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock_broker.groups.coordinator import Coordinator as Groups
 from penstock_broker.groups.streams import MemberStream
 from penstock_broker.logged.host import MachineHost
 from penstock_broker.logged.hosts import Hosts
-from penstock_broker.logged.log import ReplicaLog
-from penstock_sim.planted_shells import all_of, in_text
+from penstock_broker.services.groups import _Member
+from penstock_broker.transactions.here import Here
+from penstock_broker.transactions.lane import Lane
+from penstock_broker.transactions.links import TransactionLinks
+from penstock_broker.transactions.orphans import OrphanSweep
+from penstock_broker.transactions.partitions import Markers, PartitionJoins
+from penstock_sim.planted_shells import in_text
 
 coordinate_before_the_log_is_committed = in_text(
     MachineHost,
@@ -89,32 +94,71 @@ HOST_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         self._waiting.clear()
         """,
     ),
-    "a_host_that_ended_is_not_replaced": in_text(
-        Hosts, "_tick", "self._try_again(led, now_s)", "pass"
-    ),
-    "a_former_machine_serves_on": all_of(
-        in_text(Hosts, "_close", "led.host.close(self._elsewhere(replica.key.partition))", "pass"),
-        in_text(Hosts, "wake", "or not (present and marks.is_leader)", "or False"),
-        in_text(Hosts, "wake", "or led.host.leader_epoch != marks.leader_epoch", "or False"),
-    ),
-    "a_host_outlives_its_epoch": all_of(
-        in_text(Hosts, "wake", "or led.host.leader_epoch != marks.leader_epoch", "or False"),
-        in_text(ReplicaLog, "append", "expected_epoch=epoch", "expected_epoch=0"),
-    ),
-    "members_of_a_machine_that_ended_hear_nothing": in_text(
-        Groups, "ended", "stream.fail(error)", "pass"
+    "a_former_machine_serves_on": in_text(
+        Hosts,
+        "wake",
+        """
+        if led is not None and (
+            led.replica is not replica
+            or not (present and marks.is_leader)
+            or led.host.leader_epoch != marks.leader_epoch
+        ):
+        """,
+        "if led is not None and led.replica is not replica:",
     ),
     "news_for_a_member_wake_nobody": in_text(MemberStream, "put", "self._news.set()", "pass"),
-    "a_broken_stream_is_not_told": in_text(
-        Groups,
-        "drop_stream",
-        "self.handle(StreamBroken(stream.stream_id))",
-        "pass",
+    "what_a_heartbeat_says_is_dropped": in_text(
+        _Member, "_heard", "if not heartbeat.ByteSize():", "if True:"
     ),
     "a_tick_is_not_taken": in_text(MachineHost, "tick", "self.handle(self._tick)", "pass"),
-    "topics_are_told_to_nobody": in_text(
-        Groups, "topics_changed", "self.handle(TopicsChanged(catalog))", "pass"
-    ),
-    "a_lull_is_taken_for_silence": in_text(Hosts, "_tick", "if stalled:", "if False:"),
 }
 """In histories with groups."""
+
+LINK_BUGS: Final[dict[str, Callable[[Any], None]]] = {
+    "a_refused_end_is_taken_for_stored": in_text(
+        TransactionLinks,
+        "send",
+        """
+        if error is None:
+            stored()
+        """,
+        """
+        if error is None or error.retriable:
+            stored()
+        """,
+    ),
+    "an_end_is_answered_before_its_marker": in_text(
+        Markers,
+        "end",
+        "reply = await answered",
+        "reply = ProduceReply(request_id=request_id, base_offset=-1)",
+    ),
+    "a_refused_join_is_taken_for_done": in_text(
+        PartitionJoins,
+        "join",
+        "self._replicas.handle(replica, Joined(request.number, error))",
+        "self._replicas.handle(replica, Joined(request.number, None))",
+    ),
+    "a_join_that_never_came_is_taken_for_done": in_text(
+        Lane, "_run", "results = [error] * len(entries)", "results = [None] * len(entries)"
+    ),
+    "a_join_waits_for_nobody": in_text(
+        Here,
+        "_join",
+        "await coordinator.ask(lambda number: replace(entry, request_id=number))",
+        "coordinator.handle(replace(entry, request_id=0))",
+    ),
+    "nobody_is_asked_about_orphans": in_text(
+        OrphanSweep,
+        "_ask",
+        """
+        answers[broker_id] = await self._coordinators.find(
+            transactions, BrokerId(broker_id)
+        )
+        """,
+        """
+        answers[broker_id] = Answer(frozenset(leaders), frozenset())
+        """,
+    ),
+}
+"""In histories with transactions."""

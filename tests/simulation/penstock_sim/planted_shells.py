@@ -50,7 +50,7 @@ def in_text(owner: type, name: str, old: str, new: str) -> Callable[[Any], None]
 
 
 def all_of(*plants: Callable[[Any], None]) -> Callable[[Any], None]:
-    """For a rule that is kept in more than one place."""
+    """For a rule that is enforced in more than one place."""
 
     def plant(patch: Any) -> None:
         for one in plants:
@@ -86,7 +86,7 @@ SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         "entry.owner.persisted(entry.persist_ids[-1], synced=False)",
     ),
     "what_piled_up_on_a_refused_write_stays": in_text(
-        LogWriter, "_refused", "self.forget(entry.owner)", "pass"
+        LogWriter, "_refuse", "self.forget(entry.owner)", "pass"
     ),
     "nobody_wakes_the_writer": in_text(
         LogWriter,
@@ -95,7 +95,7 @@ SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         "if len(self._pending) > 1:\n    self._plan()",
     ),
     "a_sync_for_what_stays_behind_is_forgotten": in_text(
-        LogWriter, "_tick", "self._sync = sync and bool(self._pending)", "self._sync = False"
+        LogWriter, "_next", "self._sync = sync and bool(self._pending)", "self._sync = False"
     ),
     # ---------------------------------------------------------------- the replica's shell
     "other_batches_join_those_in_memory": all_of(

@@ -9,14 +9,14 @@ otherwise most of their time would go into seeds that do not show it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from penstock_sim.planted import PLANTED
 from penstock_sim.planted_compaction import COMPACTION_BUGS
 from penstock_sim.planted_groups import GROUP_BUGS
-from penstock_sim.planted_hosts import HOST_BUGS
+from penstock_sim.planted_hosts import HOST_BUGS, LINK_BUGS
 from penstock_sim.planted_journal import JOURNAL_BUGS
 from penstock_sim.planted_pipes import PIPE_BUGS, RING_BUGS
 from penstock_sim.planted_shells import BUSY_SHELL_BUGS, SHELL_BUGS
@@ -183,8 +183,14 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
     *_all_faults("shells", SHELL_BUGS, 500, _without()),
     *_all_faults("shells", BUSY_SHELL_BUGS, 500, _PRODUCERS),
     *_all_faults("shells", HOST_BUGS, 500, {"groups": True}),
+    *_all_faults("shells", LINK_BUGS, 500, _PRODUCERS),
     *_with_faults("journal", JOURNAL_BUGS, _without(journal=True)),
-    *_all_faults("groups", GROUP_BUGS, 150, {"groups": True}, ("I16", "I17", "I18", "I19")),
+    *(
+        replace(bug, only_by=True)  # a client's own assertion may come first
+        for bug in _all_faults(
+            "groups", GROUP_BUGS, 150, {"groups": True}, ("I16", "I17", "I18", "I19")
+        )
+    ),
     *_all_faults("transactions", TRANSACTION_BUGS, 300, _PRODUCERS),
     *_all_faults("transactions", LATE_BUGS, 300, _PRODUCERS, ("I14",)),
     *_all_faults("operator", OPERATOR_BUGS, 500, {**_PRODUCERS, "operator": True}, ("I11",)),

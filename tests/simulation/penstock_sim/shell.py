@@ -34,7 +34,6 @@ from penstock_broker.serving.edge import Edge
 from penstock_broker.store.interface import PartitionWrite
 from penstock_sim.node_loop import NodeLoop, SimExecutor
 from penstock_sim.scheduler import RATE
-from penstock_sim.transactions import MAX_TIMEOUT_MS, ORPHAN_GRACE_MS
 from penstock_sim.wire.transport import SimTransport
 
 if TYPE_CHECKING:
@@ -189,8 +188,8 @@ class Shell:
             replica_message_bytes=choose((500, 2_000, 1 << 20)),
             cache_bytes=choose((2_000, 20_000, 1 << 20)),
             producer_snapshot_bytes=choose((100, 1_500)),
-            transaction_max_timeout_ms=MAX_TIMEOUT_MS,
-            transaction_orphan_grace_ms=ORPHAN_GRACE_MS,
+            transaction_max_timeout_ms=choose((0, 5_000)),
+            transaction_orphan_grace_ms=choose((400, 2_000)),
         )
 
     def _seams(self) -> BrokerSeams:

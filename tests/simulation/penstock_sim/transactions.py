@@ -9,6 +9,7 @@ transaction, or never; `transaction_checks` hears of every step, before it is ob
 
 from __future__ import annotations
 
+from asyncio import sleep
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.transactions import TransactionConfig
 from penstock.core.transactions import contract as tc
+from penstock.core.transactions.contract_views import (
+    DescribeRequested,
+    LedgersRequested,
+    ListRequested,
+)
 from penstock.core.types import BrokerId, ReplicaKey, TopicId
 from penstock.errors import PenstockError
 from penstock.rpc.transport import Transport
@@ -43,14 +49,13 @@ CONFIG: Final = TransactionConfig(
     sweep_interval_ms=8_000,
 )
 """Of a node's clock, which is `RATE` times faster than the world's."""
-MAX_TIMEOUT_MS: Final = 5_000
-ORPHAN_GRACE_MS: Final = 2_000
 CALL_TIMEOUT_MS: Final = 120
 LATE_MS: Final = 600
 """A copy of a call comes up to so much later: by then other transactions have begun and ended."""
 _LATE_CALLS: Final = 0.06
+_LATE_ANSWER_MS: Final = 150
 _TIMES: Final = ("timeout_ms", "wait_visible_ms", "older_than_ms")
-_READING: Final = (tc.ListRequested, tc.DescribeRequested, tc.LedgersRequested)
+_READING: Final = (ListRequested, DescribeRequested, LedgersRequested)
 
 
 class WatchedCoordinator(WatchedHost, Coordinator):
@@ -77,10 +82,10 @@ class WatchedCoordinator(WatchedHost, Coordinator):
     def tell(self, ready: tc.Ready) -> None:
         world = self.world
         ends = any(isinstance(one, tc.SendEnds) for one in ready.outputs)
-        strikes = ends and world.chaotic and world.transactions is not None
-        if strikes and world.transactions.strikes_here():
+        nemesis = world.transactions
+        if ends and world.chaotic and nemesis is not None and nemesis.strikes_here():
             # Decided and committed, and nobody has heard: the next coordinator must tell them.
-            world.scheduler.after(0.001, world.transactions.kill, self.broker)
+            world.scheduler.after(0.001, nemesis.kill, self.broker)
         else:
             super().tell(ready)
 
@@ -99,7 +104,7 @@ class WatchedTransactions(Coordinators):
 
 
 class LatePeers(RemotePeers):
-    """Now and then a copy of a call comes as well, whenever it likes."""
+    """Now and then a copy of a call comes as well, whenever it likes, or an answer comes late."""
 
     def __init__(self, broker_id: BrokerId, view: ClusterView, transport: Transport) -> None:
         super().__init__(broker_id, view, transport)
@@ -110,7 +115,12 @@ class LatePeers(RemotePeers):
         self, broker_id: BrokerId, entries: Sequence[tc.JoinRequested]
     ) -> list[PenstockError | None]:
         self._copy(super().join, broker_id, entries)
-        return await super().join(broker_id, entries)
+        results = await super().join(broker_id, entries)
+        scheduler = self._loop.scheduler
+        if scheduler.chance(_LATE_CALLS):
+            # By then the transaction may have ended, and batches still wait for the answer.
+            await sleep(scheduler.between(1, _LATE_ANSWER_MS) * RATE / 1000)
+        return results
 
     async def end(
         self, broker_id: BrokerId, entries: Sequence[tc.End]
@@ -125,9 +135,12 @@ class LatePeers(RemotePeers):
             with suppress(PenstockError):
                 await call(*args)
 
+        def send() -> None:
+            if not self._loop.dead:
+                self._loop.start(late())
+
         if scheduler.chance(_LATE_CALLS):
-            act = lambda: self._loop.dead or self._loop.start(late())  # noqa: E731
-            scheduler.after(scheduler.between(1, LATE_MS), act)
+            scheduler.after(scheduler.between(1, LATE_MS), send)
 
 
 class TransactionDesk:

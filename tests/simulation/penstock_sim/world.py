@@ -352,8 +352,9 @@ class World:
             shell.kill()
         for client in self.client_nodes:
             client.kill()
-        for one in (*running, *self.graveyard, *self.client_nodes):
-            one.loop.bury()
+        shells = [shell.loop for shell in (*running, *self.graveyard)]
+        for loop in (*shells, *(client.loop for client in self.client_nodes)):
+            loop.bury()
 
     def _new_topic(self, name: str, topic_id: TopicId, partitions: int) -> cc.NewTopic:
         configs = {"min.insync.replicas": str(self.min_isr)}
