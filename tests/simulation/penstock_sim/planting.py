@@ -180,7 +180,7 @@ _RINGS: Final = {"ring": True, "operator": False}
 
 ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
     *_with_faults("replication", PLANTED, _without()),
-    *_all_faults("shells", SHELL_BUGS, 500, _without()),
+    *_all_faults("shells", SHELL_BUGS, 1_000, _without()),
     *_all_faults("shells", BUSY_SHELL_BUGS, 500, _PRODUCERS),
     *_all_faults("shells", HOST_BUGS, 500, {"groups": True}),
     *_all_faults("shells", LINK_BUGS, 500, _PRODUCERS),
