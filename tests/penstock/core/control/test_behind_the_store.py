@@ -145,3 +145,11 @@ def test_a_take_over_is_settled_once_every_broker_has_come_or_its_death_is_store
     successor.finish_held(passed=True, answered=True)
     assert successor.machine.settled
     assert successor.state()[2] == (0, 1)
+
+
+def test_documents_that_come_twice_are_taken_over_once(three: World) -> None:
+    """The store was asked again before its first answer came."""
+    successor = World(three.documents)
+    successor.hold_writes = True
+    assert successor.step(three.documents.loaded()).writes
+    assert not successor.step(three.documents.loaded()).writes

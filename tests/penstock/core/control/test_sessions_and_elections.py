@@ -406,3 +406,16 @@ def test_what_is_said_of_a_registration_names_the_broker_where_it_is_and_its_dat
         "new_run": True,
         "data_intact": False,
     }
+
+
+def test_many_elections_are_told_one_by_one_up_to_a_limit_and_then_counted(world: World) -> None:
+    world.register_all(0, 1)
+    world.create("wide", partitions=60, replication_factor=2)
+    world.decisions.clear()
+    world.kill(0)
+    (rest,) = (one for one in world.decisions if one.event.endswith("more of the same"))
+    (settled,) = (one for one in world.decisions if one.event == "leaders settled")
+    assert rest.severity is c.Severity.INFO
+    told = [one for one in world.decisions if f"{one.event}: more of the same" == rest.event]
+    (elected,) = settled.fields["elections"].values()  # type: ignore[attr-defined]
+    assert len(told) + int(str(rest.fields["count"])) == elected == 30
