@@ -358,6 +358,37 @@ def test_a_merged_batch_is_cut_for_a_replica_that_ends_inside_it() -> None:
         assert part.header.leader_epoch == merged.header.leader_epoch
 
 
+@pytest.mark.parametrize("codec", [Codec.ZSTD, Codec.LZ4])
+def test_what_stays_is_compressed_as_it_was_and_what_is_empty_is_not(codec: Codec) -> None:
+    log = Log()
+    log.append((b"a", b"1"), (b"b", b"1" * 100), codec=codec)
+    log.append((b"a", b"2"), codec=codec)
+    log.append((b"a", b"3"), codec=codec)
+    log.compact(Offset(3))
+    (merged,) = (batch for batch in log.batches if batch.next_offset == 3)
+    assert merged.header.codec is codec
+    assert [record.offset for record in decode_batch(merged).records()] == [1, 2]
+    log.compact()
+    (merged,) = (batch for batch in log.batches if batch.next_offset >= 3 > batch.base_offset)
+    assert merged.header.codec is codec
+
+
+def test_a_cut_behind_all_records_leaves_an_empty_batch_without_times() -> None:
+    log = Log()
+    log.append((b"a", b"1"), (b"b", b"1"), appended=True)
+    log.append((b"b", b"2"), appended=True)
+    log.append((b"b", b"3"))
+    log.append((b"c", b"1"))
+    log.compact(chunk=2)
+    merged = log.batches[0]
+    assert (merged.next_offset, merged.header.append_time_ms) == (3, log.now_ms)
+    assert [record.offset for record in decode_batch(merged).records()] == [0]
+    part = trimmed(merged, Offset(1))
+    assert (part.base_offset, part.next_offset) == (1, 3)
+    assert part.header.append_time_ms == 0
+    assert list(decode_batch(part).records()) == []
+
+
 def test_only_merged_batches_are_cut() -> None:
     """A log that begins inside another one, as its records were deleted up to there, takes all."""
     log = Log()
