@@ -1,8 +1,10 @@
 """Settings are refused at the edge, with the value seen and the limits."""
 
+from pathlib import Path
+
 import pytest
 
-from penstock.core.settings import parse_broker_setting
+from penstock.core.settings import CLUSTER_SETTINGS, parse_broker_setting, split_config
 from penstock.errors import ErrorCode, MisuseError
 
 
@@ -13,3 +15,16 @@ def test_partitions_of_the_internal_topic_are_1_to_1000(text: str) -> None:
     with pytest.raises(MisuseError, match="at least 1 and at most 1000") as refused:
         parse_broker_setting("transactions.topic.partitions", text)
     assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+def test_every_setting_is_known_by_the_name_on_the_page_of_settings() -> None:
+    page = (Path(__file__).parents[3] / "docs/resources.md").read_text()
+    assert [one.key for one in CLUSTER_SETTINGS if f"`{one.key}`" not in page] == []
+
+
+def test_settings_go_to_brokers_or_to_controllers() -> None:
+    config = {"log.cleaner.backoff.ms": "1", "broker.session.timeout.ms": "2", "retention.ms": "3"}
+    assert split_config(config) == (
+        {"log.cleaner.backoff.ms": "1"},
+        {"broker.session.timeout.ms": "2", "retention.ms": "3"},
+    )
