@@ -58,6 +58,9 @@ def _live(folder: str, *tests: str) -> Step:
 _CORE: Final = "src/penstock/core/"
 _CORE_ROWS: Final[dict[str, tuple[Step, ...]]] = {
     _CORE: (_unit("penstock/core", "test_*.py"), SIMULATOR),
+    f"{_CORE}json_records.py": (
+        _unit("penstock/core", "groups/test_records.py", "transactions/test_records.py"),
+    ),
     **{
         f"{_CORE}{package}/": (_unit("penstock/core", package), SIMULATOR)
         for package in ("replication", "transactions", "groups", "control")

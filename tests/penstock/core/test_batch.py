@@ -134,3 +134,8 @@ def test_sequences_wrap_and_append_time_wins() -> None:
     assert replace(header, base_sequence=10).last_sequence == 12
     assert header.effective_max_timestamp_ms == 123
     assert replace(header, append_time_ms=0).effective_max_timestamp_ms == 1_700_000_000_000
+
+
+def test_a_header_knows_where_the_next_batch_begins() -> None:
+    header = BatchHeader(3, 0, 0, 0, 0, base_offset=Offset(7))
+    assert header.next_offset == Batch(header, b"").next_offset == 10

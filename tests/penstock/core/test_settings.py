@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.settings import CLUSTER_SETTINGS, parse_broker_setting, split_config
+from penstock.core.settings import (
+    BROKER_SETTINGS,
+    CLUSTER_SETTINGS,
+    INT64_MAX,
+    parse_broker_setting,
+    split_config,
+)
 from penstock.errors import ErrorCode, MisuseError
 
 
@@ -20,6 +26,10 @@ def test_partitions_of_the_internal_topic_are_1_to_1000(text: str) -> None:
 def test_every_setting_is_known_by_the_name_on_the_page_of_settings() -> None:
     page = (Path(__file__).parents[3] / "docs/resources.md").read_text()
     assert [one.key for one in CLUSTER_SETTINGS if f"`{one.key}`" not in page] == []
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    for one in BROKER_SETTINGS:
+        assert f"| `{one.default}` |" in rows[one.key]
+        assert one.maximum == INT64_MAX or f"to {one.maximum} |" in rows[one.key]
 
 
 def test_settings_go_to_brokers_or_to_controllers() -> None:
