@@ -194,7 +194,7 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
     *_all_faults("transactions", TRANSACTION_BUGS, 300, _PRODUCERS),
     *_all_faults("transactions", LATE_BUGS, 300, _PRODUCERS, ("I14",)),
     *_all_faults("operator", OPERATOR_BUGS, 500, {**_PRODUCERS, "operator": True}, ("I11",)),
-    *_all_faults("pipes", PIPE_BUGS, 500, _PIPES, ("I8", "I11", "I15", "I16", "I18", "I24")),
+    *_all_faults("pipes", PIPE_BUGS, 500, _PIPES, ("I8", "I11", "I14", "I15", "I16", "I18", "I24")),
     *(
         PlantedBug("rings", name, plant, 500, _RINGS, (found_by,), only_by=True)
         for name, (plant, found_by) in RING_BUGS.items()
