@@ -33,7 +33,7 @@ def test_histories_full_of_faults_break_no_invariant(first: int) -> None:
 
 
 def test_brokers_keep_journals_while_the_store_is_unavailable() -> None:
-    histories = [simulate(seed) for seed in range(41, 61, 2)]
+    histories = [simulate(seed) for seed in range(41, 81, 2)]
     assert sum(history.journals for history in histories) > 5
 
 

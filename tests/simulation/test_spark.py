@@ -11,7 +11,11 @@ def test_batches_are_in_once_whatever_dies() -> None:
 
 
 def test_a_topic_is_deleted_under_transactions() -> None:
-    worlds = [World(seed, groups=False, transactions=True, deletion=True) for seed in range(1, 12)]
+    # Without journals: of a topic whose deletion only a journal knows, the checks do not hear.
+    worlds = [
+        World(seed, groups=False, journal=False, transactions=True, deletion=True)
+        for seed in range(1, 12)
+    ]
     for world in worlds:
         world.run()
     assert sum(world.deletion is not None and world.deletion.is_done for world in worlds) > 5

@@ -176,12 +176,6 @@ SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
 }
 
 BUSY_SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
-    "no_second_look_after_a_read": in_text(
-        FollowerStream,
-        "_append",
-        "if self._feeding.get(replica.key) is not feeding or feeding.next_offset != offset:",
-        "if False:",
-    ),
     "what_a_message_cannot_hold_is_forgotten": in_text(
         FollowerStream,
         "_collect",

@@ -29,9 +29,10 @@ from penstock_sim.planted_hosts import (
     answer_before_it_is_committed,
     coordinate_before_the_log_is_committed,
 )
+from penstock_sim.scheduler import RATE
 
 _CROWD: Final = 3
-_SELDOM_MS: Final = 10_000
+_SELDOM_MS: Final = 10_000 * RATE
 
 # ---------------------------------------------------------------- the coordinator
 

@@ -180,7 +180,7 @@ _RINGS: Final = {"ring": True, "operator": False}
 
 ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
     *_with_faults("replication", PLANTED, _without()),
-    *_all_faults("shells", SHELL_BUGS, 1_000, _without()),
+    *_all_faults("shells", SHELL_BUGS, 500, _without()),
     *_all_faults("shells", BUSY_SHELL_BUGS, 500, _PRODUCERS),
     *_all_faults("shells", HOST_BUGS, 500, {"groups": True}),
     *_all_faults("shells", LINK_BUGS, 500, _PRODUCERS),
@@ -191,7 +191,7 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
             "groups", GROUP_BUGS, 150, {"groups": True}, ("I16", "I17", "I18", "I19")
         )
     ),
-    *_all_faults("transactions", TRANSACTION_BUGS, 300, _PRODUCERS),
+    *_all_faults("transactions", TRANSACTION_BUGS, 500, _PRODUCERS),
     *_all_faults("transactions", LATE_BUGS, 300, _PRODUCERS, ("I14",)),
     *_all_faults("operator", OPERATOR_BUGS, 500, {**_PRODUCERS, "operator": True}, ("I11",)),
     *_all_faults("pipes", PIPE_BUGS, 500, _PIPES, ("I8", "I11", "I14", "I15", "I16", "I18", "I24")),
