@@ -83,6 +83,8 @@ def prebuilt_batch(headers: bool) -> pa.RecordBatch:
 
 def spark_session(home: Path) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Spark's JVM resolves the machine's own name before it reads settings, and exits if it cannot.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")

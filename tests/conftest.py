@@ -37,6 +37,9 @@ sys.dont_write_bytecode = False
 # A JVM of a test ends before thorough compiling pays, and has no cores for collecting in parallel.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+# Spark's JVM resolves the machine's own name before it reads any setting, and exits if it cannot.
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
 # A shell's background jobs ignore SIGINT, and children inherit that: the tests of Ctrl-C could not
 # end what they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

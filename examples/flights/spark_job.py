@@ -45,6 +45,8 @@ def say(**event: object) -> None:
 def session() -> SparkSession:
     # Spark looks for data sources with the `python3` it finds first, which need not be this one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Spark's JVM resolves the machine's own name before it reads settings, and exits if it cannot.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     return (
         SparkSession.builder.appName("flights")
         .master("local[2]")
