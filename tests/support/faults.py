@@ -1,4 +1,4 @@
-"""Lets a server process die at a write, or run out of disk: see `faulty_child`.
+"""Lets a server process die at a write, or have a full or a slow disk: see `faulty_child`.
 
 faults = Faults(cluster.brokers[1], tmp_path / "faults")     before it starts, or it is restarted
 faults.die_at("marker", "before"); …; cluster.brokers[1].wait_end(); faults.heal()
@@ -26,8 +26,17 @@ class Faults:
         process.environment = {"PENSTOCK_TEST_FAULTS": str(folder)}
 
     def die_at(self, point: str, when: str) -> None:
-        """kill -9 "before" or "after" its next write of this step of a transaction."""
-        self._put("kill", f"{point} {when}")
+        """kill -9 "before" or "after" its next write of this step of a transaction, or of a
+        "record" whose key is b"cut"."""
+        self._put("kill", f"{point} {when} 0")
+
+    def kill_at(self, point: str, when: str, *victims: ServerProcess) -> None:
+        """kill -9 of these processes at such a write of this one; itself the last, if at all."""
+        self._put("kill", " ".join([point, when, *(str(victim.pid) for victim in victims)]))
+
+    def slow(self, seconds: float) -> None:
+        """From now on every write takes so much longer."""
+        self._put("slow", str(seconds))
 
     def free_bytes(self, count: int) -> None:
         """From now on its disks have so much left."""
@@ -35,7 +44,7 @@ class Faults:
 
     def heal(self) -> None:
         """The disk is well."""
-        for name in ("kill", "free"):
+        for name in ("kill", "free", "slow"):
             (self._folder / name).unlink(missing_ok=True)
 
     def _put(self, name: str, text: str) -> None:

@@ -2,16 +2,19 @@
 
     PENSTOCK_TEST_FAULTS=folder python -P faulty_child.py broker --broker-id 0 …
 
-`folder/kill` "decision before": the process is killed with -9 before it writes the next decision of
-a transaction; "decision after": once the write is done, and nobody has heard of it. What else can
-be named: `support.faults.POINTS`. `folder/free`: how many bytes are free on every disk. Files
-appear and go while the process runs (`support.faults` writes them).
+`folder/kill` "decision before 0": the process is killed with -9 before it writes the next decision
+of a transaction; "decision after 0": once the write is done, and nobody has heard of it. Process
+ids instead of 0: those are killed. What else can be named: `support.faults.POINTS`.
+`folder/free`: how many bytes are free on every disk. `folder/slow`: the seconds that every write
+takes more. Files appear and go while the process runs (`support.faults` writes them).
 """
 
 import os
 import runpy
 import signal
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +25,8 @@ from penstock_broker.store.interface import PartitionWrite
 from penstock_broker.store.rocks import RocksLogStore
 
 FOLDER = Path(os.environ["PENSTOCK_TEST_FAULTS"])
+CUT = b"cut"
+"""The key of the records at which a test lets a process die."""
 _MARKER = BatchFlags.COMMIT | BatchFlags.ABORT
 _OF_OFFSETS = {b'"pending"': "pending", b'"ended"': "ended"}
 _statvfs = os.statvfs
@@ -39,6 +44,8 @@ def points_of(batch: Batch) -> set[str]:
     records = decode_batch(batch)
     found = set()
     for key, value in zip(records.keys(), records.values(), strict=True):
+        if key == CUT:
+            found.add("record")
         if key is None or value is None:
             continue
         found |= {point for kind, point in _OF_OFFSETS.items() if kind in key}
@@ -58,17 +65,25 @@ def _step(branch: BranchRecord) -> str:
 
 
 def _dying(writes: Sequence[PartitionWrite], write: Callable[[], _T]) -> _T:
+    with suppress(FileNotFoundError):
+        time.sleep(float((FOLDER / "slow").read_text()))
     try:
-        point, when = (FOLDER / "kill").read_text().split()
+        point, when, *victims = (FOLDER / "kill").read_text().split()
     except FileNotFoundError:
         return write()
     hit = any(point in points_of(batch) for one in writes for batch in one.batches)
     if hit and when == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
+        _kill(victims)
     written = write()
     if hit and written is not False:
-        os.kill(os.getpid(), signal.SIGKILL)
+        _kill(victims)
     return written
+
+
+def _kill(victims: Sequence[str]) -> None:
+    (FOLDER / "kill").unlink()
+    for victim in victims:
+        os.kill(int(victim) or os.getpid(), signal.SIGKILL)
 
 
 def _dying_write(self: RocksLogStore, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
