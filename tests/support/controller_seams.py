@@ -1,13 +1,20 @@
 """What a controller in this process gets from outside: a store of the test's, all else as ships."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from penstock.rpc.transport import GrpcTransport
 from penstock_broker.clock import Clock, SystemClock
-from penstock_broker.controller.metadata_store.interface import BlockingStore, MetadataStore
+from penstock_broker.controller.metadata_store.interface import (
+    BlockingStore,
+    Change,
+    MetadataStore,
+    StoredText,
+    StoreUnavailableError,
+)
+from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore
 from penstock_broker.controller.metadata_store.threaded import ThreadedStore
 from penstock_broker.controller.seams import ControllerSeams
 
@@ -34,3 +41,25 @@ def seams_on(
             holder=str(uuid.uuid4()),
             new_id=lambda: str(uuid.uuid4()),
         )
+
+
+class Leaving(MemoryMetadataStore):
+    """It can be away, for everything."""
+
+    away = False
+
+    def _check(self) -> None:
+        if self.away:
+            raise StoreUnavailableError("planted: away")
+
+    def read_all(self) -> dict[str, StoredText]:
+        self._check()
+        return super().read_all()
+
+    def write(self, stages: Sequence[Sequence[Change]]) -> Mapping[str, str]:
+        self._check()
+        return super().write(stages)
+
+    def acquire_lease(self, holder: str, duration_ms: int) -> bool:
+        self._check()
+        return super().acquire_lease(holder, duration_ms)

@@ -110,6 +110,7 @@ class World:
         self.held: c.Ready | None = None
         self.hold_writes = False
         self.deposed = False
+        self.takes_over_again = False
         self.writes = 0
         self.streams: dict[int, int] = {}
         self._ids = 0
@@ -185,6 +186,7 @@ class World:
             assert not self.versions or ready.metadata_version > self.versions[-1]
             self.versions.append(ready.metadata_version)
         self.deposed = self.deposed or ready.deposed
+        self.takes_over_again = self.takes_over_again or ready.take_over_again
         if ready.reload:
             self.step(self.documents.loaded())
 

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -46,7 +47,7 @@ class Broker:
         self.identity = BrokerIdentity("", f"run-{broker_id}", f"dir-{broker_id}", True)
         self.alive_seen: list[dict[int, bool]] = []
         self.leaders: dict[tuple[str, int], tuple[int, int]] = {}
-        self.session = ControllerSession(config, lambda: self.identity, self, GrpcTransport())
+        self.session = ControllerSession(config, self._identity, self, GrpcTransport())
         reserved = ReservedPort()
         weakref.finalize(self, reserved.close)
         self.port = reserved.port
@@ -56,6 +57,9 @@ class Broker:
         weakref.finalize(self, thread.shutdown)
         file = DurableFile(Path(folder) / "journal.json")
         self.journal = JournalService(file, thread, self.session.leave_older_than)
+
+    def _identity(self) -> BrokerIdentity:
+        return replace(self.identity, promised_controller_epoch=self.journal.promised)
 
     async def run(self) -> None:
         """Until cancelled; may run again, on the same port."""

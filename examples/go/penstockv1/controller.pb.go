@@ -128,9 +128,12 @@ type Register struct {
 	ExternalHost string `protobuf:"bytes,11,opt,name=external_host,json=externalHost,proto3" json:"external_host,omitempty"`
 	ExternalPort uint32 `protobuf:"varint,12,opt,name=external_port,json=externalPort,proto3" json:"external_port,omitempty"`
 	// What this broker supports beyond the first release, such as "transactions".
-	Features      []string `protobuf:"bytes,13,rep,name=features,proto3" json:"features,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Features []string `protobuf:"bytes,13,rep,name=features,proto3" json:"features,omitempty"`
+	// The newest controller epoch that the broker has promised to follow (JournalService); 0: none.
+	// Nobody may ever have become active at it, so it says nothing about the metadata.
+	PromisedControllerEpoch int64 `protobuf:"varint,14,opt,name=promised_controller_epoch,json=promisedControllerEpoch,proto3" json:"promised_controller_epoch,omitempty"`
+	unknownFields           protoimpl.UnknownFields
+	sizeCache               protoimpl.SizeCache
 }
 
 func (x *Register) Reset() {
@@ -252,6 +255,13 @@ func (x *Register) GetFeatures() []string {
 		return x.Features
 	}
 	return nil
+}
+
+func (x *Register) GetPromisedControllerEpoch() int64 {
+	if x != nil {
+		return x.PromisedControllerEpoch
+	}
+	return 0
 }
 
 type Heartbeat struct {
@@ -1045,7 +1055,7 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x0eSessionRequest\x129\n" +
 	"\bregister\x18\x01 \x01(\v2\x1b.penstock.proto.v1.RegisterH\x00R\bregister\x12<\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x1c.penstock.proto.v1.HeartbeatH\x00R\theartbeatB\t\n" +
-	"\amessage\"\xa4\x03\n" +
+	"\amessage\"\xe0\x03\n" +
 	"\bRegister\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
@@ -1062,7 +1072,8 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	" \x01(\x03R\x0fmetadataVersion\x12#\n" +
 	"\rexternal_host\x18\v \x01(\tR\fexternalHost\x12#\n" +
 	"\rexternal_port\x18\f \x01(\rR\fexternalPort\x12\x1a\n" +
-	"\bfeatures\x18\r \x03(\tR\bfeatures\"r\n" +
+	"\bfeatures\x18\r \x03(\tR\bfeatures\x12:\n" +
+	"\x19promised_controller_epoch\x18\x0e \x01(\x03R\x17promisedControllerEpoch\"r\n" +
 	"\tHeartbeat\x12)\n" +
 	"\x10metadata_version\x18\x01 \x01(\x03R\x0fmetadataVersion\x12\x1d\n" +
 	"\n" +

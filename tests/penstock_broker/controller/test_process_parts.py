@@ -1,10 +1,9 @@
 """A controller as it is put together, on a store in memory: journals, and how it ends."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
 
 import pytest
-from support.controller_seams import seams_on
+from support.controller_seams import Leaving, seams_on
 from support.sessions import Broker, running
 from support.waiting import wait_until_async
 
@@ -12,37 +11,10 @@ from penstock.core.control import ControlConfig
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.rpc.channel import open_aio_channel
-from penstock_broker.controller.metadata_store.interface import (
-    Change,
-    StoredText,
-    StoreUnavailableError,
-)
 from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore, SharedDocuments
 from penstock_broker.controller.process import ControllerProcess
 
 CONFIG = ControlConfig(heartbeat_interval_ms=50, session_timeout_ms=5_000)
-
-
-class Leaving(MemoryMetadataStore):
-    """It can be away, for everything."""
-
-    away = False
-
-    def _check(self) -> None:
-        if self.away:
-            raise StoreUnavailableError("planted: away")
-
-    def read_all(self) -> dict[str, StoredText]:
-        self._check()
-        return super().read_all()
-
-    def write(self, stages: Sequence[Sequence[Change]]) -> Mapping[str, str]:
-        self._check()
-        return super().write(stages)
-
-    def acquire_lease(self, holder: str, duration_ms: int) -> bool:
-        self._check()
-        return super().acquire_lease(holder, duration_ms)
 
 
 async def test_brokers_keep_what_is_decided_while_the_store_is_away(

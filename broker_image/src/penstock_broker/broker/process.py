@@ -372,6 +372,7 @@ class BrokerProcess:
             incarnation=self._incarnation,
             directory_id=self._directory.directory_id,
             data_intact=self._directory.data_intact,
+            promised_controller_epoch=self._journal.promised,
         )
 
     def _link_config(self) -> LinkConfig:

@@ -84,6 +84,8 @@ class ControllerRuntime:
         self._holder = seams.holder
         self._renewed_at = 0.0
         self._suspended = False
+        self._take_over_again = False
+        """At the next renewal, because only whoever has the lease may: others would outbid it."""
         self._machine: ControllerMachine | None = None
         self._settled = False
         self._generation = 0
@@ -278,6 +280,9 @@ class ControllerRuntime:
             if self._suspended or (self.active and self._store.detached):
                 _events.info("the metadata store is available again")
                 self._stop_machine()
+            elif self._take_over_again:
+                _events.warning("taking over again: a broker follows only the next epoch")
+                self._stop_machine()
             if self._machine is None and self._defect is None:
                 _events.info("lease acquired, taking over", holder=self._holder)
                 self._start_machine()
@@ -363,6 +368,7 @@ class ControllerRuntime:
         if ready.reload:
             self._reload = True
             self._store_work.set()
+        self._take_over_again |= ready.take_over_again
         if ready.deposed:
             self._stop_machine()
 
@@ -398,6 +404,7 @@ class ControllerRuntime:
             return
         self._end_work(not_active())
         self._machine, self._suspended, self._image_cache = None, False, None
+        self._take_over_again = False
 
     def _stopped(self, event: c.Event, error: PenstockError) -> None:
         """A defect: ends `run` at the next tick, when waiting callers have got their errors."""

@@ -89,6 +89,7 @@ def registration_from_wire(stream_id: int, message: controller_pb2.Register) -> 
         external_host=message.external_host,
         external_port=message.external_port,
         features=tuple(message.features),
+        promised_controller_epoch=ControllerEpoch(message.promised_controller_epoch),
     )
 
 

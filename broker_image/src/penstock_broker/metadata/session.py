@@ -59,6 +59,8 @@ class BrokerIdentity:
     incarnation: str
     directory_id: str
     data_intact: bool
+    promised_controller_epoch: int = 0
+    """The newest that the journal has promised to follow; 0: none."""
 
 
 class ImageSink(Protocol):
@@ -323,6 +325,7 @@ class ControllerSession:
                 external_host=self._config.external_host,
                 external_port=self._config.external_port,
                 features=BROKER_FEATURES,
+                promised_controller_epoch=identity.promised_controller_epoch,
             )
         )
         interval_s = await ready

@@ -42,6 +42,11 @@ class JournalService(JournalServiceServicer):
         self._promised = promised
         self._holder = _load(file)
 
+    @property
+    def promised(self) -> ControllerEpoch:
+        """The oldest controller epoch that this broker still follows; 0: any."""
+        return self._holder.promised
+
     def check_follows(self, controller_epoch: int) -> None:
         """Raises ClusterError(STALE_CONTROLLER_EPOCH) for an epoch older than the promised one."""
         if controller_epoch < self._holder.promised:

@@ -19,6 +19,8 @@ What the shell must do:
 - `Tick` every 50-100 ms. Time in which the controller did not run (a long gap) is not charged to
   the brokers.
 - `deposed`: another controller has taken over. Close all streams, stop, start again as standby.
+- `take_over_again`: a broker follows only the next controller epoch. Go on until the store has said
+  again that this controller has the lease; then stop and take over again.
 
 Invariants kept here: I1 (one leader per epoch, epochs never decrease, the leader is in the
 ISR), I7 (who may lead), I21 (every change is a compare-and-swap; controller epoch monotonic).
@@ -101,6 +103,7 @@ class BrokerRegistered:
     external_host: str = ""
     external_port: int = 0
     features: tuple[str, ...] = ()
+    promised_controller_epoch: ControllerEpoch = ControllerEpoch(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,4 +405,5 @@ class Ready:
     metadata_version: int | None = None
     decisions: tuple[Decision, ...] = ()
     deposed: bool = False
+    take_over_again: bool = False
     stopped: PenstockError | None = None

@@ -22,6 +22,7 @@ from penstock.core.control import contract as c
 from penstock.core.control.config import ControlConfig
 from penstock.core.control.documents import CLUSTER_KEY, TopicDocument, topic_key
 from penstock.core.control.draft import Draft, Stored
+from penstock.core.control.registration import NextEpochPromisedError
 from penstock.core.control.reload import adopt_loaded, begin_takeover
 from penstock.core.control.sessions import Session, Sessions
 from penstock.core.control.views import Image, Summary, image_since, summarise
@@ -62,6 +63,7 @@ class _Out:
     metadata_version: int | None = None
     decisions: list[c.Decision] = field(default_factory=list)
     deposed: bool = False
+    take_over_again: bool = False
 
 
 class ControllerMachine:
@@ -379,6 +381,8 @@ class ControllerMachine:
         elif isinstance(outcome, PenstockError):
             self._out.messages.append(c.SessionRefused(event.stream_id, outcome))
             self._note("registration refused", broker=event.broker_id, reason=outcome.message)
+            if isinstance(outcome, NextEpochPromisedError):
+                self._out.take_over_again = True
         else:
             self._open_session(event)
 
@@ -453,6 +457,7 @@ class ControllerMachine:
             metadata_version=out.metadata_version,
             decisions=tuple(out.decisions),
             deposed=out.deposed,
+            take_over_again=out.take_over_again,
         )
 
 

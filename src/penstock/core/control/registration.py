@@ -1,6 +1,7 @@
 """A broker registers or dies: what this does to the cluster, decided on a draft.
 
     another cluster, an older store        refused
+    it follows only a newer controller     refused; the next take-over has the epoch it promised
     a release too old for the cluster      refused (`penstock.core.features`)
     the id is in use by another directory  refused (I26: identity is the directory, not the id)
     same incarnation                       the connection had broken: nothing changes
@@ -28,12 +29,20 @@ from penstock.errors import ClusterError, ErrorCode
 _PORT_MAX = 65_535
 
 
+class NextEpochPromisedError(ClusterError):
+    """The broker follows only a controller with the next epoch: somebody must take over."""
+
+
 def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Sessions) -> None:
-    """Checks and records the registration. Raises ClusterError if it is refused."""
+    """Checks and records the registration.
+
+    Raises ClusterError if it is refused, NextEpochPromisedError if this controller must give way.
+    """
     _check(draft, event)
     known = draft.cluster.brokers.get(event.broker_id)
     if known is not None and known.directory_id != event.directory_id:
         _check_id_is_free(event, sessions)
+    _check_promise(draft, event)
     new_run = known is None or known.incarnation != event.incarnation
     if known is not None and new_run:
         _end_former_run(draft, event, known, sessions)
@@ -168,6 +177,31 @@ def _check_id_is_free(event: BrokerRegistered, sessions: Sessions) -> None:
         f"broker id {event.broker_id} is in use by a live broker with a different data "
         "directory; give this broker a different id, or stop the other one",
         ErrorCode.BROKER_ID_IN_USE,
+    )
+
+
+def _check_promise(draft: Draft, event: BrokerRegistered) -> None:
+    """Whoever takes over asks brokers to promise the epoch after the one stored (`journal`).
+
+    If it then loses the lease, nobody becomes active at that epoch, and without a take-over the
+    broker would never follow anybody again. A promise is at most one ahead of the store: following
+    any other would let one broken or malicious peer use up all epochs.
+    """
+    promised, mine = event.promised_controller_epoch, draft.cluster.controller_epoch
+    if promised <= mine:
+        return
+    if promised == mine + 1:
+        raise NextEpochPromisedError(
+            f"broker {event.broker_id} has promised to follow controller epoch {promised}, this "
+            f"controller is at {mine}: the controller that has the lease takes over at {promised}",
+            ErrorCode.STALE_CONTROLLER_EPOCH,
+        )
+    raise ClusterError(
+        f"broker {event.broker_id} has promised to follow controller epoch {promised}, but the "
+        f"stored one is {mine}, and a promise is never more than one ahead. If the metadata store "
+        "was restored from an older state, restore the newer one; otherwise stop the broker, "
+        f"set `promised` to {mine} in journal.json of its data directory, and start it",
+        ErrorCode.STALE_CONTROLLER_EPOCH,
     )
 
 

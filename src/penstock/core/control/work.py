@@ -55,13 +55,17 @@ class Pending:
 
         Both count metadata versions on from the same one: from `taken_over_at`, the take-over's
         own, on, a version that was seen under an earlier controller epoch is a different one.
+
+        Whoever asks for the promise of an epoch has read the one before. So a promise of the next
+        epoch is no news, and the broker must not wait for a store that may be unavailable.
         """
         event = self.event
         if isinstance(event, c.BrokerRegistered):
             mine = (stored.cluster.controller_epoch, stored.metadata_version)
             seen = (event.seen_controller_epoch, event.seen_metadata_version)
             unread = seen[0] < mine[0] and seen[1] >= taken_over_at
-            return seen[0] > mine[0] or seen[1] > mine[1] or unread
+            stored_epoch = max(seen[0], event.promised_controller_epoch - 1)
+            return stored_epoch > mine[0] or seen[1] > mine[1] or unread
         if isinstance(event, c.AlterIsr):
             return any(_is_newer(change, stored) for change in event.changes)
         return False
