@@ -291,7 +291,8 @@ def unpack_batch(stored: bytes) -> Batch:
     """Reads a stored batch and checks both CRCs; raises ClusterError(DATA_CORRUPTED)."""
     header = unpack_header(stored)
     payload = stored[HEADER_BYTES:]
-    seen = compute_crc(header, payload)
+    sealed = stored[HEADER_BYTES - _SEALED.size : HEADER_BYTES]
+    seen = int(google_crc32c.extend(google_crc32c.value(sealed), payload))
     if seen != header.crc:
         raise ClusterError(
             f"stored batch at offset {header.base_offset} has CRC {seen:#010x}, "
