@@ -1,7 +1,7 @@
 """A broker's partitions in one RocksDB database (layout: `layout`, tuning: `options`).
 
     write: stage (pure reads) ─▶ one WriteBatch ─▶ WAL + write buffer ─▶ [fsync of the WAL]
-    read:  index entries choose the batches ─▶ one multi-get ─▶ both CRCs checked (I22)
+    read:  index entries choose the batches ─▶ one multi-get ─▶ both CRCs checked here (I22)
 
 Facts of rocksdict 0.3.29 that shape this module (docs/decisions/0013): writing a WriteBatch and
 stepping an iterator hold the GIL; `flush_wal`, `flush`, `compact_range` and the multi-get release
@@ -43,7 +43,6 @@ _STALL_POLL_S: Final = 0.002
 _CLOSE_TIMEOUT_S: Final = 60.0
 _RANGES_MAX: Final = 64
 _FAILED: Final = ErrorCode.STORAGE_FAILED
-_Key = str | int | float | bytes | bool  # rocksdict's invariant list wants all of them
 
 
 class RocksLogStore:
@@ -133,11 +132,12 @@ class RocksLogStore:
             for attempt in range(1, _READ_ATTEMPTS + 1):
                 with storage_errors(f"reading slot {slot} at offset {offset}"):
                     chosen = self._look(slot).batches_from(offset, max_bytes, end)
-                    keys: list[_Key] = [batch_key(slot, entry.base_offset) for entry in chosen]
-                    stored = self._database.batches.get(keys) if keys else []
-                assert isinstance(stored, list)
-                gone = any(value is None for value in stored)
-                if not gone and (checks.fits(chosen, stored) or attempt == _READ_ATTEMPTS):
+                    stored = self._database.stored_batches(
+                        [batch_key(slot, entry.base_offset) for entry in chosen]
+                    )
+                if stored is not None and (
+                    attempt == _READ_ATTEMPTS or checks.fits(chosen, stored)
+                ):
                     return checks.verified(slot, chosen, stored)
                 # Something was removed or rewritten between the two look-ups: choose again.
         raise ClusterError(
