@@ -169,6 +169,20 @@ def test_topics_without_their_cluster_wait_and_can_be_deleted(
     wait_until(lambda: get(server, topic) is None, what="no finalizer holds it")
 
 
+def test_a_topic_is_checked_against_its_clusters_spec(
+    server: ApiServer, namespace: str, operator: Operator
+) -> None:
+    create(server, namespace, "Cluster", "flights", brokers=2)
+    create(server, namespace, "Topic", "t", cluster="flights", replicas=3)
+    topic = f"{OURS}/namespaces/{namespace}/topics/t"
+
+    def refused() -> bool:
+        return condition(get(server, topic), "Ready").get("reason") == "InvalidSpec"
+
+    wait_until(refused, what="the Topic is refused")
+    assert "Cluster/flights has 2 brokers" in condition(get(server, topic), "Ready")["message"]
+
+
 def test_one_operator_leads_and_another_takes_over(
     server: ApiServer, namespace: str, tmp_path: Path
 ) -> None:
