@@ -14,34 +14,18 @@ from support.apiserver import ApiServer
 from support.cluster import Cluster
 from support.operator_process import OURS, condition, get, install_crds
 from support.operator_world import desired
+from support.reachable import Reachable
 from support.waiting import wait_until
 
 from penstock.client import AsyncAdmin, Consumer, GroupState, Producer
-from penstock.client.config import ClientConfig
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.errors import KubernetesError
-from penstock_operator.brokers import Brokers
 from penstock_operator.events import Events
 from penstock_operator.groups import Groups, View
 from penstock_operator.kube import TIMEOUTS, Kube
-from penstock_operator.objects import DesiredCluster
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/{}/deployments"
 READY = View(gone=False, desired=desired(1), ready=True)
-
-
-class Reachable(Brokers):
-    """The brokers by an address of this machine instead of their pods' names."""
-
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__()
-        self._client = AsyncAdmin(bootstrap, ClientConfig(request_timeout_ms=20_000))
-
-    async def admin(self, desired: DesiredCluster) -> AsyncAdmin:
-        return self._client
-
-    async def close(self) -> None:
-        await self._client.close()
 
 
 class Dying(Kube):

@@ -176,6 +176,10 @@ _OPERATOR_ROWS: Final[dict[str, tuple[Step, ...]]] = {
         _unit("penstock_operator", "test_compare.py", "test_status.py", "test_plan.py"),
         _live("penstock_operator", "test_operator.py", "test_lease.py"),
     ),
+    **{
+        f"{_OPERATOR}{module}.py": (_live("penstock_operator", "test_topics_operator.py"),)
+        for module in ("topics", "brokers")
+    },
     f"{_OPERATOR}groups/": (
         _unit("penstock_operator", "test_groups_[prs]*.py"),
         _live("penstock_operator", "test_groups_operator.py"),

@@ -1,0 +1,210 @@
+"""Topic resources on a real API server and a real broker: what is created, changed, kept, deleted.
+
+Each test tells the operator's `Topics` when to look, so nothing waits for a timer.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from support.apiserver import ApiServer
+from support.cluster import Cluster
+from support.operator_process import OURS, condition, get, install_crds
+from support.operator_world import desired
+from support.reachable import Reachable
+
+from penstock.client.model import TopicDescription
+from penstock.kubernetes.connect import connect
+from penstock.kubernetes.names import API_VERSION
+from penstock_operator.events import Events
+from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.model import TopicResource
+from penstock_operator.names import TOPIC_FINALIZER
+from penstock_operator.topics import Topics
+
+WISH = desired(1)
+CLUSTER = {
+    "apiVersion": API_VERSION,
+    "kind": "Cluster",
+    "metadata": {"name": "flights"},
+    "spec": {"brokers": 1},
+}
+
+
+class Bench:
+    """A namespace with Topics of the Cluster `flights`, whose broker is real."""
+
+    def __init__(self, server: ApiServer, brokers: Cluster) -> None:
+        self.server = server
+        self.namespace = server.namespace("topics")
+        kubeconfig = str(server.kubeconfig)
+        self.kube = Kube(connect("penstock-tests", TIMEOUTS, kubeconfig=kubeconfig))
+        self.brokers = Reachable(brokers.bootstrap)
+        self.topics = Topics(self.kube, self.brokers, Events(self.kube, "test"))
+
+    # ── As a user ─────────────────────────────────────────────────────────────────────────
+
+    @property
+    def path(self) -> str:
+        return f"{OURS}/namespaces/{self.namespace}/topics"
+
+    def create(self, name: str, **spec: Any) -> None:
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": "Topic",
+            "metadata": {"name": name},
+            "spec": {"cluster": "flights", **spec},
+        }
+        self.server.request("POST", self.path, body)
+
+    def patch(self, name: str, **spec: Any) -> None:
+        media = "application/merge-patch+json"
+        self.server.request("PATCH", f"{self.path}/{name}", {"spec": spec}, Content_Type=media)
+
+    def delete(self, name: str) -> None:
+        self.server.request("DELETE", f"{self.path}/{name}")
+
+    def seen(self, name: str) -> Any:
+        return get(self.server, f"{self.path}/{name}")
+
+    def events(self) -> list[tuple[str, str]]:
+        path = f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events"
+        return [
+            (each["reason"], each["note"]) for each in self.server.request("GET", path)["items"]
+        ]
+
+    # ── As the operator ───────────────────────────────────────────────────────────────────
+
+    async def look(self, *, answered: bool = True) -> bool:
+        """One pass; `answered`: the brokers do. Whether all is done."""
+        facts, problem = await self.brokers.ask(WISH) if answered else (None, "nobody is there")
+        found = await self.kube.list("Topic", self.namespace)
+        resources = [TopicResource(each["metadata"]["name"], each) for each in found]
+        return await self.topics.reconcile(resources, WISH, CLUSTER, facts, problem)
+
+    async def settle(self) -> None:
+        """A pass that acts, and one that finds nothing left to do."""
+        assert not await self.look()
+        assert await self.look()
+
+    # ── As the broker ─────────────────────────────────────────────────────────────────────
+
+    async def stored(self, name: str) -> TopicDescription | None:
+        admin = await self.brokers.admin(WISH)
+        return (await admin.describe_topics()).get(name)
+
+
+@pytest.fixture
+async def bench(api_server: ApiServer, shared_broker: Cluster) -> AsyncIterator[Bench]:
+    await asyncio.to_thread(install_crds, api_server)
+    made = Bench(api_server, shared_broker)
+    yield made
+    await made.brokers.close()
+    made.kube.close()
+
+
+async def test_a_topic_is_created_and_its_status_says_what_there_is(bench: Bench) -> None:
+    bench.create("born", partitions=2, config={"retention.ms": 3_600_000})
+    assert not await bench.look()
+    assert condition(bench.seen("born"), "Ready")["reason"] == "Creating"
+    assert await bench.look()
+    stored = await bench.stored("born")
+    assert stored is not None
+    assert stored.configs["retention.ms"] == "3600000"
+    body = bench.seen("born")
+    assert condition(body, "Ready")["status"] == "True"
+    status = body["status"]
+    assert (status["topicId"], status["partitions"], status["replicas"]) == (stored.topic_id, 2, 1)
+    assert status["observedGeneration"] == body["metadata"]["generation"]
+    assert [reason for reason, _ in bench.events()] == ["TopicCreated"]
+    assert not body["metadata"].get("finalizers"), "only deletion needs one"
+
+
+async def test_a_changed_spec_changes_the_topic(bench: Bench) -> None:
+    bench.create("grown", partitions=1)
+    await bench.settle()
+    bench.patch("grown", partitions=3, config={"retention.ms": 60_000})
+    await bench.settle()
+    stored = await bench.stored("grown")
+    assert stored is not None
+    assert (len(stored.partitions), stored.configs["retention.ms"]) == (3, "60000")
+    assert bench.seen("grown")["status"]["partitions"] == 3
+    assert {reason for reason, _ in bench.events()} == {"TopicCreated", "TopicChanged"}
+
+
+async def test_settings_that_somebody_else_changed_are_set_back(bench: Bench) -> None:
+    bench.create("drifting", config={"retention.ms": 60_000})
+    await bench.settle()
+    admin = await bench.brokers.admin(WISH)
+    await admin.alter_configs("drifting", {"retention.ms": "1", "max.message.bytes": "2000"})
+    await bench.settle()
+    stored = await bench.stored("drifting")
+    assert stored is not None
+    assert stored.configs["retention.ms"] == "60000"
+    assert "max.message.bytes" not in stored.configs
+
+
+async def test_a_topic_with_more_partitions_is_left_as_it_is(bench: Bench) -> None:
+    bench.create("shrinking", partitions=2)
+    await bench.settle()
+    admin = await bench.brokers.admin(WISH)
+    await admin.create_partitions("shrinking", 3)
+    bench.patch("shrinking", config={"retention.ms": 60_000})
+    assert not await bench.look()
+    body = bench.seen("shrinking")
+    assert condition(body, "Ready")["status"] == "False"
+    assert "partitions" in body["status"]["message"]
+    stored = await bench.stored("shrinking")
+    assert stored is not None
+    assert (len(stored.partitions), stored.configs.get("retention.ms")) == (3, None)
+    assert body["status"]["partitions"] == 3, "what there is"
+
+
+async def test_what_is_known_of_a_topic_stays_while_the_brokers_do_not_answer(
+    bench: Bench,
+) -> None:
+    bench.create("quiet", partitions=2)
+    await bench.settle()
+    before = bench.seen("quiet")["status"]
+    assert not await bench.look(answered=False)
+    body = bench.seen("quiet")
+    assert condition(body, "Ready")["reason"] == "BrokersDoNotAnswer"
+    assert "nobody is there" in body["status"]["message"]
+    known = ("topicId", "partitions", "replicas")
+    assert [body["status"][key] for key in known] == [before[key] for key in known]
+    assert await bench.look(), "they answer again"
+    assert condition(bench.seen("quiet"), "Ready")["status"] == "True"
+
+
+async def test_with_deletion_policy_delete_a_topic_goes_with_its_resource(bench: Bench) -> None:
+    bench.create("mortal", deletionPolicy="Delete")
+    await bench.settle()
+    assert bench.seen("mortal")["metadata"]["finalizers"] == [TOPIC_FINALIZER]
+    bench.delete("mortal")
+    assert bench.seen("mortal") is not None, "the finalizer holds it"
+    await bench.look(answered=False)
+    assert bench.seen("mortal") is not None, "nobody could delete the topic"
+    while bench.seen("mortal") is not None:
+        await bench.look()
+    assert await bench.stored("mortal") is None
+
+
+async def test_without_it_the_topic_stays(bench: Bench) -> None:
+    bench.create("kept")
+    await bench.settle()
+    bench.delete("kept")
+    assert bench.seen("kept") is None
+    await bench.look()
+    assert await bench.stored("kept") is not None
+
+
+async def test_a_topic_that_was_there_is_adopted(bench: Bench) -> None:
+    admin = await bench.brokers.admin(WISH)
+    await admin.create_topic("older", 2, 1, {"retention.ms": "5000"})
+    bench.create("older", partitions=2, config={"retention.ms": 5_000})
+    assert await bench.look(), "nothing differs"
+    stored = await bench.stored("older")
+    assert stored is not None
+    assert bench.seen("older")["status"]["topicId"] == stored.topic_id
+    assert bench.events() == []
