@@ -116,7 +116,10 @@ async def test_a_topic_is_created_and_its_status_says_what_there_is(bench: Bench
     assert condition(body, "Ready")["status"] == "True"
     status = body["status"]
     assert (status["topicId"], status["partitions"], status["replicas"]) == (stored.topic_id, 2, 1)
-    assert status["observedGeneration"] == body["metadata"]["generation"]
+    generation = body["metadata"]["generation"]
+    assert status["observedGeneration"] == generation
+    assert condition(body, "Ready")["observedGeneration"] == generation
+    assert status["message"] == ""
     assert [reason for reason, _ in bench.events()] == ["TopicCreated"]
     assert not body["metadata"].get("finalizers"), "only deletion needs one"
 
@@ -175,6 +178,13 @@ async def test_what_is_known_of_a_topic_stays_while_the_brokers_do_not_answer(
     assert [body["status"][key] for key in known] == [before[key] for key in known]
     assert await bench.look(), "they answer again"
     assert condition(bench.seen("quiet"), "Ready")["status"] == "True"
+
+
+async def test_a_topic_that_was_never_seen_is_described_by_nothing(bench: Bench) -> None:
+    bench.create("unseen")
+    assert not await bench.look(answered=False)
+    status = bench.seen("unseen")["status"]
+    assert (status["topicId"], status["partitions"], status["replicas"]) == ("", 0, 0)
 
 
 async def test_with_deletion_policy_delete_a_topic_goes_with_its_resource(bench: Bench) -> None:

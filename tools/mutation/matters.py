@@ -173,8 +173,8 @@ _BROKER_ROWS: Final[dict[str, tuple[Step, ...]]] = {
 _OPERATOR: Final = "operator/src/penstock_operator/"
 _OPERATOR_ROWS: Final[dict[str, tuple[Step, ...]]] = {
     _OPERATOR: (
-        _unit("penstock_operator", "test_compare.py", "test_status.py", "test_plan.py"),
-        _live("penstock_operator", "test_operator.py", "test_lease.py"),
+        _unit("penstock_operator", "test_[co]*e.py", "test_status.py", "test_plan.py"),
+        _live("penstock_operator", "test_children.py", "test_operator.py", "test_lease.py"),
     ),
     **{
         f"{_OPERATOR}{module}.py": (_live("penstock_operator", "test_topics_operator.py"),)

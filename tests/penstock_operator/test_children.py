@@ -1,0 +1,160 @@
+"""What the operator finds on a real API server: the pods, claims and nodes of one Cluster.
+
+There are no kubelets: the test writes the status that they would write.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.apiserver import ApiServer
+from support.operator_world import desired
+
+from penstock.kubernetes.connect import connect
+from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
+from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.names import POD_INDEX, Names
+from penstock_operator.objects import DesiredCluster
+from penstock_operator.objects.broker import BROKER
+from penstock_operator.objects.controller import CONTROLLER
+from penstock_operator.observe import Children
+
+ZONE = "topology.kubernetes.io/zone"
+
+
+class Bench:
+    """A namespace with objects of the Cluster `flights`."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.server = server
+        self.namespace = server.namespace("children")
+        self.kube = Kube(connect("tests", TIMEOUTS, kubeconfig=str(server.kubeconfig)))
+        self.children = Children(self.kube)
+
+    def wish(self, **changes: Any) -> DesiredCluster:
+        return desired(names=Names("flights", self.namespace), **changes)
+
+    async def read(self, **changes: Any) -> DesiredCluster:
+        wish = self.wish(**changes)
+        self.children.dirty = True
+        await self.children.read(wish)
+        return wish
+
+    def make(self, group: str, plural: str, name: str, **body: Any) -> None:
+        where = f"namespaces/{self.namespace}/" if plural not in {"nodes", "storageclasses"} else ""
+        metadata = {"name": name, **body.pop("metadata", {})}
+        self.server.request("POST", f"/{group}/{where}{plural}", {"metadata": metadata, **body})
+
+    def pod(
+        self, name: str, component: str, *, cluster: str = "flights", node: str = "", **status: Any
+    ) -> None:
+        labels = {CLUSTER_LABEL: cluster, COMPONENT_LABEL: component}
+        if component == BROKER:
+            labels[POD_INDEX] = name.rpartition("-")[2]
+        spec: dict[str, Any] = {"containers": [{"name": "main", "image": "penstock:1"}]}
+        if node:
+            spec["nodeName"] = node
+        self.make("api/v1", "pods", name, metadata={"labels": labels}, spec=spec)
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/status"
+        media = "application/merge-patch+json"
+        self.server.request("PATCH", path, {"status": status}, Content_Type=media)
+
+    def claim(self, name: str, size: str, storage_class: str) -> None:
+        self.make(
+            "api/v1",
+            "persistentvolumeclaims",
+            name,
+            metadata={"labels": {CLUSTER_LABEL: "flights"}},
+            spec={
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": storage_class,
+                "resources": {"requests": {"storage": size}},
+            },
+        )
+
+
+@pytest.fixture
+def bench(api_server: ApiServer) -> Iterator[Bench]:
+    made = Bench(api_server)
+    yield made
+    made.kube.close()
+
+
+def crashed(message: str) -> dict[str, Any]:
+    ended = {"exitCode": 1, "message": message, "reason": "Error"}
+    state = {"waiting": {"reason": "CrashLoopBackOff"}}
+    common = {"name": "main", "image": "penstock:1", "imageID": "", "restartCount": 4}
+    last = {"lastState": {"terminated": ended}}
+    return {"containerStatuses": [{**common, "ready": False, "state": state, **last}]}
+
+
+async def test_brokers_are_told_from_controllers_and_from_other_clusters(bench: Bench) -> None:
+    bench.pod("flights-broker-0", BROKER, conditions=[{"type": "Ready", "status": "True"}])
+    bench.pod("flights-broker-1", BROKER, **crashed("the disk is full"))
+    bench.pod("flights-controller-a", CONTROLLER)
+    bench.pod("trains-broker-2", BROKER, cluster="trains")
+    await bench.read()
+    pods = bench.children.pods()
+    assert {number: pod.ready for number, pod in pods.items()} == {0: True, 1: False}
+    assert pods[1].trouble == "it exited with code 1: the disk is full"
+    assert pods[1].restarts == 4
+    assert bench.children.controllers_problem() == ""
+
+
+async def test_a_controller_that_does_not_run_is_named(bench: Bench) -> None:
+    bench.pod("flights-controller-a", CONTROLLER)
+    bench.pod("flights-controller-b", CONTROLLER, **crashed("no such option"))
+    await bench.read()
+    told = "pod flights-controller-b is not running: it exited with code 1: no such option"
+    assert bench.children.controllers_problem() == told
+    assert bench.children.pods() == {}
+
+
+async def test_what_was_read_is_kept_until_something_changes(bench: Bench) -> None:
+    await bench.read()
+    bench.pod("flights-broker-0", BROKER)
+    await bench.children.read(bench.wish())
+    assert bench.children.pods() == {}, "nobody has said that anything changed"
+    bench.children.dirty = True
+    await bench.children.read(bench.wish())
+    assert set(bench.children.pods()) == {0}
+
+
+async def test_an_object_of_somebody_else_that_has_our_name_is_seen(bench: Bench) -> None:
+    bench.make("api/v1", "services", "flights-brokers", spec={"ports": [{"port": 1}]})
+    bench.make("api/v1", "services", "unrelated", spec={"ports": [{"port": 1}]})
+    await bench.read()
+    services = {name for kind, name in bench.children.objects if kind == "Service"}
+    assert services == {"flights-brokers"}
+
+
+async def test_claims_may_grow_where_their_class_allows_it(bench: Bench) -> None:
+    grows, fixed = f"grows-{bench.namespace}", f"fixed-{bench.namespace}"
+    for name, allowed in ((grows, True), (fixed, False)):
+        body = {"provisioner": "example.com/none", "allowVolumeExpansion": allowed}
+        bench.make("apis/storage.k8s.io/v1", "storageclasses", name, **body)
+    for broker_id, storage_class in enumerate((grows, fixed, "gone")):
+        bench.claim(f"data-flights-broker-{broker_id}", "10Gi", storage_class)
+    bench.claim("data-flights-broker-x", "10Gi", grows)
+    wish = await bench.read(spec_storage_size="20Gi")
+    claims = await bench.children.claims(wish)
+    assert {broker_id: claim.expandable for broker_id, claim in claims.items()} == {
+        0: True,
+        1: False,
+        2: True,
+    }, "of a class that cannot be read, the API server says so"
+    assert claims[0].requested == 10 << 30
+    large_enough = await bench.children.claims(bench.wish(spec_storage_size="10Gi"))
+    assert not any(claim.expandable for claim in large_enough.values())
+
+
+async def test_racks_are_those_of_the_nodes_with_our_pods(bench: Bench) -> None:
+    east, bare = f"east-{bench.namespace}", f"bare-{bench.namespace}"
+    bench.make("api/v1", "nodes", east, metadata={"labels": {ZONE: "zone-1"}})
+    bench.make("api/v1", "nodes", bare)
+    bench.pod("flights-broker-0", BROKER, node=east)
+    bench.pod("flights-broker-1", BROKER, node=bare)
+    bench.pod("flights-broker-2", BROKER)
+    wish = await bench.read(spec_rack_topology_key=ZONE)
+    assert await bench.children.racks(wish) == {east: "zone-1"}
+    assert await bench.children.racks(bench.wish()) == {}

@@ -1,0 +1,121 @@
+"""What the operator reads from pods and claims, as the kubelet and the provisioner write them."""
+
+from typing import Any
+
+import pytest
+
+from penstock_operator.model import ClaimState, PodState
+from penstock_operator.names import POD_INDEX, RACK, TEMPLATE_HASH
+from penstock_operator.observe import claim_state, pod_state
+
+CRASH = {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container"}
+OUT = {"exitCode": 1, "reason": "Error", "message": "starting\nthe disk is full\n"}
+
+
+def pod(*, container: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
+    if container is not None:
+        status["containerStatuses"] = [container]
+    return {
+        "metadata": {
+            "name": "flights-broker-2",
+            "uid": "uid-2",
+            "annotations": {TEMPLATE_HASH: "abc", RACK: "east"},
+            "labels": {POD_INDEX: "2"},
+        },
+        "spec": {"containers": [{"image": "broker:1"}], "nodeName": "node-1"},
+        "status": status,
+    }
+
+
+def test_a_pod_is_read_whole() -> None:
+    ready = [{"type": "Initialized", "status": "False"}, {"type": "Ready", "status": "True"}]
+    seen = pod_state(pod(container={"ready": True, "restartCount": 3}, conditions=ready))
+    assert seen == PodState(
+        broker_id=2,
+        name="flights-broker-2",
+        uid="uid-2",
+        ready=True,
+        terminating=False,
+        template_hash="abc",
+        image="broker:1",
+        node="node-1",
+        rack="east",
+        trouble="",
+        restarts=3,
+    )
+
+
+def test_a_pod_that_nobody_has_run_yet_is_not_ready() -> None:
+    body = pod()
+    body["metadata"] = {"name": "flights-broker-11", "uid": "u", "deletionTimestamp": "now"}
+    body["spec"] = {"containers": [{}]}
+    del body["status"]
+    seen = pod_state(body)
+    assert (seen.broker_id, seen.ready, seen.terminating) == (11, False, True)
+    assert (seen.template_hash, seen.image, seen.node, seen.rack) == ("", "", "", "")
+    assert (seen.trouble, seen.restarts) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("container", "trouble"),
+    [
+        ({"state": {"waiting": {"reason": "ContainerCreating"}}}, ""),
+        ({"state": {"waiting": {"reason": "PodInitializing"}}}, ""),
+        (
+            {"state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}},
+            "ErrImagePull: no such image",
+        ),
+        ({"state": {"waiting": {"reason": "InvalidImageName"}}}, "InvalidImageName"),
+        (
+            {"state": {"waiting": CRASH}, "lastState": {"terminated": OUT}},
+            "it exited with code 1: the disk is full",
+        ),
+        (
+            {"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}},
+            "it exited with code 137: OOMKilled",
+        ),
+        (
+            {"state": {"waiting": CRASH}},
+            "CrashLoopBackOff: back-off 40s restarting failed container",
+        ),
+        ({"state": {"running": {}}, "lastState": {"terminated": OUT}}, ""),
+        ({"state": {"running": {}}, "lastState": {"terminated": OUT}, "ready": True}, ""),
+    ],
+)
+def test_why_a_container_does_not_run(container: dict[str, Any], trouble: str) -> None:
+    assert pod_state(pod(container=container)).trouble == trouble
+
+
+def test_a_pod_that_cannot_be_scheduled_says_so_first() -> None:
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes fit"}
+    seen = pod_state(pod(container={"state": {"waiting": CRASH}}, conditions=[unscheduled]))
+    assert seen.trouble == "it cannot be scheduled: 0/3 nodes fit"
+    scheduled = {"type": "PodScheduled", "status": "True", "message": "fits"}
+    assert pod_state(pod(conditions=[scheduled])).trouble == ""
+
+
+def test_a_claim_is_read_whole() -> None:
+    claim = {
+        "metadata": {"name": "data-flights-broker-1", "uid": "u1"},
+        "spec": {"resources": {"requests": {"storage": "20Gi"}}},
+        "status": {
+            "capacity": {"storage": "10Gi"},
+            "conditions": [
+                {"type": "Resizing", "status": "True"},
+                {"type": "FileSystemResizePending", "status": "True", "message": "waiting"},
+                {"type": "Other", "status": "False", "message": "not this"},
+            ],
+        },
+    }
+    assert claim_state(1, claim, expandable=True) == ClaimState(
+        broker_id=1,
+        name="data-flights-broker-1",
+        uid="u1",
+        requested=20 << 30,
+        capacity=10 << 30,
+        expandable=True,
+        resizing="Resizing; waiting",
+    )
+    del claim["status"]
+    unbound = claim_state(1, claim, expandable=False)
+    assert (unbound.capacity, unbound.expandable, unbound.resizing) == (0, False, "")
