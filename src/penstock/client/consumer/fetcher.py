@@ -8,11 +8,11 @@ A partition is covered by one call at a time; a partition that becomes free whil
 call is ever cancelled for a change of plans: an answer for another offset than the one now needed
 is dropped (fetch_state.py).
 
-Broker and client work at the same time: partitions with more to read are split over two calls, so
-that one answer is built while another one is decoded, and the next call is sent before a poll
-decodes the last answer. Partitions that are read to their end join a call that is about to be
-answered instead of starting their own, so an idle consumer ends up with one waiting call per
-leader.
+Broker and client work at the same time: partitions with more to read are split over three calls,
+so that one answer is built and one is sent while another one is decoded, and the next call is sent
+before a poll decodes the last answer. Partitions that are read to their end join a call that is
+about to be answered instead of starting their own, so an idle consumer ends up with one waiting
+call per leader.
 
 Buffers hold at most `buffer_bytes`, plus the answers in flight, which are at most
 `fetch_max_bytes` per leader, all calls together (I23).
@@ -46,7 +46,10 @@ from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_from_wire
 from penstock.rpc.errors import error_from_wire
 
-FETCHES_PER_LEADER: Final = 3
+FETCHES_PER_LEADER: Final = 4
+BUSY_FETCHES: Final = 3
+"""Partitions with more to read are split over this many calls to their leader; see above. The other
+call is for a partition that becomes free meanwhile."""
 RETRY_LOOK_MS: Final = 50
 """How often a partition is checked while it has no leader or waits to retry."""
 STALL_MS: Final = 1_000
@@ -322,10 +325,8 @@ def split(states: list[FetchState], under_way: Sequence[Call]) -> list[list[Fetc
         return []
     if not ahead and any(call.is_prompt for call in under_way):
         return []  # they join the next call; this one's answer is due
-    if under_way or ahead < 2:
-        return [states]
-    half = len(states) // 2
-    return [states[:half], states[half:]]
+    count = max(1, min(ahead, BUSY_FETCHES - len(under_way)))
+    return [states[at::count] for at in range(count)]
 
 
 def _created_again(state: FetchState, topic_id: str) -> ClusterError:

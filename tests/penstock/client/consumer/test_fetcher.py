@@ -99,47 +99,60 @@ async def reading(**options: Any) -> AsyncIterator[tuple[Broker, AsyncConsumer]]
         await server.stop(None)
 
 
-async def test_partitions_with_more_to_come_are_split_over_two_calls_within_the_byte_bound() -> (
+async def test_partitions_with_more_to_come_are_split_over_three_calls_within_the_byte_bound() -> (
     None
 ):
     async with reading(fetch_max_bytes=1_000) as (broker, _):
         await broker.asked_in_all(1)
         assert broker.asked[0].partitions == {0, 1, 2, 3}, "nothing is known yet: one call"
         broker.asked[0].answer(end=1_000)
-        await broker.asked_in_all(3)
-        one, other = broker.asked[1:]
-        assert len(one.partitions) == len(other.partitions) == 2
-        assert one.partitions | other.partitions == {0, 1, 2, 3}
-        assert 0 < one.request.max_bytes + other.request.max_bytes <= 1_000
+        await broker.asked_in_all(4)
+        parts = broker.asked[1:]
+        assert sorted(len(part.partitions) for part in parts) == [1, 1, 2]
+        assert set().union(*(part.partitions for part in parts)) == {0, 1, 2, 3}
+        assert all(part.request.max_bytes > 0 for part in parts)
+        assert sum(part.request.max_bytes for part in parts) <= 1_000
 
 
-async def test_while_one_call_is_opened_the_other_waits_and_its_partitions_are_asked_alone() -> (
+async def test_while_one_call_is_opened_the_others_wait_and_its_partitions_are_asked_alone() -> (
     None
 ):
     async with reading() as (broker, _):
         await broker.asked_in_all(1)
         broker.asked[0].answer(end=1_000)
-        await broker.asked_in_all(3)
-        broker.asked[1].answer(end=1_000)
         await broker.asked_in_all(4)
-        assert broker.asked[3].partitions == broker.asked[1].partitions
+        broker.asked[1].answer(end=1_000)
+        await broker.asked_in_all(5)
+        assert broker.asked[4].partitions == broker.asked[1].partitions
+
+
+async def test_a_partition_that_becomes_free_is_asked_beside_the_busy_calls() -> None:
+    async with reading() as (broker, consumer):
+        await broker.asked_in_all(1)
+        broker.asked[0].answer(end=1_000)
+        await broker.asked_in_all(4)
+        await consumer.seek(TopicPartition("t", 2), 7)
+        await broker.asked_in_all(5)
+        assert broker.asked[4].partitions == {2}
+        assert broker.asked[4].request.partitions[0].offset == 7
 
 
 async def test_partitions_read_to_their_end_come_together_in_one_waiting_call() -> None:
     async with reading() as (broker, consumer):
         await broker.asked_in_all(1)
         broker.asked[0].answer(end=20)
-        await broker.asked_in_all(3)
-        broker.asked[1].answer(end=20)
+        await broker.asked_in_all(4)
         states = consumer._assignment.states.values()
-        done = broker.asked[1].partitions
+        broker.asked[1].answer(end=20)
+        broker.asked[2].answer(end=20)
+        done = broker.asked[1].partitions | broker.asked[2].partitions
         await wait_until_async(
             lambda: all(s.fetch_offset == 20 for s in states if s.where.partition in done),
-            what="the first answer",
+            what="two answers",
         )
-        broker.asked[2].answer(end=20)
-        await broker.asked_in_all(4)
-        assert broker.asked[3].partitions == {0, 1, 2, 3}
+        broker.asked[3].answer(end=20)
+        await broker.asked_in_all(5)
+        assert broker.asked[4].partitions == {0, 1, 2, 3}
 
 
 async def test_the_next_call_is_under_way_before_a_poll_opens_what_came() -> None:
@@ -155,4 +168,4 @@ async def test_the_next_call_is_under_way_before_a_poll_opens_what_came() -> Non
         await broker.asked_in_all(1)
         broker.asked[0].answer(end=1_000)
         assert sum(batch.record_count for batch in await consumer.poll(20)) == 40
-        assert calls_when_told == [2]
+        assert calls_when_told == [3]
