@@ -127,7 +127,7 @@ async def test_while_one_call_is_opened_the_others_wait_and_its_partitions_are_a
 
 
 async def test_a_partition_that_becomes_free_is_asked_beside_the_busy_calls() -> None:
-    async with reading() as (broker, consumer):
+    async with reading(request_timeout_ms=600_000) as (broker, consumer):
         await broker.asked_in_all(1)
         broker.asked[0].answer(end=1_000)
         await broker.asked_in_all(4)
