@@ -28,12 +28,7 @@ from typing import Any, Final, Self, TypeVar, Unpack
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.config import ProducerConfig, ProducerOptions, parse_bootstrap
 from penstock.client.process import ProcessGuard
-from penstock.client.producer.accumulator import (
-    Accumulator,
-    PartitionQueue,
-    PendingBatch,
-    TopicBuffer,
-)
+from penstock.client.producer.accumulator import Accumulator, PartitionQueue, PendingBatch
 from penstock.client.producer.delivery import (
     ColumnsDelivery,
     Delivery,
@@ -42,6 +37,7 @@ from penstock.client.producer.delivery import (
 )
 from penstock.client.producer.sender import Sender
 from penstock.client.producer.shards import Shard, shard_columns
+from penstock.client.producer.topic_buffer import TopicBuffer
 from penstock.client.tasks import BackgroundTasks
 from penstock.client.transaction.branches import AsyncBranches
 from penstock.client.transaction.handle import AsyncTransaction
@@ -89,6 +85,8 @@ class AsyncProducer:
         self._tasks = BackgroundTasks("producer", self._crashed)
         self._cluster: Cluster | None = None
         self._sender: Sender | None = None
+        self._topics: dict[str, TopicBuffer] = {}
+        """Those in the metadata now; `_buffers` keeps all, because deleted topics may come back."""
         self._buffers: dict[str, TopicBuffer] = {}
         self._room = asyncio.Event()
         self._ended: PenstockError | None = None
@@ -161,13 +159,14 @@ class AsyncProducer:
         ClusterError UNKNOWN_TOPIC, BUFFER_FULL after `max_block_ms` without space, CLOSED, or
         UnreachableError. Then nothing was sent.
         """
-        arguments = (value, key, partition, timestamp_ms, headers)
-        delivery = self.try_append(topic, arguments)
+        delivery = self.try_append(topic, value, key, partition, timestamp_ms, headers)
         if delivery is not None:
             return delivery
         deadline = self._block_deadline()
         buffer = await self._topic(topic, partition, deadline)
-        return await self._with_room(lambda: buffer.append(*arguments), deadline)
+        return await self._with_room(
+            lambda: buffer.append(value, key, partition, timestamp_ms, headers), deadline
+        )
 
     def send_nowait(
         self,
@@ -184,7 +183,7 @@ class AsyncProducer:
         Raises ClusterError(BUFFER_FULL) where `send` would wait: there is no space, or the topic is
         used for the first time (call `await prepare(topic)` once). Then nothing was sent.
         """
-        delivery = self.try_append(topic, (value, key, partition, timestamp_ms, headers))
+        delivery = self.try_append(topic, value, key, partition, timestamp_ms, headers)
         if delivery is None:
             known = self.buffer_of(topic)
             if known is not None and known.may_lack(partition):
@@ -319,18 +318,24 @@ class AsyncProducer:
 
     def buffer_of(self, topic: str) -> TopicBuffer | None:
         """The topic's buffer if it was prepared."""
-        return self._accumulator.topics.get(topic)
+        return self._topics.get(topic)
 
     def try_append(
-        self, topic: str, arguments: tuple[Any, Any, int | None, int | None, Any]
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Sequence[Header] | None,
     ) -> Delivery | None:
         """Appends if that is possible without waiting, otherwise None; from any thread."""
         if self._ended is not None:
             raise self._ended
-        buffer = self._accumulator.topics.get(topic)
-        if buffer is None or buffer.may_lack(arguments[2]):
+        buffer = self._topics.get(topic)
+        if buffer is None or (partition is not None and buffer.may_lack(partition)):
             return None
-        return buffer.append(*arguments)
+        return buffer.append(value, key, partition, timestamp_ms, headers)
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -353,7 +358,7 @@ class AsyncProducer:
 
     async def _buffer(self, name: str, limit: float) -> TopicBuffer:
         await self.start()
-        buffer = self._accumulator.topics.get(name)
+        buffer = self._topics.get(name)
         if buffer is None:
             assert self._cluster is not None
             description = await self._cluster.topic(name, limit - monotonic())
@@ -362,7 +367,7 @@ class AsyncProducer:
                 buffer = self._buffers[name] = TopicBuffer(description, self._accumulator)
             else:
                 buffer.update(description)
-            self._accumulator.topics[name] = buffer
+            self._topics[name] = buffer
         return buffer
 
     async def _with_room(self, add: Callable[[], Added | None], deadline: float) -> Added:
@@ -391,12 +396,12 @@ class AsyncProducer:
 
     def _update_topics(self) -> None:
         assert self._cluster is not None
-        for name, buffer in list(self._accumulator.topics.items()):
+        for name, buffer in list(self._topics.items()):
             description = self._cluster.view.topics.get(name)
             if description is None:
                 # Deleted, or without an answer: the next send asks again and reports it. The buffer
                 # stays, and with it the sequences: the same topic may come back.
-                del self._accumulator.topics[name]
+                del self._topics[name]
             else:
                 buffer.update(description)
 

@@ -15,11 +15,8 @@ from operator import itemgetter
 from time import time_ns
 from typing import Any, Final, TypeVar
 
-from penstock.client.producer.accumulator import (
-    BATCH_OVERHEAD_BYTES,
-    TopicBuffer,
-    checked_timestamp,
-)
+from penstock.client.producer.accumulator import BATCH_OVERHEAD_BYTES
+from penstock.client.producer.topic_buffer import TopicBuffer, checked_timestamp
 from penstock.core.columns import Columns, Headers
 from penstock.core.partitioner import partitions_for_keys
 from penstock.core.records import BinaryBuffers, columns_from_buffers, encode_columns

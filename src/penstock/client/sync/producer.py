@@ -68,7 +68,7 @@ class Producer:
 
         Raises as `AsyncProducer.send`. Then nothing was sent.
         """
-        delivery = self._try_append(topic, (value, key, partition, timestamp_ms, headers))
+        delivery = self._try_append(topic, value, key, partition, timestamp_ms, headers)
         if delivery is not None:
             return delivery
         return self._loop.run(

@@ -79,7 +79,7 @@ class AsyncOut:
         """Internal, from any thread: sends if that is possible without waiting, otherwise None."""
         try:
             with self._transaction.sending():
-                return self._producer.try_append(topic, arguments)
+                return self._producer.try_append(topic, *arguments)
         except ClusterError as error:
             return Delivery(self._given_up(topic, error), 0)
 

@@ -16,8 +16,8 @@ from penstock.client.producer.accumulator import (
     Accumulator,
     PartitionQueue,
     PendingBatch,
-    TopicBuffer,
 )
+from penstock.client.producer.topic_buffer import TopicBuffer
 from penstock.client.serializers import JsonSerializer, StringSerializer
 from penstock.core.batch import HEADER_BYTES
 from penstock.core.limits import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS

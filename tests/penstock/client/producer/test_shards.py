@@ -10,8 +10,9 @@ import pytest
 from penstock.client.config import ProducerConfig
 from penstock.client.model import PartitionDescription, TopicDescription
 from penstock.client.producer import shards
-from penstock.client.producer.accumulator import Accumulator, TopicBuffer
+from penstock.client.producer.accumulator import Accumulator
 from penstock.client.producer.shards import Shard, shard_columns
+from penstock.client.producer.topic_buffer import TopicBuffer
 from penstock.core.partitioner import partition_for_key
 from penstock.errors import ErrorCode, MisuseError
 

@@ -262,7 +262,7 @@ async def test_a_record_that_could_not_be_sent_dooms_its_transaction_and_is_sent
         takes = producer.try_append
         if record.offset == 5 and not refused:
 
-            def full(topic: str, arguments: Any) -> None:
+            def full(topic: str, *_record: Any, **_more: Any) -> None:
                 refused.append(topic)
                 raise ClusterError("no room", ErrorCode.BUFFER_FULL)
 

@@ -1,0 +1,235 @@
+"""One topic of a producer: its partitions, limits and partitioner, and `append`.
+
+`append` runs once per record, on the user's thread: one lock, a few list appends, and no call into
+the event loop except when a batch opens or fills (accumulator.py).
+
+Sizes are upper bounds of the uncompressed message, so a batch never exceeds the topic's
+max.message.bytes: per record 4 bytes each for the lengths of key and value and the number of
+headers, and 8 for the timestamp.
+"""
+
+import operator
+from collections.abc import Sequence
+from contextlib import suppress
+from time import time_ns
+from typing import Any, Final
+
+from penstock.client.config import Partitioner
+from penstock.client.model import TopicDescription
+from penstock.client.producer.accumulator import (
+    BATCH_OVERHEAD_BYTES,
+    Accumulator,
+    PartitionQueue,
+    PendingBatch,
+)
+from penstock.client.producer.delivery import Delivery
+from penstock.client.serializers import BytesSerializer, Serializer
+from penstock.core.columns import Columns, Header
+from penstock.core.limits import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from penstock.core.partitioner import partition_for_key
+from penstock.core.topic import TopicConfig
+from penstock.core.types import NO_LEADER, TopicPartition
+from penstock.errors import ErrorCode, MisuseError
+
+RECORD_OVERHEAD_BYTES: Final = 20
+HEADER_OVERHEAD_BYTES: Final = 8
+_DEFAULT_LIMIT_BYTES: Final = TopicConfig().max_message_bytes
+_to_bytes: Final = BytesSerializer()
+
+
+class TopicBuffer:
+    """One topic of the producer: its partitions, limits and partitioner."""
+
+    def __init__(self, topic: TopicDescription, accumulator: Accumulator) -> None:
+        config = accumulator.config
+        self._accumulator = accumulator
+        self._buffer_bytes = config.buffer_bytes
+        self._partitioner: Partitioner | None = config.partitioner
+        self._key_serializer: Serializer = config.key_serializer or _to_bytes
+        self._value_serializer: Serializer = config.value_serializer or _to_bytes
+        self._plain_values = config.value_serializer is None
+        self._lock = accumulator.lock
+        self.name = topic.topic
+        self.queues: list[PartitionQueue] = []
+        self._sticky: PartitionQueue | None = None
+        self.topic_id = topic.topic_id
+        self.update(topic)
+
+    def update(self, topic: TopicDescription) -> None:
+        """Adopts new partitions, limits and leaders from the metadata."""
+        limit_bytes = topic.configs.get("max.message.bytes")
+        with self._accumulator.lock:
+            if topic.topic_id != self.topic_id:
+                self._start_over()
+            for index in range(len(self.queues), len(topic.partitions)):
+                self.queues.append(PartitionQueue(TopicPartition(self.name, index)))
+            self.topic_id = topic.topic_id
+            self.limit_bytes = int(limit_bytes) if limit_bytes else _DEFAULT_LIMIT_BYTES
+            self.batch_bytes = min(self._accumulator.config.batch_bytes, self.limit_bytes)
+            self._led = [
+                queue
+                for queue, partition in zip(self.queues, topic.partitions, strict=False)
+                if partition.leader != NO_LEADER
+            ]
+
+    def _start_over(self) -> None:
+        """The topic was created again: waiting records stay addressed to the old one, and fail."""
+        for queue in self.queues:
+            if queue.open is not None:
+                queue.ready.append(queue.open)
+                queue.open = None
+        self.queues = []
+        self._sticky = None
+
+    def append(
+        self,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Sequence[Header] | None,
+    ) -> Delivery | None:
+        """Adds a record; None if there is no space for it now. Raises MisuseError."""
+        if type(value) is not bytes or not self._plain_values:
+            value = self._value_serializer(self.name, value)
+        size = RECORD_OVERHEAD_BYTES + len(value or b"")
+        queue = None
+        if key is not None:
+            key = self._key_serializer(self.name, key)
+            size += len(key or b"")
+        if key is not None or partition is not None or self._partitioner is not None:
+            queue = self._queue_for(key, partition)
+        if headers:
+            size += headers_bytes(headers)
+        if size > self.batch_bytes - BATCH_OVERHEAD_BYTES:
+            self.check_record_size(size)
+        if timestamp_ms is None:
+            timestamp_ms = time_ns() // 1_000_000
+        elif type(timestamp_ms) is not int or not (
+            MIN_TIMESTAMP_MS <= timestamp_ms <= MAX_TIMESTAMP_MS
+        ):
+            timestamp_ms = checked_timestamp(self.name, timestamp_ms)
+        accumulator = self._accumulator
+        with self._lock:
+            used_bytes = accumulator.used_bytes
+            no_room = used_bytes + size > self._buffer_bytes and used_bytes > 0
+            if (no_room or accumulator.transactional) and not accumulator.admits(no_room):
+                return None
+            at = self._sticky if queue is None else queue
+            batch = None if at is None else at.open
+            if batch is None or not batch.has_room(size, self.batch_bytes):
+                batch = self._next_batch(queue, size)
+            accumulator.used_bytes += size
+            index = batch.add(value, key, timestamp_ms, headers, size)
+        return Delivery(batch.outcome, index)
+
+    def add_columns(self, columns: Columns, partition: int | None) -> PendingBatch | None:
+        """Queues columns as one batch; None if there is no space for it now."""
+        if partition is None:
+            with self._accumulator.lock:
+                queue = self.next_sticky()
+        else:
+            queue = self.queue(partition)
+        return self._accumulator.add_columns(queue, self.topic_id, columns)
+
+    @property
+    def has_partitioner(self) -> bool:
+        return self._partitioner is not None
+
+    def check_record_size(self, size: int) -> None:
+        """Raises MisuseError(RECORD_TOO_LARGE) if no batch of this topic can hold the record."""
+        if size > self.limit_bytes - BATCH_OVERHEAD_BYTES:
+            raise MisuseError(
+                f"topic {self.name!r}: a record of {size} bytes (with framing) does not fit; the "
+                f"limit is {self.limit_bytes} (max.message.bytes) minus {BATCH_OVERHEAD_BYTES} "
+                "for the batch; send less, or raise the topic's limit",
+                ErrorCode.RECORD_TOO_LARGE,
+            )
+
+    def partition_of(self, key: bytes | None) -> int | None:
+        """The partition a serialized key belongs to; None = any."""
+        count = len(self.queues)
+        if self._partitioner is None:
+            return None if key is None else partition_for_key(key, count)
+        chosen = self._partitioner(self.name, key, count)
+        if not isinstance(chosen, int) or not 0 <= chosen < count:
+            raise MisuseError(
+                f"topic {self.name!r}: the partitioner returned {chosen!r}; "
+                f"it must return 0 to {count - 1}"
+            )
+        return chosen
+
+    def may_lack(self, partition: int | None) -> bool:
+        """Whether the metadata may lack this unknown partition; it may have been added since."""
+        return isinstance(partition, int) and partition >= len(self.queues)
+
+    def queue(self, partition: int) -> PartitionQueue:
+        """The queue of a partition given by the user; raises MisuseError if there is none."""
+        if not isinstance(partition, int) or not 0 <= partition < len(self.queues):
+            raise MisuseError(
+                f"topic {self.name!r} has partitions 0 to {len(self.queues) - 1}, "
+                f"not {partition!r}",
+                ErrorCode.UNKNOWN_PARTITION,
+            )
+        return self.queues[partition]
+
+    def next_sticky(self) -> PartitionQueue:
+        """Moves to the next partition that has a leader. The caller holds the lock."""
+        led = self._led or self.queues
+        if self._sticky is None:
+            self._sticky = led[time_ns() % len(led)]
+        else:
+            index = self._sticky.where.partition
+            self._sticky = next((queue for queue in led if queue.where.partition > index), led[0])
+        return self._sticky
+
+    def _queue_for(self, key: bytes | None, partition: int | None) -> PartitionQueue | None:
+        if partition is not None:
+            return self.queue(partition)
+        chosen = self.partition_of(key)
+        return None if chosen is None else self.queues[chosen]
+
+    def _next_batch(self, queue: PartitionQueue | None, size: int) -> PendingBatch:
+        """The batch for a record of `size` bytes that the present one has no space for.
+
+        Without a queue, records stay with one partition until its batch is full; then the next
+        partition gets them. The caller holds the lock.
+        """
+        if queue is None:
+            queue = self.next_sticky()
+            if queue.open is not None and queue.open.has_room(size, self.batch_bytes):
+                return queue.open
+        return self._accumulator.open_batch(queue, self.topic_id)
+
+
+def checked_timestamp(topic: str, given: Any) -> int:
+    """Other whole numbers (NumPy's) as int. Raises MisuseError(INVALID_TIMESTAMP).
+
+    One bad timestamp would fail every record of its batch.
+    """
+    timestamp_ms: int | None = None
+    with suppress(TypeError):
+        timestamp_ms = operator.index(given)
+    if timestamp_ms is None or not MIN_TIMESTAMP_MS <= timestamp_ms <= MAX_TIMESTAMP_MS:
+        raise MisuseError(
+            f"topic {topic!r}: timestamp_ms is {given!r}; it must be a whole number of "
+            f"milliseconds since 1970 UTC, {MIN_TIMESTAMP_MS} to {MAX_TIMESTAMP_MS}, or None "
+            "for now",
+            ErrorCode.INVALID_TIMESTAMP,
+        )
+    return timestamp_ms
+
+
+def headers_bytes(headers: Sequence[Header]) -> int:
+    """Upper bound of what a record's headers take. Raises MisuseError if they are malformed."""
+    size = 0
+    for header in headers:
+        try:
+            name, value = header
+            size += HEADER_OVERHEAD_BYTES + len(name.encode())
+            size += 0 if value is None else len(memoryview(value))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise MisuseError(
+                f"header {header!r} is not a (str, bytes or None) pair: {error}"
+            ) from error
+    return size
