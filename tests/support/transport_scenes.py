@@ -8,13 +8,14 @@ test and handler tell each other by events must be awaited by one of them only.
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import grpc
 
+from penstock.rpc.streams.contract import Handle
 from penstock.rpc.transport import GrpcTransport, Transport
 from penstock_broker.local.ports import ReservedPort
 from penstock_sim.network import Network
@@ -89,6 +90,27 @@ async def serve(
     return await scene.there(start)
 
 
+@asynccontextmanager
+async def streams(scene: Scene, handle: Handle, *, streams_max: int = 100) -> AsyncIterator[None]:
+    """A stream server at the scene's address runs during the block."""
+    running: list[asyncio.Task[None]] = []
+
+    async def start(transport: Transport) -> None:
+        server = transport.stream_server(handle, streams_max=streams_max)
+        await server.listen(scene.address)
+        running.append(asyncio.get_running_loop().create_task(server.run()))
+
+    async def stop(_transport: Transport) -> None:
+        running[0].cancel()
+        await asyncio.wait(running)
+
+    await scene.there(start)
+    try:
+        yield
+    finally:
+        await scene.there(stop)
+
+
 # ------------------------------------------------------------ gRPC on loopback
 
 
@@ -124,6 +146,8 @@ class _Recorded:
     def __init__(self, inner: Transport) -> None:
         self.open = inner.open
         self.resolve = inner.resolve
+        self.open_stream = inner.open_stream
+        self.stream_server = inner.stream_server
         self._inner = inner
         self.servers: list[grpc.aio.Server] = []
 

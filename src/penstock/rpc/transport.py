@@ -4,9 +4,11 @@ names.
     LeaderLink, ControllerSession, PeerChannels ─ open ──▶ channel ─▶ generated stubs
     finding controllers ──────────────────────── resolve ─▶ addresses
     broker, controller ───────────────────────── server ─▶ generated servicers, a port, start, stop
+    LeaderLink ── open_stream, stream_server ─▶ Leading        messages without gRPC (`rpc.streams`)
 
-`GrpcTransport` is gRPC over TCP, which every process uses. The simulator has another, on a network
-in virtual time (`tests/simulation/penstock_sim/wire`); one contract suite holds for both.
+`GrpcTransport` is what every process uses: gRPC, and message streams, over TCP. The simulator has
+another, on a network in virtual time (`tests/simulation/penstock_sim/wire`); one contract suite
+holds for both.
 """
 
 import asyncio
@@ -17,6 +19,8 @@ from typing import Protocol
 import grpc
 
 from penstock.rpc.channel import SERVER_OPTIONS, open_aio_channel
+from penstock.rpc.streams.contract import Handle, MessageStream, StreamServer
+from penstock.rpc.streams.tcp import TcpStreamServer, open_tcp_stream
 
 
 class Transport(Protocol):
@@ -42,9 +46,20 @@ class Transport(Protocol):
         """
         ...
 
+    async def open_stream(self, address: str) -> MessageStream:
+        """A connected stream to a stream server at `host:port`; the caller closes it.
+
+        Raises UnreachableError; the caller bounds the wait.
+        """
+        ...
+
+    def stream_server(self, handle: Handle, *, streams_max: int) -> StreamServer:
+        """A server that has `handle` serve each stream. Streams above `streams_max` are refused."""
+        ...
+
 
 class GrpcTransport:
-    """gRPC over TCP, with the settings of `rpc.channel`."""
+    """gRPC over TCP, with the settings of `rpc.channel`; streams over TCP."""
 
     def open(self, address: str) -> grpc.aio.Channel:
         """See `Transport`."""
@@ -68,3 +83,11 @@ class GrpcTransport:
         return grpc.aio.server(
             interceptors=interceptors, options=SERVER_OPTIONS, maximum_concurrent_rpcs=rpcs_max
         )
+
+    async def open_stream(self, address: str) -> MessageStream:
+        """See `Transport`."""
+        return await open_tcp_stream(address)
+
+    def stream_server(self, handle: Handle, *, streams_max: int) -> StreamServer:
+        """See `Transport`."""
+        return TcpStreamServer(handle, streams_max)

@@ -16,10 +16,12 @@ from typing import cast
 import grpc
 
 from penstock.rpc.channel import WINDOW_BYTES
+from penstock.rpc.streams.contract import Handle, MessageStream, StreamServer
 from penstock_sim.network import Network
 from penstock_sim.node_loop import NodeLoop
 from penstock_sim.wire.channel import SimChannel
 from penstock_sim.wire.server import SimServer
+from penstock_sim.wire.streams import Dialer, SimStreamServer
 
 
 class SimTransport:
@@ -43,7 +45,7 @@ class SimTransport:
         self.loop = loop
         self.host = host or f"10.0.0.{node_id}"
         self.window_bytes = window_bytes
-        self._servers: list[SimServer] = []
+        self._servers: list[SimServer | SimStreamServer] = []
         loop.at_kill(self._killed)
 
     def open(self, address: str) -> grpc.aio.Channel:
@@ -65,6 +67,16 @@ class SimTransport:
         server = SimServer(self.net, self.node_id, self.loop, interceptors, rpcs_max)
         self._servers.append(server)
         return cast("grpc.aio.Server", server)
+
+    async def open_stream(self, address: str) -> MessageStream:
+        """See `Transport`."""
+        return await Dialer(self, address).connect()
+
+    def stream_server(self, handle: Handle, *, streams_max: int) -> StreamServer:
+        """See `Transport`. Clients open exactly the address it is bound to."""
+        server = SimStreamServer(self.net, self.node_id, self.loop, handle, streams_max)
+        self._servers.append(server)
+        return server
 
     def _killed(self) -> None:
         for server in self._servers:

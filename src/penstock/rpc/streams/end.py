@@ -1,0 +1,104 @@
+"""The receiving half of a stream, common to all carriers: messages wait, or are delivered.
+
+    carrier ─ arrived ─▶ [ waiting ] ─▶ receive       or, once `deliver` runs: ─▶ its callback
+            ─ over ─▶ ends both
+
+A carrier calls `arrived` and `over` from callbacks of its loop, and holds the other side back while
+`waiting_bytes` is large.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from penstock.errors import UnreachableError
+
+READ_AHEAD_BYTES: Final = 256 * 1024
+"""About how much may wait here unread, beyond one message."""
+
+
+class StreamEnd:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.waiting_bytes = 0
+        self.is_over = False
+        self._why: Exception | None = None
+        self._waiting: deque[bytes] = deque()
+        self._callback: Callable[[bytes], None] | None = None
+        self._news: asyncio.Future[None] | None = None
+
+    # ------------------------------------------------------------ what the carrier says
+
+    def arrived(self, message: bytes) -> None:
+        """A message is here. Ignored once the stream is over."""
+        if self.is_over:
+            return
+        callback = self._callback
+        if callback is None:
+            self._waiting.append(message)
+            self.waiting_bytes += len(message)
+            self._wake()
+            return
+        try:
+            callback(message)
+        except Exception as error:  # noqa: BLE001 - `deliver` raises it
+            self.over(error)
+
+    def over(self, error: Exception | None) -> None:
+        """Nothing more arrives; None: the other side ended the stream. Only the first counts."""
+        if not self.is_over:
+            self.is_over, self._why = True, error
+            self._wake()
+
+    def has_read(self, message: bytes) -> None:
+        """The user took a message that waited; for carriers."""
+
+    # ------------------------------------------------------------ what the user asks for
+
+    async def receive(self) -> bytes | None:
+        """See `MessageStream`."""
+        while not self._waiting:
+            if self.is_over:
+                self._raise()
+                return None
+            await self._wait()
+        return self._take()
+
+    async def deliver(self, receive: Callable[[bytes], None]) -> None:
+        """See `MessageStream`."""
+        while self._waiting:
+            receive(self._take())
+        self._callback = receive
+        try:
+            while not self.is_over:
+                await self._wait()
+        finally:
+            self._callback = None
+        self._raise()
+
+    def check_open(self) -> None:
+        """Raises if the stream is over, whichever side ended it."""
+        if self.is_over:
+            self._raise()
+            raise UnreachableError("the other side has ended the stream")
+
+    def _take(self) -> bytes:
+        message = self._waiting.popleft()
+        self.waiting_bytes -= len(message)
+        self.has_read(message)
+        return message
+
+    def _raise(self) -> None:
+        if self._why is not None:
+            raise self._why
+
+    async def _wait(self) -> None:
+        assert self._news is None or self._news.done(), "one task receives"
+        self._news = asyncio.get_running_loop().create_future()
+        await self._news
+
+    def _wake(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)

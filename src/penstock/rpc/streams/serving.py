@@ -1,0 +1,62 @@
+"""The tasks of a stream server, common to all carriers: one per stream, ended with the server."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
+from penstock.rpc.streams.contract import Handle, MessageStream
+
+
+class AcceptedStream(MessageStream, Protocol):
+    """A stream as its server sees it."""
+
+    def cut(self) -> None:
+        """Ends the connection without a word."""
+        ...
+
+
+class Serving:
+    """Runs a handler per stream. Streams above `streams_max` are refused, with OVERLOADED."""
+
+    def __init__(self, handle: Handle, streams_max: int) -> None:
+        self._handle = handle
+        self._streams_max = streams_max
+        self._streams = 0
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self, begin: Callable[[], Awaitable[None]]) -> None:
+        """Serves what is accepted until it is cancelled; then all streams end.
+
+        `begin`: from then on streams may be accepted.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
+                await begin()
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None
+
+    def accept(self, stream: AcceptedStream) -> None:
+        """A new stream. Refusing takes a moment too, so there is a limit above which it is cut."""
+        if self._tasks is None or self._streams >= 2 * self._streams_max:
+            stream.cut()
+        else:
+            self._streams += 1
+            self._tasks.create_task(self._serve(stream, refused=self._streams > self._streams_max))
+
+    async def _serve(self, stream: AcceptedStream, *, refused: bool) -> None:
+        error: PenstockError | None = ClusterError(
+            "the server is stopping", ErrorCode.SHUTTING_DOWN
+        )
+        try:
+            if refused:
+                raise OverloadedError(f"{self._streams_max} streams are open here, the maximum")
+            await self._handle(stream)
+            error = None
+        except PenstockError as refusal:
+            error = refusal
+        finally:
+            await stream.close(error)
+            self._streams -= 1

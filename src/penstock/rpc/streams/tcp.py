@@ -1,0 +1,254 @@
+"""Message streams over TCP, on asyncio's own transports.
+
+    data_received ─▶ FrameReader ─▶ StreamEnd        send ─▶ transport.write ─▶ kernel
+    pause_writing, resume_writing ─▶ who sends waits
+    close ─▶ END ─▶ the other side closes the connection ─▶ done; or it is cut after LINGER_S
+
+A protocol rather than asyncio's streams: a message costs no switch of tasks, and all that arrives
+at once is handled in one turn.
+
+A killed process is noticed at once by its closed socket; a machine that is gone, by the kernel:
+within the time in which gRPC's keepalive finds one (`rpc.channel`). A process that is frozen is not
+noticed here, because its kernel answers; brokers have heartbeats for that.
+
+TLS belongs into `open_tcp_stream` and `TcpStreamServer.run`, as `ssl=` of the asyncio calls there:
+a protocol sees no difference, and `peercert` of `get_extra_info` says who the other side is.
+"""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
+from penstock.rpc.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
+from penstock.rpc.streams.contract import FIRST_MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX, Handle
+from penstock.rpc.streams.end import READ_AHEAD_BYTES, StreamEnd
+from penstock.rpc.streams.frames import (
+    MESSAGE,
+    PREFACE,
+    FrameReader,
+    end_frame,
+    error_of,
+    message_frame,
+)
+from penstock.rpc.streams.serving import Serving
+
+LINGER_S: Final = 1.0
+"""How long the other side may take to close the connection after an END."""
+WRITE_AHEAD_BYTES: Final = 1024 * 1024
+"""Unsent bytes above which `send` waits."""
+_BACKLOG: Final = 128
+
+
+class TcpStream(StreamEnd, asyncio.Protocol):
+    """A `MessageStream`, and the protocol of its connection."""
+
+    def __init__(
+        self,
+        first_bytes_max: int = MESSAGE_BYTES_MAX,
+        connected: Callable[["TcpStream"], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self._frames = FrameReader(MESSAGE_BYTES_MAX, first_bytes_max)
+        self._connected = connected
+        self._transport: asyncio.Transport | None = None
+        self._closing = False
+        self._left = False
+        """The other side has ended the stream, or the connection has ended."""
+        self._is_reading = True
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self.gone = asyncio.Event()
+        """The connection is closed."""
+
+    # ------------------------------------------------------------ MessageStream
+
+    async def send(self, message: bytes) -> None:
+        """See `MessageStream`."""
+        self.check_open()
+        if not self._may_write.is_set():
+            await self._may_write.wait()
+            self.check_open()
+        assert self._transport is not None, "users get connected streams"
+        if len(message) > MESSAGE_BYTES_MAX:
+            raise ClusterError(
+                f"a message of {len(message)} bytes is too long for a stream; at most "
+                f"{MESSAGE_BYTES_MAX} can be sent",
+                ErrorCode.INVALID_REQUEST,
+            )
+        self._transport.write(message_frame(message))
+
+    async def close(self, error: PenstockError | None = None) -> None:
+        """See `MessageStream`."""
+        transport = self._transport
+        assert transport is not None, "as above"
+        if not self._closing:
+            self._closing = True
+            if not self._left:
+                transport.write(end_frame(error))
+                if transport.can_write_eof():
+                    transport.write_eof()
+                # What arrives is dropped, up to the other side's end: a socket that is closed with
+                # unread bytes makes the kernel drop what is on its way to the other side.
+            else:
+                transport.close()
+            self.over(UnreachableError("the stream was closed here"))
+        try:
+            async with asyncio.timeout(LINGER_S):
+                await self.gone.wait()
+        except TimeoutError:
+            pass
+        finally:
+            if not self.gone.is_set():
+                transport.abort()
+
+    # ------------------------------------------------------------ asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        _prepare(transport.get_extra_info("socket"))
+        transport.set_write_buffer_limits(high=WRITE_AHEAD_BYTES)
+        transport.write(PREFACE)
+        if self._connected is not None:
+            self._connected(self)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        if self.is_over:
+            return
+        assert self._transport is not None, "what arrives has a connection"
+        try:
+            for kind, body in self._frames.feed(data):
+                if kind == MESSAGE:
+                    self.arrived(body)
+                else:
+                    self._left = True
+                    self.over(error_of(body))
+                    self._transport.close()
+                if self.is_over:
+                    return
+        except ClusterError as error:
+            self.over(error)
+        if self.waiting_bytes > READ_AHEAD_BYTES and self._is_reading:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def eof_received(self) -> None:
+        """See `asyncio.Protocol`. None: the connection is closed."""
+        self._broke(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._broke(exc)
+        self._may_write.set()
+        self.gone.set()
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._may_write.set()
+
+    # ------------------------------------------------------------ inside
+
+    def cut(self) -> None:
+        """Ends the connection without a word."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def has_read(self, _message: bytes) -> None:
+        """See `StreamEnd`."""
+        if not self._is_reading and self.waiting_bytes <= READ_AHEAD_BYTES:
+            self._is_reading = True
+            assert self._transport is not None, "as above"
+            self._transport.resume_reading()
+
+    def _broke(self, why: Exception | None) -> None:
+        self._left = True
+        if not self.is_over:
+            half = "in the middle of a message" if self._frames.has_half_a_frame else "unexpectedly"
+            self.over(UnreachableError(f"the connection ended: {why or half}"))
+
+
+class TcpStreamServer:
+    """A `StreamServer`."""
+
+    def __init__(self, handle: Handle, streams_max: int) -> None:
+        self._serving = Serving(handle, streams_max)
+        self._socket: socket.socket | None = None
+
+    async def listen(self, address: str) -> int:
+        """See `StreamServer`."""
+        host, port = _split(address)
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, _, _, _, endpoint = found[0]
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        self._socket = socket.create_server(
+            endpoint, family=family, backlog=_BACKLOG, dualstack_ipv6=both
+        )
+        bound: int = self._socket.getsockname()[1]
+        return bound
+
+    async def run(self) -> None:
+        """See `StreamServer`."""
+        assert self._socket is not None, "listen first"
+        serving = self._serving
+
+        def accepting() -> TcpStream:
+            return TcpStream(FIRST_MESSAGE_BYTES_MAX, serving.accept)
+
+        server = await asyncio.get_running_loop().create_server(
+            accepting, sock=self._socket, start_serving=False
+        )
+        try:
+            await serving.run(server.start_serving)
+        finally:
+            server.close()
+
+    def close(self) -> None:
+        """See `StreamServer`."""
+        if self._socket is not None:
+            self._socket.close()
+
+
+async def open_tcp_stream(address: str) -> TcpStream:
+    """Connects to `host:port`. Raises UnreachableError; the caller bounds the wait."""
+    host, port = _split(address)
+    loop = asyncio.get_running_loop()
+    try:
+        _, stream = await loop.create_connection(TcpStream, host, port)
+    except (OSError, UnicodeError) as error:
+        refused = isinstance(error, ConnectionRefusedError)
+        raise UnreachableError(f"{address}: {error}", refused=refused) from error
+    return stream
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _prepare(connection: Any) -> None:
+    """No waiting for more to send, and a bound for how long a machine that is gone goes unnoticed.
+
+    asyncio sets TCP_NODELAY only on sockets made with their protocol's number, which accepted ones
+    lack: answers then wait 40 ms for the other side's delayed ACK.
+    """
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    idle_s, probe_s = KEEPALIVE_MS // 1000, KEEPALIVE_TIMEOUT_MS // 1000
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 1)
+        # Unacknowledged data as well: without it, TCP tries again for a quarter of an hour.
+        timeout_ms = KEEPALIVE_MS + KEEPALIVE_TIMEOUT_MS
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
