@@ -104,6 +104,8 @@ class Cluster:
                 port.address,
                 "--advertise",
                 port.address,
+                "--replication-listen",
+                "127.0.0.1:0",
                 "--controllers",
                 self.controller.address,
                 "--metrics-listen",
@@ -314,6 +316,14 @@ class Cluster:
             return leader + 1 if leader not in {former, -1} else None
 
         return wait_until(_forgiving(found), what=f"{former} leads {topic}/{partition} no more") - 1
+
+    def wait_leader(self, topic: str, partition: int, leader: int) -> None:
+        """Until this broker leads."""
+
+        def leads() -> bool:
+            return self.leader(topic, partition) == leader
+
+        wait_until(_forgiving(leads), what=f"{leader} leads {topic}/{partition}", timeout_s=60)
 
     def wait_in_sync(self, topic: str) -> None:
         """Until every partition's ISR is its replica list."""

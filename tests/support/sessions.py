@@ -34,6 +34,7 @@ class Broker:
     controller_epoch = 0
     metadata_version = 0
     disk_full = False
+    replication_port = 0
 
     def __init__(self, broker_id: int, controllers: list[str]) -> None:
         config = BrokerConfig(

@@ -1619,9 +1619,11 @@ type BrokerInfo struct {
 	ExternalHost string `protobuf:"bytes,7,opt,name=external_host,json=externalHost,proto3" json:"external_host,omitempty"`
 	ExternalPort uint32 `protobuf:"varint,8,opt,name=external_port,json=externalPort,proto3" json:"external_port,omitempty"`
 	// As the broker registered them.
-	Features      []string `protobuf:"bytes,9,rep,name=features,proto3" json:"features,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Features []string `protobuf:"bytes,9,rep,name=features,proto3" json:"features,omitempty"`
+	// For other brokers: where `host` accepts the streams of followers. 0: over ReplicationService.
+	ReplicationPort uint32 `protobuf:"varint,10,opt,name=replication_port,json=replicationPort,proto3" json:"replication_port,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *BrokerInfo) Reset() {
@@ -1715,6 +1717,13 @@ func (x *BrokerInfo) GetFeatures() []string {
 		return x.Features
 	}
 	return nil
+}
+
+func (x *BrokerInfo) GetReplicationPort() uint32 {
+	if x != nil {
+		return x.ReplicationPort
+	}
+	return 0
 }
 
 type TopicInfo struct {
@@ -2187,7 +2196,7 @@ const file_penstock_proto_v1_broker_proto_rawDesc = "" +
 	"\x10controller_epoch\x18\x02 \x01(\x03R\x0fcontrollerEpoch\x12)\n" +
 	"\x10metadata_version\x18\x03 \x01(\x03R\x0fmetadataVersion\x127\n" +
 	"\abrokers\x18\x04 \x03(\v2\x1d.penstock.proto.v1.BrokerInfoR\abrokers\x124\n" +
-	"\x06topics\x18\x05 \x03(\v2\x1c.penstock.proto.v1.TopicInfoR\x06topics\"\x83\x02\n" +
+	"\x06topics\x18\x05 \x03(\v2\x1c.penstock.proto.v1.TopicInfoR\x06topics\"\xae\x02\n" +
 	"\n" +
 	"BrokerInfo\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12\x12\n" +
@@ -2198,7 +2207,9 @@ const file_penstock_proto_v1_broker_proto_rawDesc = "" +
 	"\vincarnation\x18\x06 \x01(\tR\vincarnation\x12#\n" +
 	"\rexternal_host\x18\a \x01(\tR\fexternalHost\x12#\n" +
 	"\rexternal_port\x18\b \x01(\rR\fexternalPort\x12\x1a\n" +
-	"\bfeatures\x18\t \x03(\tR\bfeatures\"\xf8\x02\n" +
+	"\bfeatures\x18\t \x03(\tR\bfeatures\x12)\n" +
+	"\x10replication_port\x18\n" +
+	" \x01(\rR\x0freplicationPort\"\xf8\x02\n" +
 	"\tTopicInfo\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12.\n" +

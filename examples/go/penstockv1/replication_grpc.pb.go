@@ -29,6 +29,9 @@ const (
 // ReplicationServiceClient is the client API for ReplicationService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// Messages are exchanged over a plain TCP connection at the leader's replication port
+// (penstock.rpc.streams), or, if it has none, as this call.
 type ReplicationServiceClient interface {
 	Replicate(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FollowerMessage, LeaderMessage], error)
 }
@@ -57,6 +60,9 @@ type ReplicationService_ReplicateClient = grpc.BidiStreamingClient[FollowerMessa
 // ReplicationServiceServer is the server API for ReplicationService service.
 // All implementations must embed UnimplementedReplicationServiceServer
 // for forward compatibility.
+//
+// Messages are exchanged over a plain TCP connection at the leader's replication port
+// (penstock.rpc.streams), or, if it has none, as this call.
 type ReplicationServiceServer interface {
 	Replicate(grpc.BidiStreamingServer[FollowerMessage, LeaderMessage]) error
 	mustEmbedUnimplementedReplicationServiceServer()

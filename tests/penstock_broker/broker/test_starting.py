@@ -53,14 +53,15 @@ def assert_one_line(text: str, *words: str) -> None:
         assert word in lines[0]
 
 
-def test_a_port_in_use_is_refused_in_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["listen", "replication_listen"])
+def test_a_port_in_use_is_refused_in_one_line(tmp_path: Path, option: str) -> None:
     with socket.socket() as taken:
         taken.bind((HOST, 0))
         taken.listen()
         port = taken.getsockname()[1]
-        code, text = run_broker(*options(tmp_path, listen=f"{HOST}:{port}"))
+        code, text = run_broker(*options(tmp_path, **{option: f"{HOST}:{port}"}))
     assert code == 2
-    assert_one_line(text, "--listen", str(port), "in use")
+    assert_one_line(text, f"--{option.replace('_', '-')}", str(port), "in use")
     assert not (tmp_path / "data").exists()
 
 
@@ -70,6 +71,7 @@ def test_a_port_in_use_is_refused_in_one_line(tmp_path: Path) -> None:
         ({"listen": "nonsense"}, ["--listen", "host:port"]),
         ({"controllers": "a:b"}, ["--controllers", "host:port"]),
         ({"broker_id": "-3"}, ["--broker-id", "-3"]),
+        ({"replication_listen": "9096"}, ["--replication-listen", "host:port"]),
         ({"external_listen": f"{HOST}:1"}, ["--external-listen", "--external-advertise"]),
         ({"config": "cache.byte=5"}, ["cache.byte", "cache.bytes"]),
         ({"config": "cache.bytes=many"}, ["cache.bytes", "whole number"]),

@@ -82,6 +82,11 @@ class SimBroker:
         return None if self.coordination is None else self.coordination.transactions
 
     @property
+    def replication_port(self) -> int:
+        assert self.shell is not None
+        return self.shell.replication_port
+
+    @property
     def run(self) -> str:
         """Names this run of the process, or the last one."""
         return f"{self.id}.{self.incarnation}"

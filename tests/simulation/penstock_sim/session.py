@@ -85,6 +85,7 @@ class Session:
                 seen_controller_epoch=self.controller_epoch,
                 seen_metadata_version=self._seen_version,
                 features=BROKER_FEATURES,
+                replication_port=broker.replication_port,
             ),
         )
 

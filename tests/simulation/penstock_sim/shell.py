@@ -41,11 +41,17 @@ if TYPE_CHECKING:
 
 LAG_MAX_MS: Final = 350
 _SHUFFLED_EVERY: Final = 3
+_OLDER: Final = 0.2
+"""So many runs of brokers have no port for followers, as in releases that knew only gRPC."""
 HOST: Final = "simulated"
 
 
 def port(broker_id: BrokerId) -> int:
     return 9000 + broker_id
+
+
+def replication_port(broker_id: BrokerId) -> int:
+    return 9500 + broker_id
 
 
 def address(broker_id: BrokerId) -> str:
@@ -152,6 +158,7 @@ class Shell:
         self._chance = world.scheduler.generator(f"shell {self.run}")
         self.view = ClusterView(cluster_id=world.cluster_id)
         self.transport = SimTransport(world.net, int(broker.id), self.loop)
+        self.replication_port = 0 if self._chance.random() < _OLDER else replication_port(broker.id)
         self.config = BrokerConfig(
             broker_id=broker.id,
             data_dir=Path("/nowhere"),
@@ -227,6 +234,9 @@ class Shell:
         server.add_insecure_port(self.config.listen)
         await server.start()
         async with asyncio.TaskGroup() as tasks:
+            if self.replication_port:
+                await self._replication.listen(f"{HOST}:{self.replication_port}")
+            tasks.create_task(self._replication.lead())
             for part in self._replication.parts():
                 tasks.create_task(part)
             while True:

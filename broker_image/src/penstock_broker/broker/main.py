@@ -6,6 +6,7 @@ invalid option, an address in use, or another broker's data directory: one line 
 
 import argparse
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -66,6 +67,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="address of broker 0 for these clients; broker n has port + n",
     )
+    add(
+        "--replication-listen",
+        # An image of an older release ignores the variable, and would refuse an option: the
+        # operator sets this one.
+        default=os.environ.get("PENSTOCK_REPLICATION_LISTEN", ""),
+        metavar="HOST:PORT",
+        help="for other brokers to copy from here; port 0: a free port; default: "
+        "$PENSTOCK_REPLICATION_LISTEN, or over --listen, which costs more",
+    )
     add("--metrics-listen", default="", metavar="HOST:PORT", help="Prometheus endpoint")
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     add("--config", action="append", default=[], metavar="KEY=VALUE", help="settings; repeatable")
@@ -85,6 +95,8 @@ def _run(args: argparse.Namespace) -> int:
     config = _config(args)
     configure_logging(args.log_level, process="broker", broker=int(config.broker_id))
     _check_free(config.listen, "--listen")
+    if config.replication_listen:
+        _check_free(config.replication_listen, "--replication-listen")
     if args.rack_file:
         config = replace(config, rack=_read_rack(args.rack_file))
     directory = DataDirectory.open(config.data_dir, cluster_id=None, broker_id=config.broker_id)
@@ -118,6 +130,8 @@ def _config(args: argparse.Namespace) -> BrokerConfig:
         parse_address(address, "--controllers")
     if args.metrics_listen:
         parse_address(args.metrics_listen, "--metrics-listen")
+    if args.replication_listen:
+        parse_address(args.replication_listen, "--replication-listen")
     external_host, external_port = _external(args)
     return BrokerConfig(
         broker_id=BrokerId(args.broker_id),
@@ -131,6 +145,7 @@ def _config(args: argparse.Namespace) -> BrokerConfig:
         external_listen=args.external_listen,
         external_host=external_host,
         external_port=external_port,
+        replication_listen=args.replication_listen,
         settings=parse_settings(args.config),
     )
 

@@ -129,6 +129,7 @@ class BrokerProcess:
         self._replicas = self._replication.replicas
         self._port = config.advertise_port
         self._bound = 0
+        self._replication_port = 0
         self._session = ControllerSession(config, self._identity, self, transport)
         self._journaling = ThreadPoolExecutor(1, "journal")
         self._journal = JournalService(
@@ -222,6 +223,7 @@ class BrokerProcess:
         """Serves until `stop_requested`; raises PenstockError if it cannot start or continue."""
         server = await self._listen()
         outside = await self._listen_outside()
+        self._replication_port = await self._listen_for_followers()
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -241,14 +243,16 @@ class BrokerProcess:
                         self._lag.run(),
                     )
                 ]
+                leading = tasks.create_task(self._replication.lead())
                 self.listening.set()
                 _events.info("listening", address=bound_address(self._config.listen, self._bound))
                 await self.stop_requested.wait()
-                await self._shut_down(server, outside)
+                await self._shut_down(server, outside, leading)
                 for task in background:
                     task.cancel()
                 self._replication.stop_following()
         finally:
+            self._replication.close()
             if outside is not None:
                 await outside.stop(None)
             await server.stop(None)
@@ -289,6 +293,14 @@ class BrokerProcess:
         _bind(server, "--external-listen", address)
         return server
 
+    async def _listen_for_followers(self) -> int:
+        """The server for the streams of followers; its port, 0 if none is asked for."""
+        address = self._config.replication_listen
+        try:
+            return await self._replication.listen(address) if address else 0
+        except OSError as error:
+            raise _unavailable(address, "--replication-listen") from error
+
     async def _server(self, edge: Edge) -> grpc.aio.Server:
         server = self._seams.transport.server([edge], rpcs_max=self._config.settings.rpcs_max)
         broker_pb2_grpc.add_BrokerServiceServicer_to_server(self._data, server)
@@ -300,7 +312,12 @@ class BrokerProcess:
         await self._health.add_to(server)
         return server
 
-    async def _shut_down(self, server: grpc.aio.Server, outside: grpc.aio.Server | None) -> None:
+    async def _shut_down(
+        self,
+        server: grpc.aio.Server,
+        outside: grpc.aio.Server | None,
+        leading: asyncio.Task[None],
+    ) -> None:
         """Hands over leaderships, stops serving, then makes lazily written state durable."""
         timeout_s = self._config.settings.shutdown_timeout_ms / 1000
         handed_over = await self._session.hand_over(timeout_s)
@@ -311,6 +328,9 @@ class BrokerProcess:
         if outside is not None:
             await outside.stop(_GRACE_S)
         await server.stop(_GRACE_S)
+        # After the calls: a produce that is under way needs its followers.
+        leading.cancel()
+        await asyncio.wait([leading])
         self._replicas.save_all()
         self._replication.writer.sync()
         if not await self._replication.writer.drained(_DRAIN_S):
@@ -335,6 +355,10 @@ class BrokerProcess:
     @property
     def port(self) -> int:
         return self._port
+
+    @property
+    def replication_port(self) -> int:
+        return self._replication_port
 
     async def registered(self, answer: pb.Registered) -> None:
         """A controller accepted this broker, which now belongs to its cluster."""
@@ -435,8 +459,12 @@ def _bind(server: grpc.aio.Server, option: str, address: str) -> int:
     try:
         return server.add_insecure_port(address)
     except RuntimeError as error:
-        raise MisuseError(
-            f"cannot listen on {address}: the port is in use or the address is not of this "
-            f"machine; choose another {option}",
-            ErrorCode.INVALID_CONFIG,
-        ) from error
+        raise _unavailable(address, option) from error
+
+
+def _unavailable(address: str, option: str) -> MisuseError:
+    return MisuseError(
+        f"cannot listen on {address}: the port is in use or the address is not of this "
+        f"machine; choose another {option}",
+        ErrorCode.INVALID_CONFIG,
+    )

@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from penstock.core.types import BrokerId, TopicId
+from penstock.core.types import TopicId
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.rpc.transport import Transport
 from penstock_broker.clock import Clock
@@ -27,7 +27,11 @@ from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.replication.ticks import TickFacts
 from penstock_broker.replication.writer import LogWriter
 from penstock_broker.services.leading import Leading
+from penstock_broker.serving.edge import guarded
 from penstock_broker.store.interface import LogStore
+
+_FOLLOWERS_MAX: Final = 1_000
+"""Streams of followers at once; each other broker needs one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +90,29 @@ class Replication:
             view,
             message_bytes=settings.replica_message_bytes,
         )
+        lead = guarded(self.leading.lead, "Replicate")
+        self._followers = seams.transport.stream_server(lead, streams_max=_FOLLOWERS_MAX)
+        self._listens = False
         self._links = Links(hello, self.replicas, meters.replicated_in, seams.transport)
 
     def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The coroutines to run until they are cancelled."""
         return (self.writer.run(), self.replicas.run_ticks())
+
+    async def listen(self, address: str) -> int:
+        """Binds the port for followers, and returns it. Raises OSError."""
+        port = await self._followers.listen(address)
+        self._listens = True
+        return port
+
+    async def lead(self) -> None:
+        """Serves followers until it is cancelled: over gRPC alone, if there is no port for them."""
+        if self._listens:
+            await self._followers.run()
+
+    def close(self) -> None:
+        """Gives up the port."""
+        self._followers.close()
 
     async def apply(self, image: pb.ClusterImage, tasks: asyncio.TaskGroup) -> None:
         """Applies an image: machines first, then links to leaders, then waiters.
@@ -112,10 +134,10 @@ class Replication:
         self._view.announce()
 
     def _arrange_links(self, tasks: asyncio.TaskGroup) -> None:
-        found: list[tuple[BrokerId, str]] = [
+        found = [
             (leader, address)
             for leader in self.replicas.leaders_wanted()
-            if (address := self._view.address(leader)) is not None
+            if (address := self._view.leader_address(leader)) is not None
         ]
         self._links.arrange(found, tasks)
 

@@ -41,6 +41,7 @@ def broker_to_wire(broker: BrokerRegistration) -> broker_pb2.BrokerInfo:
         incarnation=broker.incarnation,
         external_host=broker.external_host,
         external_port=broker.external_port,
+        replication_port=broker.replication_port,
         features=broker.features,
     )
 
@@ -88,6 +89,7 @@ def registration_from_wire(stream_id: int, message: controller_pb2.Register) -> 
         seen_metadata_version=message.metadata_version,
         external_host=message.external_host,
         external_port=message.external_port,
+        replication_port=message.replication_port,
         features=tuple(message.features),
         promised_controller_epoch=ControllerEpoch(message.promised_controller_epoch),
     )

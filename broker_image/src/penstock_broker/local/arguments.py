@@ -103,6 +103,7 @@ def broker_arguments(
         f"--data-dir={data}",
         f"--listen={HOST}:{ports.serve}",
         f"--advertise={HOST}:{ports.serve}",
+        f"--replication-listen={HOST}:0",
         f"--controllers={HOST}:{controller.serve}",
         f"--metrics-listen={HOST}:{ports.metrics}",
         *([f"--rack={racks[broker_id % len(racks)]}"] if racks else []),

@@ -25,6 +25,19 @@ _NO_IMAGE: Final = "this broker has not heard from a controller since it started
 
 
 @dataclass(frozen=True, slots=True)
+class LeaderAddress:
+    """Where a broker's followers connect. `stream` None: only over gRPC, it is an older release."""
+
+    grpc: str
+    stream: str | None
+
+    @property
+    def used(self) -> str:
+        """The one that is used."""
+        return self.stream or self.grpc
+
+
+@dataclass(frozen=True, slots=True)
 class Topic:
     """One topic of the image. `wire` is the message it came in, passed on to clients."""
 
@@ -154,6 +167,14 @@ class ClusterView:
         """`host:port` of a broker that is alive, else None."""
         info = self.brokers.get(broker_id)
         return f"{info.host}:{info.port}" if info is not None and info.alive else None
+
+    def leader_address(self, broker_id: BrokerId) -> LeaderAddress | None:
+        """Where to follow a broker that is alive, else None."""
+        address, info = self.address(broker_id), self.brokers.get(broker_id)
+        if address is None or info is None:
+            return None
+        port = info.replication_port
+        return LeaderAddress(address, f"{info.host}:{port}" if port else None)
 
 
 def topic_from_wire(info: broker_pb2.TopicInfo) -> Topic:

@@ -74,6 +74,8 @@ class ImageSink(Protocol):
     def disk_full(self) -> bool: ...
     @property
     def port(self) -> int: ...
+    @property
+    def replication_port(self) -> int: ...
     async def registered(self, answer: pb.Registered) -> None: ...
     async def apply(self, image: pb.ClusterImage) -> None: ...
 
@@ -324,6 +326,7 @@ class ControllerSession:
                 metadata_version=max(self._sink.metadata_version, self._seen_version),
                 external_host=self._config.external_host,
                 external_port=self._config.external_port,
+                replication_port=self._sink.replication_port,
                 features=BROKER_FEATURES,
                 promised_controller_epoch=identity.promised_controller_epoch,
             )

@@ -10,11 +10,11 @@ a wrong CRC never reaches a machine (I22): the link is dropped, and the batch is
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import grpc
+from google.protobuf.message import DecodeError
 
 from penstock.core.batch import Batch, compute_crc
 from penstock.core.replication.contract_follower import (
@@ -27,20 +27,23 @@ from penstock.core.replication.contract_follower import (
     SendFollowStop,
 )
 from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey, TopicId
-from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
 from penstock.proto.v1 import records_pb2
 from penstock.proto.v1 import replication_pb2 as pb
-from penstock.proto.v1.replication_pb2_grpc import ReplicationServiceStub
 from penstock.rpc.batches import batch_from_wire
-from penstock.rpc.cancelling import heeding_cancellation
-from penstock.rpc.errors import error_from_rpc, error_from_wire
+from penstock.rpc.errors import error_from_wire
+from penstock.rpc.streams.calls import OpenedCall
+from penstock.rpc.streams.contract import MessageStream
 from penstock.rpc.transport import Transport
+from penstock_broker.metadata.image import LeaderAddress
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.serving.edge import first_error
 
 _BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 _CONNECT_TIMEOUT_S: Final = 5.0
+_OLDER_CALL: Final = "/penstock.proto.v1.ReplicationService/Replicate"
 _events = EventLog("following")
 
 
@@ -60,7 +63,7 @@ class LeaderLink:
     def __init__(
         self,
         leader: BrokerId,
-        address: str,
+        address: LeaderAddress,
         config: LinkConfig,
         replicas: ReplicaSet,
         on_received: Callable[[int], None],
@@ -91,14 +94,13 @@ class LeaderLink:
         while True:
             try:
                 await self._stream()
-            except (grpc.aio.AioRpcError, PenstockError, TimeoutError) as error:
-                seen = error_from_rpc(error) if isinstance(error, grpc.aio.AioRpcError) else error
+            except (PenstockError, TimeoutError) as error:
                 if failures == 0:
                     _events.warning(
                         "leader stream broke",
                         leader=self.leader,
-                        address=self.address,
-                        reason=str(seen) or "no connection in time",
+                        address=self.address.used,
+                        reason=str(error) or "no connection in time",
                     )
             failures = 0 if self._was_up else failures + 1
             await asyncio.sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
@@ -111,46 +113,77 @@ class LeaderLink:
     async def _stream(self) -> None:
         self._outbox = FollowerOutbox()
         self._was_up = False
-        channel = self._transport.open(self.address)
-        call: Any = None
+        stream: MessageStream | None = None
+        failure: PenstockError | None = None
         try:
-            call = ReplicationServiceStub(channel).Replicate(self._requests())
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                await call.wait_for_connection()
+                stream = await self._connect()
+                await stream.send(self._hello())
             self._was_up = True
             self._replicas.leaders[self.leader] = self
-            _events.info("following", leader=self.leader, address=self.address)
+            _events.info("following", leader=self.leader, address=self.address.used)
             self._replicas.peer_connected(self.leader)
-            with heeding_cancellation():
-                async for message in call:
-                    self._take(message)
+            await self._exchange(stream)
             raise ClusterError("the leader ended the stream", ErrorCode.UNREACHABLE)
+        except PenstockError as error:
+            failure = error
+            raise
         finally:
             self._disconnected()
-            # gRPC does not end the task that reads our requests when the other side breaks the
-            # stream.
-            self._outbox.close()
-            if call is not None:
-                call.cancel()
-            await channel.close()
+            if stream is not None:
+                await stream.close(failure)
 
-    async def _requests(self) -> AsyncIterator[pb.FollowerMessage]:
+    async def _connect(self) -> MessageStream:
+        """Over the leader's own port for this, or over gRPC if it has none: an older release."""
+        if self.address.stream is not None:
+            return await self._transport.open_stream(self.address.stream)
+        call = OpenedCall(self._transport.open(self.address.grpc), _OLDER_CALL)
+        try:
+            await call.connect()
+        except BaseException:
+            await call.close()
+            raise
+        return call
+
+    async def _exchange(self, stream: MessageStream) -> None:
+        """Sends and takes messages until the leader ends the stream, or it breaks."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                sender = tasks.create_task(self._send(stream))
+                await stream.deliver(self._take)
+                sender.cancel()
+        except ExceptionGroup as group:
+            raise first_error(group) from group
+
+    async def _send(self, stream: MessageStream) -> None:
+        outbox = self._outbox
+        try:
+            while True:
+                await stream.send((await outbox.take()).SerializeToString())
+        except UnreachableError:
+            return  # `deliver` knows why the stream is over
+
+    def _hello(self) -> bytes:
         config = self._config
-        yield pb.FollowerMessage(
+        return pb.FollowerMessage(
             hello=pb.FollowerHello(
                 cluster_id=config.cluster_id,
                 broker_id=config.broker_id,
                 incarnation=config.incarnation,
                 window_bytes=config.window_bytes,
             )
-        )
-        outbox = self._outbox
-        while (message := await outbox.take()) is not None:
-            yield message
+        ).SerializeToString()
 
     # ------------------------------------------------------------ what the leader says
 
-    def _take(self, message: pb.LeaderMessage) -> None:
+    def _take(self, received: bytes) -> None:
+        try:
+            message = pb.LeaderMessage.FromString(received)
+        except DecodeError as garbage:
+            raise ClusterError(
+                f"the leader sent {len(received)} bytes that are no LeaderMessage: {garbage}",
+                ErrorCode.INVALID_REQUEST,
+            ) from garbage
         for answer in message.epoch_answers:
             replica = self._replica(answer)
             if replica is not None:
@@ -219,7 +252,6 @@ class FollowerOutbox:
         self._queries: dict[ReplicaKey, SendEpochQuery] = {}
         self._starts: dict[ReplicaKey, SendFollowStart] = {}
         self._acks: dict[ReplicaKey, SendAck] = {}
-        self._closed = False
         self._wake = asyncio.Event()
 
     def put(
@@ -243,19 +275,12 @@ class FollowerOutbox:
                 self._acks[key] = message
         self._wake.set()
 
-    def close(self) -> None:
-        """Nothing more is taken from it."""
-        self._closed = True
-        self._wake.set()
-
-    async def take(self) -> pb.FollowerMessage | None:
-        """Waits for messages, and takes all of them; None once closed.
+    async def take(self) -> pb.FollowerMessage:
+        """Waits for messages, and takes all of them.
 
         All acks of one tick of the writer arrive before this wakes up: they are sent together.
         """
         await self._wake.wait()
-        if self._closed:
-            return None
         self._wake.clear()
         message = pb.FollowerMessage(
             epoch_queries=[_query(key, query) for key, query in self._queries.items()],
@@ -312,7 +337,9 @@ class Links:
         self._transport = transport
         self._running: dict[BrokerId, tuple[LeaderLink, asyncio.Task[None]]] = {}
 
-    def arrange(self, addresses: Iterable[tuple[BrokerId, str]], tasks: asyncio.TaskGroup) -> None:
+    def arrange(
+        self, addresses: Iterable[tuple[BrokerId, LeaderAddress]], tasks: asyncio.TaskGroup
+    ) -> None:
         """Starts links to these leaders, ends all others; a new address means a new link."""
         wanted = dict(addresses)
         for leader, (link, task) in list(self._running.items()):

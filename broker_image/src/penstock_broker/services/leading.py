@@ -1,15 +1,19 @@
-"""The `Replicate` service: receives the streams of followers.
+"""The leader's side of streams between brokers, whatever carries them.
 
     hello ─▶ FollowerStream registered ─▶ queries, starts, acks ─▶ machines
                                        ◀─ answers, batches (feeding) ─
 
-A follower has one stream; a new one replaces the old one, because the follower knows best whether
-the old one is alive. When a stream ends, the machines are told that the follower is lost.
+`lead` serves a message stream (`penstock.rpc.streams`); `Replicate` is the same over gRPC, for
+followers of older releases. A follower has one stream; a new one replaces the old one, because the
+follower knows best whether the old one is alive. When a stream ends, the machines are told that the
+follower is lost.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
 
 from penstock.core.replication.contract import Event
 from penstock.core.replication.contract_leader import (
@@ -22,6 +26,8 @@ from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey, Topic
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import replication_pb2 as pb
 from penstock.proto.v1.replication_pb2_grpc import ReplicationServiceServicer
+from penstock.rpc.streams.calls import ServedCall
+from penstock.rpc.streams.contract import MessageStream
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.feeding import FollowerStream
@@ -29,6 +35,7 @@ from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.serving.edge import check_cluster_id
 
+HELLO_TIMEOUT_S: Final = 5.0
 _events = EventLog("leading")
 
 
@@ -54,34 +61,44 @@ class Leading(ReplicationServiceServicer):
     async def Replicate(  # type: ignore[override]  # noqa: N802 - the service's name for it
         self, request_iterator: AsyncIterator[pb.FollowerMessage], context: Any
     ) -> None:
-        """One follower's stream, until either side ends it."""
-        hello = await anext(request_iterator, None)
+        """As `lead`, for followers that know no other way."""
+        await self.lead(ServedCall(request_iterator, context))
+
+    async def lead(self, stream: MessageStream) -> None:
+        """Serves one follower's stream, until either side ends it. Raises PenstockError."""
+        hello = await self._hello(stream)
         if hello is None:
             return
-        if not hello.HasField("hello"):
+        feeding = FollowerStream(hello, self._message_bytes, self._reader, self._on_sent)
+        self._replace(feeding)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                writer = tasks.create_task(self._write(feeding, stream))
+                await stream.deliver(lambda message: self._take(feeding, message))
+                writer.cancel()
+        finally:
+            self._end(feeding)
+
+    async def _hello(self, stream: MessageStream) -> pb.FollowerHello | None:
+        """A follower's checked introduction; None if it left at once. Raises ClusterError."""
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                first = await stream.receive()
+        except TimeoutError:
+            raise ClusterError(
+                f"no hello came within {HELLO_TIMEOUT_S:.0f} s", ErrorCode.INVALID_REQUEST
+            ) from None
+        if first is None:
+            return None
+        message = _parsed(first)
+        if not message.HasField("hello"):
             raise ClusterError(
                 "the first message of a Replicate stream must be a hello",
                 ErrorCode.INVALID_REQUEST,
             )
-        check_cluster_id(hello.hello.cluster_id, self._view.cluster_id)
-        self._check_run(hello.hello)
-        stream = FollowerStream(
-            hello.hello,
-            self._message_bytes,
-            self._reader,
-            self._on_sent,
-        )
-        self._replace(stream)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                writer = tasks.create_task(self._write(stream, context))
-                async for message in request_iterator:
-                    if stream.closed:
-                        break
-                    self._take(stream, message)
-                writer.cancel()
-        finally:
-            self._end(stream)
+        check_cluster_id(message.hello.cluster_id, self._view.cluster_id)
+        self._check_run(message.hello)
+        return message.hello
 
     def _check_run(self, hello: pb.FollowerHello) -> None:
         """Accepts only a follower's current run; raises ClusterError(STALE_BROKER_SESSION).
@@ -129,15 +146,18 @@ class Leading(ReplicationServiceServicer):
         self._replicas.peer_restarted(follower)
 
     @staticmethod
-    async def _write(stream: FollowerStream, context: Any) -> None:
-        while not stream.closed:
-            for message in await stream.next_messages():
-                await context.write(message)
+    async def _write(feeding: FollowerStream, stream: MessageStream) -> None:
+        while not feeding.closed:
+            for message in await feeding.next_messages():
+                await stream.send(message)
         raise ClusterError(
             "a newer stream of this follower replaced this one", ErrorCode.SHUTTING_DOWN
         )
 
-    def _take(self, stream: FollowerStream, message: pb.FollowerMessage) -> None:
+    def _take(self, stream: FollowerStream, received: bytes) -> None:
+        if stream.closed:
+            return
+        message = _parsed(received)
         follower = stream.follower
         for stop in message.stops:
             self._stop(stream, ReplicaKey(TopicId(stop.topic_id), stop.partition))
@@ -189,6 +209,16 @@ class Leading(ReplicationServiceServicer):
         if replica is not None:
             replica.feeders.pop(stream.follower, None)
             stream.feed(replica, Feed(stream.follower, LeaderEpoch(0), None))
+
+
+def _parsed(received: bytes) -> pb.FollowerMessage:
+    try:
+        return pb.FollowerMessage.FromString(received)
+    except DecodeError as error:
+        raise ClusterError(
+            f"a follower sent {len(received)} bytes that are no FollowerMessage: {error}",
+            ErrorCode.INVALID_REQUEST,
+        ) from error
 
 
 def _epoch(message: pb.EpochQuery | pb.FollowStart | pb.FollowerAck) -> LeaderEpoch:

@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError, Message
 
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.rpc.errors import abort
+from penstock.rpc.streams.contract import Handle, MessageStream
 from penstock_broker.observability import EventLog
 
 _OURS: Final = "/penstock."
@@ -138,6 +139,18 @@ class Edge(grpc.aio.ServerInterceptor):
             self._nameless.add(kind)
         else:
             check_cluster_id(named, self._cluster_id())
+
+
+def guarded(inner: Handle, name: str) -> Handle:
+    """A handler of message streams that raises PenstockErrors only; defects are logged."""
+
+    async def handle(stream: MessageStream) -> None:
+        try:
+            await inner(stream)
+        except Exception as error:
+            raise _answer(name, error) from error
+
+    return handle
 
 
 class _Requests:

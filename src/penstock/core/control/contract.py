@@ -102,6 +102,7 @@ class BrokerRegistered:
     seen_metadata_version: int = 0
     external_host: str = ""
     external_port: int = 0
+    replication_port: int = 0
     features: tuple[str, ...] = ()
     promised_controller_epoch: ControllerEpoch = ControllerEpoch(0)
 

@@ -38,6 +38,7 @@ class BrokerRegistration:
 
     `directory_id` names the data directory: a different one means a different disk.
     `incarnation` names the run of the process. `features`: `penstock.core.features`.
+    `replication_port` 0: it has none, followers use gRPC.
     """
 
     broker_id: BrokerId
@@ -49,6 +50,7 @@ class BrokerRegistration:
     alive: bool
     external_host: str = ""
     external_port: int = 0
+    replication_port: int = 0
     features: tuple[str, ...] = ()
 
 
@@ -129,6 +131,7 @@ def encode_cluster(document: ClusterDocument) -> str:
                     "incarnation": broker.incarnation,
                     "alive": broker.alive,
                     **_external_to_json(broker),
+                    **_replication_to_json(broker),
                     **({"features": list(broker.features)} if broker.features else {}),
                 }
                 for _, broker in sorted(document.brokers.items())
@@ -146,6 +149,11 @@ def _external_to_json(broker: BrokerRegistration) -> dict[str, object]:
     if not broker.external_host:
         return {}
     return {"external_host": broker.external_host, "external_port": broker.external_port}
+
+
+def _replication_to_json(broker: BrokerRegistration) -> dict[str, object]:
+    """As `_external_to_json`."""
+    return {"replication_port": broker.replication_port} if broker.replication_port else {}
 
 
 def encode_topic(document: TopicDocument) -> str:
@@ -178,6 +186,7 @@ def decode_cluster(text: str, where: str) -> ClusterDocument:
                 alive=bool(entry["alive"]),
                 external_host=str(entry.get("external_host", "")),
                 external_port=int(entry.get("external_port", 0)),
+                replication_port=int(entry.get("replication_port", 0)),
                 features=tuple(str(feature) for feature in entry.get("features", ())),
             )
             for entry in found["brokers"]

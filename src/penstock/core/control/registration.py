@@ -56,6 +56,7 @@ def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Session
         alive=True,
         external_host=event.external_host,
         external_port=event.external_port,
+        replication_port=event.replication_port,
         features=event.features,
     )
     came_back = known is None or not known.alive or new_run
@@ -137,6 +138,12 @@ def _check(draft: Draft, event: BrokerRegistered) -> None:
         raise ClusterError(
             f"broker {event.broker_id} advertises {event.external_host!r}:{event.external_port} "
             f"to external clients; the port must be 1 to {_PORT_MAX}",
+            ErrorCode.INVALID_REQUEST,
+        )
+    if not 0 <= event.replication_port <= _PORT_MAX:
+        raise ClusterError(
+            f"broker {event.broker_id} advertises replication port {event.replication_port}; it "
+            f"must be 0 (none) to {_PORT_MAX}",
             ErrorCode.INVALID_REQUEST,
         )
     _check_features(draft, event)

@@ -712,6 +712,7 @@ class BrokerInfo(_message.Message):
     EXTERNAL_HOST_FIELD_NUMBER: _builtins.int
     EXTERNAL_PORT_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
+    REPLICATION_PORT_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     host: _builtins.str
     port: _builtins.int
@@ -726,6 +727,8 @@ class BrokerInfo(_message.Message):
     answers with this as host and port.
     """
     external_port: _builtins.int
+    replication_port: _builtins.int
+    """For other brokers: where `host` accepts the streams of followers. 0: over ReplicationService."""
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """As the broker registered them."""
@@ -742,10 +745,11 @@ class BrokerInfo(_message.Message):
         external_host: _builtins.str = ...,
         external_port: _builtins.int = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
+        replication_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "broker_id", b"broker_id", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "host", b"host", "incarnation", b"incarnation", "port", b"port", "rack", b"rack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "broker_id", b"broker_id", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "host", b"host", "incarnation", b"incarnation", "port", b"port", "rack", b"rack", "replication_port", b"replication_port"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

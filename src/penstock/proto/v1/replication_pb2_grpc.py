@@ -26,7 +26,9 @@ if _version_not_supported:
 
 
 class ReplicationServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """Messages are exchanged over a plain TCP connection at the leader's replication port
+    (penstock.rpc.streams), or, if it has none, as this call.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -42,7 +44,9 @@ class ReplicationServiceStub:
 
 
 class ReplicationServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Messages are exchanged over a plain TCP connection at the leader's replication port
+    (penstock.rpc.streams), or, if it has none, as this call.
+    """
 
     def Replicate(self, request_iterator, context):
         """Missing associated documentation comment in .proto file."""
@@ -67,7 +71,9 @@ def add_ReplicationServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ReplicationService:
-    """Missing associated documentation comment in .proto file."""
+    """Messages are exchanged over a plain TCP connection at the leader's replication port
+    (penstock.rpc.streams), or, if it has none, as this call.
+    """
 
     @staticmethod
     def Replicate(request_iterator,

@@ -30,6 +30,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ReplicationServiceStub:
+    """Messages are exchanged over a plain TCP connection at the leader's replication port
+    (penstock.rpc.streams), or, if it has none, as this call.
+    """
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
@@ -38,10 +42,18 @@ class ReplicationServiceStub:
 
 @_typing.type_check_only
 class ReplicationServiceAsyncStub(ReplicationServiceStub):
+    """Messages are exchanged over a plain TCP connection at the leader's replication port
+    (penstock.rpc.streams), or, if it has none, as this call.
+    """
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     Replicate: _aio.StreamStreamMultiCallable[_replication_pb2.FollowerMessage, _replication_pb2.LeaderMessage]  # type: ignore[assignment]
 
 class ReplicationServiceServicer(metaclass=_abc_1.ABCMeta):
+    """Messages are exchanged over a plain TCP connection at the leader's replication port
+    (penstock.rpc.streams), or, if it has none, as this call.
+    """
+
     @_abc_1.abstractmethod
     def Replicate(
         self,

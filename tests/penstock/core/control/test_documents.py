@@ -14,6 +14,7 @@ from penstock.core.control.documents import (
     encode_cluster,
     encode_topic,
 )
+from penstock.core.types import BrokerId
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 
 
@@ -26,6 +27,24 @@ def test_documents_read_back_as_written(three: World) -> None:
     assert decode_topic(encode_topic(topic), "t") == topic
     cluster = three.cluster()
     assert decode_cluster(encode_cluster(cluster), "c") == cluster
+
+
+def test_the_port_for_followers_is_kept_and_documents_without_one_stay_as_they_were(
+    world: World,
+) -> None:
+    world.register(0)
+    text = encode_cluster(world.cluster())
+    assert "replication_port" not in text
+    assert decode_cluster(text, "c").brokers[BrokerId(0)].replication_port == 0
+    world.register(0, run=2, replication_port=9096)
+    text = encode_cluster(world.cluster())
+    assert decode_cluster(text, "c").brokers[BrokerId(0)].replication_port == 9096
+
+
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_a_port_for_followers_that_cannot_be_is_refused(world: World, port: int) -> None:
+    refusal = world.refusal(world.register(0, replication_port=port))
+    assert f"replication port {port}; it must be 0 (none) to 65535" in str(refusal)
 
 
 @pytest.mark.parametrize(
