@@ -23,6 +23,7 @@ POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 GRPC_PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
 EXTERNAL_PORT: Final = 9094
+REPLICATION_PORT: Final = 9096
 METRICS_PORT: Final = 9404
 
 

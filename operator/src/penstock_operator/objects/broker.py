@@ -14,6 +14,7 @@ from penstock_operator.names import (
     METRICS_PORT,
     POD_INDEX,
     RACK,
+    REPLICATION_PORT,
     TEMPLATE_HASH,
 )
 from penstock_operator.objects.desired import DesiredCluster, Object
@@ -36,7 +37,12 @@ def broker_objects(desired: DesiredCluster) -> list[Object]:
     """All but the StatefulSet; applying them restarts nothing."""
     names = desired.names
     selector = names.selector(BROKER)
-    ports = [_port("grpc", GRPC_PORT), _port("metrics", METRICS_PORT)]
+    ports = [
+        _port("grpc", GRPC_PORT),
+        # By number: pods of an older release have no port of this name.
+        {"name": "replication", "port": REPLICATION_PORT, "targetPort": REPLICATION_PORT},
+        _port("metrics", METRICS_PORT),
+    ]
     objects: list[Object] = [
         {
             "apiVersion": "v1",
@@ -77,21 +83,34 @@ def broker_objects(desired: DesiredCluster) -> list[Object]:
                 "unhealthyPodEvictionPolicy": "AlwaysAllow",
             },
         },
-        {
-            "apiVersion": "networking.k8s.io/v1",
-            "kind": "NetworkPolicy",
-            "metadata": meta(desired, names.broker, BROKER),
-            "spec": {
-                "podSelector": {"matchLabels": selector},
-                "policyTypes": ["Ingress"],
-                "ingress": [{"ports": [_allow(port) for port in _open_ports(desired)]}],
-            },
-        },
+        _policy(desired),
     ]
     if desired.external is not None:
         objects.append(_external_bootstrap(desired))
         objects += [_external_service(desired, i) for i in range(desired.spec.brokers)]
     return objects
+
+
+def _policy(desired: DesiredCluster) -> Object:
+    """Clients reach what they call; followers' port is for brokers alone."""
+    names = desired.names
+    selector = names.selector(BROKER)
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": meta(desired, names.broker, BROKER),
+        "spec": {
+            "podSelector": {"matchLabels": selector},
+            "policyTypes": ["Ingress"],
+            "ingress": [
+                {"ports": [_allow(port) for port in _open_ports(desired)]},
+                {
+                    "from": [{"podSelector": {"matchLabels": selector}}],
+                    "ports": [_allow(REPLICATION_PORT)],
+                },
+            ],
+        },
+    }
 
 
 def _open_ports(desired: DesiredCluster) -> list[int]:
@@ -190,6 +209,9 @@ def _template(desired: DesiredCluster) -> Object:
         *config_arguments(desired.broker_settings),
     ]
     main = container(desired, BROKER, args, GRPC_PORT, desired.resources)
+    main["ports"].append(
+        {"name": "replication", "containerPort": REPLICATION_PORT, "protocol": "TCP"}
+    )
     if desired.external is not None:
         main["ports"].append({"name": "external", "containerPort": EXTERNAL_PORT})
     main["env"] = [
@@ -198,6 +220,8 @@ def _template(desired: DesiredCluster) -> Object:
             "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{POD_INDEX}']"}},
         },
         {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
+        # Not an argument: an image of an older release would refuse one that it does not know.
+        {"name": "PENSTOCK_REPLICATION_LISTEN", "value": f"0.0.0.0:{REPLICATION_PORT}"},
     ]
     main["volumeMounts"] = [{"name": "data", "mountPath": DATA_PATH}, TMP_MOUNT]
     spec = pod_spec(desired, BROKER, names.broker)
