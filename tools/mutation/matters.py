@@ -173,7 +173,7 @@ _BROKER_ROWS: Final[dict[str, tuple[Step, ...]]] = {
 _OPERATOR: Final = "operator/src/penstock_operator/"
 _OPERATOR_ROWS: Final[dict[str, tuple[Step, ...]]] = {
     _OPERATOR: (
-        _unit("penstock_operator", "test_[co]*e.py", "test_status.py", "test_plan.py"),
+        _unit("penstock_operator", "test_[co]*e.py", "test_[rs]*[ds].py", "test_plan.py"),
         _live("penstock_operator", "test_children.py", "test_operator.py", "test_lease.py"),
     ),
     **{
