@@ -18,7 +18,7 @@ from penstock.core.control.documents import (
     encode_topic,
     topic_key,
 )
-from penstock.core.control.journal.contract import Holders, Journal
+from penstock.core.control.journal.contract import Journal
 from penstock.core.types import (
     NO_LEADER,
     BrokerId,
@@ -50,6 +50,7 @@ class Cluster:
         self.runs = dict.fromkeys(EVERYONE, 1)
         for broker in self.world.brokers.values():
             broker.shell, broker.incarnation = cast("Shell", object()), 1  # a run that does nothing
+            broker.directory.set_intact(True)
         begun = document(leader=1, epoch=1, isr=EVERYONE, version=1)
         self.checks.metadata_changed(topic(begun, 1))
         self.checks.told(KEY, begun.state)
@@ -63,7 +64,7 @@ class Cluster:
     def lose_power(self, broker_id: int) -> None:
         """One broker loses power and restarts."""
         broker = self.world.brokers[BrokerId(broker_id)]
-        broker.intact = False
+        broker.directory.set_intact(False)
         self.checks.broker_down(broker)
         broker.incarnation = 2
 
@@ -74,15 +75,13 @@ class Cluster:
         """
         self.runs |= {BrokerId(broker): 2 for broker in registered}
         cluster, version = self._next_cluster(self.runs)
-        brokers = cluster.brokers
         texts = {
             topic_key(TOPIC): encode_topic(topic(changed, version)),
             CLUSTER_KEY: encode_cluster(cluster),
         }
-        holders = Holders("simulated-cluster", tuple(brokers.values()))
         for keeper in (BrokerId(1), BrokerId(2)):
             journal = Journal(ControllerEpoch(1), self._sequence, texts)
-            self.checks.journal_kept(keeper, holders, journal)
+            self.checks.journal_kept(keeper, journal)
         if answered:
             self.checks.adopted([topic(changed, version)])
 
@@ -183,7 +182,7 @@ def test_the_last_holder_may_lead_without_its_data_by_the_journal_before() -> No
 def test_a_broker_without_its_data_may_not_lead_while_others_hold_it() -> None:
     cluster = Cluster()
     second = cluster.world.brokers[2]
-    second.intact = False
+    second.directory.set_intact(False)
     cluster.checks.broker_down(second)
     second.incarnation = 2
     with pytest.raises(RuleError, match=r"I7: b2 lost data, .* not \{1, 3\}"):

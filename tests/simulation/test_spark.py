@@ -14,7 +14,7 @@ def test_a_topic_is_deleted_under_transactions() -> None:
     # Without journals: of a topic whose deletion only a journal knows, the checks do not hear.
     worlds = [
         World(seed, groups=False, journal=False, transactions=True, deletion=True)
-        for seed in range(1, 12)
+        for seed in range(1, 17)
     ]
     for world in worlds:
         world.run()

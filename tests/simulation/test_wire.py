@@ -5,6 +5,7 @@ histories that repeat. The common contract is in test_wire_calls.py and the modu
 import asyncio
 from asyncio import sleep
 from collections.abc import AsyncIterator
+from random import Random
 from typing import Any
 
 import grpc
@@ -344,7 +345,7 @@ def test_controllers_behind_one_name_are_found_as_they_answer(scene: SimScene) -
 
         controllers = ["controllers:9092", "unknown:9092"]
         scene.net.names["unknown"] = []
-        assert not await ask_all(scene.transport, controllers, attempt, note)
+        assert not await ask_all(scene.transport, controllers, attempt, note, Random(1))
         assert sorted(tried) == ["broker-2:9092", "nowhere:9092"]
         assert len(noted) == 1
         assert "unknown" in noted[0]

@@ -30,7 +30,7 @@ class LocalBroker:
         self.channel = patient_aio_channel(address)
         self.data = BrokerServiceStub(self.channel)
         self.admin = AdminServiceStub(self.channel)
-        self.version = process.metadata_version
+        self.version = process.membership.metadata_version
         self.follower_run = "x"
         """The incarnation of broker 1, which does not run unless a test plays it."""
 
@@ -44,14 +44,14 @@ class LocalBroker:
     ) -> None:
         """Gives the broker an image, as a controller would."""
         self.version = self.version + 1 if version is None else version
-        await self.process.apply(
+        await self.process.membership.apply(
             controller_pb2.ClusterImage(
                 controller_epoch=epoch,
                 metadata_version=self.version,
                 full=full,
                 brokers=[
                     pb.BrokerInfo(
-                        broker_id=0, host="127.0.0.1", port=self.process.port, alive=True
+                        broker_id=0, host="127.0.0.1", port=self.process.membership.port, alive=True
                     ),
                     pb.BrokerInfo(broker_id=1, incarnation=self.follower_run),
                 ],
@@ -100,12 +100,12 @@ async def local_broker(path: Path, *settings: str) -> AsyncIterator[LocalBroker]
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(process.run())
             await asyncio.wait_for(process.listening.wait(), 120)
-            await process.registered(
+            await process.membership.registered(
                 controller_pb2.Registered(
-                    cluster_id="cluster", controller_epoch=process.controller_epoch or 1
+                    cluster_id="cluster", controller_epoch=process.membership.controller_epoch or 1
                 )
             )
-            broker = LocalBroker(process, f"127.0.0.1:{process.port}", tasks)
+            broker = LocalBroker(process, f"127.0.0.1:{process.membership.port}", tasks)
             try:
                 yield broker
             finally:

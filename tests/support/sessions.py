@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import grpc
 from support.processes import ReservedPort
@@ -48,7 +49,7 @@ class Broker:
         self.identity = BrokerIdentity("", f"run-{broker_id}", f"dir-{broker_id}", True)
         self.alive_seen: list[dict[int, bool]] = []
         self.leaders: dict[tuple[str, int], tuple[int, int]] = {}
-        self.session = ControllerSession(config, self._identity, self, GrpcTransport())
+        self.session = ControllerSession(config, self._identity, self, GrpcTransport(), Random())
         reserved = ReservedPort()
         weakref.finalize(self, reserved.close)
         self.port = reserved.port

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import grpc
@@ -81,6 +82,7 @@ class World:
             lambda: identity,
             self,  # type: ignore[arg-type]
             GrpcTransport(),
+            Random(),
         )
         self.channel = patient_aio_channel(address)
         self.session._connection = ControllerConnection(address, self.channel, 1, 1)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -31,8 +32,16 @@ class Led:
     key = KEY
 
 
+LED: Any = Led()
+
+
 class Obliging(ControllerServiceServicer):
-    """A controller that registers everybody and makes every change."""
+    """A controller that registers everybody and makes every change, while `answers` is set."""
+
+    def __init__(self) -> None:
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.asked = 0
 
     async def Session(  # noqa: N802 - as the service names it
         self, requests: Any, context: Any
@@ -52,21 +61,56 @@ class Obliging(ControllerServiceServicer):
     async def AlterIsr(  # noqa: N802 - as the service names it
         self, request: pb.AlterIsrRequest, context: Any
     ) -> pb.AlterIsrResponse:
+        self.asked += 1
+        await self.answers.wait()
         result = pb.IsrChangeResult(topic_id=KEY.topic_id, partition=STATE)
         return pb.AlterIsrResponse(results=[result], metadata_version=9)
 
 
-@pytest.mark.parametrize("promised", [False, True])
-async def test_a_change_that_is_answered_after_another_was_promised_to_be_followed_is_unknown(
-    monkeypatch: pytest.MonkeyPatch, promised: bool
-) -> None:
+@dataclass
+class Scene:
+    """A broker with a session, whose ISR changes a task sends."""
+
+    controller: Obliging
+    broker: Broker
+    heard: list[IsrAnswered]
+    changes: IsrChanges
+
+    async def answer(self) -> IsrAnswered:
+        """What comes of a change."""
+        await wait_until_async(lambda: self.heard, what="an answer")
+        (answered,) = self.heard
+        return answered
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
     server = grpc.aio.server()
-    obliging = Obliging()  # type: ignore[abstract]  # other calls are unimplemented
-    add_ControllerServiceServicer_to_server(obliging, server)
+    controller = Obliging()  # type: ignore[abstract]  # other calls are unimplemented
+    add_ControllerServiceServicer_to_server(controller, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     broker = Broker(0, [f"127.0.0.1:{port}"])
-    session, heard = broker.session, list[IsrAnswered]()
+    heard: list[IsrAnswered] = []
+    replicas: Any = SimpleNamespace(
+        broker_id=BrokerId(0), by_key={KEY: LED}, handle=lambda _, event: heard.append(event)
+    )
+    changes = IsrChanges(replicas, broker.session, cast("Any", SimpleNamespace(cluster_id="c")))
+    try:
+        async with running(broker), asyncio.TaskGroup() as tasks:
+            await wait_until_async(lambda: broker.session.connected, what="a session")
+            sending = tasks.create_task(changes.run())
+            yield Scene(controller, broker, heard, changes)
+            sending.cancel()
+    finally:
+        await server.stop(None)
+
+
+@pytest.mark.parametrize("promised", [False, True])
+async def test_a_change_that_is_answered_after_another_was_promised_to_be_followed_is_unknown(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, promised: bool
+) -> None:
+    session = scene.broker.session
     call = session.call
 
     async def promise_beside(what: str, answer: Awaitable[Any]) -> Any:
@@ -77,26 +121,29 @@ async def test_a_change_that_is_answered_after_another_was_promised_to_be_follow
         return found
 
     monkeypatch.setattr(session, "call", promise_beside)
-    replica = Led()
-    replicas = SimpleNamespace(
-        broker_id=BrokerId(0), by_key={KEY: replica}, handle=lambda _, event: heard.append(event)
-    )
-    changes = IsrChanges(
-        cast("Any", replicas), session, cast("Any", SimpleNamespace(cluster_id="c"))
-    )
-    try:
-        async with running(broker), asyncio.TaskGroup() as tasks:
-            await wait_until_async(lambda: session.connected, what="a session")
-            sending = tasks.create_task(changes.run())
-            changes.propose(cast("Any", replica), PROPOSAL)
-            await wait_until_async(lambda: heard, what="an answer")
-            sending.cancel()
-    finally:
-        await server.stop(None)
-    (answered,) = heard
+    scene.changes.propose(LED, PROPOSAL)
+    answered = await scene.answer()
     if promised:
         assert answered.state is None
         assert "the outcome is unknown" in str(answered.error)
     else:
         assert answered.state is not None
         assert answered.state.isr == (0,)
+
+
+async def test_a_change_under_way_as_its_session_ends_is_unknown_and_the_next_is_sent(
+    scene: Scene,
+) -> None:
+    """The session closes its channel, and gRPC ends the call as if its caller were cancelled."""
+    scene.controller.answers.clear()
+    scene.changes.propose(LED, PROPOSAL)
+    await wait_until_async(lambda: scene.controller.asked, what="the change is under way")
+    scene.broker.session.leave_older_than(2)
+    answered = await scene.answer()
+    assert answered.state is None
+    assert "whether it was done is unknown" in str(answered.error)
+    scene.heard.clear()
+    scene.controller.answers.set()
+    await wait_until_async(lambda: scene.broker.session.connected, what="the next session")
+    scene.changes.propose(LED, PROPOSAL)
+    assert (await scene.answer()).state is not None

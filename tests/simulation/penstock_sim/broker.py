@@ -10,34 +10,30 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Coroutine
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.core.batch import Batch
 from penstock.core.compaction.plan import Cleaned
+from penstock.core.control.journal.contract import Journal
 from penstock.core.replication import contract as rc
 from penstock.core.replication import contract_leader as lc
-from penstock.core.types import BrokerId, Offset, ReplicaKey
-from penstock.errors import PenstockError
-from penstock.proto.v1 import controller_pb2 as pb
+from penstock.core.types import BrokerId, Offset, PartitionState, ReplicaKey
 from penstock_broker.replication.replica import Replica
 from penstock_broker.store.interface import LogStore, Rewrite
 from penstock_broker.store.losses import promise_nothing
 from penstock_sim.compaction import Compactor
 from penstock_sim.coordination import SimCoordination
 from penstock_sim.coordinator import GroupDesk
+from penstock_sim.directory import SimDirectory
 from penstock_sim.disk import SimDisk
-from penstock_sim.journal import JournalKeeper
-from penstock_sim.network import Stream
-from penstock_sim.producer_ids import ProducerIds
-from penstock_sim.session import Session
 from penstock_sim.shell import Shell
 from penstock_sim.transactions import TransactionDesk
 
 if TYPE_CHECKING:
     from penstock_sim.world import World
 
-ISR_TIMEOUT_MS: Final = 250
 CRASH_AGAIN_EVERY: Final = 7
 """In one of so many histories with a blackout brokers are killed as soon as they registered."""
 _CRASHES: Final = 6
@@ -54,17 +50,12 @@ class SimBroker:
         self.disk = SimDisk(world.scheduler)
         self.shell: Shell | None = None
         self._last: Shell | None = None
-        self.intact = True
-        """What the next registration says of the data; a loss that was accepted is said once."""
+        self.directory = SimDirectory(self.id, self.accepted, self._kept)
         self.lost_writes = False
         """Ever."""
         self.incarnation = 0
-        self.session = Session(self)
-        self.keeper = JournalKeeper(world, self.id)
         self.coordination: SimCoordination | None = None
         """Of this run, or the last one; None: nothing to coordinate in this history."""
-        self.producer_ids = ProducerIds(self)
-        self._isr_asked: dict[ReplicaKey, int] = {}
         self._own: dict[int, lc.ProduceRequested | lc.EndRequested] = {}
         """What its coordinators append, and the markers asked for, by number."""
         self._next_request = 0
@@ -82,9 +73,9 @@ class SimBroker:
         return None if self.coordination is None else self.coordination.transactions
 
     @property
-    def replication_port(self) -> int:
-        assert self.shell is not None
-        return self.shell.replication_port
+    def intact(self) -> bool:
+        """What the next registration says of the data; a loss that was accepted is said once."""
+        return self.directory.data_intact
 
     @property
     def run(self) -> str:
@@ -106,10 +97,7 @@ class SimBroker:
             promise_nothing(cast("LogStore", self.disk))  # it has what this needs
         self.world.scheduler.note(self.name, "start", f"intact={self.intact}")
         self.shell = self._last = Shell(self)
-        self._isr_asked = {}
         self._own = {}
-        self.session.start()
-        self.producer_ids = ProducerIds(self)
         if self.world.groups is not None or self.world.transactions is not None:
             self.coordination = SimCoordination(
                 self, self.shell.transport, self.shell.config.settings
@@ -135,11 +123,11 @@ class SimBroker:
     def lose_writes(self) -> None:
         """Of a machine without power."""
         self.disk.lose_power()
-        self.intact, self.lost_writes = False, True
+        self.lost_writes = True
+        self.directory.set_intact(False)
 
     def accepted(self) -> None:
         """A controller knows of this run, and of what it lost. In some histories it dies then."""
-        self.intact = True
         world = self.world
         doomed = world.seed % CRASH_AGAIN_EVERY == CRASH_AGAIN_EVERY - 2 and world.blackout
         doomed = doomed and self.lost_writes and self.incarnation < _CRASHES
@@ -200,15 +188,20 @@ class SimBroker:
 
         loop.start(coroutine).add_done_callback(ended)
 
-    def take_image(self, image: pb.ClusterImage, applied: Callable[[], None]) -> None:
-        """The controller's word; `applied` once replicas have heard it."""
-        if self.shell is not None:
-            self.shell.take(image, applied)
+    def told(self, key: ReplicaKey, state: PartitionState) -> None:
+        """By a controller, in an image or an answer."""
+        self._check(partial(self.world.checks.told, key, state))
 
-    def forget_images(self) -> None:
-        """The session that they came by is over."""
-        if self.shell is not None:
-            self.shell.forget_images()
+    def _kept(self, journal: Journal) -> None:
+        """It is on disk."""
+        self._check(partial(self.world.checks.journal_kept, self.id, journal))
+
+    def _check(self, check: Callable[[], None]) -> None:
+        """In a shell's task: what is raised there might be swallowed."""
+        try:
+            check()
+        except Exception as error:  # noqa: BLE001 - as above
+            self.world.scheduler.fail(error)
 
     def rewrite(
         self,
@@ -225,7 +218,7 @@ class SimBroker:
             truncations = replica.truncations
             done(await shell.replicas.rewrite(replica, rewrite, cleaned, truncations))
 
-        shell.loop.start(act())
+        shell.start(act)
 
     def read(self, replica: Replica, offset: Offset, end: Offset, count: int) -> list[Batch]:
         """Up to `count` batches from the one that holds `offset` on, below `end`."""
@@ -237,34 +230,6 @@ class SimBroker:
                 break
             found.append(batch)
         return found
-
-    # ------------------------------------------------------------ a stream's end (network.End)
-
-    def receive(self, stream: Stream, message: Any) -> None:
-        """Hears from the controller."""
-        if self.up and stream is self.session.stream:
-            self.session.receive(message)
-
-    def stream_broken(self, stream: Stream) -> None:
-        """Hears that a stream is gone."""
-        if self.up and stream is self.session.stream:
-            self.session.broken()
-
-    # ------------------------------------------------------------ replica.IsrOutlet
-
-    def propose(self, replica: Replica, proposal: lc.IsrProposal) -> None:
-        """The replica hears an answer in any case."""
-        key = replica.key
-        number = self._isr_asked[key] = self._isr_asked.get(key, 0) + 1
-
-        def answer(state: Any, error: PenstockError | None) -> None:
-            is_here = self.up and self.replicas.get(key) is replica
-            if is_here and self._isr_asked[key] == number:
-                self._isr_asked[key] += 1
-                self.handle(replica, lc.IsrAnswered(state, error))
-
-        self.session.propose(key, proposal, answer)
-        self.world.scheduler.after(ISR_TIMEOUT_MS, answer, None, None)
 
     # ------------------------------------------------------------ clients
 

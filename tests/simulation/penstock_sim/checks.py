@@ -24,7 +24,7 @@ from penstock.core.control.documents import (
     decode_cluster,
     decode_topic,
 )
-from penstock.core.control.journal.contract import Holders, Journal
+from penstock.core.control.journal.contract import Journal
 from penstock.core.replication import contract as rc
 from penstock.core.replication import contract_leader as lc
 from penstock.core.types import (
@@ -273,9 +273,9 @@ class Checks:
                 raise RuleError(f"I7: b{member} lost data, has a seat in {document}, not {others}")
             self._last_replica_standing(broker, key)
 
-    def journal_kept(self, broker: BrokerId, holders: Holders, journal: Journal) -> None:
+    def journal_kept(self, broker: BrokerId, journal: Journal) -> None:
         """A broker keeps it. Once a majority does, its documents are what is."""
-        if not self._journals.kept(broker, holders, journal):
+        if not self._journals.kept(broker, journal, len(self.world.brokers)):
             return
         self.journals += 1
         cluster = journal.documents.get(CLUSTER_KEY)
@@ -302,7 +302,15 @@ class Checks:
         self._make_certain(key, self._documents.get((key, state), PartitionDocument(state)))
 
     def adopted(self, topics: Iterable[TopicDocument]) -> None:
-        """A controller knows that these are durable, and decides on them from now on."""
+        """A controller knows that these are durable, and decides on them from now on.
+
+        A topic that is not among them may be deleted in a journal only: the store does not know.
+        """
+        topics = tuple(topics)
+        deletion = self.world.deletion
+        was_there = deletion is not None and SHORT_LIVED_KEY in self.stored
+        if was_there and all(topic.name != SHORT_LIVED_TOPIC for topic in topics):
+            self.topic_removed(SHORT_LIVED_TOPIC)
         for topic in topics:
             for index, document in enumerate(topic.partitions):
                 self._make_certain(ReplicaKey(topic.topic_id, index), document)
@@ -323,7 +331,9 @@ class Checks:
         An older version lands in the store when a write comes late while the journal already has
         a newer one: whoever takes over learns that one first.
         """
-        if not self._is_news(topic.name, topic.metadata_version):
+        deletion = self.world.deletion
+        is_gone = deletion is not None and deletion.is_done and topic.name == SHORT_LIVED_TOPIC
+        if is_gone or not self._is_news(topic.name, topic.metadata_version):
             return
         for index, document in enumerate(topic.partitions):
             key = ReplicaKey(topic.topic_id, index)
@@ -332,10 +342,15 @@ class Checks:
             self._partition_changed(key, base, document)
 
     def topic_removed(self, name: str) -> None:
-        """It is deleted: nothing is asked of what brokers still have of it."""
+        """It is deleted: nothing is asked of what brokers still have of it.
+
+        The store says so, and before it, maybe, a controller whose brokers keep a journal.
+        """
         deletion = self.world.deletion
         if deletion is None or name != SHORT_LIVED_TOPIC:
             raise RuleError(f"I22: nobody has deleted {name}")
+        if deletion.is_done:
+            return
         deletion.is_done = True
         self.world.scheduler.note("checks", "deleted", name)
         del self.stored[SHORT_LIVED_KEY]

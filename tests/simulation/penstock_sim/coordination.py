@@ -18,9 +18,8 @@ from penstock.rpc.transport import Transport
 from penstock_broker.broker.coordination import Coordination, Foundation, Kinds
 from penstock_broker.config import Settings
 from penstock_broker.services.locate import Locator
-from penstock_broker.services.metadata import ProducerIds
 from penstock_sim.coordinator import GroupDesk, WatchedGroups
-from penstock_sim.hosts import NoSession, group_metrics, transaction_metrics
+from penstock_sim.hosts import group_metrics, transaction_metrics
 from penstock_sim.transactions import LatePeers, TransactionDesk, WatchedTransactions
 
 if TYPE_CHECKING:
@@ -33,13 +32,11 @@ class SimCoordination:
     def __init__(self, broker: SimBroker, transport: Transport, settings: Settings) -> None:
         shell = broker.shell
         assert shell is not None
-        session: Any = NoSession()
-        view = shell.around.view
         self._broker = broker
         self._parts = Coordination(
             Foundation(
                 around=shell.around,
-                session=session,
+                session=shell.membership.session,
                 transport=transport,
                 metrics=group_metrics(),
                 transaction_metrics=transaction_metrics(),
@@ -47,8 +44,8 @@ class SimCoordination:
                 refusal=lambda: None,
                 observe=lambda _method, _seconds: None,
             ),
-            Locator(view, shell.around.replicas),
-            ProducerIds(session, view, broker.id),
+            Locator(shell.around.view, shell.around.replicas),
+            shell.producer_ids,
             Kinds(groups=WatchedGroups, transactions=WatchedTransactions, peers=LatePeers),
         )
         groups, transactions = self._parts.groups, self._parts.transactions

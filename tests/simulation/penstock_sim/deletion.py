@@ -35,6 +35,13 @@ class Deletion:
         scheduler = self.world.scheduler
         scheduler.after(scheduler.between(0.1, 0.8) * self.world.chaos_ms, self._look)
 
+    def comes_back(self) -> bool:
+        """A broker was told of it after it was gone, or has yet to hear that it is."""
+        shells = [broker.shell for broker in self.world.brokers.values()]
+        return self.is_done and any(
+            shell is not None and KEY.topic_id in shell.view.topics for shell in shells
+        )
+
     def _look(self) -> None:
         if not self.world.chaotic:
             return
@@ -64,5 +71,5 @@ class Deletion:
                     cluster_id=self.world.cluster_id,
                     topics=((TOPIC, KEY.topic_id),),
                 )
-                controller.request(request, lambda _outcome: None)
+                controller.request(request)
         self.world.scheduler.after(_AGAIN_MS, self._delete)

@@ -14,6 +14,7 @@ from penstock.core.control import contract as cc
 from penstock.core.replication.contract_leader import LogStartMoved
 from penstock.core.types import Offset
 
+_RELEASED: Final = 0.7
 DELETE_RECORDS_EVERY: Final = 5
 """In one of so many seeds records are deleted up to any offset, not by whole batches."""
 
@@ -43,6 +44,7 @@ class Nemesis:
             (4, self.kill_controller),
             (2, self.second_controller),
             (10 if world.journal else 3, self.store_away),
+            (2, self.slow_store),
             (6, self.move_leaders),
             (4, self.retention),
             (3, self.slow_network),
@@ -83,17 +85,22 @@ class Nemesis:
         world.net.blocked.clear()
         world.net.slow = False
         world.meta.away.clear()
+        world.meta.slow = False
         for broker in world.brokers.values():
             broker.disk.full = False
             broker.disk.slow = False
             broker.disk.unreadable = False
             if not broker.up:
                 broker.start()
-        running = [controller for controller in world.controllers.values() if controller.up]
-        for deposed in sorted(running, key=lambda controller: controller.epoch)[:-1]:
-            deposed.kill()
-        if not running:
+        if not any(controller.up for controller in world.controllers.values()):
             next(iter(world.controllers.values())).start()
+        world.meta.bury_holder(
+            {
+                controller.shell.holder
+                for controller in world.controllers.values()
+                if controller.shell
+            }
+        )
 
     # ------------------------------------------------------------ brokers
 
@@ -242,9 +249,12 @@ class Nemesis:
     # ------------------------------------------------------------ controller
 
     def kill_controller(self) -> None:
+        """Its lease is held for a while; or it has said that it leaves, but done nothing more."""
         for controller in self.world.controllers.values():
             if controller.up:
                 controller.kill()
+        if self._random.random() < _RELEASED:
+            self.world.meta.lose_lease()
         delay_ms = self.world.scheduler.between(5, 400)
         self.world.scheduler.after(delay_ms, self._start_controller)
 
@@ -254,22 +264,30 @@ class Nemesis:
             self._random.choice(controllers).start()
 
     def second_controller(self) -> None:
-        """Two alive at once: the lease was lost, the older does not know yet."""
-        idle = [controller for controller in self.world.controllers.values() if not controller.up]
-        if idle and len(idle) < len(self.world.controllers):
-            idle[0].start()
+        """Two alive at once: the lease is lost, the older one does not know yet."""
+        for controller in self.world.controllers.values():
+            if not controller.up:
+                controller.start()
+        self.world.meta.lose_lease()
 
     def store_away(self) -> None:
         """From all controllers, or from one of them."""
         controllers = list(self.world.controllers)
         if self.world.journal and self._random.random() < 0.5:
             controllers = [self._random.choice(controllers)]
-        longest_ms = 1000 if self.world.journal else 500
+        longest_ms = 1500 if self.world.journal else 500
         self.world.meta.away.update(controllers)
         self.world.scheduler.after(
             self.world.scheduler.between(50, longest_ms),
             self.world.meta.away.difference_update,
             controllers,
+        )
+
+    def slow_store(self) -> None:
+        meta = self.world.meta
+        meta.slow = True
+        self.world.scheduler.after(
+            self.world.scheduler.between(50, 500), setattr, meta, "slow", False
         )
 
     def move_leaders(self) -> None:
@@ -279,4 +297,4 @@ class Nemesis:
         )
         for controller in self.world.controllers.values():
             if controller.active:
-                controller.request(request, lambda _outcome: None)
+                controller.request(request)

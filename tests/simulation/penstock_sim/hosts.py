@@ -98,16 +98,6 @@ class WatchedHost(MachineHost[Any, Any, Any]):
         super().close(error)
 
 
-class NoSession:
-    """The topics are there from the beginning: no controller is asked for them."""
-
-    def connection(self) -> Any:
-        raise NotImplementedError
-
-    async def call(self, what: str, answer: Any) -> Any:
-        raise NotImplementedError
-
-
 @cache
 def group_metrics() -> Metrics:
     """Nobody looks at them: one for all nodes."""

@@ -21,8 +21,8 @@ from penstock.proto.v1 import group_pb2 as pb
 from penstock.proto.v1.group_pb2_grpc import GroupServiceStub
 from penstock.rpc.errors import error_from_rpc
 from penstock_sim.node_loop import NodeLoop
+from penstock_sim.nodes import broker_address
 from penstock_sim.scheduler import RATE
-from penstock_sim.shell import address
 from penstock_sim.wire.transport import SimTransport
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ClientNode:
     def channel(self, broker_id: BrokerId) -> grpc.aio.Channel:
         """Opened on first use."""
         if broker_id not in self._channels:
-            self._channels[broker_id] = self._transport.open(address(broker_id))
+            self._channels[broker_id] = self._transport.open(broker_address(broker_id))
         return self._channels[broker_id]
 
     def start(self, coroutine: Any) -> asyncio.Task[Any]:

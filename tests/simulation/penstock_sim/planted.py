@@ -196,7 +196,7 @@ PLANTED: Final[dict[str, tuple[Callable[[Any], None], str]]] = {
         (commit_with_too_few_in_sync, ""),
         (forget_producers_at_failover, ""),
         (ignore_the_isr_change_in_flight, ""),
-        (take_no_answer_for_a_refusal, "cut_from_controller cut_broker_off slow_disk"),
+        (take_no_answer_for_a_refusal, "cut_from_controller kill_controller slow_store slow_disk"),
         (answer_duplicates_at_once, ""),
         (keep_streams_of_a_former_run, "lose_power"),
     )

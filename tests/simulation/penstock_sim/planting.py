@@ -15,6 +15,11 @@ from typing import Any, Final
 
 from penstock_sim.planted import PLANTED
 from penstock_sim.planted_compaction import COMPACTION_BUGS
+from penstock_sim.planted_controllers import (
+    CONTROLLER_BUGS,
+    FOUR_BROKER_BUGS,
+    JOURNAL_SHELL_BUGS,
+)
 from penstock_sim.planted_groups import GROUP_BUGS
 from penstock_sim.planted_hosts import HOST_BUGS, LINK_BUGS
 from penstock_sim.planted_journal import JOURNAL_BUGS
@@ -174,6 +179,10 @@ def _all_faults(
 
 _PRODUCERS: Final = {"groups": False, "transactions": True, "operator": False}
 """Histories for bugs of transactions: an operator would end some before they show them."""
+_FOUR: Final = {
+    **_without(journal=True, brokers=4),
+    "faults": frozenset(("store_away", "second_controller", "slow_network", "cut_broker_off")),
+}
 _PIPES: Final = {"pipe": True, "operator": False}
 _RINGS: Final = {"ring": True, "operator": False}
 
@@ -184,6 +193,9 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
     *_all_faults("shells", BUSY_SHELL_BUGS, 500, _PRODUCERS),
     *_all_faults("shells", HOST_BUGS, 500, {"groups": True}),
     *_all_faults("shells", LINK_BUGS, 500, _PRODUCERS),
+    *_all_faults("shells", CONTROLLER_BUGS, 500, {**_without(), "journal": None}),
+    *_all_faults("shells", JOURNAL_SHELL_BUGS, 500, _without(journal=True, brokers=3)),
+    *_all_faults("shells", FOUR_BROKER_BUGS, 500, _FOUR),
     *_with_faults("journal", JOURNAL_BUGS, _without(journal=True)),
     *(
         replace(bug, only_by=True)  # a client's own assertion may come first

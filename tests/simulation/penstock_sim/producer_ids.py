@@ -3,7 +3,7 @@
     producer ─ has none, or doubts ─▶ any broker ─ next epoch, by the production rule ─▶ answer
                                         └ a new id: from a block that the controller gave it
 
-As `penstock_broker.services.metadata`; the producer asks as the client's sender does, until it is
+The broker's side is production's; the producer asks as the client's sender does, until it is
 answered. Now and then one names an identity that it has seen somewhere else, of a producer of
 transactions: that is refused, and whatever is granted is nobody else's (I10, D12).
 """
@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.core.control import contract as cc
 from penstock.core.types import NO_PRODUCER, ProducerId
 from penstock.errors import PenstockError
-from penstock_broker.services import metadata
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock.rpc.errors import error_from_wire
 
 if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker
@@ -28,33 +28,22 @@ _CLIENT_NODE: Final = 700
 _TIMEOUT_MS: Final = 120
 
 
-class ProducerIds:
-    """Of one run of a broker: the rest of its block."""
+def init(broker: SimBroker, known: Identity, respond: Callable[[Any], None]) -> None:
+    """`respond` gets an identity or an error, or nothing when the broker dies."""
+    shell = broker.shell
+    if shell is None:
+        return
+    producer_id, producer_epoch = known
+    request = pb.InitProducerRequest(producer_id=producer_id, producer_epoch=producer_epoch)
 
-    def __init__(self, broker: SimBroker) -> None:
-        self._broker = broker
-        self._next = self._end = 0
+    async def answer() -> None:
+        found = await shell.producer_ids.init(request)
+        if found.HasField("error"):
+            respond(error_from_wire(found.error))
+        else:
+            respond((ProducerId(found.producer_id), found.producer_epoch))
 
-    def init(self, known: Identity, respond: Callable[[Any], None]) -> None:
-        """`respond` gets an identity or an error, or nothing when the controller is away."""
-        try:
-            following = metadata.next_identity(*known)
-        except PenstockError as error:
-            respond(error)
-            return
-        if following is None and self._next >= self._end:
-            self._broker.session.allocate(lambda block: self._refilled(block, respond))
-            return
-        respond(following or self._take())
-
-    def _take(self) -> Identity:
-        taken, self._next = self._next, self._next + 1
-        return ProducerId(taken), 0
-
-    def _refilled(self, block: cc.ProducerIds, respond: Callable[[Any], None]) -> None:
-        if self._next >= self._end:
-            self._next, self._end = block.first, block.first + block.count
-        respond(self._take())
+    shell.start(answer)
 
 
 class Identifying:
@@ -80,11 +69,7 @@ class Identifying:
         def respond(answer: Any) -> None:
             world.net.call(int(broker.id), node, self._answered, attempt, answer)
 
-        def arrive() -> None:
-            if broker.up:
-                broker.producer_ids.init(known, respond)
-
-        world.net.call(node, int(broker.id), arrive)
+        world.net.call(node, int(broker.id), init, broker, known, respond)
         world.scheduler.after(_TIMEOUT_MS, self._ask_again, attempt)
 
     def _foreign(self) -> Identity | None:

@@ -1,8 +1,8 @@
 """One run of a broker's process: the production shells on a loop, a disk and a network of ours.
 
-    SimBroker.start ─▶ Shell: NodeLoop, Replication, a server      kill ─▶ none of it runs any more
-    image ─▶ [ images ] ─▶ Replication.apply, one after the other
+    SimBroker.start ─▶ Shell: NodeLoop, Membership, Replication, a server      kill ─▶ nothing runs
     event of a replica ─▶ WatchedMachine ─▶ checks    obeyed ─▶ SimBroker.moved
+    image ─▶ WatchedView ─▶ checks
 
 What is done with a machine's `Ready` is the shells' own affair; the world only watches.
 """
@@ -10,18 +10,20 @@ What is done with a machine's `Ready` is the shells' own affair; the world only 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.defect import raise_defect
 from penstock.core.replication import contract as rc
+from penstock.core.replication.contract_leader import IsrAnswered
 from penstock.core.replication.machine import ReplicaMachine
-from penstock.core.types import BrokerId, PartitionState
+from penstock.core.types import PartitionState, ReplicaKey
 from penstock.proto.v1 import controller_pb2 as pb
+from penstock.proto.v1.journal_pb2_grpc import add_JournalServiceServicer_to_server
 from penstock.proto.v1.replication_pb2_grpc import add_ReplicationServiceServicer_to_server
+from penstock_broker.broker.membership import Member, Membership
 from penstock_broker.broker.replication import BrokerSeams, Meters, Replication
 from penstock_broker.clock import SystemClock
 from penstock_broker.config import BrokerConfig, Settings
@@ -30,9 +32,18 @@ from penstock_broker.metadata.image import ClusterView, Topic
 from penstock_broker.replication.following import LinkConfig
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.serving.edge import Edge
 from penstock_broker.store.interface import PartitionWrite
 from penstock_sim.node_loop import NodeLoop, SimExecutor
+from penstock_sim.nodes import (
+    CONTROLLERS,
+    HOST,
+    broker_address,
+    broker_port,
+    controller_address,
+    replication_port,
+)
 from penstock_sim.scheduler import RATE
 from penstock_sim.wire.transport import SimTransport
 
@@ -40,22 +51,25 @@ if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker
 
 LAG_MAX_MS: Final = 350
-_SHUFFLED_EVERY: Final = 3
+SHUFFLED_EVERY: Final = 3
 _OLDER: Final = 0.2
 """So many runs of brokers have no port for followers, as in releases that knew only gRPC."""
-HOST: Final = "simulated"
 
 
-def port(broker_id: BrokerId) -> int:
-    return 9000 + broker_id
+async def reporting(loop: NodeLoop, process: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Runs what a node is; an end that it did not ask for ends the history."""
+    try:
+        await process()
+    except Exception as error:  # noqa: BLE001 - whatever it raises is a finding
+        if not loop.dead:
+            loop.scheduler.fail(_first(error))
 
 
-def replication_port(broker_id: BrokerId) -> int:
-    return 9500 + broker_id
-
-
-def address(broker_id: BrokerId) -> str:
-    return f"{HOST}:{port(broker_id)}"
+def _first(error: BaseException) -> BaseException:
+    """What a task group has raised first of all."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 class SimClock(SystemClock):
@@ -93,6 +107,8 @@ class WatchedReplicas(ReplicaSet):
         shell = self.broker.shell
         if shell is None or shell.replicas is not self or shell.loop.dead:
             return  # a task of a killed process, closed when the world ends
+        if isinstance(event, IsrAnswered) and event.state is not None:
+            self.broker.told(replica.key, event.state)
         outer, self._handling = self._handling, replica
         super().handle(replica, event)
         self._handling = outer
@@ -113,6 +129,19 @@ class WatchedReplicas(ReplicaSet):
     def config_of(self, topic: Topic, state: PartitionState) -> rc.ReplicaConfig:
         minimum = topic.config.effective_min_insync_replicas(len(state.replicas))
         return rc.ReplicaConfig(minimum, LAG_MAX_MS * RATE, max_pending_produces=50)
+
+
+class WatchedView(ClusterView):
+    """What a broker knows of the cluster, and a world that hears what it was told."""
+
+    broker: SimBroker
+
+    def apply(self, image: pb.ClusterImage) -> list[Topic]:
+        changed = super().apply(image)
+        for topic in changed:
+            for index, state in enumerate(topic.partitions):
+                self.broker.told(ReplicaKey(topic.topic_id, index), state)
+        return changed
 
 
 class WatchedStore:
@@ -152,27 +181,34 @@ class Shell:
         self.broker = broker
         self.run = f"{broker.id}.{broker.incarnation}"
         """Names this run of the process."""
-        shuffled = world.seed % _SHUFFLED_EVERY == 0
+        shuffled = world.seed % SHUFFLED_EVERY == 0
         self.loop = NodeLoop.of(world.scheduler, f"b{self.run}", shuffled=shuffled, rate=RATE)
         self.clock = SimClock(self.loop)
         self._chance = world.scheduler.generator(f"shell {self.run}")
-        self.view = ClusterView(cluster_id=world.cluster_id)
+        directory = broker.directory
+        self.view = WatchedView(
+            cluster_id=directory.cluster_id,
+            controller_epoch=directory.controller_epoch,
+            metadata_version=directory.metadata_version,
+        )
+        self.view.broker = broker
         self.transport = SimTransport(world.net, int(broker.id), self.loop)
         self.replication_port = 0 if self._chance.random() < _OLDER else replication_port(broker.id)
         self.config = BrokerConfig(
             broker_id=broker.id,
             data_dir=Path("/nowhere"),
-            listen=address(broker.id),
+            listen=broker_address(broker.id),
             advertise_host=HOST,
-            advertise_port=port(broker.id),
-            controllers=(),
+            advertise_port=broker_port(broker.id),
+            controllers=tuple(map(controller_address, CONTROLLERS)),
             settings=self._settings(),
         )
+        seams = self._seams()
         self._replication = Replication(
             self.config,
             self.view,
             self._hello,
-            self._seams(),
+            seams,
             Meters(replicated_in=_ignore, replicated_out=_ignore, ticked=_ignore),
             WatchedReplicas,
         )
@@ -180,12 +216,19 @@ class Shell:
         assert isinstance(self._replication.replicas, WatchedReplicas)
         self.replicas = self._replication.replicas
         self.replicas.broker = broker
-        self.replicas.isr = broker
         self.around = Surroundings(self.view, self.replicas, self._replication.reader, self.clock)
         """What coordinators stand on."""
-        self._images: deque[tuple[pb.ClusterImage, Callable[[], None]]] = deque()
-        self._told = asyncio.Event()
-        self.loop.start(self._main())
+        member = Member(
+            config=self.config,
+            directory=directory,
+            incarnation=self.run,
+            port=lambda: broker_port(broker.id),
+            replication_port=lambda: self.replication_port,
+            disk_full=lambda: broker.disk.full,
+        )
+        self.membership = Membership(member, self.view, self._replication, seams, _serving)
+        self.producer_ids = ProducerIds(self.membership.session, self.view, broker.id)
+        self.start(self._main)
 
     def _settings(self) -> Settings:
         """Sizes that are met: windows and caches of a few batches, in some runs."""
@@ -215,6 +258,8 @@ class Shell:
             writing=SimExecutor(self.loop, write_ms),
             reading=SimExecutor(self.loop, read_ms, workers=4),
             maintaining=SimExecutor(self.loop, lambda: between(0.05, 2)),
+            journaling=SimExecutor(self.loop, lambda: between(0.2, 4)),
+            chance=chance,
         )
 
     def _hello(self) -> LinkConfig:
@@ -229,32 +274,22 @@ class Shell:
         """As `BrokerProcess.run`, as far as it goes here."""
         server = self.transport.server([Edge(lambda: self.view.cluster_id, _ignore_two)])
         add_ReplicationServiceServicer_to_server(self._replication.leading, server)
+        add_JournalServiceServicer_to_server(self.membership.journal, server)
         if self.broker.coordination is not None:
             self.broker.coordination.add_to(server)
         server.add_insecure_port(self.config.listen)
         await server.start()
         async with asyncio.TaskGroup() as tasks:
+            self.membership.tasks = tasks
             if self.replication_port:
                 await self._replication.listen(f"{HOST}:{self.replication_port}")
             tasks.create_task(self._replication.lead())
-            for part in self._replication.parts():
+            for part in (*self._replication.parts(), *self.membership.parts()):
                 tasks.create_task(part)
-            while True:
-                await self._told.wait()
-                self._told.clear()
-                while self._images:
-                    image, applied = self._images.popleft()
-                    await self._replication.apply(image, tasks)
-                    applied()
 
-    def take(self, image: pb.ClusterImage, applied: Callable[[], None]) -> None:
-        """The controller's next word."""
-        self._images.append((image, applied))
-        self._told.set()
-
-    def forget_images(self) -> None:
-        """Of a session that is over, those that were not begun."""
-        self._images.clear()
+    def start(self, task: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Runs something as a part of the process."""
+        self.loop.start(reporting(self.loop, task))
 
     def deadline_ms(self, in_ms: float) -> int:
         """`in_ms` of the world's from now, on the machines' clock."""
@@ -263,6 +298,10 @@ class Shell:
     def kill(self) -> None:
         """With the process."""
         self.loop.kill()
+
+
+async def _serving() -> None:
+    """Nobody asks for its health."""
 
 
 def _ignore(_what: Any) -> None:

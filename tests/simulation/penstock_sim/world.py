@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
 from penstock.core.control import contract as cc
+from penstock.core.control.documents import CLUSTER_KEY, decode_cluster
 from penstock.core.groups.catalog import CatalogTopic
 from penstock.core.groups.config import OFFSETS_TOPIC
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC
@@ -29,7 +31,7 @@ from penstock_sim.checks import Checks
 from penstock_sim.clients import Consumer, Plan, Producer
 from penstock_sim.committed_reader import CommittedReader
 from penstock_sim.compaction_checks import CompactionChecks
-from penstock_sim.controller import MetaStore, SimController
+from penstock_sim.controller import ControllerShell, SimController
 from penstock_sim.coordinator import CONFIG as GROUP_CONFIG
 from penstock_sim.coordinator import OFFSETS_KEY
 from penstock_sim.deletion import KEY as SHORT_LIVED_KEY
@@ -41,12 +43,15 @@ from penstock_sim.groups import SimGroups
 from penstock_sim.latest_reader import LatestReader, latest_readers
 from penstock_sim.ledger import FoldingReader, Ledger
 from penstock_sim.member_stream import ClientNode
+from penstock_sim.metadata_store import MetaStore
 from penstock_sim.network import Network
+from penstock_sim.nodes import CONTROLLERS
 from penstock_sim.pipe import PipeGroups
 from penstock_sim.pipe_checks import PipeChecks, SinkReader
 from penstock_sim.promptness import Promptness
 from penstock_sim.ring import Ring
 from penstock_sim.scheduler import RuleError, Scheduler
+from penstock_sim.settled import unsettled
 from penstock_sim.shell import Shell
 from penstock_sim.spark import SimSpark
 from penstock_sim.spark_checks import SparkChecks
@@ -56,9 +61,11 @@ from penstock_sim.transactions import TRANSACTIONS_KEY
 
 TOPIC: Final = "events"
 TOPIC_ID: Final = TopicId("00000000-0000-4000-8000-000000000001")
-SETTLE_MS: Final = 200
+SET_UP_MS: Final = 2_000
 GROUPS_EVERY: Final = 3
 """Of so many seeds one has consumer groups, unless all brokers lose power in it."""
+FOUR_EVERY: Final = 48
+"""In one of so many seeds there are four brokers, and a majority is more than half of them."""
 JOURNAL_EVERY: Final = 2
 """In one of so many seeds brokers keep a journal while the metadata store is away."""
 TRANSACTIONS_IN: Final = (2, 4)
@@ -131,6 +138,7 @@ class World:
         bank: bool | None = None,
         ring: bool | None = None,
         operator: bool | None = None,
+        brokers: int | None = None,
     ) -> None:
         self.seed = seed
         self.journal = seed % JOURNAL_EVERY == 1 if journal is None else journal
@@ -140,16 +148,21 @@ class World:
         self.chaos_ms = chance.choice((600, 1200, 2400))
         self.blackout = chance.random() < 0.06
         replication, self.min_isr = chance.choice(((3, 2), (3, 2), (3, 2), (2, 1), (2, 2), (3, 1)))
+        if brokers is None and seed % FOUR_EVERY == 3:
+            brokers = 4
+        if brokers is not None:
+            replication, self.min_isr = brokers, 2
         self.chaotic = False
+        self.healed_ms = 0
         self.cluster_id = "simulated-cluster"
         self.net = Network(self.scheduler)
-        self.graveyard: list[Shell] = []
+        self.graveyard: list[Shell | ControllerShell] = []
         """Runs that were killed; kept, because Python ends what nobody keeps."""
         self.client_nodes: list[ClientNode] = []
         """All runs of clients that have a loop."""
         self.checks = Checks(self)
-        self.meta = MetaStore(self.checks)
-        self.controllers = {node: SimController(self, node) for node in (101, 102)}
+        self.meta = MetaStore(self)
+        self.controllers = {node: SimController(self, node) for node in CONTROLLERS}
         self.brokers = {number: SimBroker(self, number) for number in range(1, replication + 1)}
         self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((1, 1, 2)))]
         self.resets: set[ReplicaKey] = set()
@@ -318,7 +331,7 @@ class World:
         self.controllers[101].start()
         for broker in self.brokers.values():
             broker.start()
-        self.scheduler.run_until(SETTLE_MS)
+        self._settle("all brokers have registered", self._all_registered)
         topics = [self._new_topic(TOPIC, TOPIC_ID, len(self.keys))]
         if self.sinks:
             topics.append(self._new_topic(SINK_TOPIC, SINK_ID, len(self.sinks)))
@@ -329,15 +342,14 @@ class World:
         if self.deletion is not None:
             topics.append(self._new_topic(SHORT_LIVED_TOPIC, SHORT_LIVED_KEY.topic_id, 1))
         request = cc.CreateTopics(self.next_request(), self.cluster_id, tuple(topics))
-        self.controllers[101].request(request, lambda _outcome: None)
-        self.scheduler.run_until(SETTLE_MS * 2)
-        if len(self.checks.stored) != len(self.all_keys):
-            raise RuleError("set-up: the topic was not created")
+        self.controllers[101].request(request)
+        self._settle("the topics are there", lambda: len(self.checks.stored) == len(self.all_keys))
         self.chaotic = True
         self._start_clients()
         nemesis = Nemesis(self)
-        self.scheduler.run_until(SETTLE_MS * 2 + self.chaos_ms)
+        self.scheduler.run_until(self.scheduler.now_ms + self.chaos_ms)
         self.chaotic = False
+        self.healed_ms = self.scheduler.now_ms
         self.scheduler.note("world", "heal")
         if self.transactions is not None and self.seed % ABANDONED_EVERY == 1:
             self.transactions.abandon()
@@ -347,14 +359,30 @@ class World:
 
     def _end(self) -> None:
         """Nothing of any node is left."""
-        running = [broker.shell for broker in self.brokers.values() if broker.shell is not None]
+        brokers = [broker.shell for broker in self.brokers.values() if broker.shell is not None]
+        controllers = [one.shell for one in self.controllers.values() if one.shell is not None]
+        running: list[Shell | ControllerShell] = [*brokers, *controllers]
         for shell in running:
-            shell.kill()
+            shell.loop.kill()
         for client in self.client_nodes:
             client.kill()
         shells = [shell.loop for shell in (*running, *self.graveyard)]
         for loop in (*shells, *(client.loop for client in self.client_nodes)):
             loop.bury()
+
+    def _settle(self, what: str, is_so: Callable[[], bool]) -> None:
+        """Before the chaos: until it is so."""
+        while not is_so():
+            if self.scheduler.now_ms > SET_UP_MS:
+                raise RuleError(f"set-up: not so: {what}")
+            self.scheduler.run_until(self.scheduler.now_ms + 10)
+
+    def _all_registered(self) -> bool:
+        stored = self.meta.documents.get(CLUSTER_KEY)
+        if stored is None:
+            return False
+        brokers = decode_cluster(stored.text, CLUSTER_KEY).brokers
+        return len(brokers) == len(self.brokers)
 
     def _new_topic(self, name: str, topic_id: TopicId, partitions: int) -> cc.NewTopic:
         configs = {"min.insync.replicas": str(self.min_isr)}
@@ -421,59 +449,10 @@ class World:
             self.scheduler.run_until(self.scheduler.now_ms + 100)
             nemesis.heal()
             promptness.look()
-            problem = self._unsettled()
+            problem = unsettled(self)
             if not problem:
                 return
         raise RuleError(f"I24: not converged {CONVERGE_MS} ms after healing: {problem}")
-
-    def _unsettled(self) -> str:
-        if not any(controller.active for controller in self.controllers.values()):
-            return "no controller is active"
-        for key in self.all_keys:
-            problem = self._unsettled_partition(key)
-            if problem:
-                return f"{key}: {problem}; stored is {self.checks.stored[key]}"
-        waiting = [producer.name for producer in self.producers if not producer.idle]
-        behind = [
-            consumer.name
-            for consumer in self.consumers
-            if consumer.position < self.checks.canon(consumer.key).end
-        ]
-        if waiting or behind:
-            return f"producers {waiting} wait, consumers {behind} are behind"
-        problem = "" if self.groups is None else self.groups.unsettled()
-        if self.transactions is not None and not problem:
-            problem = self.transactions.unsettled() or self._behind()
-        if self.operator is not None and not problem:
-            problem = self.operator.unsettled()
-        return problem
-
-    def _behind(self) -> str:
-        if self.transaction_checks.void:
-            return ""
-        for reader in self.committed_readers:
-            if reader.position < self.checks.canon(reader.key).end:
-                return f"a reader of committed records is at {reader.position} of {reader.key}"
-        return ""
-
-    def _unsettled_partition(self, key: ReplicaKey) -> str:
-        """By what the leader knows, not by what is stored.
-
-        A write that a deposed controller had under way may land in the store unseen by the new
-        one; it is met by the next write of the topic.
-        """
-        replicas = [broker.replicas.get(key) for broker in self.brokers.values()]
-        well = [one for one in replicas if one is not None and one.machine.error is None]
-        if None in replicas:
-            return "a replica is missing"
-        marks = [replica.machine.marks for replica in well]
-        leaders = [one for one in marks if one.is_leader]
-        if len(leaders) != 1 or len(leaders[0].isr) < len(well):
-            return f"the leaders are {leaders}"
-        ends = {(one.log_end_offset, one.high_watermark) for one in marks}
-        if len(ends) > 1 or leaders[0].high_watermark < leaders[0].log_end_offset:
-            return f"logs end at {ends}"
-        return ""
 
     def _check_end(self) -> None:
         """Reads everything: nothing acknowledged is missing, nothing refused is there."""
@@ -521,6 +500,7 @@ def simulate(
     bank: bool | None = None,
     ring: bool | None = None,
     operator: bool | None = None,
+    brokers: int | None = None,
 ) -> History:
     """Runs one seed; a broken invariant, or anything a machine raises, becomes `violation`.
 
@@ -529,6 +509,7 @@ def simulate(
     `transactions`: see `TRANSACTIONS_IN`. `spark`: see `SPARK_IN`.
     `deletion`: see `DELETION_IN`. `compaction`: see `COMPACTION_IN`.
     `pipe`, `bank`, `ring`: instead of all these; see `PIPES_IN`. `operator`: see `OPERATOR_EVERY`.
+    `brokers`: how many; see `FOUR_EVERY`.
     """
     world = World(
         seed,
@@ -544,6 +525,7 @@ def simulate(
         bank=bank,
         ring=ring,
         operator=operator,
+        brokers=brokers,
     )
     violation = None
     try:
@@ -554,7 +536,7 @@ def simulate(
         violation = f"{type(error).__name__}: {error}"
         if traced:
             violation += f"\n{traceback.format_exc()}"
-    healed_ms = world.scheduler.now_ms - SETTLE_MS * 2 - world.chaos_ms
+    healed_ms = world.scheduler.now_ms - world.healed_ms
     acked = sum(outgoing.acked for producer in world.producers for outgoing in producer.sent)
     return History(
         seed,

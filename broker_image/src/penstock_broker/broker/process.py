@@ -11,11 +11,12 @@ does maintenance, one stores journals, because controllers wait for them only br
 import asyncio
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
 from typing import Final
 
 import grpc
 
-from penstock.core.types import BrokerId, ControllerEpoch
+from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 from penstock.proto.v1 import (
     admin_pb2_grpc,
@@ -26,9 +27,9 @@ from penstock.proto.v1 import (
     transaction_pb2_grpc,
     transaction_peer_pb2_grpc,
 )
-from penstock.proto.v1 import controller_pb2 as pb
 from penstock.rpc.transport import Transport
 from penstock_broker.broker.coordination import Coordination, Foundation
+from penstock_broker.broker.membership import Member, Membership
 from penstock_broker.broker.replication import BrokerSeams, Meters, Replication
 from penstock_broker.clock import SystemClock
 from penstock_broker.config import BrokerConfig
@@ -42,16 +43,13 @@ from penstock_broker.maintenance.compaction_metrics import CompactionMetrics
 from penstock_broker.maintenance.disk import DiskGuard
 from penstock_broker.maintenance.retention import Retention
 from penstock_broker.metadata.image import ClusterView
-from penstock_broker.metadata.session import BrokerIdentity, ControllerSession
 from penstock_broker.metrics import Metrics, ReplicaTotals
 from penstock_broker.observability import EventLog, bound_address
 from penstock_broker.replication.following import LinkConfig
-from penstock_broker.replication.isr import IsrChanges
 from penstock_broker.replication.ticks import TickFacts
 from penstock_broker.services.admin import AdminService, LogFacts
 from penstock_broker.services.data import DataService
 from penstock_broker.services.fetching import Fetching
-from penstock_broker.services.journal import JournalService
 from penstock_broker.services.limits import ByteBudget
 from penstock_broker.services.locate import Locator
 from penstock_broker.services.metadata import ProducerIds
@@ -102,14 +100,7 @@ class BrokerProcess:
         self.listening = asyncio.Event()
         self.stop_requested = asyncio.Event()
         self.metrics = Metrics()
-        self._seams = BrokerSeams(
-            clock=SystemClock(),
-            transport=transport,
-            store=store,
-            writing=ThreadPoolExecutor(1, "writer"),
-            reading=ThreadPoolExecutor(_READ_THREADS, "reader"),
-            maintaining=ThreadPoolExecutor(1, "maintenance"),
-        )
+        self._seams = _seams(transport, store)
         self._view = ClusterView(
             cluster_id=directory.cluster_id,
             controller_epoch=directory.controller_epoch,
@@ -130,18 +121,25 @@ class BrokerProcess:
         self._port = config.advertise_port
         self._bound = 0
         self._replication_port = 0
-        self._session = ControllerSession(config, self._identity, self, transport)
-        self._journaling = ThreadPoolExecutor(1, "journal")
-        self._journal = JournalService(
-            directory.journal_file, self._journaling, self._session.leave_older_than
+        self.membership = Membership(
+            Member(
+                config=config,
+                directory=directory,
+                incarnation=self._incarnation,
+                port=lambda: self._port,
+                replication_port=lambda: self._replication_port,
+                disk_full=lambda: self._disk.is_full,
+            ),
+            self._view,
+            self._replication,
+            self._seams,
+            self._serving,
         )
-        self._isr = IsrChanges(self._replicas, self._session, self._view)
-        self._replicas.isr = self._isr
+        self._session = self.membership.session
         self._build_maintenance(store)
         self._health = Health(SERVICES)
         self._produce_budget = ByteBudget(settings.produce_inflight_bytes, "produce")
         self._fetch_budget = ByteBudget(settings.fetch_inflight_bytes, "fetch")
-        self._tasks: asyncio.TaskGroup | None = None
         self._build_services(store)
         self.metrics.observe_controller(lambda: self._session.connected)
         self.metrics.observe_replicas(self.totals)
@@ -226,7 +224,7 @@ class BrokerProcess:
         self._replication_port = await self._listen_for_followers()
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._tasks = tasks
+                self.membership.tasks = tasks
                 await server.start()
                 if outside is not None:
                     await outside.start()
@@ -234,8 +232,7 @@ class BrokerProcess:
                     tasks.create_task(part)
                     for part in (
                         *self._replication.parts(),
-                        self._session.run(),
-                        self._isr.run(),
+                        *self.membership.parts(),
                         self._disk.run(),
                         self._retention.run(),
                         self._compaction.run(),
@@ -261,7 +258,7 @@ class BrokerProcess:
                 self._seams.writing,
                 self._seams.reading,
                 self._seams.maintaining,
-                self._journaling,
+                self._seams.journaling,
             ):
                 executor.shutdown(wait=True)
 
@@ -276,7 +273,7 @@ class BrokerProcess:
         transaction_peer_pb2_grpc.add_TransactionPeerServiceServicer_to_server(
             self._coordination.peer_service, server
         )
-        journal_pb2_grpc.add_JournalServiceServicer_to_server(self._journal, server)
+        journal_pb2_grpc.add_JournalServiceServicer_to_server(self.membership.journal, server)
         add_reflection(SERVICES, server)
         self._bound = _bind(server, "--listen", self._config.listen)
         self._port = self._config.advertise_port or self._bound
@@ -338,65 +335,16 @@ class BrokerProcess:
                 f"the last writes did not finish within {_DRAIN_S:.0f} s", ErrorCode.STORAGE_FAILED
             )
 
-    # ------------------------------------------------------------ session.ImageSink
-
-    @property
-    def controller_epoch(self) -> int:
-        return self._view.controller_epoch
-
-    @property
-    def metadata_version(self) -> int:
-        return self._view.metadata_version
-
-    @property
-    def disk_full(self) -> bool:
-        return self._disk.is_full
-
-    @property
-    def port(self) -> int:
-        return self._port
-
-    @property
-    def replication_port(self) -> int:
-        return self._replication_port
-
-    async def registered(self, answer: pb.Registered) -> None:
-        """A controller accepted this broker, which now belongs to its cluster."""
-        self._view.check_epoch(answer.controller_epoch)
-        self._journal.check_follows(answer.controller_epoch)
-        self._directory.adopt_cluster_id(answer.cluster_id)
-        self._directory.acknowledge_loss()
-        self._view.cluster_id = answer.cluster_id
-
-    async def apply(self, image: pb.ClusterImage) -> None:
-        """Remembers the version, then applies the image: machines, then links, then waiters."""
-        await asyncio.get_running_loop().run_in_executor(
-            self._seams.maintaining,
-            self._directory.remember_metadata,
-            ControllerEpoch(image.controller_epoch),
-            image.metadata_version,
-        )
-        first = not self._view.complete
-        assert self._tasks is not None, "images come while the process runs"
-        await self._replication.apply(image, self._tasks)
-        if first:
-            await self._health.serving()
-            _events.info(
-                "serving",
-                cluster_id=self._view.cluster_id,
-                metadata_version=image.metadata_version,
-                replicas=len(self._replicas.by_key),
-            )
-
     # ------------------------------------------------------------ what parts ask for
 
-    def _identity(self) -> BrokerIdentity:
-        return BrokerIdentity(
-            cluster_id=self._directory.cluster_id,
-            incarnation=self._incarnation,
-            directory_id=self._directory.directory_id,
-            data_intact=self._directory.data_intact,
-            promised_controller_epoch=self._journal.promised,
+    async def _serving(self) -> None:
+        """The first image is applied."""
+        await self._health.serving()
+        _events.info(
+            "serving",
+            cluster_id=self._view.cluster_id,
+            metadata_version=self._view.metadata_version,
+            replicas=len(self._replicas.by_key),
         )
 
     def _link_config(self) -> LinkConfig:
@@ -452,6 +400,19 @@ class BrokerProcess:
             inflight_bytes=self._produce_budget.taken_bytes,
             parked_fetches=self._fetching.parked,
         )
+
+
+def _seams(transport: Transport, store: LogStore) -> BrokerSeams:
+    return BrokerSeams(
+        clock=SystemClock(),
+        transport=transport,
+        store=store,
+        writing=ThreadPoolExecutor(1, "writer"),
+        reading=ThreadPoolExecutor(_READ_THREADS, "reader"),
+        maintaining=ThreadPoolExecutor(1, "maintenance"),
+        journaling=ThreadPoolExecutor(1, "journal"),
+        chance=Random(),  # noqa: S311 - nothing secret comes from it
+    )
 
 
 def _bind(server: grpc.aio.Server, option: str, address: str) -> int:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from random import Random
 from typing import Any, Final
 
 from penstock.core.types import TopicId
@@ -36,9 +37,9 @@ _FOLLOWERS_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSeams:
-    """How a broker's shells reach time, peers, threads and the disk.
+    """How a broker's shells reach time, peers, threads, the disk and chance.
 
-    `writing` and `maintaining` have one thread each, `reading` has a few.
+    `writing`, `maintaining` and `journaling` have one thread each, `reading` has a few.
     """
 
     clock: Clock
@@ -47,6 +48,8 @@ class BrokerSeams:
     writing: Executor
     reading: Executor
     maintaining: Executor
+    journaling: Executor
+    chance: Random
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,8 +34,10 @@ class ControllerProcess:
         *,
         cluster_id: str = "",
         journaled: bool = False,
+        runtime: type[ControllerRuntime] = ControllerRuntime,
     ) -> None:
         """`journaled`: brokers keep changes while the store is away. `cluster_id`: see the runtime.
+        `runtime`: of a kind that the simulator can watch.
 
         Raises RuntimeError when `listen` cannot be had.
         """
@@ -44,7 +46,7 @@ class ControllerProcess:
         if journaled:
             store = JournaledStore(seams.store, self._holders, config.takeover_min_brokers)
             seams = replace(seams, store=store)
-        self.runtime = ControllerRuntime(config, seams, cluster_id)
+        self.runtime = runtime(config, seams, cluster_id)
         self.server = bind(self.runtime, listen, seams)
         self.listening = asyncio.Event()
         self.stop_requested = asyncio.Event()

@@ -11,9 +11,9 @@ session timeout (1.8 s).
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from random import Random
 from typing import Final, TypeAlias
 
 import grpc
@@ -32,14 +32,19 @@ _SETTLED: Final = frozenset(
 
 
 async def ask_all(
-    transport: Transport, controllers: Sequence[str], attempt: Attempt, note: Note
+    transport: Transport,
+    controllers: Sequence[str],
+    attempt: Attempt,
+    note: Note,
+    chance: Random,
 ) -> bool:
     """One round over all controllers, in the order in which they answer, one attempt at a time.
 
     An attempt that had a session (True) ends the round: which controller is active is then unknown
-    again. `note` gets the names and addresses that do not answer.
+    again. `note` gets the names and addresses that do not answer. `chance` shuffles the addresses.
     """
     addresses = await _resolve(transport, controllers, note)
+    chance.shuffle(addresses)
     knocks: _Knocks = asyncio.Queue()
     async with asyncio.TaskGroup() as tasks:
         knocking = [
@@ -74,7 +79,7 @@ async def _knock(transport: Transport, address: str, knocks: _Knocks) -> None:
 
 
 async def _resolve(transport: Transport, controllers: Sequence[str], note: Note) -> list[str]:
-    """Every address of every name, once, in random order."""
+    """Returns every address of every name once, sorted."""
     found: set[str] = set()
     for controller in controllers:
         host, port = parse_address(controller, "--controllers")
@@ -82,7 +87,7 @@ async def _resolve(transport: Transport, controllers: Sequence[str], note: Note)
             found.update(await transport.resolve(host, port))
         except (OSError, UnicodeError) as error:
             note(controller, _problem(f"the name {host} cannot be resolved: {error}"))
-    return random.sample(sorted(found), len(found))
+    return sorted(found)
 
 
 def _problem(reason: str) -> ClusterError:

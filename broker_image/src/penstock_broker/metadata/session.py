@@ -10,10 +10,10 @@ controller with an older epoch than the newest one seen, also by earlier runs, i
 """
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 import grpc
@@ -107,8 +107,10 @@ class ControllerSession:
         identity: Callable[[], BrokerIdentity],
         sink: ImageSink,
         transport: Transport,
+        chance: Random,
     ) -> None:
         self._config = config
+        self._chance = chance
         self._identity = identity
         self._sink = sink
         self._transport = transport
@@ -206,13 +208,13 @@ class ControllerSession:
         """Keeps a session until cancelled. Raises a ClusterError with a code in `_FATAL`."""
         failures = 0
         while True:
-            controllers = self._config.controllers
-            if await ask_all(self._transport, controllers, self._attempt, self._explain):
+            controllers, chance = self._config.controllers, self._chance
+            if await ask_all(self._transport, controllers, self._attempt, self._explain, chance):
                 failures = 0
             delay_s = _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)]
             failures += 1
             # Jitter, so that all brokers of a cluster do not come back in the same moment.
-            await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311 - not a secret
+            await asyncio.sleep(delay_s * chance.uniform(0.5, 1.0))
 
     async def _attempt(self, address: str) -> bool:
         """Runs one session from start to end; True if it was established."""

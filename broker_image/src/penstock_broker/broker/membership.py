@@ -1,0 +1,126 @@
+"""Connects a broker to its controller: the session, the journal it keeps, ISR changes.
+
+    controller ── image ──▶ version remembered (directory) ──▶ applied (replication)
+               ◀── ISR changes, one call at a time ── replicas
+               ── promise, keep ──▶ journal ── newer epoch ──▶ ends a session with an older one
+
+The simulator creates the same object, with seams of its own.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core.types import ControllerEpoch
+from penstock.proto.v1 import controller_pb2 as pb
+from penstock_broker.broker.replication import BrokerSeams, Replication
+from penstock_broker.config import BrokerConfig
+from penstock_broker.datadir import DataDirectory
+from penstock_broker.metadata.image import ClusterView
+from penstock_broker.metadata.session import BrokerIdentity, ControllerSession
+from penstock_broker.replication.isr import IsrChanges
+from penstock_broker.services.journal import JournalService
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """The broker that is the member.
+
+    `incarnation` names this run of the process. The ports are known once the servers are bound;
+    a replication port of 0: none.
+    """
+
+    config: BrokerConfig
+    directory: DataDirectory
+    incarnation: str
+    port: Callable[[], int]
+    replication_port: Callable[[], int]
+    disk_full: Callable[[], bool]
+
+
+class Membership:
+    """See the module. The session's `ImageSink`."""
+
+    def __init__(
+        self,
+        member: Member,
+        view: ClusterView,
+        replication: Replication,
+        seams: BrokerSeams,
+        serving: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`serving` is awaited once the first image is applied."""
+        self.tasks: asyncio.TaskGroup | None = None
+        """The process's group, in which links to leaders run. Set it before `parts` run."""
+        self._member = member
+        self._directory = member.directory
+        self._view = view
+        self._replication = replication
+        self._maintaining = seams.maintaining
+        self._serving = serving
+        self.session = ControllerSession(
+            member.config, self._identity, self, seams.transport, seams.chance
+        )
+        self.journal = JournalService(
+            member.directory.journal_file, seams.journaling, self.session.leave_older_than
+        )
+        self._isr = IsrChanges(replication.replicas, self.session, view)
+        replication.replicas.isr = self._isr
+
+    def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """The coroutines to run until they are cancelled."""
+        return (self.session.run(), self._isr.run())
+
+    def _identity(self) -> BrokerIdentity:
+        return BrokerIdentity(
+            cluster_id=self._directory.cluster_id,
+            incarnation=self._member.incarnation,
+            directory_id=self._directory.directory_id,
+            data_intact=self._directory.data_intact,
+            promised_controller_epoch=self.journal.promised,
+        )
+
+    # ------------------------------------------------------------ session.ImageSink
+
+    @property
+    def controller_epoch(self) -> int:
+        return self._view.controller_epoch
+
+    @property
+    def metadata_version(self) -> int:
+        return self._view.metadata_version
+
+    @property
+    def disk_full(self) -> bool:
+        return self._member.disk_full()
+
+    @property
+    def port(self) -> int:
+        return self._member.port()
+
+    @property
+    def replication_port(self) -> int:
+        return self._member.replication_port()
+
+    async def registered(self, answer: pb.Registered) -> None:
+        """A controller accepted this broker, which now belongs to its cluster."""
+        self._view.check_epoch(answer.controller_epoch)
+        self.journal.check_follows(answer.controller_epoch)
+        self._directory.adopt_cluster_id(answer.cluster_id)
+        self._directory.acknowledge_loss()
+        self._view.cluster_id = answer.cluster_id
+
+    async def apply(self, image: pb.ClusterImage) -> None:
+        """Remembers the version, then applies the image: machines, then links, then waiters."""
+        await asyncio.get_running_loop().run_in_executor(
+            self._maintaining,
+            self._directory.remember_metadata,
+            ControllerEpoch(image.controller_epoch),
+            image.metadata_version,
+        )
+        first = not self._view.complete
+        assert self.tasks is not None, "images come while the process runs"
+        await self._replication.apply(image, self.tasks)
+        if first:
+            await self._serving()
