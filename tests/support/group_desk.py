@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from support.ticking import pass_time
+
 from penstock.core.defect import raise_defect
 from penstock.core.groups import GroupConfig, GroupCoordinator
 from penstock.core.groups import contract as c
@@ -130,13 +132,7 @@ class Desk:
 
     def pass_time(self, ms: int) -> list[c.Output]:
         """Ticks whenever one is due; all outputs."""
-        end_ms = self.now_ms + ms
-        outputs: list[c.Output] = []
-        while self.machine.next_wake_ms <= end_ms:
-            self.now_ms = max(self.machine.next_wake_ms, self.now_ms)
-            outputs += self.feed(c.Tick()).outputs
-        self.now_ms = end_ms
-        return outputs
+        return pass_time(self, c.Tick(), ms)
 
     def state(self, group: str = "g") -> GroupState:
         described: Described = self.ask(DescribeRequested(self.new_id(), group))

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from support.ticking import pass_time
 
 from penstock.core.defect import raise_defect
 from penstock.core.transactions import TransactionConfig, TransactionCoordinator
@@ -75,13 +76,7 @@ class Desk:
 
     def pass_time(self, ms: int) -> list[c.Output]:
         """Ticks whenever one is due; all outputs."""
-        end_ms = self.now_ms + ms
-        outputs: list[c.Output] = []
-        while self.machine.next_wake_ms <= end_ms:
-            self.now_ms = max(self.machine.next_wake_ms, self.now_ms)
-            outputs += self.feed(c.Tick()).outputs
-        self.now_ms = end_ms
-        return outputs
+        return pass_time(self, c.Tick(), ms)
 
     # ------------------------------------------------------------ calls
 

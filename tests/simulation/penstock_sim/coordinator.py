@@ -25,7 +25,7 @@ from penstock.errors import PenstockError
 from penstock_broker.groups.coordinator import Coordinator
 from penstock_broker.groups.coordinators import Coordinators
 from penstock_broker.logged.log import PartitionLog
-from penstock_sim.hosts import WatchedHost
+from penstock_sim.hosts import Desk, WatchedHost
 
 if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker
@@ -115,36 +115,15 @@ class WatchedGroups(Coordinators):
         )
 
 
-class GroupDesk:
+class GroupDesk(Desk[WatchedCoordinator]):
     """Of one run of a broker: see the module."""
 
     def __init__(self, broker: SimBroker, hosts: WatchedGroups) -> None:
-        assert broker.shell is not None
+        super().__init__(broker, hosts, WatchedCoordinator)
         self.hosts = hosts
-        self._broker = broker
-        self._loop = broker.shell.loop
 
-    @property
-    def current(self) -> WatchedCoordinator | None:
-        """The coordinator of the one partition, if it is led here."""
-        led = [] if self._loop.dead else self.hosts.led
-        assert all(isinstance(one, WatchedCoordinator) for one in led)
-        return led[0] if led else None  # type: ignore[return-value]  # as asserted
-
-    # ------------------------------------------------------------ calls
-
-    def ask(self, event: gc.Request, respond: Callable[[Any], None]) -> None:
-        """A unary call. No answer if the process is dead."""
-        if not self._loop.dead:
-            self._broker.start_task(self._ask(event, respond))
-
-    async def _ask(self, event: gc.Request, respond: Callable[[Any], None]) -> None:
-        answer: Any
-        try:
-            host = self.hosts.find(event.group_id)  # type: ignore[union-attr]  # of those asked here
-            if not isinstance(event, FetchRequested):
-                self.hosts.writable(host, None)
-            answer = await host.ask(lambda number: replace(event, request_id=number))
-        except PenstockError as error:
-            answer = error
-        respond(answer)
+    async def answer(self, event: gc.Request) -> Any:
+        host = self.hosts.find(event.group_id)  # type: ignore[union-attr]  # of those asked here
+        if not isinstance(event, FetchRequested):
+            self.hosts.writable(host, None)
+        return await host.ask(lambda number: replace(event, request_id=number))

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.core.batch import Batch
 from penstock.core.records import decode_batch
 from penstock.errors import ErrorCode, PenstockError
 from penstock_broker.logged.host import MachineHost
+from penstock_broker.logged.hosts import Hosts
 from penstock_broker.logged.log import ReplicaLog
 from penstock_broker.metrics import Metrics
 from penstock_broker.transactions.metrics import TransactionMetrics
@@ -21,6 +22,8 @@ from penstock_broker.transactions.metrics import TransactionMetrics
 if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker
     from penstock_sim.world import World
+
+_Host = TypeVar("_Host")
 
 
 class WatchedHost(MachineHost[Any, Any, Any]):
@@ -96,6 +99,43 @@ class WatchedHost(MachineHost[Any, Any, Any]):
         if self.closed is None:
             self.world.scheduler.note(self.broker.name, "coordinates no more", error)
         super().close(error)
+
+
+class Desk(Generic[_Host]):
+    """Stands for the service of a run of a broker: turns what the network brings into what the
+    service would do, on the node's loop."""
+
+    def __init__(self, broker: SimBroker, hosts: Hosts[Any], kind: type[_Host]) -> None:
+        assert broker.shell is not None
+        self._broker = broker
+        self._hosts = hosts
+        self._kind = kind
+        self._loop = broker.shell.loop
+
+    @property
+    def current(self) -> _Host | None:
+        """The coordinator of the one partition, if it is led here."""
+        for host in [] if self._loop.dead else self._hosts.led:
+            assert isinstance(host, self._kind)
+            return host
+        return None
+
+    def ask(self, event: Any, respond: Callable[[Any], None]) -> None:
+        """A unary call. No answer if the process is dead."""
+        if not self._loop.dead:
+            self._broker.start_task(self._ask(event, respond))
+
+    async def _ask(self, event: Any, respond: Callable[[Any], None]) -> None:
+        answer: Any
+        try:
+            answer = await self.answer(event)
+        except PenstockError as error:
+            answer = error
+        respond(answer)
+
+    async def answer(self, event: Any) -> Any:
+        """As the service would; raises PenstockError."""
+        raise NotImplementedError
 
 
 @cache

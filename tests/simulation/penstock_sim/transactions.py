@@ -30,7 +30,7 @@ from penstock_broker.metadata.image import ClusterView
 from penstock_broker.transactions.coordinator import Coordinator
 from penstock_broker.transactions.coordinators import Coordinators
 from penstock_broker.transactions.transport import RemotePeers
-from penstock_sim.hosts import WatchedHost
+from penstock_sim.hosts import Desk, WatchedHost
 from penstock_sim.scheduler import RATE
 from penstock_sim.wire.transport import SimTransport
 
@@ -143,41 +143,23 @@ class LatePeers(RemotePeers):
             scheduler.after(scheduler.between(1, LATE_MS), send)
 
 
-class TransactionDesk:
+class TransactionDesk(Desk[WatchedCoordinator]):
     """Of one run of a broker: see the module."""
 
     def __init__(self, broker: SimBroker, hosts: WatchedTransactions) -> None:
-        assert broker.shell is not None
+        super().__init__(broker, hosts, WatchedCoordinator)
         self.hosts = hosts
-        self._broker = broker
-        self._loop = broker.shell.loop
 
-    @property
-    def current(self) -> WatchedCoordinator | None:
-        """The coordinator of the one partition, if it is led here."""
-        led = [] if self._loop.dead else self.hosts.led
-        assert all(isinstance(one, WatchedCoordinator) for one in led)
-        return led[0] if led else None  # type: ignore[return-value]  # as asserted
-
-    def ask(self, event: tc.Request, respond: Callable[[Any], None]) -> None:
-        """A unary call. No answer if the process is dead."""
-        if not self._loop.dead:
-            self._broker.start_task(self._ask(_on_its_clock(event), respond))
-
-    async def _ask(self, event: Any, respond: Callable[[Any], None]) -> None:
-        key = getattr(event, "transactional_id", getattr(event, "application_id", "whichever"))
-        answer: Any
-        try:
-            host = self.hosts.find(key)
-            if not isinstance(event, _READING):
-                self.hosts.writable(host, None)
-            answer = await host.ask(
-                lambda number: replace(event, request_id=number),
-                patience_ms=getattr(event, "wait_visible_ms", 0),
-            )
-        except PenstockError as error:
-            answer = error
-        respond(answer)
+    async def answer(self, event: tc.Request) -> Any:
+        request: Any = _on_its_clock(event)
+        key = getattr(request, "transactional_id", getattr(request, "application_id", "whichever"))
+        host = self.hosts.find(key)
+        if not isinstance(request, _READING):
+            self.hosts.writable(host, None)
+        return await host.ask(
+            lambda number: replace(request, request_id=number),
+            patience_ms=getattr(request, "wait_visible_ms", 0),
+        )
 
 
 def _on_its_clock(event: Any) -> Any:
