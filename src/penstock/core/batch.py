@@ -230,8 +230,11 @@ def pack_sealed(header: BatchHeader) -> bytes:
 
 def compute_crc(header: BatchHeader, payload: bytes) -> int:
     """CRC-32C over the sealed header bytes and the payload."""
-    seed = int(google_crc32c.value(pack_sealed(header)))
-    return int(google_crc32c.extend(seed, payload))
+    return _crc_of(pack_sealed(header), payload)
+
+
+def _crc_of(sealed: bytes, payload: bytes) -> int:
+    return int(google_crc32c.extend(google_crc32c.value(sealed), payload))
 
 
 def pack_header(header: BatchHeader) -> bytes:
@@ -291,8 +294,7 @@ def unpack_batch(stored: bytes) -> Batch:
     """Reads a stored batch and checks both CRCs; raises ClusterError(DATA_CORRUPTED)."""
     header = unpack_header(stored)
     payload = stored[HEADER_BYTES:]
-    sealed = stored[HEADER_BYTES - _SEALED.size : HEADER_BYTES]
-    seen = int(google_crc32c.extend(google_crc32c.value(sealed), payload))
+    seen = _crc_of(stored[HEADER_BYTES - _SEALED.size : HEADER_BYTES], payload)
     if seen != header.crc:
         raise ClusterError(
             f"stored batch at offset {header.base_offset} has CRC {seen:#010x}, "

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from penstock.core.batch import Batch, compute_crc
 from penstock.core.replication.contract_follower import (
     BatchesReceived,
@@ -34,6 +32,7 @@ from penstock.rpc.batches import batch_from_wire
 from penstock.rpc.errors import error_from_wire
 from penstock.rpc.streams.calls import OpenedCall
 from penstock.rpc.streams.contract import MessageStream
+from penstock.rpc.streams.parsing import parsed
 from penstock.rpc.transport import Transport
 from penstock_broker.metadata.image import LeaderAddress
 from penstock_broker.observability import EventLog
@@ -177,13 +176,7 @@ class LeaderLink:
     # ------------------------------------------------------------ what the leader says
 
     def _take(self, received: bytes) -> None:
-        try:
-            message = pb.LeaderMessage.FromString(received)
-        except DecodeError as garbage:
-            raise ClusterError(
-                f"the leader sent {len(received)} bytes that are no LeaderMessage: {garbage}",
-                ErrorCode.INVALID_REQUEST,
-            ) from garbage
+        message = parsed(pb.LeaderMessage, received, "the leader")
         for answer in message.epoch_answers:
             replica = self._replica(answer)
             if replica is not None:

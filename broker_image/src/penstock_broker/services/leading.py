@@ -13,8 +13,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
 from penstock.core.replication.contract import Event
 from penstock.core.replication.contract_leader import (
     EpochQueried,
@@ -28,6 +26,7 @@ from penstock.proto.v1 import replication_pb2 as pb
 from penstock.proto.v1.replication_pb2_grpc import ReplicationServiceServicer
 from penstock.rpc.streams.calls import ServedCall
 from penstock.rpc.streams.contract import MessageStream
+from penstock.rpc.streams.parsing import parsed
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.feeding import FollowerStream
@@ -90,7 +89,7 @@ class Leading(ReplicationServiceServicer):
             ) from None
         if first is None:
             return None
-        message = _parsed(first)
+        message = parsed(pb.FollowerMessage, first, "a follower")
         if not message.HasField("hello"):
             raise ClusterError(
                 "the first message of a Replicate stream must be a hello",
@@ -157,7 +156,7 @@ class Leading(ReplicationServiceServicer):
     def _take(self, stream: FollowerStream, received: bytes) -> None:
         if stream.closed:
             return
-        message = _parsed(received)
+        message = parsed(pb.FollowerMessage, received, "a follower")
         follower = stream.follower
         for stop in message.stops:
             self._stop(stream, ReplicaKey(TopicId(stop.topic_id), stop.partition))
@@ -209,16 +208,6 @@ class Leading(ReplicationServiceServicer):
         if replica is not None:
             replica.feeders.pop(stream.follower, None)
             stream.feed(replica, Feed(stream.follower, LeaderEpoch(0), None))
-
-
-def _parsed(received: bytes) -> pb.FollowerMessage:
-    try:
-        return pb.FollowerMessage.FromString(received)
-    except DecodeError as error:
-        raise ClusterError(
-            f"a follower sent {len(received)} bytes that are no FollowerMessage: {error}",
-            ErrorCode.INVALID_REQUEST,
-        ) from error
 
 
 def _epoch(message: pb.EpochQuery | pb.FollowStart | pb.FollowerAck) -> LeaderEpoch:

@@ -58,7 +58,7 @@ class TopicBuffer:
     def update(self, topic: TopicDescription) -> None:
         """Adopts new partitions, limits and leaders from the metadata."""
         limit_bytes = topic.configs.get("max.message.bytes")
-        with self._accumulator.lock:
+        with self._lock:
             if topic.topic_id != self.topic_id:
                 self._start_over()
             for index in range(len(self.queues), len(topic.partitions)):
@@ -126,7 +126,7 @@ class TopicBuffer:
     def add_columns(self, columns: Columns, partition: int | None) -> PendingBatch | None:
         """Queues columns as one batch; None if there is no space for it now."""
         if partition is None:
-            with self._accumulator.lock:
+            with self._lock:
                 queue = self.next_sticky()
         else:
             queue = self.queue(partition)

@@ -1,8 +1,9 @@
 """Message streams: bytes in order, in both directions, over one connection.
 
-    contract  what a stream and its server are          end    the receiving half, for any carrier
-    frames    bytes on the wire: pure                   tcp    the carrier between brokers
-                                                        calls  the carrier to older releases: gRPC
+    contract  what a stream and its server are          end      the receiving half, for any carrier
+    frames    bytes on the wire: pure                   serving  the tasks of a server
+    tcp       the carrier between brokers               calls    the carrier to older releases: gRPC
+    parsing   messages as protobuf
 
 Belongs here: connections, framing, backpressure, how a stream ends. Never here: what the messages
 mean.
