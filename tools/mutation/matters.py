@@ -176,10 +176,11 @@ _OPERATOR_ROWS: Final[dict[str, tuple[Step, ...]]] = {
         _unit("penstock_operator", "test_[co]*e.py", "test_[rs]*[ds].py", "test_plan.py"),
         _live("penstock_operator", "test_children.py", "test_operator.py", "test_lease.py"),
     ),
-    **{
-        f"{_OPERATOR}{module}.py": (_live("penstock_operator", "test_topics_operator.py"),)
-        for module in ("topics", "brokers")
-    },
+    f"{_OPERATOR}topics.py": (_live("penstock_operator", "test_topics_operator.py"),),
+    f"{_OPERATOR}brokers.py": (
+        _unit("penstock_operator", "test_groups_report.py"),
+        _live("penstock_operator", "test_topics_operator.py", "test_groups_operator.py"),
+    ),
     f"{_OPERATOR}groups/": (
         _unit("penstock_operator", "test_groups_[prs]*.py"),
         _live("penstock_operator", "test_groups_operator.py"),
