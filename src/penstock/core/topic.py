@@ -15,11 +15,13 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum, StrEnum
 from typing import Any, Final
 
-from penstock.errors import ErrorCode, MisuseError
+from penstock.errors import ClusterError, ErrorCode, MisuseError
 
 TOPIC_NAME_MAX_CHARS: Final = 249
 PARTITIONS_MAX: Final = 5_000
 """Per topic. One topic is one document, and a Kubernetes object holds at most 1 MiB."""
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transactions"})
+"""Those that there are; `is_internal` reserves names for those to come."""
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]*")
 _NAME_RULE: Final = (
     f"a topic name must have 1 to {TOPIC_NAME_MAX_CHARS} characters from a-z, A-Z, 0-9, '.', '_' "
@@ -55,6 +57,19 @@ def validate_topic_name(name: str) -> None:
 def is_internal(name: str) -> bool:
     """Names with two leading underscores belong to the cluster itself."""
     return name.startswith("__")
+
+
+def refuse_internal(topic: str, what: str) -> None:
+    """Raises ClusterError(INVALID_TOPIC_NAME) for internal topics, which only brokers use.
+
+    `what` says what cannot be done to them.
+    """
+    if is_internal(topic):
+        raise ClusterError(
+            f"topic {topic[:60]!r} is internal, like all names with two leading underscores: it "
+            f"cannot be {what}; choose another name",
+            ErrorCode.INVALID_TOPIC_NAME,
+        )
 
 
 class TimestampType(StrEnum):

@@ -4,6 +4,7 @@ Real RocksDB, real compaction; every key of the internal topic has been written 
 were removed by null values.
 """
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,8 @@ from penstock.core.transactions import contract as c
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC
 from penstock.core.transactions.contract_views import DescribeRequested
 from penstock.core.transactions.records import Participant, PartitionParticipant
-from penstock.core.types import TopicId
+from penstock.core.types import Offset, ReplicaKey, TopicId
 from penstock.errors import ErrorCode, PenstockError
-from penstock.proto.v1 import broker_pb2 as pb
-from penstock.rpc.batches import batch_from_wire
 from penstock_broker.broker import process
 
 DAY_MS = 86_400_000
@@ -85,12 +84,17 @@ async def write_history(calls: Calls, clock: AheadClock) -> None:
 
 async def records(broker: LocalBroker) -> list[tuple[bytes | None, bytes | None]]:
     """Key and value of all that is in the internal topic's log."""
+    replica = broker.process._replicas.by_key[ReplicaKey(TopicId("id-x"), 0)]
     found: list[tuple[bytes | None, bytes | None]] = []
-    offset = 0
+    offset = Offset(0)
     while True:
-        part = pb.FetchPartition(topic=TRANSACTIONS_TOPIC, partition=0, offset=offset)
-        answer = await broker.data.Fetch(pb.FetchRequest(partitions=[part]), timeout=20)
-        batches = [batch_from_wire(one) for one in answer.results[0].batches]
+        batches = await asyncio.to_thread(
+            broker.process._seams.store.read,
+            replica.slot,
+            offset,
+            2**20,
+            replica.marks.high_watermark,
+        )
         if not batches:
             return found
         for batch in batches:

@@ -16,6 +16,7 @@ from penstock.core.control import contract as cc
 from penstock.core.control.documents import CLUSTER_KEY, decode_cluster
 from penstock.core.groups.catalog import CatalogTopic
 from penstock.core.groups.config import OFFSETS_TOPIC
+from penstock.core.topic import INTERNAL_TOPICS
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC
 from penstock.core.types import (
     Acks,
@@ -386,6 +387,8 @@ class World:
 
     def _new_topic(self, name: str, topic_id: TopicId, partitions: int) -> cc.NewTopic:
         configs = {"min.insync.replicas": str(self.min_isr)}
+        if name in INTERNAL_TOPICS:
+            configs["cleanup.policy"] = "compact"
         return cc.NewTopic(
             name=name,
             topic_id=topic_id,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, Final
 
-from penstock.core.topic import CONFIG_KEYS
+from penstock.core.topic import CONFIG_KEYS, refuse_internal
 from penstock.core.types import BrokerId
 from penstock.errors import PenstockError
 from penstock.proto.v1 import admin_pb2 as pb
@@ -23,7 +23,6 @@ from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.session import ControllerSession
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
-from penstock_broker.services.locate import refuse_internal
 from penstock_broker.services.offsets import Offsets
 from penstock_broker.serving.listener import for_caller
 from penstock_broker.store.interface import LogStore

@@ -26,6 +26,7 @@ from typing import Final
 from penstock.core.batch import Batch
 from penstock.core.isolation import Isolation, visible, with_end_covered
 from penstock.core.replication.contract import Marks
+from penstock.core.topic import refuse_internal
 from penstock.core.types import Offset
 from penstock.errors import (
     ClusterError,
@@ -229,6 +230,7 @@ class Fetching:
     async def read(self, part: pb.FetchPartition, max_bytes: int, isolation: Isolation) -> Slice:
         """Reads a partition from its offset on; `max_bytes` 0: marks only."""
         try:
+            refuse_internal(part.topic, "read by clients")
             replica, marks = self._locator.led(
                 part.topic, part.topic_id, part.partition, part.leader_epoch
             )

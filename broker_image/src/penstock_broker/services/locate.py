@@ -5,7 +5,6 @@ checks and their errors are the same for all calls (guarantees: I21).
 """
 
 from penstock.core.replication.contract import Marks
-from penstock.core.topic import is_internal
 from penstock.core.types import ReplicaKey
 from penstock.errors import (
     TRAITS,
@@ -78,19 +77,6 @@ class Locator:
     def _leader(self, replica: Replica) -> CurrentLeader | None:
         state = self._view.state(replica.key)
         return None if state is None else self._view.current_leader(state)
-
-
-def refuse_internal(topic: str, what: str) -> None:
-    """Raises ClusterError(INVALID_TOPIC_NAME) for internal topics, which only brokers write.
-
-    `what` says what cannot be done to them.
-    """
-    if is_internal(topic):
-        raise ClusterError(
-            f"topic {topic[:60]!r} is internal, like all names with two leading underscores: it "
-            f"cannot be {what}; choose another name",
-            ErrorCode.INVALID_TOPIC_NAME,
-        )
 
 
 def unknown_outcome(what: str) -> ClusterError:

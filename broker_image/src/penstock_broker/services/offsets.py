@@ -18,6 +18,7 @@ from penstock.core.isolation import NONE_ABORTED, Isolation, is_hidden, named
 from penstock.core.records import decode_batch
 from penstock.core.replication.contract import Marks
 from penstock.core.replication.contract_leader import LogStartMoved
+from penstock.core.topic import refuse_internal
 from penstock.core.types import Offset
 from penstock.errors import (
     ClusterError,
@@ -72,6 +73,7 @@ class Offsets:
     async def _list(
         self, part: broker_pb2.ListOffsetsPartition, isolation: Isolation
     ) -> broker_pb2.ListOffsetsResult:
+        refuse_internal(part.topic, "read by clients")
         replica, marks = self._locator.led(
             part.topic, part.topic_id, part.partition, part.leader_epoch
         )

@@ -22,7 +22,7 @@ from penstock.core.batch import Batch
 from penstock.core.compaction.keymap import check_keys
 from penstock.core.records import check_batch
 from penstock.core.replication.contract_leader import ProduceReply, ProduceRequested
-from penstock.core.topic import TimestampType, TopicConfig
+from penstock.core.topic import TimestampType, TopicConfig, refuse_internal
 from penstock.core.transactions.config import check_transactional_id
 from penstock.core.types import Acks, LeaderEpoch, Sync
 from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
@@ -34,7 +34,7 @@ from penstock_broker.metrics import Metrics
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.limits import ByteBudget
-from penstock_broker.services.locate import Locator, refuse_internal, unknown_outcome
+from penstock_broker.services.locate import Locator, unknown_outcome
 
 _DEFAULT_TIMEOUT_MS: Final = 30_000
 _MAX_TIMEOUT_MS: Final = 600_000

@@ -4,6 +4,9 @@ Everything is checked before anything changes; each topic of a request succeeds 
 own, and `validate_only` runs the same checks and drops the outcome. After an unknown write the
 request is decided again on what the store contains, so its own effect must not look like another
 request's: a created topic is recognized by its id, the others by the earlier answer in `before`.
+
+Internal topics hold what brokers remember: nobody changes or deletes them, and they are created
+only as brokers do it. Here, because every way to change a topic ends here.
 """
 
 from collections import Counter
@@ -28,7 +31,14 @@ from penstock.core.control.election import Liveness, new_partition, settings_cha
 from penstock.core.control.placement import place
 from penstock.core.control.requests import check_cluster_id
 from penstock.core.features import FEATURE_OF_TOPIC, missing
-from penstock.core.topic import PARTITIONS_MAX, TopicConfig, validate_topic_name
+from penstock.core.topic import (
+    INTERNAL_TOPICS,
+    PARTITIONS_MAX,
+    TopicConfig,
+    is_internal,
+    refuse_internal,
+    validate_topic_name,
+)
 from penstock.core.types import BrokerId, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
@@ -57,6 +67,7 @@ def decide_delete_topics(
 
     def delete(index: int) -> TopicId:
         name, topic_id = request.topics[index]
+        refuse_internal(name, "deleted")
         found = draft.topic(name)
         if found is None:
             if name in deleted_before:
@@ -84,6 +95,7 @@ def decide_create_partitions(
 ) -> Done:
     """More partitions, with the replication factor of partition 0."""
     check_cluster_id(draft, request.cluster_id)
+    refuse_internal(request.topic, "given more partitions")
     topic = _existing_topic(draft, request.topic)
     have, wanted = len(topic.partitions), request.partitions
     if isinstance(before, Done) and have == wanted:
@@ -114,6 +126,7 @@ def decide_alter_configs(draft: Draft, request: AlterConfigs, liveness: Liveness
     before one of their brokers came or went.
     """
     check_cluster_id(draft, request.cluster_id)
+    refuse_internal(request.topic, "altered")
     topic = _existing_topic(draft, request.topic)
     both = sorted(set(request.set_configs) & set(request.unset_configs))
     if both:
@@ -182,6 +195,7 @@ def _create_topic(
             ErrorCode.TOPIC_ALREADY_EXISTS,
         )
     _check_features(draft, new.name)
+    _check_internal(draft, new)
     factor = len(new.assignment[0]) if new.assignment else _factor(draft, new)
     configs = dict(new.configs or {})
     _checked_config(draft, new.name, configs, factor)
@@ -226,6 +240,19 @@ def _check_features(draft: Draft, topic: str) -> None:
             "registered by an older release: upgrade them, or unregister those that no longer "
             "exist",
             ErrorCode.INVALID_REQUEST,
+        )
+
+
+def _check_internal(draft: Draft, new: NewTopic) -> None:
+    if not is_internal(new.name):
+        return
+    if new.name not in INTERNAL_TOPICS:
+        refuse_internal(new.name, "created by users")
+    if draft.config.topic_config(new.configs or {}).cleanup_policy.deletes:
+        raise ClusterError(
+            f"internal topic {new.name} must have cleanup.policy=compact: otherwise what brokers "
+            "remember there would be deleted; let the brokers create it, on first use",
+            ErrorCode.INVALID_CONFIG,
         )
 
 

@@ -86,8 +86,7 @@ def check_subscription(config: GroupConfig, subscription: Subscription) -> tuple
         validate_topic_name(name)
         if is_internal(name):
             raise MisuseError(
-                f"topic {name!r} is internal; groups cannot subscribe to it, but you can read it "
-                "without a group",
+                f"topic {name!r} is internal: clients cannot read it; subscribe to other topics",
                 ErrorCode.INVALID_TOPIC_NAME,
             )
     if subscription.pattern:

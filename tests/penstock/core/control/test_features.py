@@ -1,5 +1,7 @@
 """What needs newer brokers waits for all of them, and keeps older ones out from then on."""
 
+from typing import Any
+
 from support.controller_world import World
 
 from penstock.core.control import contract as c
@@ -9,6 +11,11 @@ from penstock.core.types import BrokerId
 from penstock.errors import ErrorCode
 
 TOPIC = "__transactions"
+NEW: dict[str, Any] = {
+    "partitions": 1,
+    "replication_factor": 1,
+    "configs": {"cleanup.policy": "compact"},
+}
 
 
 def test_this_release_knows_all_that_any_topic_needs() -> None:
@@ -21,15 +28,15 @@ def test_this_release_knows_all_that_any_topic_needs() -> None:
 def test_a_topic_waits_until_every_registered_broker_knows_its_feature(world: World) -> None:
     world.register(0, features=BROKER_FEATURES)
     world.register(1)
-    refused = world.create(TOPIC, partitions=1, replication_factor=1).error
+    refused = world.create(TOPIC, **NEW).error
     assert refused is not None
     assert refused.code is ErrorCode.INVALID_REQUEST
     assert "brokers [1] were registered by an older release" in refused.message
     assert world.create("users", partitions=1, replication_factor=1).error is None
     world.kill(1)
-    assert world.create(TOPIC, partitions=1, replication_factor=1).error is not None, "may return"
+    assert world.create(TOPIC, **NEW).error is not None, "may return"
     world.register(1, run=2, features=BROKER_FEATURES)
-    assert world.create(TOPIC, partitions=1, replication_factor=1).error is None
+    assert world.create(TOPIC, **NEW).error is None
 
 
 def test_a_broker_that_is_gone_for_good_need_not_be_upgraded(world: World) -> None:
@@ -37,12 +44,12 @@ def test_a_broker_that_is_gone_for_good_need_not_be_upgraded(world: World) -> No
     world.register(1)
     world.kill(1)
     world.ask(c.UnregisterBroker, broker_id=BrokerId(1))
-    assert world.create(TOPIC, partitions=1, replication_factor=1).error is None
+    assert world.create(TOPIC, **NEW).error is None
 
 
 def test_from_then_on_an_older_broker_is_refused_and_the_others_go_on(world: World) -> None:
     world.register(0, features=BROKER_FEATURES)
-    assert world.create(TOPIC, partitions=1, replication_factor=1).error is None
+    assert world.create(TOPIC, **NEW).error is None
     old = world.register(1)
     error = world.refusal(old)
     assert "does not support 'transactions'" in str(error)
