@@ -25,6 +25,8 @@ from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.peers import PeerChannels
 
 TIMEOUT_S: Final = 2.0
+PARTITIONS: Final = 5_000
+"""Of one call: two offsets of each stay below what a request may name."""
 ANSWER_BYTES: Final = 1024 * 1024
 """Of one fetch, which returns at least one batch."""
 
@@ -104,7 +106,7 @@ class PeerLeaders:
         asked: Iterable[NamedPartition],
         ask: Callable[[Any, Sequence[NamedPartition]], Awaitable[None]],
     ) -> None:
-        """One call per leader, all at the same time."""
+        """All leaders at the same time, each in as many calls as it takes."""
         by_leader: dict[BrokerId, list[NamedPartition]] = {}
         for where in asked:
             leader = self._view.leader(ReplicaKey(where.topic_id, where.partition))
@@ -115,7 +117,8 @@ class PeerLeaders:
             # If it fails, its partitions are unknown in this round.
             with suppress(grpc.aio.AioRpcError, ClusterError):
                 async with self._channels.to(leader) as channel:
-                    await ask(BrokerServiceStub(channel), parts)
+                    for first in range(0, len(parts), PARTITIONS):
+                        await ask(BrokerServiceStub(channel), parts[first : first + PARTITIONS])
 
         async with asyncio.TaskGroup() as calls:
             for leader, parts in by_leader.items():

@@ -29,8 +29,6 @@ from penstock.core.replication.contract import Marks
 from penstock.core.topic import refuse_internal
 from penstock.core.types import Offset
 from penstock.errors import (
-    ClusterError,
-    ErrorCode,
     OffsetOutOfRangeError,
     OffsetRange,
     OverloadedError,
@@ -43,14 +41,13 @@ from penstock.rpc.splice import fetch_response
 from penstock_broker.metrics import Metrics
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replica import Replica
-from penstock_broker.services.limits import ByteBudget
+from penstock_broker.services.limits import PARTITIONS_MAX, ByteBudget, check_count
 from penstock_broker.services.locate import Locator
 from penstock_broker.serving.edge import note_wait
 
 DEFAULT_PARTITION_BYTES: Final = 1024 * 1024
 DEFAULT_ANSWER_BYTES: Final = 50 * 1024 * 1024
 _MAX_WAIT_MS: Final = 60_000
-_MAX_PARTITIONS: Final = 20_000
 # One batch may exceed the limit; the message must still fit into the channel's.
 _ANSWER_BYTES_MAX: Final = min(DEFAULT_ANSWER_BYTES, MAX_MESSAGE_BYTES - 2**20)
 _HIDDEN_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -162,12 +159,7 @@ class Fetching:
 
         The caller gives them back once the answer is sent.
         """
-        if len(request.partitions) > _MAX_PARTITIONS:
-            raise ClusterError(
-                f"a fetch names {len(request.partitions)} partitions, the limit is "
-                f"{_MAX_PARTITIONS}; split it into several fetches",
-                ErrorCode.INVALID_REQUEST,
-            )
+        check_count("partitions", len(request.partitions), PARTITIONS_MAX)
         fetch = _Fetch(self, request, self._budget)
         try:
             await fetch.collect(range(len(request.partitions)))

@@ -31,12 +31,15 @@ from penstock_broker.groups.coordinator import Coordinator
 from penstock_broker.groups.coordinators import Coordinators
 from penstock_broker.groups.streams import MemberStream, StreamEndedError
 from penstock_broker.metadata.image import ClusterView
+from penstock_broker.services.limits import NAMES_MAX, PARTITIONS_MAX, check_count
 from penstock_broker.services.locate import unknown_outcome
 from penstock_broker.serving.edge import check_cluster_id
 from penstock_broker.serving.listener import host_of_peer
 
 _HELLO_TIMEOUT_S: Final = 30.0
 _LEAVE_TIMEOUT_S: Final = 30.0
+_LISTED_MAX: Final = 50_000
+"""Groups per answer, which must fit into a message even if all ids are long."""
 _ALIVE: Final = pb.JoinResponse(alive=pb.CoordinatorAlive()).SerializeToString()
 
 
@@ -144,6 +147,7 @@ class GroupService(GroupServiceServicer):
         self, request: pb.FetchOffsetsRequest, context: Any
     ) -> pb.FetchOffsetsResponse:
         """The committed offsets."""
+        check_count("partitions", len(request.partitions), PARTITIONS_MAX)
         coordinator = self._coordinators.find(request.group_id)
         answer = await coordinator.ask(lambda number: wire.fetch_from_wire(request, number))
         assert isinstance(answer, Fetched)
@@ -183,12 +187,19 @@ class GroupService(GroupServiceServicer):
                 continue
             assert isinstance(answer, Listed)
             groups += [wire.listing(group, coordinator.partition) for group in answer.groups]
+            if len(groups) > _LISTED_MAX:
+                raise _invalid(
+                    f"this broker coordinates {len(groups)} groups or more, an answer lists at "
+                    f"most {_LISTED_MAX}; list groups in some states only, or delete those that "
+                    "are not used"
+                )
         return pb.ListGroupsResponse(groups=groups, loading_partitions=loading)
 
     async def DescribeGroups(
         self, request: pb.DescribeGroupsRequest, context: Any
     ) -> pb.DescribeGroupsResponse:
         """Describes each group separately."""
+        check_count("groups", len(request.group_ids), NAMES_MAX)
         return pb.DescribeGroupsResponse(
             groups=[
                 await self._describe(group_id, include_offsets=request.include_offsets)

@@ -1,11 +1,28 @@
-"""Bounds on what is in flight (I23): a request beyond them is refused as retriable, never queued.
+"""Bounds on what is named in a request, and on what is in flight (I23).
+
+Beyond the latter, a request is refused as retriable, never queued.
 
 Only streams wait: they have a window of their own, and no answer to refuse with.
 """
 
 import asyncio
+from typing import Final
 
-from penstock.errors import OverloadedError
+from penstock.errors import ClusterError, ErrorCode, OverloadedError
+
+PARTITIONS_MAX: Final = 20_000
+"""Per request, and per Subscribe stream: as many as a cluster has by default."""
+NAMES_MAX: Final = 1_000
+"""Groups or transactional ids to describe in one request: each description can be long."""
+
+
+def check_count(what: str, seen: int, limit: int) -> None:
+    """Raises ClusterError(INVALID_REQUEST) for a request that names more than `limit`."""
+    if seen > limit:
+        raise ClusterError(
+            f"the request names {seen} {what}, the limit is {limit}; split it into several",
+            ErrorCode.INVALID_REQUEST,
+        )
 
 
 class ByteBudget:

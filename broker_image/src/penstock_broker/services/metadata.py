@@ -16,6 +16,7 @@ from penstock.proto.v1 import controller_pb2
 from penstock.rpc.errors import error_from_wire, error_to_wire
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.session import ControllerSession
+from penstock_broker.services.limits import PARTITIONS_MAX, check_count
 from penstock_broker.serving.listener import for_caller
 
 _EPOCH_MAX: Final = 2**15 - 1
@@ -23,7 +24,8 @@ _EPOCH_MAX: Final = 2**15 - 1
 
 
 def describe(view: ClusterView, request: pb.MetadataRequest) -> pb.MetadataResponse:
-    """Raises ClusterError(LEADER_NOT_AVAILABLE) before the first image."""
+    """Raises ClusterError: LEADER_NOT_AVAILABLE before the first image, or INVALID_REQUEST."""
+    check_count("topics", len(request.topics), PARTITIONS_MAX)
     if not view.complete:
         raise ClusterError(
             "this broker has no metadata yet: it is waiting for its first controller session; "

@@ -32,6 +32,7 @@ from penstock.rpc.errors import error_to_wire
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.fetching import isolation_from_wire, readable_end
+from penstock_broker.services.limits import PARTITIONS_MAX, check_count
 from penstock_broker.services.locate import Locator
 from penstock_broker.store.interface import LogStore
 
@@ -53,6 +54,7 @@ class Offsets:
         self, request: broker_pb2.ListOffsetsRequest
     ) -> broker_pb2.ListOffsetsResponse:
         """One result per partition, in the request's order."""
+        check_count("partitions", len(request.partitions), PARTITIONS_MAX)
         results = []
         isolation = isolation_from_wire(request.isolation_level)
         for part in request.partitions:

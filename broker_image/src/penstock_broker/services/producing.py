@@ -33,7 +33,7 @@ from penstock_broker.clock import Clock
 from penstock_broker.metrics import Metrics
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
-from penstock_broker.services.limits import ByteBudget
+from penstock_broker.services.limits import PARTITIONS_MAX, ByteBudget, check_count
 from penstock_broker.services.locate import Locator, unknown_outcome
 
 _DEFAULT_TIMEOUT_MS: Final = 30_000
@@ -130,6 +130,7 @@ class Producing:
 
         Raises ClusterError for an invalid request; then nothing was appended.
         """
+        check_count("partitions", len(request.partitions), PARTITIONS_MAX)
         if request.transactional_id:
             check_transactional_id(request.transactional_id)
         acks = _known(_ACKS, request.acks, "acks")

@@ -25,8 +25,8 @@ from penstock_broker.services.fetching import (
     Slice,
     isolation_from_wire,
 )
+from penstock_broker.services.limits import PARTITIONS_MAX
 
-_MAX_PARTITIONS: Final = 20_000
 _MESSAGE_BYTES: Final = 4 * 1024 * 1024
 _CREDIT_MAX: Final = 1 << 31
 
@@ -67,9 +67,9 @@ class Subscription:
             self._ready.pop(key, None)
         for part in request.subscribe:
             key = TopicPartition(part.topic, part.partition)
-            if len(self._positions) >= _MAX_PARTITIONS and key not in self._positions:
+            if len(self._positions) >= PARTITIONS_MAX and key not in self._positions:
                 raise ClusterError(
-                    f"a subscription can have at most {_MAX_PARTITIONS} partitions; open "
+                    f"a subscription can have at most {PARTITIONS_MAX} partitions; open "
                     "another one",
                     ErrorCode.INVALID_REQUEST,
                 )

@@ -29,6 +29,7 @@ from penstock.proto.v1 import transaction_pb2 as pb
 from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceServicer
 from penstock.rpc import transactions as wire
 from penstock.rpc.errors import error_to_wire
+from penstock_broker.services.limits import NAMES_MAX, check_count
 from penstock_broker.services.locate import Locator
 from penstock_broker.serving.listener import host_of_peer
 from penstock_broker.transactions.coordinator import Coordinator
@@ -231,6 +232,7 @@ class TransactionService(TransactionServiceServicer):
         self, request: pb.DescribeTransactionsRequest, context: Any
     ) -> pb.DescribeTransactionsResponse:
         """Describes each id separately."""
+        check_count("transactional ids", len(request.transactional_ids), NAMES_MAX)
         return pb.DescribeTransactionsResponse(
             transactions=[await self._describe(known) for known in request.transactional_ids]
         )

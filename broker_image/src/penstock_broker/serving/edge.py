@@ -1,6 +1,6 @@
 """The edge of a server process: what every call passes on its way in and out.
 
-    bytes ─▶ parse (garbage: INVALID_REQUEST) ─▶ cluster id ─▶ handler ─▶ answer
+    bytes ─▶ limits ─▶ parse (garbage: INVALID_REQUEST) ─▶ cluster id ─▶ handler ─▶ answer
                                                      └─ PenstockError ─▶ status + trailer
                                                      └─ anything else ─▶ INTERNAL, logged here
 
@@ -25,6 +25,7 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.rpc.errors import abort
 from penstock.rpc.streams.contract import Handle, MessageStream
 from penstock_broker.observability import EventLog
+from penstock_broker.serving.request_limits import RequestCheck
 
 _OURS: Final = "/penstock."
 _waited_s: Final[ContextVar[float]] = ContextVar("waited_s", default=0.0)
@@ -36,11 +37,10 @@ def note_wait(seconds: float) -> None:
     _waited_s.set(_waited_s.get() + seconds)
 
 
-class _Garbage:
-    """Stands for a request body that could not be parsed."""
+class _Refused:
+    """Stands for a request body that was not parsed."""
 
-    def __init__(self, size_bytes: int, error: Exception) -> None:
-        self.size_bytes = size_bytes
+    def __init__(self, error: PenstockError) -> None:
         self.error = error
 
 
@@ -77,11 +77,12 @@ class Edge(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or not method.startswith(_OURS):
             return handler
-        self._wrapped[method] = wrapped = self._wrap(handler, method.rpartition("/")[2])
+        self._wrapped[method] = wrapped = self._wrap(handler, method)
         return wrapped
 
-    def _wrap(self, handler: Any, name: str) -> Any:
-        parse = _forgiving(handler.request_deserializer)
+    def _wrap(self, handler: Any, method: str) -> Any:
+        name = method.rpartition("/")[2]
+        parse = _forgiving(handler.request_deserializer, RequestCheck(method))
         serialize = _passing_bytes(handler.response_serializer)
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(
@@ -125,12 +126,8 @@ class Edge(grpc.aio.ServerInterceptor):
         return call
 
     def _check(self, request: Any) -> None:
-        if isinstance(request, _Garbage):
-            raise ClusterError(
-                f"the request's {request.size_bytes} bytes are not a valid message of this "
-                f"method: {request.error}",
-                ErrorCode.INVALID_REQUEST,
-            )
+        if isinstance(request, _Refused):
+            raise request.error
         kind = type(request)
         if kind in self._nameless:
             return
@@ -183,12 +180,23 @@ def check_cluster_id(named: str, own: str) -> None:
         )
 
 
-def _forgiving(parse: Callable[[bytes], Message]) -> Callable[[bytes], Message | _Garbage]:
-    def parse_or_note(body: bytes) -> Message | _Garbage:
+def _forgiving(
+    parse: Callable[[bytes], Message], check: Callable[[bytes], None]
+) -> Callable[[bytes], Message | _Refused]:
+    def parse_or_note(body: bytes) -> Message | _Refused:
         try:
+            check(body)
             return parse(body)
+        except ClusterError as error:
+            return _Refused(error)
         except (DecodeError, ValueError) as error:
-            return _Garbage(len(body), error)
+            return _Refused(
+                ClusterError(
+                    f"the request's {len(body)} bytes are not a valid message of this method: "
+                    f"{error}",
+                    ErrorCode.INVALID_REQUEST,
+                )
+            )
 
     return parse_or_note
 
