@@ -22,6 +22,7 @@ from penstock_broker.broker.process import BrokerProcess
 from penstock_broker.config import BrokerConfig, parse_address, parse_settings
 from penstock_broker.datadir import DataDirectory
 from penstock_broker.observability import EventLog, configure_logging, serve_metrics
+from penstock_broker.serving import plaintext
 from penstock_broker.serving.edge import first_error
 from penstock_broker.serving.interpreter import check_interpreter
 from penstock_broker.store.options import StoreOptions
@@ -76,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for other brokers to copy from here; port 0: a free port; default: "
         "$PENSTOCK_REPLICATION_LISTEN, or over --listen, which costs more",
     )
+    plaintext.add_arguments(parser)
     add("--metrics-listen", default="", metavar="HOST:PORT", help="Prometheus endpoint")
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     add("--config", action="append", default=[], metavar="KEY=VALUE", help="settings; repeatable")
@@ -94,9 +96,13 @@ def _run(args: argparse.Namespace) -> int:
     check_interpreter()
     config = _config(args)
     configure_logging(args.log_level, process="broker", broker=int(config.broker_id))
-    _check_free(config.listen, "--listen")
-    if config.replication_listen:
-        _check_free(config.replication_listen, "--replication-listen")
+    for option, address in (
+        ("--listen", config.listen),
+        ("--replication-listen", config.replication_listen),
+        ("--health-listen", config.health_listen),
+    ):
+        if address:
+            _check_free(address, option)
     if args.rack_file:
         config = replace(config, rack=_read_rack(args.rack_file))
     directory = DataDirectory.open(config.data_dir, cluster_id=None, broker_id=config.broker_id)
@@ -132,7 +138,15 @@ def _config(args: argparse.Namespace) -> BrokerConfig:
         parse_address(args.metrics_listen, "--metrics-listen")
     if args.replication_listen:
         parse_address(args.replication_listen, "--replication-listen")
+    if args.health_listen:
+        parse_address(args.health_listen, "--health-listen")
     external_host, external_port = _external(args)
+    listeners = {
+        "--listen": args.listen,
+        "--replication-listen": args.replication_listen,
+        "--external-listen": args.external_listen,
+    }
+    plaintext.check_plaintext(listeners, insecure=args.insecure)
     return BrokerConfig(
         broker_id=BrokerId(args.broker_id),
         data_dir=args.data_dir,
@@ -146,6 +160,7 @@ def _config(args: argparse.Namespace) -> BrokerConfig:
         external_host=external_host,
         external_port=external_port,
         replication_listen=args.replication_listen,
+        health_listen=args.health_listen,
         settings=parse_settings(args.config),
     )
 

@@ -220,6 +220,7 @@ class BrokerProcess:
     async def run(self) -> None:
         """Serves until `stop_requested`; raises PenstockError if it cannot start or continue."""
         server = await self._listen()
+        await self._listen_for_probes()
         outside = await self._listen_outside()
         self._replication_port = await self._listen_for_followers()
         try:
@@ -253,6 +254,7 @@ class BrokerProcess:
             if outside is not None:
                 await outside.stop(None)
             await server.stop(None)
+            await self._health.close()
             await self._coordination.close()
             for executor in (
                 self._seams.writing,
@@ -297,6 +299,14 @@ class BrokerProcess:
             return await self._replication.listen(address) if address else 0
         except OSError as error:
             raise _unavailable(address, "--replication-listen") from error
+
+    async def _listen_for_probes(self) -> None:
+        address = self._config.health_listen
+        try:
+            if address:
+                await self._health.listen(self._seams.transport, address)
+        except RuntimeError as error:
+            raise _unavailable(address, "--health-listen") from error
 
     async def _server(self, edge: Edge) -> grpc.aio.Server:
         server = self._seams.transport.server([edge], rpcs_max=self._config.settings.rpcs_max)

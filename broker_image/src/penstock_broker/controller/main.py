@@ -25,6 +25,7 @@ from penstock_broker.controller.metrics import ControllerMetrics
 from penstock_broker.controller.process import ControllerProcess
 from penstock_broker.controller.seams import ControllerSeams
 from penstock_broker.observability import EventLog, configure_logging, serve_metrics
+from penstock_broker.serving import plaintext
 from penstock_broker.serving.edge import first_error
 from penstock_broker.serving.interpreter import check_interpreter
 
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="gRPC address; port 0: any free port, logged as `controller listening`",
     )
+    plaintext.add_arguments(parser)
     parser.add_argument("--metrics-listen", metavar="HOST:PORT", help="Prometheus address")
     parser.add_argument(
         "--cluster-id", default="", help="id of a new cluster; must match that of an existing one"
@@ -78,9 +80,11 @@ def run(args: argparse.Namespace) -> int:
         for option, address in (
             ("--listen", args.listen),
             ("--metrics-listen", args.metrics_listen),
+            ("--health-listen", args.health_listen),
         ):
-            if address is not None:
+            if address:
                 _check_address(option, address)
+        plaintext.check_plaintext({"--listen": args.listen}, insecure=args.insecure)
         store = _open_store(args)
     except PenstockError as error:
         return _refuse(error.message)
@@ -104,11 +108,14 @@ async def _serve(args: argparse.Namespace, config: ControlConfig, store: Metadat
     )
     try:
         _try_port(args.listen)
+        if args.health_listen:
+            _try_port(args.health_listen)
         process = ControllerProcess(
             config,
             seams,
             args.listen,
             cluster_id=args.cluster_id,
+            health_listen=args.health_listen,
             journaled=args.metadata == "kubernetes",
         )
     except (OSError, RuntimeError) as error:

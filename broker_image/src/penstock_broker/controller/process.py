@@ -33,14 +33,17 @@ class ControllerProcess:
         listen: str,
         *,
         cluster_id: str = "",
+        health_listen: str = "",
         journaled: bool = False,
         runtime: type[ControllerRuntime] = ControllerRuntime,
     ) -> None:
         """`journaled`: brokers keep changes while the store is away. `cluster_id`: see the runtime.
-        `runtime`: of a kind that the simulator can watch.
+        `runtime`: of a kind that the simulator can watch. `health_listen`: where probes ask too,
+        empty: nowhere else.
 
         Raises RuntimeError when `listen` cannot be had.
         """
+        self._transport, self._health_listen = seams.transport, health_listen
         self._asking = asyncio.TaskGroup()
         self._holders = GrpcJournalHolders(seams.transport, self._asking)
         if journaled:
@@ -63,7 +66,7 @@ class ControllerProcess:
                 await self._holders.close()
 
     async def _serve(self) -> None:
-        await self.server.server.start()
+        await self.server.start(self._transport, self._health_listen)
         self.listening.set()
         _events.info("controller listening", address=self.server.address)
         try:
@@ -78,4 +81,4 @@ class ControllerProcess:
         finally:
             # Brokers keep their roles; they find the next controller by themselves.
             await self.runtime.release()
-            await self.server.server.stop(_GRACE_S)
+            await self.server.stop(_GRACE_S)

@@ -21,14 +21,17 @@ from grpc_reflection.v1alpha import (
     reflection,
 )
 
+from penstock.errors import ErrorCode, MisuseError
 from penstock.proto.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from penstock.proto.v1.controller_pb2_grpc import add_ControllerServiceServicer_to_server
+from penstock.rpc.transport import Transport
 from penstock_broker.controller.admin import ControllerAdminService
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.seams import ControllerSeams
 from penstock_broker.controller.sessions import ControllerService
 from penstock_broker.observability import bound_address
 from penstock_broker.serving.edge import Edge
+from penstock_broker.serving.probes import Probes
 from penstock_broker.serving.standard import LIVENESS
 
 CONTROLLER_SERVICE: Final = "penstock.proto.v1.ControllerService"
@@ -46,7 +49,30 @@ class ControllerServer:
     """The address it listens on, with the actual port if port 0 was requested."""
     port: int
     health: Any
+    probes: Probes
     runtime: ControllerRuntime
+
+    async def start(self, transport: Transport, health_listen: str) -> None:
+        """Serves, and answers probes on `health_listen` as well, unless it is empty.
+
+        Raises MisuseError if that address is not available.
+        """
+        await self.health.set("", _STATUS.NOT_SERVING)
+        await self.health.set(LIVENESS, _STATUS.SERVING)
+        await self.server.start()
+        try:
+            if health_listen:
+                await self.probes.listen(transport, health_listen)
+        except RuntimeError as error:
+            raise MisuseError(
+                f"--health-listen {health_listen} cannot be used; give another address",
+                ErrorCode.INVALID_CONFIG,
+            ) from error
+
+    async def stop(self, grace_s: float) -> None:
+        """Ends calls under way after `grace_s`."""
+        await self.server.stop(grace_s)
+        await self.probes.close()
 
     async def watch_health(self) -> None:
         """Keeps health up to date, until cancelled."""
@@ -79,4 +105,5 @@ def bind(runtime: ControllerRuntime, listen: str, seams: ControllerSeams) -> Con
     reflection.enable_server_reflection(names, server)
     port = server.add_insecure_port(listen)
     address = bound_address(listen, port)
-    return ControllerServer(server, address, port, health_servicer, runtime)
+    probes = Probes(health_servicer)
+    return ControllerServer(server, address, port, health_servicer, probes, runtime)

@@ -15,6 +15,9 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from penstock.rpc.transport import Transport
+from penstock_broker.serving.probes import Probes
+
 LIVENESS: Final = "penstock.liveness"
 """The health service name for liveness probes: it only says that the process answers."""
 _STATUS: Final = health_pb2.HealthCheckResponse
@@ -26,12 +29,21 @@ class Health:
     def __init__(self, services: Sequence[str]) -> None:
         self._names = ("", *services)
         self._servicer: Any = health.aio.HealthServicer()
+        self._probes = Probes(self._servicer)
 
     async def add_to(self, server: grpc.aio.Server) -> None:
         """Adds the service; it says NOT_SERVING, except for liveness."""
         await self._say(_STATUS.NOT_SERVING)
         await self._servicer.set(LIVENESS, _STATUS.SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+
+    async def listen(self, transport: Transport, address: str) -> None:
+        """Answers on an address of its own as well. Raises RuntimeError if it is not available."""
+        await self._probes.listen(transport, address)
+
+    async def close(self) -> None:
+        """Answers no longer on the address of its own."""
+        await self._probes.close()
 
     async def serving(self) -> None:
         """From now on, answers SERVING."""

@@ -1,0 +1,77 @@
+"""Health on an address of its own, for whoever restarts the process if there is no answer.
+
+The clients' server refuses calls when it has too many, and a refused probe is a failed one: with
+enough idle streams, anyone could have the process restarted. Here nothing but health is served, and
+there is nothing to hold on to: a check is answered at once, `Watch` does not exist, a caller that
+does not send its request within `REQUEST_S` is dropped, and of more than `CALLS_MAX` such callers
+the one that has waited longest makes room. Plaintext: an answer says no more than that the process
+lives.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import grpc
+
+# This package comes without type information.
+from grpc_health.v1 import health, health_pb2
+
+from penstock.rpc.transport import Transport
+from penstock_broker.observability import EventLog, bound_address
+
+CALLS_MAX: Final = 32
+REQUEST_S: Final = 2.0
+_events = EventLog("probes")
+
+
+class Probes:
+    """Answers for a standard health servicer. `listen`, and `close` at the end."""
+
+    def __init__(self, servicer: Any) -> None:
+        self._servicer = servicer
+        self._server: grpc.aio.Server | None = None
+        self._waiting: deque[asyncio.Timeout] = deque()
+        """Calls whose request has not come yet, the oldest first."""
+
+    async def listen(self, transport: Transport, address: str) -> None:
+        """Serves on `host:port`. Raises RuntimeError if the address is not available."""
+        server = transport.server([])
+        check = grpc.stream_unary_rpc_method_handler(
+            self._check,
+            health_pb2.HealthCheckRequest.FromString,
+            health_pb2.HealthCheckResponse.SerializeToString,
+        )
+        handler = grpc.method_handlers_generic_handler(health.SERVICE_NAME, {"Check": check})
+        server.add_generic_rpc_handlers((handler,))
+        port = server.add_insecure_port(address)
+        await server.start()
+        self._server = server
+        _events.info("answering probes", address=bound_address(address, port))
+
+    async def close(self) -> None:
+        """Idempotent."""
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    async def _check(self, requests: AsyncIterator[Any], context: Any) -> Any:
+        """A stream on this side only, so that the wait for the request can be bounded."""
+        if len(self._waiting) >= CALLS_MAX:
+            oldest = self._waiting.popleft()
+            if not oldest.expired():
+                oldest.reschedule(0.0)
+        limit = asyncio.timeout(REQUEST_S)
+        try:
+            async with limit:
+                self._waiting.append(limit)
+                request = await anext(requests, None)
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no request came in time")
+        finally:
+            if limit in self._waiting:
+                self._waiting.remove(limit)
+        if request is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
+        return await self._servicer.Check(request, context)

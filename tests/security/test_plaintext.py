@@ -1,0 +1,114 @@
+"""Servers without TLS and authentication must not be open to a network that nobody meant.
+
+Position: anyone on the network of a machine. Attempt: call a broker or controller that was started
+on all addresses. Outcome: it does not start, unless whoever started it has said that they know.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.processes import HOST
+
+from penstock.errors import MisuseError
+from penstock_broker.serving.plaintext import check_plaintext
+
+ELSEWHERE = "192.0.2.1:0"
+"""An address of documentation: no machine has it, so nothing listens whatever the process does."""
+
+
+def start(*words: str, **environment: str) -> tuple[int, str]:
+    """A process that must refuse to start: its exit code and what it says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock_broker", *words],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stderr.strip().splitlines()[-1]
+
+
+def broker(path: Path, **listeners: str) -> list[str]:
+    options = {
+        "broker-id": "0",
+        "data-dir": str(path / "data"),
+        "controllers": f"{HOST}:1",
+        "listen": f"{HOST}:0",
+        **listeners,
+    }
+    return ["broker", *(word for key, value in options.items() for word in (f"--{key}", value))]
+
+
+def controller(path: Path, listen: str) -> list[str]:
+    return ["controller", "--metadata-dir", str(path / "metadata"), "--listen", listen]
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", ELSEWHERE, "example.com:9092"])
+def test_a_broker_refuses_to_serve_strangers(tmp_path: Path, listen: str) -> None:
+    code, told = start(*broker(tmp_path, listen=listen))
+    assert code == 2
+    assert f"--listen {listen} is not a loopback address" in told
+    assert "--insecure" in told
+    assert "127.0.0.1" in told
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"replication-listen": ELSEWHERE},
+        {"external-listen": ELSEWHERE, "external-advertise": "example.com:1"},
+    ],
+    ids=["replication", "external"],
+)
+def test_each_of_its_ports_counts(tmp_path: Path, more: dict[str, str]) -> None:
+    code, told = start(*broker(tmp_path, **more))
+    assert code == 2
+    assert f"--{next(iter(more))} {ELSEWHERE} is not a loopback address" in told
+
+
+def test_a_controller_refuses_to_serve_strangers(tmp_path: Path) -> None:
+    code, told = start(*controller(tmp_path, ELSEWHERE))
+    assert code == 2
+    assert f"--listen {ELSEWHERE} is not a loopback address" in told
+
+
+@pytest.mark.parametrize("way", ["option", "variable"])
+@pytest.mark.parametrize("who", [broker, controller])
+def test_whoever_says_so_is_obeyed(tmp_path: Path, way: str, who: object) -> None:
+    """It goes on to bind the address, which nobody has."""
+    words = broker(tmp_path, listen=ELSEWHERE) if who is broker else controller(tmp_path, ELSEWHERE)
+    if way == "option":
+        code, told = start(*words, "--insecure")
+    else:
+        code, told = start(*words, PENSTOCK_INSECURE="true")
+    assert code == 2
+    assert "loopback" not in told
+    assert f"--listen {ELSEWHERE}" in told
+
+
+@pytest.mark.parametrize(
+    ("address", "allowed"),
+    [
+        ("127.0.0.1:9092", True),
+        ("127.8.0.1:0", True),
+        ("[::1]:9092", True),
+        ("localhost:9092", True),
+        ("", True),
+        ("0.0.0.0:9092", False),
+        ("[::]:9092", False),
+        ("10.0.0.7:9092", False),
+        ("localhost.example.com:9092", False),
+        ("127.0.0.1.example.com:9092", False),
+    ],
+)
+def test_what_counts_as_loopback(address: str, allowed: bool) -> None:
+    if allowed:
+        check_plaintext({"--listen": address}, insecure=False)
+    else:
+        with pytest.raises(MisuseError, match=r"--listen .* is not a loopback address"):
+            check_plaintext({"--listen": address}, insecure=False)
