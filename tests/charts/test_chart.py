@@ -24,7 +24,7 @@ from support.waiting import wait_until
 
 import penstock
 from penstock.kubernetes.resources import RESOURCES, path_of
-from penstock_operator.objects import broker_objects, controller_objects, read_cluster
+from penstock_operator.objects import Installation, broker_objects, controller_objects, read_cluster
 
 CHART = ROOT / "charts" / "penstock"
 GOLDEN = Path(__file__).parent / "golden"
@@ -151,28 +151,38 @@ class TestWithHelm:
         assert done.returncode != 0
         assert words in done.stderr
 
-    def test_the_operator_holds_what_it_grants_the_controllers(self, helm: str) -> None:
-        """The API server lets nobody grant more than they have."""
-        granted = [
-            rule
-            for each in controller_objects(read_cluster({"metadata": SOME, "spec": {}}, "image"))
-            if each["kind"] == "Role"
-            for rule in each["rules"]
-        ]
-        assert granted
-        held = [
-            rule
-            for each in objects(template(helm))
-            if each["kind"] == "ClusterRole"
-            for rule in each["rules"]
-        ]
-        for wanted in granted:
-            assert any(
-                set(wanted["apiGroups"]) <= set(rule["apiGroups"])
-                and set(wanted["resources"]) <= set(rule["resources"])
-                and set(wanted["verbs"]) <= set(rule["verbs"])
-                for rule in held
-            ), wanted
+    def test_the_operator_binds_controllers_to_one_role_and_writes_none(self, helm: str) -> None:
+        made = objects(template(helm))
+        (pod,) = [each for each in made if each["kind"] == "Deployment"]
+        env = {
+            each["name"]: each.get("value")
+            for each in pod["spec"]["template"]["spec"]["containers"][0]["env"]
+        }
+        roles = {each["metadata"]["name"]: each for each in made if each["kind"] == "ClusterRole"}
+        own = roles.pop(f"penstock-operator-{NAMESPACE}")
+        (named,) = roles
+        assert named == env["PENSTOCK_CONTROLLER_ROLE"]
+        rules = [rule for rule in own["rules"] if "rbac" in rule["apiGroups"][0]]
+        verbs = {rule["resources"][0]: set(rule["verbs"]) for rule in rules}
+        assert verbs.pop("clusterroles") == {"bind"}
+        assert verbs.pop("roles") == {"delete", "list"}
+        assert set(verbs) == {"rolebindings"}
+        (bind,) = [rule for rule in rules if rule["resources"] == ["clusterroles"]]
+        assert bind["resourceNames"] == [named]
+
+    def test_named_namespaces_get_roles_and_all_others_nothing(self, helm: str) -> None:
+        made = objects(template(helm, "--set", "watchNamespaces={streams,tests}"))
+        places = [each["metadata"]["namespace"] for each in made if each["kind"] == "Role"]
+        assert sorted(places) == sorted([NAMESPACE, "streams", "tests"])
+        (wide,) = [each for each in made if each["kind"] == "ClusterRoleBinding"]
+        roles = {each["metadata"]["name"]: each for each in made if each["kind"] == "ClusterRole"}
+        held = {
+            (resource, verb)
+            for rule in roles[wide["roleRef"]["name"]]["rules"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+        assert held == {("nodes", "get"), ("storageclasses", "get")}
 
     @pytest.mark.parametrize("name", SCENARIOS)
     def test_an_api_server_takes_it_all(self, name: str, helm: str, api_server: ApiServer) -> None:
@@ -188,6 +198,8 @@ GROUPS = {
     "ClusterRole": "clusterroles",
     "ClusterRoleBinding": "clusterrolebindings",
     "CustomResourceDefinition": "customresourcedefinitions",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
 }
 
 
@@ -300,14 +312,15 @@ class TestOnAnApiServer:
             path = place(made, streams) + "?fieldManager=tests&force=true"
             call("PATCH", path, made, Content_Type="application/apply-patch+yaml")
 
-        desired = read_cluster({"metadata": {**SOME, "namespace": streams}, "spec": {}}, "image")
+        role_name = f"penstock-operator-{namespace}-controllers"
+        installed = Installation("image", controller_role=role_name)
+        desired = read_cluster({"metadata": {**SOME, "namespace": streams}, "spec": {}}, installed)
         for made in [*broker_objects(desired), *controller_objects(desired)]:
             made["metadata"].pop("ownerReferences", None)  # there is no such Cluster
             apply(made)
         for kind, (_, plural) in sorted(RESOURCES.items()):
-            namespaced = plural not in {"nodes", "storageclasses"}
-            if plural not in {"events", "storageclasses"}:
-                call("GET", path_of(kind, streams if namespaced else None))
+            if plural not in {"events", "leases", "nodes", "storageclasses"}:
+                call("GET", path_of(kind, streams))
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         call("POST", leases, {**lease, "metadata": {"name": "penstock-operator"}})
@@ -315,9 +328,18 @@ class TestOnAnApiServer:
 
         role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role"}
         secrets = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]
+        maps = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}]
+        (bound,) = [one for one in controller_objects(desired) if one["kind"] == "RoleBinding"]
+        everything = {**bound, "metadata": {"name": "all"}}
+        everything["roleRef"] = {**bound["roleRef"], "name": "cluster-admin"}
+        wide = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{role_name}"
         for refused in (
             lambda: call("GET", f"/api/v1/namespaces/{streams}/secrets"),
             lambda: apply({**role, "metadata": {"name": "more"}, "rules": secrets}),
+            lambda: apply({**role, "metadata": {"name": "held"}, "rules": maps}),
+            lambda: apply(everything),
+            lambda: call("PUT", wide, {"metadata": {"name": role_name}, "rules": secrets}),
+            lambda: call("GET", f"/apis/coordination.k8s.io/v1/namespaces/{streams}/leases"),
             lambda: call("DELETE", f"/api/v1/namespaces/{streams}/persistentvolumeclaims/x"),
             lambda: call("GET", f"/apis/apps/v1/namespaces/{streams}/deployments/x/scale"),
         ):

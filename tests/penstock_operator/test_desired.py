@@ -7,7 +7,7 @@ import pytest
 from penstock.kubernetes.names import PAUSED
 from penstock_operator.groups.model import GroupPlan, GroupResource
 from penstock_operator.names import FORCE_ROLL
-from penstock_operator.objects import DesiredCluster, DesiredProblem, read_cluster
+from penstock_operator.objects import DesiredCluster, DesiredProblem, Installation, read_cluster
 from penstock_operator.objects.desired import (
     DEFAULT_CONTROLLER_RESOURCES,
     DEFAULT_RESOURCES,
@@ -19,7 +19,7 @@ def read(annotations: dict[str, str] | None = None, **spec: Any) -> DesiredClust
     metadata: dict[str, Any] = {"name": "flights", "namespace": "air", "uid": "u", "generation": 7}
     if annotations is not None:
         metadata["annotations"] = annotations
-    return read_cluster({"metadata": metadata, "spec": spec}, "penstock-broker:1")
+    return read_cluster({"metadata": metadata, "spec": spec}, Installation("penstock-broker:1"))
 
 
 def test_an_empty_spec_has_every_default() -> None:

@@ -64,7 +64,7 @@ def test_a_cluster_gets_all_its_objects_and_a_status_that_tells(
         f"/api/v1/namespaces/{namespace}/services/flights-controllers",
         f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/flights-broker",
         f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies/flights-broker",
-        f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings/flights-controller",
+        f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings/flights-controller-288352d7",
     ):
         assert get(server, path), path
     args = get(server, sts)["spec"]["template"]["spec"]["containers"][0]["args"]

@@ -61,7 +61,6 @@ def test_a_new_cluster_is_made_whole_and_then_left_alone() -> None:
     assert run(world, WISH).is_idle
     assert {key[0] for key in world.objects} == {
         "ServiceAccount",
-        "Role",
         "RoleBinding",
         "Service",
         "NetworkPolicy",

@@ -17,6 +17,7 @@ from penstock.kubernetes.names import PAUSED
 from penstock_operator.names import FORCE_ROLL
 from penstock_operator.objects import (
     DesiredCluster,
+    Installation,
     broker_objects,
     broker_set,
     controller_objects,
@@ -43,6 +44,10 @@ BODIES: dict[str, dict[str, Any]] = {
             "controllers": {"replicas": 1, "resources": {"requests": {"cpu": "1m"}}},
             "config": {"min.insync.replicas": 2, "cache.bytes": 1_000_000},
             "external": {"type": "NodePort", "host": "flights.example.com", "nodePort": 30_000},
+            "allowFrom": {
+                "clients": [{"namespaceSelector": {"matchLabels": {"team": "air"}}}],
+                "metrics": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}],
+            },
             "rack": {"topologyKey": "topology.kubernetes.io/zone"},
             "deletionPolicy": "Retain",
             "pod": {
@@ -73,7 +78,7 @@ class _Plain(yaml.SafeDumper):
 @pytest.mark.parametrize("name", BODIES)
 def test_objects_are_those_that_were_reviewed(name: str) -> None:
     file = FOLDER / f"{name}.yaml"
-    now = rendered(read_cluster(BODIES[name], "penstock-broker:1"))
+    now = rendered(read_cluster(BODIES[name], Installation("penstock-broker:1")))
     if os.environ.get("PENSTOCK_RENDER"):
         file.write_text(now)
     assert now.splitlines() == file.read_text().splitlines(), "see the top of this file"

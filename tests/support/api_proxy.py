@@ -2,7 +2,8 @@
 
     client ──http──▶ ApiProxy ──https──▶ API server
                        │  faults, in the order they were planted; the first that fits is taken
-                       └─ calls: Counter of "VERB resource", as in "PUT configmaps"
+                       ├─ calls: Counter of "VERB resource", as in "PUT configmaps"
+                       └─ used: the permissions that these calls need
 
 Requests pass with all headers, so the client's token decides what it may do. Watches are passed
 on as they come. Everything runs in threads of this process.
@@ -29,6 +30,10 @@ from support.processes import HOST
 
 _UPSTREAM_S: Final = 30.0
 _HOP_BY_HOP: Final = frozenset({"connection", "transfer-encoding", "content-length", "host"})
+
+
+Permission = tuple[str, str, str]
+"""Verb, API group, resource with its subresource: ("patch", "penstock.dev", "clusters/status")."""
 
 
 class Kind(Enum):
@@ -79,6 +84,7 @@ class ApiProxy:
 
     def __init__(self, server: ApiServer) -> None:
         self.calls: Counter[str] = Counter()
+        self.used: set[Permission] = set()
         self._server = server
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
@@ -99,8 +105,10 @@ class ApiProxy:
         self._thread = threading.Thread(target=self._listener.serve_forever, args=(0.05,))
         self._thread.start()
 
-    def kubeconfig(self, path: Path) -> Path:
-        """The administrator's, through this proxy."""
+    def kubeconfig(self, path: Path, token: str = "") -> Path:
+        """The administrator's, or that of a token, through this proxy."""
+        if token:
+            return self._server.write_kubeconfig(path, token, self.url)
         return self._server.admin_kubeconfig(path, self.url)
 
     def plant(self, kind: Kind, **options: Any) -> Fault:
@@ -136,6 +144,7 @@ class ApiProxy:
         """Counts the call; the fault it meets."""
         with self._lock:
             self.calls[f"{method} {_resource(path)}"] += 1
+            self.used.add(permission(method, path))
             if self._away:
                 return Fault(Kind.RESET)
             for fault in self._faults:
@@ -282,6 +291,20 @@ class _Handler(BaseHTTPRequestHandler):
 def _hang_up(upstream: Any) -> None:
     with contextlib.suppress(OSError):
         upstream.shutdown(socket.SHUT_RDWR)
+
+
+def permission(method: str, path: str) -> Permission:
+    """What RBAC asks for to carry out a request; no resource for discovery."""
+    parts = urlsplit(path).path.strip("/").split("/")
+    grouped = parts[0] == "apis"
+    group = "".join(parts[1:2]) if grouped else ""
+    rest = parts[3:] if grouped else parts[2:]
+    if rest[:1] == ["namespaces"] and len(rest) > 2:
+        rest = rest[2:]
+    resource = "/".join([*rest[:1], *rest[2:]])
+    read = "watch" if _is_watch(path) else "get" if len(rest) > 1 else "list"
+    verbs = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "GET": read}
+    return verbs[method], group, resource
 
 
 def _is_watch(path: str) -> bool:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -61,9 +61,18 @@ def condition(body: dict[str, Any] | None, kind: str) -> dict[str, Any]:
 
 
 class Operator:
-    """One process. `namespaces`: what it watches, empty for all."""
+    """One process. `watch`: the namespace that it watches, empty for all."""
 
-    def __init__(self, server: ApiServer, directory: Path, *, namespace: str, watch: str) -> None:
+    def __init__(
+        self,
+        server: ApiServer,
+        directory: Path,
+        *,
+        namespace: str,
+        watch: str,
+        options: Sequence[str] = (),
+        kubeconfig: Path | None = None,
+    ) -> None:
         self._reserved = ReservedPort()
         name = f"op-{self._reserved.port}"
         self.log = directory / f"{name}.log"
@@ -77,8 +86,13 @@ class Operator:
                 f"--namespaces={watch}",
                 f"--namespace={namespace}",
                 f"--health-listen={self._reserved.address}",
+                *options,
             ],
-            env={**os.environ, "KUBECONFIG": str(server.kubeconfig), "POD_NAME": name},
+            env={
+                **os.environ,
+                "KUBECONFIG": str(kubeconfig or server.kubeconfig),
+                "POD_NAME": name,
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._stderr,
@@ -136,9 +150,27 @@ class Operator:
 
 
 @contextmanager
-def running(server: ApiServer, directory: Path, namespace: str) -> Iterator[Operator]:
-    """An operator that watches one namespace, until the block ends; its log with a failure."""
-    operator = Operator(server, directory, namespace=namespace, watch=namespace)
+def running(
+    server: ApiServer,
+    directory: Path,
+    namespace: str,
+    *,
+    watch: str | None = None,
+    options: Sequence[str] = (),
+    kubeconfig: Path | None = None,
+) -> Iterator[Operator]:
+    """An operator that watches one namespace, until the block ends; its log with a failure.
+
+    `watch` "": all namespaces. `kubeconfig`: another than the administrator's.
+    """
+    operator = Operator(
+        server,
+        directory,
+        namespace=namespace,
+        watch=namespace if watch is None else watch,
+        options=options,
+        kubeconfig=kubeconfig,
+    )
     try:
         yield operator
     except BaseException:

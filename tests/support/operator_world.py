@@ -31,7 +31,7 @@ from penstock_operator.model import (
     TopicState,
 )
 from penstock_operator.names import TEMPLATE_HASH, Names
-from penstock_operator.objects import DesiredCluster
+from penstock_operator.objects import DesiredCluster, Installation
 from penstock_operator.objects.broker import template_hash
 
 NAMES = Names("flights", "default")
@@ -45,6 +45,7 @@ def desired(brokers: int = 3, **changes: Any) -> DesiredCluster:
         uid="cluster-uid",
         generation=1,
         spec=ClusterSpec(brokers=brokers, **spec),
+        installation=Installation("penstock-broker:1"),
         image="penstock-broker:1",
     )
     return replace(base, **changes)

@@ -25,67 +25,89 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- end }}
 
-{{/* What the operator does in every namespace it watches.
-     The API server lets nobody grant what they do not hold: configmaps and leases are also what the
-     Role of each Cluster's controllers says (create … watch), word by word. */}}
+{{/* The ClusterRole of all controllers; one per installation, as two may share a Kubernetes. */}}
+{{- define "penstock.controllerRole" -}}
+{{ include "penstock.name" . }}-{{ .Release.Namespace }}-controllers
+{{- end }}
+
+{{/* What the controllers of a Cluster do, in its namespace. */}}
+{{- define "penstock.controllerRules" -}}
+- apiGroups: [""]
+  resources: [configmaps]      # the cluster's metadata
+  verbs: [list, create, update, delete]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]          # which of them is active
+  verbs: [get, create, update]
+{{- end }}
+
+{{/* What the operator does in every namespace it watches. It writes no roles: it binds controllers to
+     the role above, and holds `bind` for nothing else. tests/penstock_operator/test_permissions.py
+     compares these rules with the requests of the operator. */}}
 {{- define "penstock.rules" -}}
 - apiGroups: [penstock.dev]
   resources: [clusters, topics, consumergroups]
-  verbs: [get, list, watch, patch, update]
+  verbs: [get, list, watch, patch]
 - apiGroups: [penstock.dev]
   resources: [clusters/status, topics/status, consumergroups/status]
-  verbs: [get, patch, update]
-- apiGroups: [penstock.dev]
-  resources: [clusters/finalizers, topics/finalizers, consumergroups/finalizers]
-  verbs: [update]
+  verbs: [patch]
 - apiGroups: [apps]
-  resources: [statefulsets, deployments]
-  verbs: [create, delete, get, list, patch, update, watch]
+  resources: [statefulsets]
+  verbs: [create, delete, get, list, patch, watch]
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [create, get, list, patch, watch]
 {{- if .Values.consumerScaling.enabled }}
 - apiGroups: [apps]
   resources: [deployments/scale]   # the targets of ConsumerGroups (spec.scaleTarget)
   verbs: [get, patch]
 {{- end }}
 - apiGroups: [""]
-  resources: [services, serviceaccounts, configmaps]
-  verbs: [create, delete, get, list, patch, update, watch]
-- apiGroups: [coordination.k8s.io]
-  resources: [leases]
-  verbs: [create, delete, get, list, patch, update, watch]
+  resources: [services]
+  verbs: [create, delete, get, list, patch, watch]
+- apiGroups: [""]
+  resources: [serviceaccounts]
+  verbs: [create, get, list, patch]
+- apiGroups: [""]
+  resources: [configmaps]          # topics that were changed through the brokers
+  verbs: [list, watch]
 - apiGroups: [rbac.authorization.k8s.io]
-  resources: [roles, rolebindings]
-  verbs: [create, delete, get, list, patch, update, watch]
+  resources: [rolebindings]
+  verbs: [create, delete, get, list, patch]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [clusterroles]
+  resourceNames: [{{ include "penstock.controllerRole" . }}]
+  verbs: [bind]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles]               # each Cluster had one of its own before there was that role
+  verbs: [delete, list]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [create, delete, get, list, patch, update, watch]
+  verbs: [create, get, list, patch, watch]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [create, delete, get, list, patch, update, watch]
+  verbs: [create, get, list, patch]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, patch, delete]
+  verbs: [delete, list, patch, watch]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
-  verbs: [get, list, watch, patch]
-- apiGroups: ["", events.k8s.io]
+  verbs: [list, patch, watch]
+- apiGroups: [events.k8s.io]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- end }}
 
 {{/* What does not live in a namespace. */}}
 {{- define "penstock.clusterRules" -}}
 - apiGroups: [""]
   resources: [nodes]            # a label of its node is the rack of a broker
-  verbs: [get, list, watch]
+  verbs: [get]
 - apiGroups: [storage.k8s.io]
   resources: [storageclasses]   # whether volumes can grow
   verbs: [get]
 {{- if not .Values.watchNamespaces }}
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
-  verbs: [get, list, watch]
-- apiGroups: [""]
-  resources: [namespaces]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 {{- end }}
 {{- end }}

@@ -31,6 +31,8 @@ from penstock_operator.kube import TIMEOUTS, Kube
 from penstock_operator.lease import Leadership, LeaseLostError
 from penstock_operator.metrics import Metrics
 from penstock_operator.names import FIELD_MANAGER
+from penstock_operator.objects import Installation
+from penstock_operator.objects.images import repository
 from penstock_operator.worker import Deps
 from penstock_operator.workers import Workers
 
@@ -46,7 +48,7 @@ class _Stop(Exception):  # noqa: N818 - not an error: the way out of the task gr
 class Settings:
     """`namespaces` empty: all. `namespace`: of the Lease; empty: the pod's or the kubeconfig's."""
 
-    image: str
+    installation: Installation
     namespaces: tuple[str, ...]
     namespace: str
     identity: str
@@ -72,6 +74,22 @@ def read_settings(argv: Sequence[str] | None = None) -> Settings:
         default=env.get("PENSTOCK_WATCH_NAMESPACES", ""),
         help="watch only these, separated by commas; empty: all",
     )
+    add(
+        "--allowed-images",
+        default=env.get("PENSTOCK_ALLOWED_IMAGES", ""),
+        help="repositories that spec.image of a Cluster may name, separated by commas; `x/*`: all "
+        "below x, `*`: any; empty: only that of --broker-image",
+    )
+    add(
+        "--controller-role",
+        default=env.get("PENSTOCK_CONTROLLER_ROLE", "penstock-controller"),
+        help="the ClusterRole to bind controllers to, each in its namespace",
+    )
+    add(
+        "--api-server-ports",
+        default=env.get("PENSTOCK_API_SERVER_PORTS", "443,6443"),
+        help="what network policies let controllers reach outside their cluster; empty: anything",
+    )
     add("--namespace", default=env.get("POD_NAMESPACE", ""), help="namespace of the Lease")
     add(
         "--health-listen",
@@ -85,15 +103,35 @@ def read_settings(argv: Sequence[str] | None = None) -> Settings:
         parser.error(
             "--broker-image (PENSTOCK_BROKER_IMAGE) is missing; set it to the broker image"
         )
-    namespaces = tuple(each.strip() for each in args.namespaces.split(",") if each.strip())
     return Settings(
-        image=args.broker_image,
-        namespaces=namespaces,
+        installation=Installation(
+            image=args.broker_image,
+            allowed_images=(repository(args.broker_image), *_words(args.allowed_images)),
+            controller_role=args.controller_role,
+            api_server_ports=_ports(parser, args.api_server_ports),
+            namespace=args.namespace,
+        ),
+        namespaces=_words(args.namespaces),
         namespace=args.namespace,
         identity=env.get("POD_NAME", socket.gethostname()),
         health_listen=_address(parser, args.health_listen),
         log_level=args.log_level,
     )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(each.strip() for each in text.split(",") if each.strip())
+
+
+def _ports(parser: argparse.ArgumentParser, text: str) -> tuple[int, ...]:
+    found = _words(text)
+    for each in found:
+        if not each.isdecimal() or not 0 < int(each) <= 65_535:
+            parser.error(
+                f"--api-server-ports is {text!r}; it must be ports from 1 to 65535, separated by "
+                "commas, such as 443,6443"
+            )
+    return tuple(int(each) for each in found)
 
 
 def _address(parser: argparse.ArgumentParser, text: str) -> tuple[str, int]:
@@ -132,7 +170,8 @@ async def serve(settings: Settings) -> int:
             await lease.acquire()
             metrics.leader.set(1)
             group.create_task(lease.hold(), name="lease")
-            deps = Deps(kube, Events(kube, settings.identity), metrics, settings.image)
+            events = Events(kube, settings.identity)
+            deps = Deps(kube, events, metrics, settings.installation)
             workers = Workers(deps, group)
             running.append(workers)
             await _watch(settings, workers, stop)

@@ -4,6 +4,7 @@ Pure. Names follow the Cluster's (`flights` → `flights-broker-0`); labels sele
 Cluster; annotations are requests that a person can make besides the spec.
 """
 
+import hashlib
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +26,7 @@ CONTROLLER_PORT: Final = 9093
 EXTERNAL_PORT: Final = 9094
 REPLICATION_PORT: Final = 9096
 METRICS_PORT: Final = 9404
+HEALTH_PORT: Final = 9405
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,12 @@ class Names:
 
     @property
     def controller(self) -> str:
-        """Deployment, ServiceAccount, Role, Lease and NetworkPolicy of the controllers."""
+        """Deployment, ServiceAccount, Lease and NetworkPolicy of the controllers."""
         return f"{self.cluster}-controller"
+
+    def controller_binding(self, role: str) -> str:
+        """RoleBinding of the controllers; which role it names cannot be changed afterwards."""
+        return f"{self.controller}-{hashlib.sha256(role.encode()).hexdigest()[:8]}"
 
     @property
     def controllers(self) -> str:

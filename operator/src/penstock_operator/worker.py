@@ -28,7 +28,13 @@ from penstock_operator.groups import Groups, View
 from penstock_operator.kube import Kube
 from penstock_operator.metrics import Metrics
 from penstock_operator.model import Object, Observed, Plan, Severity, TopicResource, Wait
-from penstock_operator.objects import DesiredCluster, DesiredProblem, read_cluster
+from penstock_operator.objects import (
+    DesiredCluster,
+    DesiredProblem,
+    Installation,
+    read_cluster,
+)
+from penstock_operator.objects.images import is_allowed, repository
 from penstock_operator.observe import Children, observe
 from penstock_operator.plan import plan_cluster
 from penstock_operator.status import cluster_status, failed_status, why_not_ready
@@ -58,7 +64,7 @@ class Deps:
     kube: Kube
     events: Events
     metrics: Metrics
-    default_image: str
+    installation: Installation
 
 
 class Worker:
@@ -150,10 +156,15 @@ class Worker:
             left = self._resources or not self._groups.are_gone
             return Outcome.BUSY if left or body is not None else Outcome.GONE
         try:
-            desired = read_cluster(body, self._deps.default_image)
+            desired = read_cluster(body, self._deps.installation)
         except DesiredProblem as problem:
             self._groups.see(View(gone=False, problem=str(problem)))
             await self._refuse(body, Wait("InvalidSpec", str(problem), Severity.BLOCKED))
+            return Outcome.IDLE
+        if not is_allowed(desired.image, self._deps.installation.allowed_images):
+            problem_text = _not_allowed(desired)
+            self._groups.see(View(gone=False, problem=problem_text))
+            await self._refuse(body, Wait("ImageNotAllowed", problem_text, Severity.BLOCKED))
             return Outcome.IDLE
         recorded = (body.get("status") or {}).get("clusterId", "")
         observed = await observe(self._children, self._brokers, desired, recorded)
@@ -242,6 +253,15 @@ def _document(body: Mapping[str, Any]) -> Object:
     metadata = {"name": body["metadata"]["name"]}
     spec = body.get("spec") or {}
     return {"apiVersion": API_VERSION, "kind": "Cluster", "metadata": metadata, "spec": spec}
+
+
+def _not_allowed(desired: DesiredCluster) -> str:
+    allowed = ", ".join(dict.fromkeys(desired.installation.allowed_images))
+    return (
+        f"spec.image is {desired.image}, but this operator allows images of {allowed} only; the "
+        "pods stay as they are and nothing is changed; name another image, or have whoever "
+        f"installed the operator add {repository(desired.image)} to its allowedImages"
+    )
 
 
 def _is_ready(status: Mapping[str, Any]) -> bool:

@@ -7,11 +7,17 @@ whether and when an object is applied (`plan`), and how (`apply`).
 
 from penstock_operator.objects.broker import broker_objects, broker_set
 from penstock_operator.objects.controller import controller_objects
-from penstock_operator.objects.desired import DesiredCluster, DesiredProblem, read_cluster
+from penstock_operator.objects.desired import (
+    DesiredCluster,
+    DesiredProblem,
+    Installation,
+    read_cluster,
+)
 
 __all__ = [
     "DesiredCluster",
     "DesiredProblem",
+    "Installation",
     "broker_objects",
     "broker_set",
     "controller_objects",

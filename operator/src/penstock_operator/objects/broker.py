@@ -14,7 +14,6 @@ from penstock_operator.names import (
     METRICS_PORT,
     POD_INDEX,
     RACK,
-    REPLICATION_PORT,
     TEMPLATE_HASH,
 )
 from penstock_operator.objects.desired import DesiredCluster, Object
@@ -27,6 +26,8 @@ from penstock_operator.objects.pods import (
     meta,
     pod_spec,
 )
+from penstock_operator.objects.policies import broker_policy
+from penstock_operator.objects.ports import CLIENT, EXTERNAL, broker_ports
 
 DATA_PATH: Final = "/var/lib/penstock"
 INFO_PATH: Final = "/etc/penstock/pod"
@@ -37,12 +38,7 @@ def broker_objects(desired: DesiredCluster) -> list[Object]:
     """All but the StatefulSet; applying them restarts nothing."""
     names = desired.names
     selector = names.selector(BROKER)
-    ports = [
-        _port("grpc", GRPC_PORT),
-        # By number: pods of an older release have no port of this name.
-        {"name": "replication", "port": REPLICATION_PORT, "targetPort": REPLICATION_PORT},
-        _port("metrics", METRICS_PORT),
-    ]
+    ports = [port.service for port in broker_ports(desired) if port.in_service]
     objects: list[Object] = [
         {
             "apiVersion": "v1",
@@ -69,7 +65,7 @@ def broker_objects(desired: DesiredCluster) -> list[Object]:
             "spec": {
                 "type": "ClusterIP",
                 "selector": selector,
-                "ports": [_port("grpc", GRPC_PORT)],
+                "ports": [CLIENT.service],
             },
         },
         {
@@ -83,39 +79,12 @@ def broker_objects(desired: DesiredCluster) -> list[Object]:
                 "unhealthyPodEvictionPolicy": "AlwaysAllow",
             },
         },
-        _policy(desired),
+        broker_policy(desired),
     ]
     if desired.external is not None:
         objects.append(_external_bootstrap(desired))
         objects += [_external_service(desired, i) for i in range(desired.spec.brokers)]
     return objects
-
-
-def _policy(desired: DesiredCluster) -> Object:
-    """Clients reach what they call; followers' port is for brokers alone."""
-    names = desired.names
-    selector = names.selector(BROKER)
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": meta(desired, names.broker, BROKER),
-        "spec": {
-            "podSelector": {"matchLabels": selector},
-            "policyTypes": ["Ingress"],
-            "ingress": [
-                {"ports": [_allow(port) for port in _open_ports(desired)]},
-                {
-                    "from": [{"podSelector": {"matchLabels": selector}}],
-                    "ports": [_allow(REPLICATION_PORT)],
-                },
-            ],
-        },
-    }
-
-
-def _open_ports(desired: DesiredCluster) -> list[int]:
-    ports = [GRPC_PORT, METRICS_PORT]
-    return ports if desired.external is None else [*ports, EXTERNAL_PORT]
 
 
 def _external_service(desired: DesiredCluster, broker_id: int) -> Object:
@@ -132,7 +101,7 @@ def _external_service(desired: DesiredCluster, broker_id: int) -> Object:
             "externalTrafficPolicy": "Local" if not desired.external.host else "Cluster",
             "publishNotReadyAddresses": True,
             "selector": {**desired.names.selector(BROKER), POD_INDEX: str(broker_id)},
-            "ports": [{**_port("grpc", EXTERNAL_PORT), "nodePort": node_port}],
+            "ports": [_node_port(node_port)],
         },
     }
 
@@ -140,7 +109,6 @@ def _external_service(desired: DesiredCluster, broker_id: int) -> Object:
 def _external_bootstrap(desired: DesiredCluster) -> Object:
     """Where external clients connect first: any ready broker."""
     assert desired.external is not None
-    port = {**_port("grpc", EXTERNAL_PORT), "nodePort": desired.external.node_port}
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -148,7 +116,7 @@ def _external_bootstrap(desired: DesiredCluster) -> Object:
         "spec": {
             "type": "NodePort",
             "selector": desired.names.selector(BROKER),
-            "ports": [port],
+            "ports": [_node_port(desired.external.node_port)],
         },
     }
 
@@ -208,20 +176,14 @@ def _template(desired: DesiredCluster) -> Object:
         *_external_arguments(desired),
         *config_arguments(desired.broker_settings),
     ]
-    main = container(desired, BROKER, args, GRPC_PORT, desired.resources)
-    main["ports"].append(
-        {"name": "replication", "containerPort": REPLICATION_PORT, "protocol": "TCP"}
-    )
-    if desired.external is not None:
-        main["ports"].append({"name": "external", "containerPort": EXTERNAL_PORT})
+    main = container(desired, BROKER, args, broker_ports(desired), desired.resources)
     main["env"] = [
         {
             "name": "BROKER_ID",
             "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{POD_INDEX}']"}},
         },
         {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
-        # Not an argument: an image of an older release would refuse one that it does not know.
-        {"name": "PENSTOCK_REPLICATION_LISTEN", "value": f"0.0.0.0:{REPLICATION_PORT}"},
+        *main["env"],
     ]
     main["volumeMounts"] = [{"name": "data", "mountPath": DATA_PATH}, TMP_MOUNT]
     spec = pod_spec(desired, BROKER, names.broker)
@@ -264,12 +226,8 @@ def _spread(desired: DesiredCluster) -> Object:
     }
 
 
-def _port(name: str, port: int) -> Object:
-    return {"name": name, "port": port, "targetPort": name if name != "grpc" else port}
-
-
-def _allow(port: int) -> Object:
-    return {"port": port, "protocol": "TCP"}
+def _node_port(number: int) -> Object:
+    return {**EXTERNAL.service, "name": "grpc", "nodePort": number}
 
 
 __all__ = ["COMPONENT_LABEL", "broker_objects", "broker_set", "template_hash"]

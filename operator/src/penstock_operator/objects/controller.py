@@ -1,7 +1,8 @@
-"""The controllers' objects: Deployment, Service, account with its Role, NetworkPolicy.
+"""The controllers' objects: Deployment, Service, account with its permissions, NetworkPolicy.
 
 Two replicas of a small Deployment; a Lease picks the active one. They may write ConfigMaps and
-Leases of their namespace, and nothing else.
+Leases of their namespace, and nothing else: a ClusterRole that is installed with the operator says
+so, and is bound in the namespace. The operator may bind that one role, and write none.
 """
 
 from typing import Final
@@ -16,6 +17,8 @@ from penstock_operator.objects.pods import (
     meta,
     pod_spec,
 )
+from penstock_operator.objects.policies import controller_policy
+from penstock_operator.objects.ports import CONTROLLER_PORTS
 
 CONTROLLER: Final = "controller"
 
@@ -34,28 +37,10 @@ def controller_objects(desired: DesiredCluster) -> list[Object]:
                 "clusterIP": "None",
                 "publishNotReadyAddresses": True,
                 "selector": selector,
-                "ports": [
-                    {"name": "grpc", "port": CONTROLLER_PORT, "targetPort": CONTROLLER_PORT},
-                    {"name": "metrics", "port": METRICS_PORT, "targetPort": METRICS_PORT},
-                ],
+                "ports": [port.service for port in CONTROLLER_PORTS if port.in_service],
             },
         },
-        {
-            "apiVersion": "networking.k8s.io/v1",
-            "kind": "NetworkPolicy",
-            "metadata": meta(desired, names.controller, CONTROLLER),
-            "spec": {
-                "podSelector": {"matchLabels": selector},
-                "policyTypes": ["Ingress"],
-                "ingress": [
-                    {
-                        "from": [{"podSelector": {"matchLabels": names.selector("broker")}}],
-                        "ports": [{"port": CONTROLLER_PORT, "protocol": "TCP"}],
-                    },
-                    {"ports": [{"port": METRICS_PORT, "protocol": "TCP"}]},
-                ],
-            },
-        },
+        controller_policy(desired),
         _deployment(desired),
     ]
 
@@ -64,6 +49,7 @@ def _account(desired: DesiredCluster) -> list[Object]:
     """The controllers' account and permissions."""
     names = desired.names
     rbac = "rbac.authorization.k8s.io"
+    role = desired.installation.controller_role
     return [
         {
             "apiVersion": "v1",
@@ -72,18 +58,9 @@ def _account(desired: DesiredCluster) -> list[Object]:
         },
         {
             "apiVersion": f"{rbac}/v1",
-            "kind": "Role",
-            "metadata": meta(desired, names.controller, CONTROLLER),
-            "rules": [
-                _rule("", "configmaps"),
-                _rule("coordination.k8s.io", "leases"),
-            ],
-        },
-        {
-            "apiVersion": f"{rbac}/v1",
             "kind": "RoleBinding",
-            "metadata": meta(desired, names.controller, CONTROLLER),
-            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": names.controller},
+            "metadata": meta(desired, names.controller_binding(role), CONTROLLER),
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": role},
             "subjects": [
                 {
                     "kind": "ServiceAccount",
@@ -93,11 +70,6 @@ def _account(desired: DesiredCluster) -> list[Object]:
             ],
         },
     ]
-
-
-def _rule(group: str, resource: str) -> Object:
-    verbs = ["create", "delete", "get", "list", "patch", "update", "watch"]
-    return {"apiGroups": [group], "resources": [resource], "verbs": verbs}
 
 
 def _deployment(desired: DesiredCluster) -> Object:
@@ -114,7 +86,7 @@ def _deployment(desired: DesiredCluster) -> Object:
         *owner,
         *config_arguments(desired.controller_settings),
     ]
-    main = container(desired, CONTROLLER, args, CONTROLLER_PORT, desired.controller_resources)
+    main = container(desired, CONTROLLER, args, CONTROLLER_PORTS, desired.controller_resources)
     main["volumeMounts"] = [TMP_MOUNT]
     spec = pod_spec(desired, CONTROLLER, names.controller)
     spec["volumes"] = [TMP_VOLUME]

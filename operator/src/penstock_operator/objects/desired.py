@@ -16,6 +16,7 @@ from penstock.core.manifest.settings import check_cluster_settings
 from penstock.core.settings import split_config
 from penstock.kubernetes.names import API_VERSION, PAUSED
 from penstock_operator.names import FORCE_ROLL, Names
+from penstock_operator.objects.images import has_health_port
 
 Object = dict[str, Any]
 """A Kubernetes object, or a part of one, as its JSON."""
@@ -50,6 +51,25 @@ class External:
 
 
 @dataclass(frozen=True, slots=True)
+class Installation:
+    """What the operator was installed with.
+
+    Attributes:
+        image: Of brokers and controllers, unless a Cluster names its own.
+        allowed_images: What Clusters may name, see `images.is_allowed`; the image above always.
+        controller_role: The ClusterRole that controllers are bound to, each in its namespace.
+        api_server_ports: What controllers may reach beyond the cluster's own pods; empty: anything.
+        namespace: Of the operator; "": unknown.
+    """
+
+    image: str
+    allowed_images: tuple[str, ...] = ("*",)
+    controller_role: str = "penstock-controller"
+    api_server_ports: tuple[int, ...] = (443, 6443)
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DesiredCluster:
     """A Cluster's spec with every default filled in. `force_roll` None: not requested."""
 
@@ -57,6 +77,7 @@ class DesiredCluster:
     uid: str
     generation: int
     spec: ClusterSpec
+    installation: Installation
     image: str
     pull_policy: str = "IfNotPresent"
     resources: Object = field(default_factory=dict)
@@ -66,6 +87,8 @@ class DesiredCluster:
     external: External | None = None
     node_selector: Object = field(default_factory=dict)
     tolerations: tuple[Object, ...] = ()
+    clients_from: tuple[Object, ...] = ()
+    metrics_from: tuple[Object, ...] = ()
     paused: bool = False
     force_roll: int | None = None
     log_level: str = "INFO"
@@ -74,6 +97,11 @@ class DesiredCluster:
     def keeps_data(self) -> bool:
         """Whether volumes and metadata outlive the Cluster."""
         return self.spec.deletion_policy is DeletionPolicy.RETAIN
+
+    @property
+    def probes_apart(self) -> bool:
+        """Whether probes ask a port of their own, which the image must know."""
+        return has_health_port(self.image, self.installation.image)
 
     @property
     def broker_settings(self) -> dict[str, str]:
@@ -96,7 +124,7 @@ class DesiredCluster:
         }
 
 
-def read_cluster(body: Mapping[str, Any], default_image: str) -> DesiredCluster:
+def read_cluster(body: Mapping[str, Any], installation: Installation) -> DesiredCluster:
     """Raises DesiredProblem."""
     metadata: Mapping[str, Any] = body["metadata"]
     spec: Mapping[str, Any] = body.get("spec") or {}
@@ -108,12 +136,14 @@ def read_cluster(body: Mapping[str, Any], default_image: str) -> DesiredCluster:
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
     controllers: Mapping[str, Any] = spec.get("controllers") or {}
     pod: Mapping[str, Any] = spec.get("pod") or {}
+    allow_from: Mapping[str, Any] = spec.get("allowFrom") or {}
     return DesiredCluster(
         names=Names(metadata["name"], metadata["namespace"]),
         uid=metadata["uid"],
         generation=metadata.get("generation", 1),
         spec=typed,
-        image=spec.get("image") or default_image,
+        installation=installation,
+        image=spec.get("image") or installation.image,
         pull_policy=spec.get("imagePullPolicy") or "IfNotPresent",
         resources=dict(spec.get("resources") or DEFAULT_RESOURCES),
         storage_class=(spec.get("storage") or {}).get("storageClassName") or "",
@@ -122,6 +152,8 @@ def read_cluster(body: Mapping[str, Any], default_image: str) -> DesiredCluster:
         external=_external(spec.get("external")),
         node_selector=dict(pod.get("nodeSelector") or {}),
         tolerations=tuple(pod.get("tolerations") or ()),
+        clients_from=tuple(allow_from.get("clients") or ()),
+        metrics_from=tuple(allow_from.get("metrics") or ()),
         paused=annotations.get(PAUSED) == "true",
         force_roll=_force_roll(annotations.get(FORCE_ROLL)),
     )

@@ -1,6 +1,7 @@
 """What all our pods have in common: restricted, bounded, probed without asking other processes.
 
-Probes are gRPC health calls to the pod itself. Liveness asks a name that is SERVING for as long
+Probes are gRPC health calls to the pod itself, to a port of their own if the image is known to have
+it: one that does not would be restarted for ever. Liveness asks a name that is SERVING for as long
 as the process handles calls; readiness asks whether it serves. Neither depends on peers, the
 controller or the API server (guarantees §4.6).
 """
@@ -9,8 +10,8 @@ import hashlib
 import json
 from typing import Final
 
-from penstock_operator.names import METRICS_PORT
 from penstock_operator.objects.desired import DesiredCluster, Object
+from penstock_operator.objects.ports import HEALTH, Port, environment
 
 UID: Final = 10_001
 LIVENESS_SERVICE: Final = "penstock.liveness"
@@ -30,7 +31,8 @@ CONTAINER_SECURITY: Final[Object] = {
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
-TMP_VOLUME: Final[Object] = {"name": "tmp", "emptyDir": {}}
+TMP_VOLUME: Final[Object] = {"name": "tmp", "emptyDir": {"sizeLimit": "256Mi"}}
+"""Nothing of ours needs it for long; without a limit a pod could fill its node's disk."""
 TMP_MOUNT: Final[Object] = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - a mount of its own
 
 
@@ -41,25 +43,28 @@ def fingerprint(value: object) -> str:
 
 
 def container(
-    desired: DesiredCluster, name: str, args: list[str], port: int, resources: Object
+    desired: DesiredCluster,
+    name: str,
+    args: list[str],
+    ports: tuple[Port, ...],
+    resources: Object,
 ) -> Object:
-    """A container of the broker image; the caller adds volumes and environment."""
+    """A container of the broker image; the caller adds volumes. The first of `ports` is gRPC's."""
+    probed = HEALTH.number if desired.probes_apart else ports[0].number
     return {
         "name": name,
         "image": desired.image,
         "imagePullPolicy": desired.pull_policy,
         "args": args,
-        "ports": [
-            {"name": "grpc", "containerPort": port, "protocol": "TCP"},
-            {"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"},
-        ],
+        "ports": [port.container for port in ports],
+        "env": environment(ports),
         "resources": resources,
         "securityContext": CONTAINER_SECURITY,
         # The last lines of the log say why a process refused to start; the status shows them.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "startupProbe": _probe(port, LIVENESS_SERVICE, period=1, failures=600),
-        "livenessProbe": _probe(port, LIVENESS_SERVICE, period=10, failures=6),
-        "readinessProbe": _probe(port, "", period=2, failures=2),
+        "startupProbe": _probe(probed, LIVENESS_SERVICE, period=1, failures=600),
+        "livenessProbe": _probe(probed, LIVENESS_SERVICE, period=10, failures=6),
+        "readinessProbe": _probe(probed, "", period=2, failures=2),
     }
 
 

@@ -89,11 +89,24 @@ def _objects(desired: DesiredCluster, observed: Observed) -> _Track:
         key = (each["kind"], each["metadata"]["name"])
         if not is_applied(each, observed.live(*key)):
             actions.append(Apply(stamped(each)))
-    keep = {each["metadata"]["name"] for each in wanted if each["kind"] == "Service"}
+    keep = {(each["kind"], each["metadata"]["name"]) for each in wanted}
     for (kind, name), live in sorted(observed.objects.items()):
-        if kind == "Service" and name.endswith(EXTERNAL_SUFFIX) and name not in keep:
+        if (kind, name) not in keep and _is_left_over(live, kind, desired, observed):
             actions.append(RemoveObject(kind, name, live["metadata"]["uid"]))
     return _Track(tuple(actions))
+
+
+def _is_left_over(live: Object, kind: str, desired: DesiredCluster, observed: Observed) -> bool:
+    """Whether it is of a kind that a Cluster can come to need no longer."""
+    metadata = live["metadata"]
+    if kind == "Service":
+        return bool(metadata["name"].endswith(EXTERNAL_SUFFIX))
+    owners = {ref["uid"] for ref in metadata.get("ownerReferences") or ()}
+    if kind in {"Role", "RoleBinding"} and desired.uid in owners:
+        # Permissions of an earlier installation go once those of this one are there.
+        binding = desired.names.controller_binding(desired.installation.controller_role)
+        return observed.live("RoleBinding", binding) is not None
+    return False
 
 
 def _budget(wanted: Object, observed: Observed, live: Object | None) -> Object:

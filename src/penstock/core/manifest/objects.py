@@ -62,6 +62,18 @@ class PodSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class AllowFrom:
+    """Peers as in a NetworkPolicy, as they were written; empty = everybody."""
+
+    clients: tuple[Mapping[str, object], ...] = ()
+    metrics: tuple[Mapping[str, object], ...] = ()
+
+    @classmethod
+    def from_values(cls, values: Values) -> "AllowFrom":
+        return cls(values.mappings("clients"), values.mappings("metrics"))
+
+
+@dataclass(frozen=True, slots=True)
 class Controllers:
     replicas: int = 2
     resources: Resources = field(default_factory=Resources)
@@ -92,6 +104,7 @@ class ClusterSpec:
     controllers: Controllers = field(default_factory=Controllers)
     external: External | None = None
     pod: PodSpec = field(default_factory=PodSpec)
+    allow_from: AllowFrom = field(default_factory=AllowFrom)
 
     @classmethod
     def from_values(cls, values: Values) -> "ClusterSpec":
@@ -111,6 +124,7 @@ class ClusterSpec:
             controllers=Controllers.from_values(values.nested("controllers")),
             external=None if external is None else External.from_values(external),
             pod=PodSpec.from_values(values.nested("pod")),
+            allow_from=AllowFrom.from_values(values.nested("allowFrom")),
         )
 
     def effective_config(self) -> dict[str, str]:

@@ -168,6 +168,29 @@ _POD: Final = Field(
     ),
 )
 
+_ALLOW_FROM: Final = Field(
+    name="allowFrom",
+    kind=Kind.OBJECT,
+    doc="Who may connect, as the network policies of the brokers say; ignored in local mode. Ports "
+    "between brokers and controllers are never open to others.",
+    fields=(
+        Field(
+            name="clients",
+            kind=Kind.OPAQUES,
+            doc="Peers, as in a NetworkPolicy's `from`, that reach the brokers besides the "
+            "operator; absent or empty = everybody. The port of `external` is open to everybody.",
+            max_items=64,
+        ),
+        Field(
+            name="metrics",
+            kind=Kind.OPAQUES,
+            doc="Peers, as in a NetworkPolicy's `from`, that may read the metrics of brokers and "
+            "controllers; absent or empty = everybody.",
+            max_items=64,
+        ),
+    ),
+)
+
 CLUSTER_SPEC: Final = (
     Field(
         name="brokers",
@@ -203,6 +226,7 @@ CLUSTER_SPEC: Final = (
     _CONTROLLERS,
     _EXTERNAL,
     _POD,
+    _ALLOW_FROM,
     DELETION_POLICY,
 )
 

@@ -1,0 +1,103 @@
+"""Network policies: who reaches which port of brokers and controllers, and what these reach.
+
+Labels decide, and whoever may create pods in the namespace may label them: the namespace is the
+boundary. Where nothing enforces policies they change nothing.
+"""
+
+from typing import Final
+
+from penstock_operator.objects.desired import DesiredCluster, Object
+from penstock_operator.objects.pods import meta
+from penstock_operator.objects.ports import (
+    CLIENT,
+    CONTROLLER,
+    CONTROLLER_PORTS,
+    REPLICATION,
+    Callers,
+    Port,
+    broker_ports,
+)
+
+OPERATOR_LABELS: Final = {"app.kubernetes.io/name": "penstock-operator"}
+NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
+DNS_PORTS: Final = (53, 5353)
+"""Behind the DNS Service; OpenShift's pods listen on 5353. Policies see the address after the
+Service's is translated."""
+
+
+def broker_policy(desired: DesiredCluster) -> Object:
+    """Brokers call each other and the controllers."""
+    egress = [
+        _dns(),
+        {"to": [_pods(desired, "broker")], "ports": [CLIENT.allowed, REPLICATION.allowed]},
+        {"to": [_pods(desired, "controller")], "ports": [CONTROLLER.allowed]},
+    ]
+    return _policy(desired, "broker", broker_ports(desired), egress)
+
+
+def controller_policy(desired: DesiredCluster) -> Object:
+    """Controllers call the API server, and brokers, which keep their journal."""
+    ports = desired.installation.api_server_ports
+    egress = [
+        _dns(),
+        {"to": [_pods(desired, "broker")], "ports": [CLIENT.allowed]},
+        # A policy cannot name the API server's address.
+        {"ports": [{"port": port, "protocol": "TCP"} for port in ports]},
+    ]
+    return _policy(desired, "controller", CONTROLLER_PORTS, egress if ports else None)
+
+
+def _policy(
+    desired: DesiredCluster, component: str, ports: tuple[Port, ...], egress: list[Object] | None
+) -> Object:
+    """`egress` None: unrestricted."""
+    spec: Object = {
+        "podSelector": {"matchLabels": desired.names.selector(component)},
+        "policyTypes": ["Ingress"] if egress is None else ["Ingress", "Egress"],
+        "ingress": [_ingress(desired, port) for port in ports if port.callers is not Callers.NODE],
+    }
+    if egress is not None:
+        spec["egress"] = egress
+    name = desired.names.broker if component == "broker" else desired.names.controller
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": meta(desired, name, component),
+        "spec": spec,
+    }
+
+
+def _ingress(desired: DesiredCluster, port: Port) -> Object:
+    callers = _callers(desired, port)
+    return {"from": callers, "ports": [port.allowed]} if callers else {"ports": [port.allowed]}
+
+
+def _callers(desired: DesiredCluster, port: Port) -> list[Object]:
+    """Empty: everybody."""
+    match port.callers:
+        case Callers.BROKERS:
+            return [_pods(desired, "broker")]
+        case Callers.SCRAPERS:
+            return list(desired.metrics_from)
+        case Callers.CLIENTS if desired.clients_from:
+            own = [_pods(desired, "broker"), _pods(desired, "controller"), _operator(desired)]
+            return [*own, *desired.clients_from]
+        case _:
+            return []
+
+
+def _pods(desired: DesiredCluster, component: str) -> Object:
+    return {"podSelector": {"matchLabels": desired.names.selector(component)}}
+
+
+def _operator(desired: DesiredCluster) -> Object:
+    namespace = desired.installation.namespace
+    return {
+        "namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: namespace}} if namespace else {},
+        "podSelector": {"matchLabels": OPERATOR_LABELS},
+    }
+
+
+def _dns() -> Object:
+    ports = [{"port": port, "protocol": kind} for port in DNS_PORTS for kind in ("UDP", "TCP")]
+    return {"ports": ports}

@@ -1,0 +1,88 @@
+"""Every port of brokers and controllers, in one table: who may call it, and how a pod learns of it.
+
+Containers, environment, headless Services and network policies are made from it. A port that came
+after the first is told by an environment variable and not by an option: an image of an older
+release would refuse an option that it does not know.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from penstock_operator.names import (
+    CONTROLLER_PORT,
+    EXTERNAL_PORT,
+    GRPC_PORT,
+    HEALTH_PORT,
+    METRICS_PORT,
+    REPLICATION_PORT,
+)
+from penstock_operator.objects.desired import DesiredCluster, Object
+
+
+class Callers(Enum):
+    """Who may open connections; pods of other namespaces only where it says so."""
+
+    CLIENTS = "clients: `spec.allowFrom.clients`, and the cluster's own pods"
+    OUTSIDE = "clients outside Kubernetes, whose addresses a NodePort hides"
+    BROKERS = "the brokers of this cluster"
+    SCRAPERS = "`spec.allowFrom.metrics`"
+    NODE = "the kubelet, which policies never keep out"
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """`variable`: the environment variable with the address to listen on; "": an option has it.
+
+    `in_service`: the headless Service names it.
+    """
+
+    name: str
+    number: int
+    callers: Callers
+    variable: str = ""
+    in_service: bool = True
+
+    @property
+    def container(self) -> Object:
+        return {"name": self.name, "containerPort": self.number, "protocol": "TCP"}
+
+    @property
+    def service(self) -> Object:
+        # By number: pods of an older release may have no port of this name.
+        return {"name": self.name, "port": self.number, "targetPort": self.number}
+
+    @property
+    def allowed(self) -> Object:
+        """As network policies list it."""
+        return {"port": self.number, "protocol": "TCP"}
+
+
+CLIENT: Final = Port("grpc", GRPC_PORT, Callers.CLIENTS)
+CONTROLLER: Final = Port("grpc", CONTROLLER_PORT, Callers.BROKERS)
+METRICS: Final = Port("metrics", METRICS_PORT, Callers.SCRAPERS)
+REPLICATION: Final = Port(
+    "replication", REPLICATION_PORT, Callers.BROKERS, "PENSTOCK_REPLICATION_LISTEN"
+)
+EXTERNAL: Final = Port("external", EXTERNAL_PORT, Callers.OUTSIDE, in_service=False)
+HEALTH: Final = Port(
+    "health", HEALTH_PORT, Callers.NODE, "PENSTOCK_HEALTH_LISTEN", in_service=False
+)
+
+CONTROLLER_PORTS: Final = (CONTROLLER, METRICS, HEALTH)
+
+
+def broker_ports(desired: DesiredCluster) -> tuple[Port, ...]:
+    """Those that the brokers of this Cluster listen on."""
+    external = () if desired.external is None else (EXTERNAL,)
+    return (CLIENT, METRICS, REPLICATION, *external, HEALTH)
+
+
+def environment(ports: tuple[Port, ...]) -> list[Object]:
+    """Where to listen, for ports that no option tells of; and that plaintext is meant."""
+    listen = [
+        {"name": port.variable, "value": f"0.0.0.0:{port.number}"}
+        for port in ports
+        if port.variable
+    ]
+    return [*listen, {"name": "PENSTOCK_INSECURE", "value": "true"}]
