@@ -74,22 +74,7 @@ def read_settings(argv: Sequence[str] | None = None) -> Settings:
         default=env.get("PENSTOCK_WATCH_NAMESPACES", ""),
         help="watch only these, separated by commas; empty: all",
     )
-    add(
-        "--allowed-images",
-        default=env.get("PENSTOCK_ALLOWED_IMAGES", ""),
-        help="repositories that spec.image of a Cluster may name, separated by commas; `x/*`: all "
-        "below x, `*`: any; empty: only that of --broker-image",
-    )
-    add(
-        "--controller-role",
-        default=env.get("PENSTOCK_CONTROLLER_ROLE", "penstock-controller"),
-        help="the ClusterRole to bind controllers to, each in its namespace",
-    )
-    add(
-        "--api-server-ports",
-        default=env.get("PENSTOCK_API_SERVER_PORTS", "443,6443"),
-        help="what network policies let controllers reach outside their cluster; empty: anything",
-    )
+    _add_installation(parser)
     add("--namespace", default=env.get("POD_NAMESPACE", ""), help="namespace of the Lease")
     add(
         "--health-listen",
@@ -116,6 +101,27 @@ def read_settings(argv: Sequence[str] | None = None) -> Settings:
         identity=env.get("POD_NAME", socket.gethostname()),
         health_listen=_address(parser, args.health_listen),
         log_level=args.log_level,
+    )
+
+
+def _add_installation(parser: argparse.ArgumentParser) -> None:
+    """What a chart knows about the place where the operator runs."""
+    add, env = parser.add_argument, os.environ
+    add(
+        "--allowed-images",
+        default=env.get("PENSTOCK_ALLOWED_IMAGES", ""),
+        help="repositories that spec.image of a Cluster may name, separated by commas; `x/*`: all "
+        "below x, `*`: any; empty: only that of --broker-image",
+    )
+    add(
+        "--controller-role",
+        default=env.get("PENSTOCK_CONTROLLER_ROLE", "penstock-controller"),
+        help="the ClusterRole to bind controllers to, each in its namespace",
+    )
+    add(
+        "--api-server-ports",
+        default=env.get("PENSTOCK_API_SERVER_PORTS", "443,6443"),
+        help="what network policies let controllers reach outside their cluster; empty: anything",
     )
 
 
