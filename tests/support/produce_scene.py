@@ -6,6 +6,7 @@ which does not run, in its ISR: nothing there is acknowledged to acks=ALL.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from support.led_partitions import LedPartitions, running
@@ -20,6 +21,7 @@ from penstock_broker.metrics import Metrics
 from penstock_broker.replication.replica import Replica
 from penstock_broker.services.limits import ByteBudget
 from penstock_broker.services.locate import Locator
+from penstock_broker.services.opening import Opener
 from penstock_broker.services.produce_stream import ProduceStream
 from penstock_broker.services.producing import Producing
 
@@ -63,6 +65,8 @@ class ProduceScene(LedPartitions):
         self.clock = MovedClock()
         self.metrics = Metrics()
         self.budget = ByteBudget(budget_bytes, "produce")
+        self.opening = ThreadPoolExecutor(1)
+        """Idle threads of it end with the interpreter."""
         self.refusal: PenstockError | None = None
         self.locator = Locator(self.view, self.replicas)
         self.producing = Producing(
@@ -72,6 +76,7 @@ class ProduceScene(LedPartitions):
             self.metrics,
             lambda: self.refusal,
             self.clock,
+            opener=Opener(self.view, self.opening),
         )
         self.observed_s: list[float] = []
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.core.batch import Batch, BatchFlags
+from penstock.core.limits import MAX_UNCOMPRESSED_BYTES
 from penstock.core.records import decode_batch
 from penstock.errors import PenstockError
 
@@ -52,18 +53,24 @@ def fetch_from(committed: int, log_start: int, end: int) -> int | None:
     return position if committed >= 0 and position < end else None
 
 
-def oldest_unread(batches: Iterable[Batch], position: int) -> Unread | None:
+def oldest_unread(
+    batches: Iterable[Batch],
+    position: int,
+    *,
+    max_uncompressed_bytes: int = MAX_UNCOMPRESSED_BYTES,
+) -> Unread | None:
     """The first record at or after `position` in these batches; None = they have none.
 
-    For a batch that cannot be decoded (corrupt, or its codec is missing) the header answers: its
-    first timestamp, which is at most one batch older than the record's.
+    For a batch that cannot be decoded (corrupt, its codec is missing, or it is larger than
+    `max_uncompressed_bytes`) the header answers: its first timestamp, which is at most one batch
+    older than the record's.
     """
     for batch in batches:
         header = batch.header
         if header.flags & BatchFlags.CONTROL or batch.next_offset <= position:
             continue
         try:
-            columns = decode_batch(batch)
+            columns = decode_batch(batch, max_uncompressed_bytes=max_uncompressed_bytes)
         except PenstockError:
             first_ms = header.append_time_ms or header.first_timestamp_ms
             return Unread(max(position, batch.base_offset), first_ms)

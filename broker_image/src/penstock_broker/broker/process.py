@@ -5,7 +5,8 @@
 
 Everything runs on one event loop and belongs to one TaskGroup: a part that fails ends the process,
 which loses nothing that was acknowledged (I7). Threads: one writes the store, a few read it, one
-does maintenance, one stores journals, because controllers wait for them only briefly.
+does maintenance, one stores journals, because controllers wait for them only briefly, one opens
+large batches for compacted topics.
 """
 
 import asyncio
@@ -54,6 +55,7 @@ from penstock_broker.services.limits import ByteBudget
 from penstock_broker.services.locate import Locator
 from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.services.offsets import Offsets
+from penstock_broker.services.opening import Opener
 from penstock_broker.services.producing import Producing
 from penstock_broker.serving.edge import Edge
 from penstock_broker.serving.listener import came_from_outside
@@ -189,6 +191,7 @@ class BrokerProcess:
             self.metrics,
             parked_max=settings.fetch_parked_max,
         )
+        self._opening = ThreadPoolExecutor(1, "opener")
         self._data = DataService(
             self._view,
             Producing(
@@ -198,6 +201,7 @@ class BrokerProcess:
                 self.metrics,
                 self._refusal,
                 self._seams.clock,
+                opener=Opener(self._view, self._opening),
             ),
             self._fetching,
             offsets,
@@ -261,6 +265,7 @@ class BrokerProcess:
                 self._seams.reading,
                 self._seams.maintaining,
                 self._seams.journaling,
+                self._opening,
             ):
                 executor.shutdown(wait=True)
 

@@ -18,6 +18,9 @@ from penstock.core.groups.catalog import NamedPartition
 from penstock.core.lag import Unread, oldest_unread
 
 TRUST_S: Final = 600.0
+OPENED_BYTES: Final = 1024 * 1024
+"""Decompressed size of batches that are opened, which takes milliseconds of the event loop: one
+record may be far inside. Of larger ones, the header's time is near enough."""
 
 
 @dataclass(slots=True)
@@ -83,7 +86,9 @@ class UnreadRecords:
         for key in self._open[where]:
             looked = self._known[key]
             if begin <= looked.below < end:
-                looked.unread = oldest_unread(batches, looked.below)
+                looked.unread = oldest_unread(
+                    batches, looked.below, max_uncompressed_bytes=OPENED_BYTES
+                )
                 looked.below = end if looked.unread is None else looked.unread.offset
         self._open[where] = [key for key in self._open[where] if not self._is_done(key)]
         if not self._open[where]:

@@ -17,6 +17,7 @@ from time import monotonic
 from typing import Any
 
 from penstock.proto.v1 import broker_pb2 as pb
+from penstock_broker.services.opening import Opened
 from penstock_broker.services.producing import PendingProduce, Producing
 
 
@@ -68,12 +69,13 @@ class ProduceStream:
             while self._inflight >= self._inflight_max:
                 self._room.clear()
                 await self._room.wait()
-            self._submit(request, arrived_s)
+            opening = self._producing.opening(request)
+            self._submit(request, arrived_s, None if opening is None else await opening)
             del request  # do not keep the last one until the next arrives
         self._ended = True
         self._news.set()
 
-    def _submit(self, request: pb.ProduceRequest, arrived_s: float) -> None:
+    def _submit(self, request: pb.ProduceRequest, arrived_s: float, opened: Opened | None) -> None:
         def answered(pending: PendingProduce) -> None:
             self._arrived_s.pop(pending, None)
             self._observe(monotonic() - arrived_s)
@@ -82,7 +84,7 @@ class ProduceStream:
 
         self._inflight += 1
         try:
-            pending = self._producing.submit(request, answered)
+            pending = self._producing.submit(request, answered, opened)
         except BaseException:
             self._observe(monotonic() - arrived_s)
             raise

@@ -1,12 +1,14 @@
 """Produce: turns a request into events for machines, and their replies into an answer.
 
-    ProducePartition ─▶ locate ─▶ check batch ─▶ ProduceRequested ─▶ machine … ProduceReply
-                         └──────────┴─ error of this partition alone
+    opening ─▶ submit: ProducePartition ─▶ locate ─▶ check batch ─▶ ProduceRequested ─▶ machine …
+                                             └──────────┴─ error of this partition alone
 
 A request is submitted in one go: all its partitions are passed to their machines before anything
 else runs, so that requests are appended in the order in which they are submitted (I9). Until its
 last partition is answered, only a `PendingProduce` is kept, no payload. Payloads are not decoded,
-except for compacted topics: their records need keys.
+except for compacted topics: their records need keys. What takes long to decode is decoded before,
+in a thread (`opening`); so callers await `Producing.opening`, if it gives them anything to wait
+for, before they `submit`, in the order in which requests arrived.
 
 The machines answer in time. A periodic check for those that do not replaces a timer per request.
 """
@@ -35,6 +37,7 @@ from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.limits import PARTITIONS_MAX, ByteBudget, check_count
 from penstock_broker.services.locate import Locator, unknown_outcome
+from penstock_broker.services.opening import Opened, Opener, check_opened
 
 _DEFAULT_TIMEOUT_MS: Final = 30_000
 _MAX_TIMEOUT_MS: Final = 600_000
@@ -96,6 +99,8 @@ class Producing:
         metrics: Metrics,
         refusal: Callable[[], PenstockError | None],
         clock: Clock,
+        *,
+        opener: Opener,
     ) -> None:
         """`refusal` says why nothing can be written now (disk full, stopping), or None."""
         self._locator = locator
@@ -104,6 +109,7 @@ class Producing:
         self._metrics = metrics
         self._refusal = refusal
         self._clock = clock
+        self.opening = opener.open
         self._request_ids = count(1)
         self._pending: dict[PendingProduce, None] = {}
         self._sweeping = False
@@ -116,7 +122,8 @@ class Producing:
             if not done.done():  # otherwise it was cancelled, which is noticed a turn later
                 done.set_result(None)
 
-        pending = self.submit(request, answered)
+        opening = self.opening(request)
+        pending = self.submit(request, answered, None if opening is None else await opening)
         try:
             await done
         finally:
@@ -124,10 +131,14 @@ class Producing:
         return pending.response
 
     def submit(
-        self, request: pb.ProduceRequest, answered: Callable[[PendingProduce], None]
+        self,
+        request: pb.ProduceRequest,
+        answered: Callable[[PendingProduce], None],
+        opened: Opened | None = None,
     ) -> PendingProduce:
         """Appends what can be appended, at once; calls `answered` once all have results.
 
+        `opened`: what `opening` found, None if it had nothing to wait for.
         Raises ClusterError for an invalid request; then nothing was appended.
         """
         check_count("partitions", len(request.partitions), PARTITIONS_MAX)
@@ -137,7 +148,7 @@ class Producing:
         sync = _known(_SYNC, request.sync, "sync")
         timeout_ms = min(request.timeout_ms or _DEFAULT_TIMEOUT_MS, _MAX_TIMEOUT_MS)
         deadline_ms = self._clock.now_ms() + timeout_ms
-        terms = _Terms(acks, sync, deadline_ms, request.transactional_id)
+        terms = _Terms(acks, sync, deadline_ms, request.transactional_id, opened)
         pending = PendingProduce(request, timeout_ms, deadline_ms + GRACE_MS, answered)
         try:
             self._append_all(pending, request, terms)
@@ -189,7 +200,7 @@ class Producing:
         batch = batch_from_wire(part.batch)
         self._reserve(pending, batch)
         check_batch(batch, max_bytes=topic.config.max_message_bytes)
-        if topic.config.cleanup_policy.compacts:
+        if topic.config.cleanup_policy.compacts and not check_opened(part, index, terms.opened):
             check_keys(batch, str(replica))
         append_time_ms = check_timestamps(batch, topic.config, time_ns() // 1_000_000)
         request_id = next(self._request_ids)
@@ -305,6 +316,7 @@ class _Terms(NamedTuple):
     sync: Sync
     deadline_ms: int
     transactional_id: str
+    opened: Opened | None
 
 
 class _Size(NamedTuple):
