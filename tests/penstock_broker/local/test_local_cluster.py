@@ -19,6 +19,7 @@ from penstock.errors import ClusterError, MisuseError
 from penstock_broker.controller.metadata_store.local import LocalMetadataStore
 from penstock_broker.local.cluster import LocalCluster, LocalOptions
 from penstock_broker.local.remote import ProcessStatus, status
+from penstock_broker.local.state import StateDirectory
 
 WriteManifest = Callable[..., Path]
 
@@ -180,7 +181,8 @@ def test_a_process_that_does_not_start_is_told_and_the_others_are_stopped(
 def test_fewer_brokers_than_there_is_data_of_are_refused(
     manifest: WriteManifest, tmp_path: Path
 ) -> None:
-    (tmp_path / "d" / "broker-2").mkdir(parents=True)
+    StateDirectory(tmp_path / "d").create()
+    (tmp_path / "d" / "broker-2").mkdir()
     cluster = LocalCluster.from_manifest(manifest(brokers=1), data_dir=tmp_path / "d")
     with pytest.raises(MisuseError, match=r"spec\.brokers is 1, but .* contains data of broker 2"):
         cluster.start()
@@ -216,6 +218,7 @@ def test_a_controller_that_ends_at_its_start_is_told(
     manifest: WriteManifest, tmp_path: Path
 ) -> None:
     cluster = LocalCluster.from_manifest(manifest(), data_dir=tmp_path / "d")
+    StateDirectory(tmp_path / "d").create()
     other = LocalMetadataStore(tmp_path / "d/controller")
     try:
         with pytest.raises(ClusterError) as caught:

@@ -28,7 +28,7 @@ from penstock_broker.local.cluster import LocalCluster, LocalOptions
 from penstock_broker.local.manifest_file import choose_cluster, parse_text, read_text
 from penstock_broker.local.processes import signals_deferred
 from penstock_broker.local.registry import options_for, register, registry
-from penstock_broker.local.state import LocalState, StateDirectory
+from penstock_broker.local.state import UMASK, LocalState, StateDirectory, private
 
 POLL_S = 0.1
 START_TIMEOUT_S = 90.0
@@ -103,7 +103,7 @@ class LocalUp:
 
         A signal during the start raises KeyboardInterrupt, after everything has been stopped.
         """
-        self.directory.manifest_file.write_text(self._text)
+        self.directory.write_manifest(self._text)
         options = LocalOptions(
             base_port=self.request.base_port, restart_crashed=True, progress=self.progress
         )
@@ -146,7 +146,7 @@ class LocalUp:
         Raises ClusterError with the supervisor's last line if it ends before that. Ctrl-C while
         waiting stops the supervisor, too.
         """
-        self.directory.manifest_file.write_text(self._text)
+        self.directory.write_manifest(self._text)
         log_file = self.directory.log_file(SUPERVISOR_LOG)
         command = [
             sys.executable, "-m", "penstock_broker.local.foreground",
@@ -156,13 +156,14 @@ class LocalUp:
         ]  # fmt: skip
         supervisor = None
         try:
-            with log_file.open("wb") as log, signals_deferred():
+            with open(log_file, "wb", opener=private) as log, signals_deferred():
                 supervisor = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
+                    umask=UMASK,
                 )
             return self._wait_for(supervisor, log_file)
         except BaseException:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import MisuseError
-from penstock_broker.local.state import LocalState, StateDirectory
+from penstock_broker.local.state import FOLDER_MODE, LocalState, StateDirectory
 
 LINK_MARK = "@"
 """Separates the name of a cluster, which cannot contain it, from the part that identifies its
@@ -53,7 +53,7 @@ def registry() -> Path:
 def register(cluster: str, root: Path) -> None:
     """Makes a cluster in another directory findable. Raises OSError if nothing can be written."""
     place = registry()
-    place.mkdir(parents=True, exist_ok=True)
+    place.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
     for entry in place.iterdir():
         if entry.is_symlink() and not entry.exists():  # its directory was removed
             entry.unlink(missing_ok=True)

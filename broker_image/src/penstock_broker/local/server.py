@@ -25,7 +25,7 @@ from penstock.errors import ClusterError, ErrorCode
 from penstock.rpc.channel import open_channel
 from penstock_broker.local.ports import HOST, Ports
 from penstock_broker.local.processes import ProcessIdentity, identify, signals_deferred
-from penstock_broker.local.state import RecordedProcess
+from penstock_broker.local.state import UMASK, RecordedProcess, private
 
 LOG_BYTES_MAX = 16 * 1024 * 1024
 """A log larger than this when its process starts becomes `<name>.log.1`."""
@@ -78,7 +78,7 @@ class ServerProcess:
         command = [sys.executable, "-m", "penstock_broker.local.child", *self._arguments]
         # gRPC's C core would write lines of its own between the JSON lines.
         environment = {"GRPC_VERBOSITY": "NONE", **os.environ}
-        with self.log_file.open("ab") as log, signals_deferred():
+        with open(self.log_file, "ab", opener=private) as log, signals_deferred():
             self._child = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,  # closes with this process, which tells the child to end
@@ -86,6 +86,7 @@ class ServerProcess:
                 stderr=log,
                 env=environment,
                 process_group=0,  # Ctrl-C in the terminal reaches the supervisor only
+                umask=UMASK,
             )
             self._identity = identify(self._child.pid)
 

@@ -1,10 +1,14 @@
 """The state directory of a local cluster, and `state.json` in it: how other processes find it.
 
-    <root>/state.json      which processes run where; replaced atomically
+    <root>/.penstock-local says that what follows was made here by local mode
+           state.json      which processes run where; replaced atomically
            manifest.yaml   the manifest in force
            lock            held (flock) by the process that runs the cluster
            logs/*.log      standard error of each process: JSON lines
            controller/  broker-0/ …   data directories
+
+Only the user who starts a cluster can read what is in it. All users of the machine reach loopback,
+where its processes listen, but records, logs and manifests lie in folders of mode 0700.
 
 Standard library only: `penstock` reads this to find the running cluster, without the broker
 extra. `registry` lists the directories.
@@ -14,6 +18,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -24,6 +29,12 @@ from penstock.errors import MisuseError
 from penstock_broker.local.processes import ProcessIdentity, is_alive
 
 FORMAT = 1
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+UMASK = 0o077
+"""Of the processes of a cluster."""
+_MARKER_TEXT = "Made by `penstock local`; `penstock local down --purge` removes what it made.\n"
+_BROKER = re.compile(r"broker-\d+")
 Phase = Literal["starting", "running", "stopping"]
 
 
@@ -59,6 +70,11 @@ class LocalState:
         return is_alive(self.supervisor)
 
 
+def private(path: str, flags: int) -> int:
+    """An opener for files that only their owner may read."""
+    return os.open(path, flags, FILE_MODE)
+
+
 class StateDirectory:
     """Paths and files of one local cluster."""
 
@@ -70,8 +86,12 @@ class StateDirectory:
         return self.root / "state.json"
 
     @property
-    def lock_file(self) -> Path:
+    def marker_file(self) -> Path:
         """Exists once a cluster was started here, until it is purged."""
+        return self.root / ".penstock-local"
+
+    @property
+    def lock_file(self) -> Path:
         return self.root / "lock"
 
     @property
@@ -85,8 +105,18 @@ class StateDirectory:
         return self.root / process
 
     def create(self) -> None:
+        """Makes the directory, or what is missing in it, and marks it.
+
+        Raises MisuseError where something else has folders of our names: a purge would remove them.
+        """
         try:
-            (self.root / "logs").mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+            if not self._is_ours():
+                self._refuse_to_share()
+            self.marker_file.write_text(_MARKER_TEXT)
+            (self.root / "logs").mkdir(FOLDER_MODE, exist_ok=True)
+            for folder in self._folders():  # an earlier release let everybody read them
+                folder.chmod(FOLDER_MODE)
         except OSError as error:
             raise MisuseError(
                 f"{self.root}: cannot be used as data directory: {error.strerror}; "
@@ -101,9 +131,17 @@ class StateDirectory:
             return None
 
     def write(self, state: LocalState) -> None:
-        temporary = self.state_file.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(json.dumps({"format": FORMAT, **asdict(state)}, indent=2) + "\n")
-        temporary.replace(self.state_file)
+        text = json.dumps({"format": FORMAT, **asdict(state)}, indent=2) + "\n"
+        self._write(self.state_file, text)
+
+    def write_manifest(self, text: str) -> None:
+        self._write(self.manifest_file, text)
+
+    def _write(self, path: Path, text: str) -> None:
+        temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        with open(temporary, "w", encoding="utf-8", opener=private) as file:
+            file.write(text)
+        temporary.replace(path)
 
     def forget(self) -> None:
         self.state_file.unlink(missing_ok=True)
@@ -111,7 +149,7 @@ class StateDirectory:
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
         """Yields whether this process is now the one that runs the cluster."""
-        with self.lock_file.open("a") as file:
+        with open(self.lock_file, "a", opener=private) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -125,17 +163,43 @@ class StateDirectory:
         Raises MisuseError where no cluster ever was: then `logs` and the like belong to something
         else.
         """
-        if not self.lock_file.exists() and not self.state_file.exists():
+        if not self._is_ours():
             raise MisuseError(
                 f"{self.root}: there is no local cluster here, so nothing was removed; `penstock "
                 "local list` shows running clusters"
             )
-        for data in [self.data("controller"), self.root / "logs", *self.root.glob("broker-*")]:
-            shutil.rmtree(data, ignore_errors=True)
-        for file in (self.state_file, self.manifest_file, self.lock_file):
+        for folder in self._folders():
+            shutil.rmtree(folder, ignore_errors=True)
+        # The marker is last: a purge that was interrupted can be repeated.
+        for file in (self.state_file, self.manifest_file, self.lock_file, self.marker_file):
             file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.root.rmdir()
+
+    def _folders(self) -> list[Path]:
+        """Those with our names; links are nobody's."""
+        names = [entry.name for entry in self.root.iterdir() if _BROKER.fullmatch(entry.name)]
+        folders = [self.root / name for name in ("controller", "logs", *names)]
+        return [folder for folder in folders if folder.is_dir() and not folder.is_symlink()]
+
+    def _is_ours(self) -> bool:
+        """Whether local mode made what is here; an earlier release left no marker."""
+        if self.marker_file.exists() or self.read() is not None:
+            return True
+        lock = self.lock_file
+        if not lock.is_file() or lock.stat().st_size:
+            return False
+        return self.manifest_file.exists() or any(
+            (folder / "meta.json").is_file() for folder in self._folders()
+        )
+
+    def _refuse_to_share(self) -> None:
+        found = [folder.name for folder in self._folders()]
+        if found:
+            raise MisuseError(
+                f"{self.root} has a folder {found[0]!r} that no local cluster made; choose another "
+                "directory with --data-dir"
+            )
 
 
 def _from_json(document: dict[str, Any]) -> LocalState | None:

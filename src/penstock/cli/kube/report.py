@@ -7,6 +7,7 @@ collected becomes a line in errors.txt: a broken cluster must always produce a b
 """
 
 import json
+import os
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -38,7 +39,10 @@ def write_report(api: Api, snapshot: Snapshot, file: Path, tail_lines: int) -> l
     """Writes the bundle; returns a row per file in it. Raises OSError for the file itself."""
     errors: list[str] = list(snapshot.gaps)
     rows: list[Json] = []
-    with zipfile.ZipFile(file, "x", zipfile.ZIP_DEFLATED) as bundle:
+    with (
+        open(file, "xb", opener=_private) as target,
+        zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as bundle,
+    ):
         for name, text in _entries(api, snapshot, tail_lines, errors):
             bundle.writestr(name, text)
             rows.append({"file": name, "bytes": len(text.encode())})
@@ -47,6 +51,11 @@ def write_report(api: Api, snapshot: Snapshot, file: Path, tail_lines: int) -> l
             bundle.writestr("errors.txt", text)
             rows.append({"file": "errors.txt", "bytes": len(text.encode())})
     return rows
+
+
+def _private(path: str, flags: int) -> int:
+    """Logs can tell what only whoever may read them should know."""
+    return os.open(path, flags, 0o600)
 
 
 def _entries(api: Api, snapshot: Snapshot, tail_lines: int, errors: list[str]) -> Iterator[Entry]:
