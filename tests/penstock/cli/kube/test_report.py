@@ -1,6 +1,7 @@
 """The support bundle: what is in it, and that no secret is."""
 
 import json
+import stat
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ def test_a_bundle_has_everything_but_secrets(scene: Scene, tmp_path: Path) -> No
     done = make_report(scene, file, "-o", "json")
     assert done.exit_code == 0, done.output
     listed = {one["file"]: one["bytes"] for one in json.loads(done.stdout)}
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600, "logs are not for everybody"
     with zipfile.ZipFile(file) as bundle:
         assert bundle.testzip() is None
         content = {name: bundle.read(name).decode() for name in bundle.namelist()}
