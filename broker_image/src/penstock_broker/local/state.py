@@ -177,7 +177,7 @@ class StateDirectory:
             self.root.rmdir()
 
     def _folders(self) -> list[Path]:
-        """Those with our names; links are nobody's."""
+        """Those with our names; a link may lead anywhere, so it is none of them."""
         names = [entry.name for entry in self.root.iterdir() if _BROKER.fullmatch(entry.name)]
         folders = [self.root / name for name in ("controller", "logs", *names)]
         return [folder for folder in folders if folder.is_dir() and not folder.is_symlink()]
