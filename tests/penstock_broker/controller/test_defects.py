@@ -32,7 +32,11 @@ class Serving:
         self._port = ReservedPort()
         self.address = self._port.address
         self._args = argparse.Namespace(
-            listen=self.address, metrics_listen=None, metadata=None, cluster_id=""
+            listen=self.address,
+            metrics_listen=None,
+            health_listen="",
+            metadata=None,
+            cluster_id="",
         )
         self._store = store
 
