@@ -35,7 +35,7 @@ class Server:
     async def echo(self, stream: MessageStream) -> None:
         try:
             while (message := await stream.receive()) is not None:
-                await stream.send(message)
+                await stream.send(bytes(message))
         except PenstockError as error:
             self.error = error
             raise

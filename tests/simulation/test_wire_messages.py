@@ -17,6 +17,7 @@ from penstock.errors import (
     UnreachableError,
 )
 from penstock.rpc.streams.contract import MessageStream
+from penstock.rpc.streams.frames import Received
 
 MANY = 40
 LARGE = 200_000
@@ -38,7 +39,7 @@ async def error_of(waited: Awaitable[object]) -> PenstockError:
 async def double(stream: MessageStream) -> None:
     """Answers each message."""
     while (message := await stream.receive()) is not None:
-        await stream.send(message * 2)
+        await stream.send(bytes(message * 2))
 
 
 def test_messages_arrive_in_order_in_both_directions(play: Play) -> None:
@@ -67,7 +68,7 @@ def test_delivered_messages_come_in_order_those_that_waited_first(play: Play) ->
 
         async with streams(scene, count):
             stream = await scene.transport.open_stream(scene.address)
-            seen: list[bytes | None] = [await stream.receive()]
+            seen: list[Received | None] = [await stream.receive()]
             await stream.send(b"go on")
             await stream.deliver(seen.append)
             assert seen == [bytes([number]) for number in range(2 * MANY)]
@@ -113,9 +114,9 @@ def test_what_a_delivery_raises_ends_the_stream_on_both_sides(play: Play) -> Non
         async with streams(scene, push):
             stream = await scene.transport.open_stream(scene.address)
             wrong = ClusterError("the CRC is wrong", ErrorCode.DATA_CORRUPTED)
-            seen: list[bytes] = []
+            seen: list[Received] = []
 
-            def take(message: bytes) -> None:
+            def take(message: Received) -> None:
                 seen.append(message)
                 raise wrong
 

@@ -106,6 +106,8 @@ class Cluster:
                 port.address,
                 "--replication-listen",
                 "127.0.0.1:0",
+                "--stream-listen",
+                "127.0.0.1:0",
                 "--controllers",
                 self.controller.address,
                 "--metrics-listen",

@@ -90,6 +90,7 @@ async def local_broker(path: Path, *settings: str) -> AsyncIterator[LocalBroker]
         advertise_host="127.0.0.1",
         advertise_port=0,
         replication_listen="127.0.0.1:0",
+        stream_listen="127.0.0.1:0",
         controllers=("127.0.0.1:1",),
         settings=parse_settings([*kept, *settings]),
     )

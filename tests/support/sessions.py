@@ -36,6 +36,7 @@ class Broker:
     metadata_version = 0
     disk_full = False
     replication_port = 0
+    stream_port = 0
 
     def __init__(self, broker_id: int, controllers: list[str]) -> None:
         config = BrokerConfig(

@@ -59,8 +59,8 @@ class BrokerConfig:
     `listen` and `metrics_listen` are `host:port` (`metrics_listen` empty: no metrics endpoint);
     clients and followers connect to `advertise_*`; clients outside the network connect to
     `external_*`, through `external_listen` (empty: none). Followers connect to `advertise_host` at
-    the port of `replication_listen`; empty: they use gRPC. Probes ask `health_listen`; empty: they
-    ask where clients do.
+    the port of `replication_listen`, clients that want message streams at that of `stream_listen`;
+    empty: they use gRPC. Probes ask `health_listen`; empty: they ask where clients do.
     """
 
     broker_id: BrokerId
@@ -75,6 +75,7 @@ class BrokerConfig:
     external_host: str = ""
     external_port: int = 0
     replication_listen: str = ""
+    stream_listen: str = ""
     health_listen: str = ""
     settings: Settings = field(default_factory=Settings)
 

@@ -164,6 +164,7 @@ class BrokerDescription:
     port: int
     rack: str
     alive: bool
+    stream_port: int = 0
 
     @property
     def address(self) -> str:

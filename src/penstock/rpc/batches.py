@@ -38,8 +38,8 @@ def header_to_wire(header: BatchHeader) -> pb.RecordBatch:
     )
 
 
-def batch_from_wire(message: pb.RecordBatch) -> Batch:
-    """The batch as sent.
+def batch_from_wire(message: pb.RecordBatch, payload: bytes | None = None) -> Batch:
+    """The batch as sent; `payload`: if it is not in the message.
 
     Raises ClusterError: UNSUPPORTED_CODEC for a codec this version does not know,
     CORRUPT_BATCH for flags that do not fit into 16 bits.
@@ -73,4 +73,4 @@ def batch_from_wire(message: pb.RecordBatch) -> Batch:
         leader_epoch=LeaderEpoch(message.leader_epoch),
         append_time_ms=message.append_time_ms,
     )
-    return Batch(header, message.payload)
+    return Batch(header, message.payload if payload is None else payload)

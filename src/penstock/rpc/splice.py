@@ -10,14 +10,20 @@ tag of a field with a length is `field number << 3 | 2`).
     LeaderMessage { appends: AppendBatches { …, batches: RecordBatch { …, payload } } }
 """
 
+import struct
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from penstock.core.batch import Batch
-from penstock.proto.v1 import broker_pb2, records_pb2, replication_pb2
+from penstock.errors import ClusterError, ErrorCode
+from penstock.proto.v1 import broker_pb2, errors_pb2, records_pb2, replication_pb2, streams_pb2
 from penstock.rpc.batches import header_to_wire
+from penstock.rpc.streams.frames import Received
+from penstock.rpc.streams.parsing import parsed
 
 _LENGTH_DELIMITED: Final = 2
+_CORRELATION_ID: Final = struct.Struct(">Q")
+_HEAD_SIZE: Final = struct.Struct(">I")
 _SHORT: Final = tuple(bytes([number]) for number in range(0x80))
 """Numbers of one byte."""
 
@@ -51,6 +57,78 @@ def fetch_response(
     for result, batches in results:
         _add_message(parts, _RESULT, result.SerializeToString(), _RESULT_BATCH, batches)
     return b"".join(parts)
+
+
+def stream_fetch_request(correlation_id: int, request: broker_pb2.FetchRequest) -> bytes:
+    """A fetch on a message stream; `stream_fetch_asked` takes it apart."""
+    return _CORRELATION_ID.pack(correlation_id) + request.SerializeToString()
+
+
+def stream_fetch_asked(message: Received) -> tuple[int, memoryview]:
+    """The correlation id, and the serialized request.
+
+    Raises ClusterError(INVALID_REQUEST).
+    """
+    if len(message) < _CORRELATION_ID.size:
+        raise ClusterError(
+            f"a consumer sent {len(message)} bytes; a fetch begins with a correlation id of "
+            f"{_CORRELATION_ID.size}",
+            ErrorCode.INVALID_REQUEST,
+        )
+    return _CORRELATION_ID.unpack_from(message)[0], memoryview(message)[_CORRELATION_ID.size :]
+
+
+def stream_fetch_answer(
+    correlation_id: int, results: Iterable[tuple[broker_pb2.FetchResult, Sequence[Batch]]]
+) -> bytes:
+    """A fetch's answer on a message stream: `stream_fetch_read` takes it apart."""
+    head = streams_pb2.StreamFetchResponse(correlation_id=correlation_id)
+    parts = [b"", b""]
+    for result, batches in results:
+        result.batches.extend(header_to_wire(batch.header) for batch in batches)
+        head.fetch.results.append(result)
+        parts += (batch.payload for batch in batches)
+    head.payload_bytes.extend(map(len, parts[2:]))
+    parts[1] = head.SerializeToString()
+    parts[0] = _HEAD_SIZE.pack(len(parts[1]))
+    return b"".join(parts)
+
+
+def stream_fetch_failure(correlation_id: int, error: errors_pb2.Error) -> bytes:
+    """The answer to a fetch that failed as a whole."""
+    head = streams_pb2.StreamFetchResponse(correlation_id=correlation_id, error=error)
+    body = head.SerializeToString()
+    return _HEAD_SIZE.pack(len(body)) + body
+
+
+def stream_fetch_read(message: Received) -> tuple[streams_pb2.StreamFetchResponse, list[bytes]]:
+    """An answer, and the payloads of its batches in their order.
+
+    Raises ClusterError(INVALID_REQUEST) for anything else.
+    """
+    if len(message) < _HEAD_SIZE.size:
+        raise _no_answer(f"{len(message)} bytes")
+    view = memoryview(message)
+    (size,) = _HEAD_SIZE.unpack_from(message)
+    at = _HEAD_SIZE.size + size
+    head = parsed(streams_pb2.StreamFetchResponse, view[_HEAD_SIZE.size : at], "a broker")
+    payloads = []
+    for payload_bytes in head.payload_bytes:
+        payloads.append(bytes(view[at : at + payload_bytes]))
+        at += payload_bytes
+    batches = sum(len(result.batches) for result in head.fetch.results)
+    if at != len(message) or batches != len(payloads):
+        raise _no_answer(
+            f"{len(message)} bytes with {len(payloads)} payloads for {batches} batches, which end "
+            f"at {at}"
+        )
+    return head, payloads
+
+
+def _no_answer(what: str) -> ClusterError:
+    return ClusterError(
+        f"a broker answered a fetch with {what}: that cannot be read", ErrorCode.INVALID_REQUEST
+    )
 
 
 def subscribe_response(

@@ -10,6 +10,7 @@ from penstock.rpc.streams.frames import (
     MESSAGE,
     PREFACE,
     FrameReader,
+    Received,
     end_frame,
     error_of,
     message_frame,
@@ -24,7 +25,7 @@ def reader(*, most: int = 1_000, first: int = 1_000) -> FrameReader:
 def test_any_split_gives_the_same_messages(messages: list[bytes], cuts: list[int]) -> None:
     sent = PREFACE + b"".join(message_frame(message) for message in messages) + end_frame(None)
     ends = sorted({min(cut, len(sent)) for cut in cuts} | {len(sent)})
-    taken: list[tuple[int, bytes]] = []
+    taken: list[tuple[int, Received]] = []
     frames, start = reader(), 0
     for end in ends:
         taken += frames.feed(sent[start:end])

@@ -20,7 +20,7 @@ from penstock.rpc.streams.contract import (
     MESSAGE_BYTES_MAX,
     MessageStream,
 )
-from penstock.rpc.streams.frames import END, PREFACE, FrameReader, error_of, message_frame
+from penstock.rpc.streams.frames import END, PREFACE, FrameReader, Received, error_of, message_frame
 from penstock.rpc.streams.tcp import TcpStream, TcpStreamServer, open_tcp_stream
 
 HOST = "127.0.0.1"
@@ -40,7 +40,7 @@ async def serving(
         running.cancel()
 
 
-async def raw_frames(reader: asyncio.StreamReader) -> list[tuple[int, bytes]]:
+async def raw_frames(reader: asyncio.StreamReader) -> list[tuple[int, Received]]:
     """All that a server says, until it ends the connection."""
     return list(FrameReader(1_000_000, 1_000_000).feed(await reader.read()))
 
@@ -49,7 +49,7 @@ class Server:
     """Remembers how the one stream ended."""
 
     def __init__(self) -> None:
-        self.seen: list[bytes] = []
+        self.seen: list[Received] = []
         self.began = asyncio.Event()
         self.ended: asyncio.Future[PenstockError | None] = asyncio.Future()
 
@@ -61,7 +61,7 @@ class Server:
             raise
         self.ended.set_result(None)
 
-    def _take(self, message: bytes) -> None:
+    def _take(self, message: Received) -> None:
         self.seen.append(message)
         self.began.set()
 

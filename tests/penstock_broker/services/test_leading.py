@@ -20,6 +20,7 @@ from penstock.proto.v1 import replication_pb2 as pb
 from penstock.rpc.batches import batch_to_wire
 from penstock.rpc.streams.calls import OpenedCall
 from penstock.rpc.streams.contract import MessageStream
+from penstock.rpc.streams.frames import Received
 from penstock.rpc.transport import GrpcTransport
 from penstock_broker.replication.feeding import FollowerStream
 from penstock_broker.services import leading
@@ -49,8 +50,8 @@ class Follower:
             self._ended = error
             self._arrived.set()
 
-    def _take(self, message: bytes) -> None:
-        self._unread.append(pb.LeaderMessage.FromString(message))
+    def _take(self, message: Received) -> None:
+        self._unread.append(pb.LeaderMessage.FromString(bytes(message)))
         self._arrived.set()
 
     async def write(self, message: pb.FollowerMessage) -> None:

@@ -224,6 +224,7 @@ class Shell:
             incarnation=self.run,
             port=lambda: broker_port(broker.id),
             replication_port=lambda: self.replication_port,
+            stream_port=lambda: 0,
             disk_full=lambda: broker.disk.full,
         )
         self.membership = Membership(member, self.view, self._replication, seams, _serving)

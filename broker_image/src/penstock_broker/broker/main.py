@@ -77,6 +77,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for other brokers to copy from here; port 0: a free port; default: "
         "$PENSTOCK_REPLICATION_LISTEN, or over --listen, which costs more",
     )
+    add(
+        "--stream-listen",
+        default=os.environ.get("PENSTOCK_STREAM_LISTEN", ""),
+        metavar="HOST:PORT",
+        help="for clients to produce and fetch over message streams; port 0: a free port; default: "
+        "$PENSTOCK_STREAM_LISTEN, or over --listen alone, which costs more",
+    )
     plaintext.add_arguments(parser)
     add("--metrics-listen", default="", metavar="HOST:PORT", help="Prometheus endpoint")
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
@@ -99,6 +106,7 @@ def _run(args: argparse.Namespace) -> int:
     for option, address in (
         ("--listen", config.listen),
         ("--replication-listen", config.replication_listen),
+        ("--stream-listen", config.stream_listen),
         ("--health-listen", config.health_listen),
     ):
         if address:
@@ -138,12 +146,15 @@ def _config(args: argparse.Namespace) -> BrokerConfig:
         parse_address(args.metrics_listen, "--metrics-listen")
     if args.replication_listen:
         parse_address(args.replication_listen, "--replication-listen")
+    if args.stream_listen:
+        parse_address(args.stream_listen, "--stream-listen")
     if args.health_listen:
         parse_address(args.health_listen, "--health-listen")
     external_host, external_port = _external(args)
     listeners = {
         "--listen": args.listen,
         "--replication-listen": args.replication_listen,
+        "--stream-listen": args.stream_listen,
         "--external-listen": args.external_listen,
     }
     plaintext.check_plaintext(listeners, insecure=args.insecure)
@@ -160,6 +171,7 @@ def _config(args: argparse.Namespace) -> BrokerConfig:
         external_host=external_host,
         external_port=external_port,
         replication_listen=args.replication_listen,
+        stream_listen=args.stream_listen,
         health_listen=args.health_listen,
         settings=parse_settings(args.config),
     )

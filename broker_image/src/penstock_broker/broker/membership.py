@@ -28,7 +28,7 @@ class Member:
     """The broker that is the member.
 
     `incarnation` names this run of the process. The ports are known once the servers are bound;
-    a replication port of 0: none.
+    a replication or stream port of 0: none.
     """
 
     config: BrokerConfig
@@ -36,6 +36,7 @@ class Member:
     incarnation: str
     port: Callable[[], int]
     replication_port: Callable[[], int]
+    stream_port: Callable[[], int]
     disk_full: Callable[[], bool]
 
 
@@ -102,6 +103,10 @@ class Membership:
     @property
     def replication_port(self) -> int:
         return self._member.replication_port()
+
+    @property
+    def stream_port(self) -> int:
+        return self._member.stream_port()
 
     async def registered(self, answer: pb.Registered) -> None:
         """A controller accepted this broker, which now belongs to its cluster."""

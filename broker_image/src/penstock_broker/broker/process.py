@@ -49,6 +49,7 @@ from penstock_broker.observability import EventLog, bound_address
 from penstock_broker.replication.following import LinkConfig
 from penstock_broker.replication.ticks import TickFacts
 from penstock_broker.services.admin import AdminService, LogFacts
+from penstock_broker.services.client_streams import ClientStreams
 from penstock_broker.services.data import DataService
 from penstock_broker.services.fetching import Fetching
 from penstock_broker.services.limits import ByteBudget
@@ -122,7 +123,7 @@ class BrokerProcess:
         self._replicas = self._replication.replicas
         self._port = config.advertise_port
         self._bound = 0
-        self._replication_port = 0
+        self._replication_port = self._stream_port = 0
         self.membership = Membership(
             Member(
                 config=config,
@@ -130,6 +131,7 @@ class BrokerProcess:
                 incarnation=self._incarnation,
                 port=lambda: self._port,
                 replication_port=lambda: self._replication_port,
+                stream_port=lambda: self._stream_port,
                 disk_full=lambda: self._disk.is_full,
             ),
             self._view,
@@ -192,23 +194,32 @@ class BrokerProcess:
             parked_max=settings.fetch_parked_max,
         )
         self._opening = ThreadPoolExecutor(1, "opener")
+        producing = Producing(
+            locator,
+            self._replicas,
+            self._produce_budget,
+            self.metrics,
+            self._refusal,
+            self._seams.clock,
+            opener=Opener(self._view, self._opening),
+        )
+        self._client_streams = ClientStreams(
+            producing,
+            self._fetching,
+            self._seams.transport,
+            cluster_id=lambda: self._view.cluster_id,
+            observe=self.metrics.observe_request,
+            inflight_max=settings.stream_inflight_max,
+            streams_max=settings.rpcs_max,
+        )
         self._data = DataService(
             self._view,
-            Producing(
-                locator,
-                self._replicas,
-                self._produce_budget,
-                self.metrics,
-                self._refusal,
-                self._seams.clock,
-                opener=Opener(self._view, self._opening),
-            ),
+            producing,
             self._fetching,
             offsets,
             producer_ids,
             self._coordination.calls,
             observe=self.metrics.observe_request,
-            fetch_budget=self._fetch_budget,
             stream_inflight_max=settings.stream_inflight_max,
         )
         facts = LogFacts(store, self._seams.maintaining, self._disk_bytes)
@@ -227,6 +238,7 @@ class BrokerProcess:
         await self._listen_for_probes()
         outside = await self._listen_outside()
         self._replication_port = await self._listen_for_followers()
+        self._stream_port = await self._listen_for_streams()
         try:
             async with asyncio.TaskGroup() as tasks:
                 self.membership.tasks = tasks
@@ -246,15 +258,17 @@ class BrokerProcess:
                     )
                 ]
                 leading = tasks.create_task(self._replication.lead())
+                streaming = tasks.create_task(self._client_streams.run())
                 self.listening.set()
                 _events.info("listening", address=bound_address(self._config.listen, self._bound))
                 await self.stop_requested.wait()
-                await self._shut_down(server, outside, leading)
+                await self._shut_down(server, outside, streaming, leading)
                 for task in background:
                     task.cancel()
                 self._replication.stop_following()
         finally:
             self._replication.close()
+            self._client_streams.close()
             if outside is not None:
                 await outside.stop(None)
             await server.stop(None)
@@ -305,6 +319,14 @@ class BrokerProcess:
         except OSError as error:
             raise _unavailable(address, "--replication-listen") from error
 
+    async def _listen_for_streams(self) -> int:
+        """The server for the message streams of clients; its port, 0 if none is asked for."""
+        address = self._config.stream_listen
+        try:
+            return await self._client_streams.listen(address) if address else 0
+        except OSError as error:
+            raise _unavailable(address, "--stream-listen") from error
+
     async def _listen_for_probes(self) -> None:
         address = self._config.health_listen
         try:
@@ -328,6 +350,7 @@ class BrokerProcess:
         self,
         server: grpc.aio.Server,
         outside: grpc.aio.Server | None,
+        streaming: asyncio.Task[None],
         leading: asyncio.Task[None],
     ) -> None:
         """Hands over leaderships, stops serving, then makes lazily written state durable."""
@@ -340,9 +363,10 @@ class BrokerProcess:
         if outside is not None:
             await outside.stop(_GRACE_S)
         await server.stop(_GRACE_S)
-        # After the calls: a produce that is under way needs its followers.
-        leading.cancel()
-        await asyncio.wait([leading])
+        # In this order: a produce that is under way needs its followers.
+        for task in (streaming, leading):
+            task.cancel()
+            await asyncio.wait([task])
         self._replicas.save_all()
         self._replication.writer.sync()
         if not await self._replication.writer.drained(_DRAIN_S):

@@ -104,6 +104,7 @@ def broker_arguments(
         f"--listen={HOST}:{ports.serve}",
         f"--advertise={HOST}:{ports.serve}",
         f"--replication-listen={HOST}:0",
+        f"--stream-listen={HOST}:0",
         f"--controllers={HOST}:{controller.serve}",
         f"--metrics-listen={HOST}:{ports.metrics}",
         *([f"--rack={racks[broker_id % len(racks)]}"] if racks else []),

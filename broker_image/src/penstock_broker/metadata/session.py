@@ -76,6 +76,8 @@ class ImageSink(Protocol):
     def port(self) -> int: ...
     @property
     def replication_port(self) -> int: ...
+    @property
+    def stream_port(self) -> int: ...
     async def registered(self, answer: pb.Registered) -> None: ...
     async def apply(self, image: pb.ClusterImage) -> None: ...
 
@@ -329,6 +331,7 @@ class ControllerSession:
                 external_host=self._config.external_host,
                 external_port=self._config.external_port,
                 replication_port=self._sink.replication_port,
+                stream_port=self._sink.stream_port,
                 features=BROKER_FEATURES,
                 promised_controller_epoch=identity.promised_controller_epoch,
             )

@@ -32,6 +32,7 @@ from penstock.rpc.batches import batch_from_wire
 from penstock.rpc.errors import error_from_wire
 from penstock.rpc.streams.calls import OpenedCall
 from penstock.rpc.streams.contract import MessageStream
+from penstock.rpc.streams.frames import Received
 from penstock.rpc.streams.parsing import parsed
 from penstock.rpc.transport import Transport
 from penstock_broker.metadata.image import LeaderAddress
@@ -175,7 +176,7 @@ class LeaderLink:
 
     # ------------------------------------------------------------ what the leader says
 
-    def _take(self, received: bytes) -> None:
+    def _take(self, received: Received) -> None:
         message = parsed(pb.LeaderMessage, received, "the leader")
         for answer in message.epoch_answers:
             replica = self._replica(answer)

@@ -8,10 +8,10 @@ from typing import Any
 
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceServicer
+from penstock.rpc.splice import fetch_response
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.services import metadata
 from penstock_broker.services.fetching import Fetching
-from penstock_broker.services.limits import ByteBudget
 from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.services.offsets import Offsets
 from penstock_broker.services.produce_stream import ProduceStream
@@ -34,7 +34,6 @@ class DataService(BrokerServiceServicer):
         transactions: Transactions,
         *,
         observe: Callable[[str, float], None],
-        fetch_budget: ByteBudget,
         stream_inflight_max: int,
     ) -> None:
         """`observe(method, seconds)` times requests on streams; the edge times unary calls."""
@@ -45,7 +44,6 @@ class DataService(BrokerServiceServicer):
         self._producer_ids = producer_ids
         self._transactions = transactions
         self._observe = observe
-        self._fetch_budget = fetch_budget
         self._stream_inflight_max = stream_inflight_max
 
     async def Produce(self, request: pb.ProduceRequest, context: Any) -> pb.ProduceResponse:
@@ -65,9 +63,9 @@ class DataService(BrokerServiceServicer):
         self, request: pb.FetchRequest, context: Any
     ) -> bytes:
         """See `fetching`. The answer counts against the budget until it is sent."""
-        response, taken_bytes = await self._fetching.fetch(request)
-        context.add_done_callback(lambda _: self._fetch_budget.give(taken_bytes))
-        return response
+        answer = await self._fetching.fetch(request)
+        context.add_done_callback(lambda _: self._fetching.budget.give(answer.size_bytes))
+        return fetch_response(answer.results)
 
     async def Subscribe(  # type: ignore[override]
         self, request_iterator: AsyncIterator[pb.SubscribeRequest], context: Any

@@ -19,7 +19,7 @@ it waits.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,7 +37,6 @@ from penstock.errors import (
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.channel import MAX_MESSAGE_BYTES
 from penstock.rpc.errors import error_to_wire
-from penstock.rpc.splice import fetch_response
 from penstock_broker.metrics import Metrics
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replica import Replica
@@ -92,6 +91,17 @@ class Slice:
             last_stable_offset=self.marks.last_stable_offset,
             leader_epoch=self.marks.leader_epoch,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAnswer:
+    """What a fetch found: results without their batches, with these beside them.
+
+    `size_bytes`: what it took from the budget.
+    """
+
+    results: Sequence[tuple[pb.FetchResult, Sequence[Batch]]]
+    size_bytes: int
 
 
 class Parking:
@@ -154,11 +164,8 @@ class Fetching:
         self._parked_max = parked_max
         self.parked = 0
 
-    async def fetch(self, request: pb.FetchRequest) -> tuple[bytes, int]:
-        """The answer, serialized, and the bytes it took from the budget.
-
-        The caller gives them back once the answer is sent.
-        """
+    async def fetch(self, request: pb.FetchRequest) -> "FetchAnswer":
+        """The caller gives the answer's bytes back to `budget` once it is sent."""
         check_count("partitions", len(request.partitions), PARTITIONS_MAX)
         fetch = _Fetch(self, request, self._budget)
         try:
@@ -166,7 +173,7 @@ class Fetching:
             timed_out = True
             if not fetch.is_enough:
                 timed_out = await self._park(fetch, min(request.max_wait_ms, _MAX_WAIT_MS) / 1000)
-            return fetch.answer(everything=timed_out and not fetch.is_enough), fetch.size_bytes
+            return fetch.answer(everything=timed_out and not fetch.is_enough)
         except BaseException as error:
             self._budget.give(fetch.size_bytes)
             if isinstance(error, OverloadedError):
@@ -341,13 +348,13 @@ class _Fetch:
             self.size_bytes += found.size_bytes
             self._slices[index] = found
 
-    def answer(self, *, everything: bool) -> bytes:
-        """A FetchResponse: partitions with records or errors; `everything`: all of them."""
+    def answer(self, *, everything: bool) -> FetchAnswer:
+        """Partitions with records or errors; `everything`: all of them."""
         slices = [self._slices[index] for index in sorted(self._slices)]
         chosen = [part for part in slices if everything or part.batches or part.error is not None]
         for part in chosen:
             self._service.count(part.batches)
-        return fetch_response((part.head(), part.batches) for part in chosen)
+        return FetchAnswer([(part.head(), part.batches) for part in chosen], self.size_bytes)
 
 
 def isolation_from_wire(level: int) -> Isolation:

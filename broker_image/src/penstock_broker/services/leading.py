@@ -26,6 +26,7 @@ from penstock.proto.v1 import replication_pb2 as pb
 from penstock.proto.v1.replication_pb2_grpc import ReplicationServiceServicer
 from penstock.rpc.streams.calls import ServedCall
 from penstock.rpc.streams.contract import MessageStream
+from penstock.rpc.streams.frames import Received
 from penstock.rpc.streams.parsing import parsed
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.observability import EventLog
@@ -153,7 +154,7 @@ class Leading(ReplicationServiceServicer):
             "a newer stream of this follower replaced this one", ErrorCode.SHUTTING_DOWN
         )
 
-    def _take(self, stream: FollowerStream, received: bytes) -> None:
+    def _take(self, stream: FollowerStream, received: Received) -> None:
         if stream.closed:
             return
         message = parsed(pb.FollowerMessage, received, "a follower")

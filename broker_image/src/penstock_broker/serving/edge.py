@@ -13,7 +13,8 @@ stream times its requests, since only it knows where a request ends.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
 from typing import Any, Final
@@ -35,6 +36,20 @@ _events = EventLog("edge")
 def note_wait(seconds: float) -> None:
     """Subtracts a wait that the caller asked for from the running call's time."""
     _waited_s.set(_waited_s.get() + seconds)
+
+
+@contextmanager
+def timed(observe: Callable[[float], None]) -> Iterator[None]:
+    """Gives `observe` the seconds that a request of a stream took, without its waits.
+
+    For the request's own task.
+    """
+    started = monotonic()
+    _waited_s.set(0.0)
+    try:
+        yield
+    finally:
+        observe(monotonic() - started - _waited_s.get())
 
 
 class _Refused:
@@ -104,7 +119,7 @@ class Edge(grpc.aio.ServerInterceptor):
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
             except Exception as error:  # noqa: BLE001 - the edge: nothing else may leave
-                await abort(context, _answer(name, error))
+                await abort(context, answer_for(name, error))
             finally:
                 self._observe(name, monotonic() - started - _waited_s.get())
 
@@ -121,7 +136,7 @@ class Edge(grpc.aio.ServerInterceptor):
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
             except Exception as error:  # noqa: BLE001 - the edge: nothing else may leave
-                await abort(context, _answer(name, error))
+                await abort(context, answer_for(name, error))
 
         return call
 
@@ -145,7 +160,7 @@ def guarded(inner: Handle, name: str) -> Handle:
         try:
             await inner(stream)
         except Exception as error:
-            raise _answer(name, error) from error
+            raise answer_for(name, error) from error
 
     return handle
 
@@ -217,7 +232,7 @@ def first_error(error: BaseException) -> BaseException:
     return error
 
 
-def _answer(method: str, error: Exception) -> PenstockError:
+def answer_for(method: str, error: Exception) -> PenstockError:
     """The error for the caller: the error itself, or INTERNAL for a defect, which is logged."""
     first = first_error(error)
     if isinstance(first, PenstockError):

@@ -38,4 +38,5 @@ def for_caller(info: pb.BrokerInfo) -> pb.BrokerInfo:
     seen = pb.BrokerInfo()
     seen.CopyFrom(info)
     seen.host, seen.port = info.external_host, info.external_port
+    seen.replication_port = seen.stream_port = 0  # neither is reachable from outside
     return seen

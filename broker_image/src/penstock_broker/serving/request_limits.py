@@ -98,6 +98,7 @@ REQUEST_LIMITS: Final[Mapping[str, RequestLimit]] = {
 }
 """Every method of every service: a new one without a limit fails at its first call."""
 
+Body: TypeAlias = bytes | bytearray | memoryview
 Shape: TypeAlias = "dict[int, Shape]"
 """Of a message: by field number, the shapes of those messages in it whose fields count, too."""
 _LENGTH_DELIMITED: Final = 2
@@ -119,7 +120,7 @@ class RequestCheck:
         found = descriptor_pool.Default().FindMethodByName(f"{service}.{self._name}")
         self._shape = shape_of(found.input_type)
 
-    def __call__(self, body: bytes) -> None:
+    def __call__(self, body: Body) -> None:
         """Raises ClusterError(INVALID_REQUEST) for what must not be parsed."""
         size_bytes = len(body)
         if size_bytes > self._limit.size_bytes:
@@ -168,7 +169,7 @@ def _may_grow(message: Descriptor) -> bool:
     )
 
 
-def count_fields(body: bytes, shape: Shape, most: int) -> int:
+def count_fields(body: Body, shape: Shape, most: int) -> int:
     """How many fields a message has, with those of the messages in `shape`; stops above `most`.
 
     Raises IndexError or ValueError for what is no message.
@@ -195,7 +196,7 @@ def count_fields(body: bytes, shape: Shape, most: int) -> int:
             end, shape = after, inner
 
 
-def _content(body: bytes, kind: int, position: int) -> tuple[int, int]:
+def _content(body: Body, kind: int, position: int) -> tuple[int, int]:
     """Where the content of a field of this wire type begins and ends."""
     if kind == _LENGTH_DELIMITED:
         size, position = _varint(body, position)
@@ -207,7 +208,7 @@ def _content(body: bytes, kind: int, position: int) -> tuple[int, int]:
     raise ValueError("groups are not supported")
 
 
-def _varint(body: bytes, position: int) -> tuple[int, int]:
+def _varint(body: Body, position: int) -> tuple[int, int]:
     """The number at `position`, and the position after it."""
     value = 0
     for shift in range(0, 70, 7):

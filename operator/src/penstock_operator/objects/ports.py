@@ -16,6 +16,7 @@ from penstock_operator.names import (
     HEALTH_PORT,
     METRICS_PORT,
     REPLICATION_PORT,
+    STREAM_PORT,
 )
 from penstock_operator.objects.desired import DesiredCluster, Object
 
@@ -64,6 +65,7 @@ METRICS: Final = Port("metrics", METRICS_PORT, Callers.SCRAPERS)
 REPLICATION: Final = Port(
     "replication", REPLICATION_PORT, Callers.BROKERS, "PENSTOCK_REPLICATION_LISTEN"
 )
+STREAMS: Final = Port("streams", STREAM_PORT, Callers.CLIENTS, "PENSTOCK_STREAM_LISTEN")
 EXTERNAL: Final = Port("external", EXTERNAL_PORT, Callers.OUTSIDE, in_service=False)
 HEALTH: Final = Port(
     "health", HEALTH_PORT, Callers.NODE, "PENSTOCK_HEALTH_LISTEN", in_service=False
@@ -75,7 +77,7 @@ CONTROLLER_PORTS: Final = (CONTROLLER, METRICS, HEALTH)
 def broker_ports(desired: DesiredCluster) -> tuple[Port, ...]:
     """Those that the brokers of this Cluster listen on."""
     external = () if desired.external is None else (EXTERNAL,)
-    return (CLIENT, METRICS, REPLICATION, *external, HEALTH)
+    return (CLIENT, STREAMS, METRICS, REPLICATION, *external, HEALTH)
 
 
 def environment(ports: tuple[Port, ...]) -> list[Object]:

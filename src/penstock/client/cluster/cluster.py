@@ -302,6 +302,7 @@ class Cluster:
         if view == self.view:
             return
         self.view = view
+        self.connections.learn(view.brokers.values())
         for listener in self._listeners:
             listener()
 

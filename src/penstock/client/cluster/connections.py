@@ -1,5 +1,7 @@
 """Channels to brokers, one per address, and the one place where calls are made.
 
+Where brokers have a port for message streams, a connection knows it (`streams.py`).
+
 A call either returns its answer or raises a PenstockError; gRPC errors do not leave here.
 Channels connect on first use and live until the client closes. They are known by the address a
 broker advertises, whatever `resolve_address` makes of it.
@@ -11,12 +13,14 @@ already serves under the same name.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import grpc
 
+from penstock.client.cluster.streams import StreamPort
+from penstock.client.model import BrokerDescription
 from penstock.errors import ClusterError, ErrorCode, UnreachableError
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
@@ -53,6 +57,7 @@ class Connection:
     def __init__(self, address: str, target: str) -> None:
         self.address = address
         self._target = target
+        self.streams = StreamPort()
         self._patience_s = PATIENCE_S
         self._replaced: list[tuple[float, grpc.aio.Channel]] = []
         self._open()
@@ -147,6 +152,7 @@ class Connections:
     def __init__(self, resolve_address: Callable[[str], str] | None = None) -> None:
         self._resolve = resolve_address or str
         self._by_address: dict[str, Connection] = {}
+        self._stream_addresses: dict[str, str] = {}
         self._closed = False
 
     def to(self, address: str) -> Connection:
@@ -156,7 +162,23 @@ class Connections:
         connection = self._by_address.get(address)
         if connection is None:
             connection = self._by_address[address] = Connection(address, self._resolve(address))
+            connection.streams.address = self._stream_addresses.get(address, "")
         return connection
+
+    def learn(self, brokers: Iterable[BrokerDescription]) -> None:
+        """What the newest metadata says about message streams.
+
+        With `resolve_address` there are none: it knows the addresses of gRPC alone.
+        """
+        if self._resolve is not str:
+            return
+        self._stream_addresses = {
+            broker.address: f"{broker.host}:{broker.stream_port}"
+            for broker in brokers
+            if broker.stream_port
+        }
+        for address, connection in self._by_address.items():
+            connection.streams.address = self._stream_addresses.get(address, "")
 
     async def aclose(self) -> None:
         """Closes every channel; pending calls end with an error."""

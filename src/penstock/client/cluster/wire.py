@@ -44,7 +44,9 @@ def view_from_wire(answer: pb.MetadataResponse) -> MetadataSnapshot:
 
 
 def broker_from_wire(info: pb.BrokerInfo) -> BrokerDescription:
-    return BrokerDescription(info.broker_id, info.host, info.port, info.rack, info.alive)
+    return BrokerDescription(
+        info.broker_id, info.host, info.port, info.rack, info.alive, info.stream_port
+    )
 
 
 def topic_from_wire(info: pb.TopicInfo) -> TopicDescription:

@@ -31,6 +31,7 @@ from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.leaders import ask_once, offsets_call
 from penstock.client.cluster.wire import isolation_to_wire
 from penstock.client.config import ConsumerConfig
+from penstock.client.consumer.fetch_link import Fetched, FetchLink
 from penstock.client.consumer.fetch_state import FetchState
 from penstock.client.model import OffsetSpec
 from penstock.client.tasks import BackgroundTasks
@@ -100,6 +101,7 @@ class Fetcher:
         self._tasks = tasks
         self._changed = asyncio.Event()
         self._under_way: dict[str, list[Call]] = {}
+        self._links: dict[str, FetchLink] = {}
         self._turn = 0
         self.arrived: Callable[[], None] = lambda: None
         cluster.on_change(self._leaders_changed)
@@ -240,9 +242,8 @@ class Fetcher:
         )
         timeout_s = (self._config.fetch_max_wait_ms + self._config.request_timeout_ms) / 1000
         try:
-            connection = self._cluster.connections.to(address)
-            answer = await connection.call(connection.broker.Fetch, request, timeout_s)
-            throttle_ms = answer.throttle_ms
+            answer = await self._link(address).fetch(request, timeout_s)
+            throttle_ms = answer.response.throttle_ms
             self._take(asked, answer)
         except PenstockError as error:
             throttle_ms = 0
@@ -260,9 +261,18 @@ class Fetcher:
             await asyncio.sleep(0)
         self.arrived()
 
-    def _take(self, asked: Iterable[Asked], answer: pb.FetchResponse) -> None:
+    def _link(self, address: str) -> FetchLink:
+        link = self._links.get(address)
+        if link is None:
+            link = FetchLink(self._cluster.connections.to(address), self._tasks)
+            self._links[address] = link
+        return link
+
+    def _take(self, asked: Iterable[Asked], answer: Fetched) -> None:
         by_partition = {part.state.where: part for part in asked}
-        for result in answer.results:
+        payloads = iter(answer.payloads or ())
+        for result in answer.response.results:
+            sent = [(batch, next(payloads, None)) for batch in result.batches]
             part = by_partition.get(TopicPartition(result.topic, result.partition))
             if part is None:
                 continue
@@ -270,7 +280,7 @@ class Fetcher:
                 self._failed(part, error_from_wire(result.error))
                 continue
             try:
-                batches = [batch_from_wire(message) for message in result.batches]
+                batches = [batch_from_wire(message, payload) for message, payload in sent]
             except PenstockError as error:
                 self._failed(part, error)
                 continue

@@ -1,4 +1,4 @@
-"""One ProduceStream to one broker: sends requests in order, receives answers as they come.
+"""One stream of requests to one broker: sends requests in order, receives answers as they come.
 
     sender.next_request ──▶ write ──▶ broker ──▶ read ──▶ sender.answered
                                         └─ stream ends ──▶ sender.broken: outcomes unknown
@@ -13,23 +13,22 @@ opened when there is something to send.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
-
-import grpc
+from typing import Final, Protocol
 
 from penstock.client.clock import now_ms
 from penstock.client.cluster.connections import Connection
 from penstock.client.producer.accumulator import PartitionQueue, PendingBatch
 from penstock.client.producer.lane import Entry, Lane
+from penstock.client.producer.wires import GrpcWire, MessageWire, ProduceWire
 from penstock.errors import Applied, ClusterError, ErrorCode, PenstockError, UnreachableError
 from penstock.proto.v1 import broker_pb2 as pb
-from penstock.rpc.cancelling import heeding_cancellation
-from penstock.rpc.errors import error_from_rpc
+from penstock.proto.v1 import streams_pb2
 
 CONNECT_S: Final = 2.0
 """How long one attempt to connect may take before it is reported to the sender."""
 STALL_MS: Final = 1_000
 """If an answer takes longer than this, the client checks whether the leader is still the same."""
+_HELLO: Final = streams_pb2.StreamHello(method=streams_pb2.STREAM_METHOD_PRODUCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,38 +107,47 @@ class ProduceLink:
         while True:
             await self._work.wait()
             self.connecting = True
-            connected = await self._connection.ready(CONNECT_S)
+            wire = await self._connect()
             self.connecting = False
-            if connected:
-                await self._stream()
+            if wire is not None:
+                await self._stream(wire)
                 continue
             self._work.clear()
             error = UnreachableError(f"no connection to the broker at {self.address}")
             self._source.unreachable(self.address, error)
 
-    async def _stream(self) -> None:
+    async def _connect(self) -> ProduceWire | None:
+        """A stream to the broker; None: it cannot be reached."""
+        connection = self._connection
+        stream = await connection.streams.open(_HELLO)
+        if stream is None:
+            if not await connection.ready(CONNECT_S):
+                return None
+            # The broker may have come up in between.
+            stream = await connection.streams.open(_HELLO)
+        return GrpcWire(connection) if stream is None else MessageWire(stream)
+
+    async def _stream(self, wire: ProduceWire) -> None:
         """One stream, from its first request to its end. Never raises but CancelledError."""
         self._snap.clear()
-        # A stream-stream call of the generated stub; its type parameters carry no information.
-        call: Any = self._connection.broker.ProduceStream()
         error: PenstockError | None = None
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._read(call))
-                group.create_task(self._write(call))
+                group.create_task(self._read(wire))
+                group.create_task(self._write(wire))
                 group.create_task(self._wait_for_snap())
         except* StreamBrokenError as broken:
             first = broken.exceptions[0]
             assert isinstance(first, StreamBrokenError)
             error = first.error
         finally:
-            call.cancel()
+            wire.end()
             pending = self.pending
             self._pending.clear()
         assert error is not None, "the group's tasks end only by an error"
         self._source.broken(pending, error)
 
-    async def _write(self, call: Any) -> None:
+    async def _write(self, wire: ProduceWire) -> None:
         while True:
             pause_ms = self._resume_ms - now_ms()
             if pause_ms > 0:
@@ -153,21 +161,14 @@ class ProduceLink:
             request.message.correlation_id = self._correlation_id
             request.written_ms = now_ms()
             self._pending[self._correlation_id] = request
-            try:
-                await call.write(request.message)
-            except (asyncio.InvalidStateError, grpc.RpcError, grpc.aio.UsageError):
+            if not await wire.write(request.message):
                 return  # the stream has ended: the reader knows why
 
-    async def _read(self, call: Any) -> None:
+    async def _read(self, wire: ProduceWire) -> None:
         try:
-            while True:
-                with heeding_cancellation():
-                    answer = await call.read()
-                if answer is grpc.aio.EOF:
-                    break
-                self._take(answer)
-        except grpc.RpcError as error:
-            raise StreamBrokenError(_as_broken(error_from_rpc(error, self.address))) from error
+            await wire.deliver(self._take)
+        except PenstockError as error:
+            raise StreamBrokenError(_as_broken(error)) from error
         raise StreamBrokenError(UnreachableError(f"{self.address}: the broker ended the stream"))
 
     def _take(self, answer: pb.ProduceResponse) -> None:

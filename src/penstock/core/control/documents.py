@@ -38,7 +38,7 @@ class BrokerRegistration:
 
     `directory_id` names the data directory: a different one means a different disk.
     `incarnation` names the run of the process. `features`: `penstock.core.features`.
-    `replication_port` 0: it has none, followers use gRPC.
+    `replication_port` 0: it has none, followers use gRPC; `stream_port` 0: the same for clients.
     """
 
     broker_id: BrokerId
@@ -51,6 +51,7 @@ class BrokerRegistration:
     external_host: str = ""
     external_port: int = 0
     replication_port: int = 0
+    stream_port: int = 0
     features: tuple[str, ...] = ()
 
 
@@ -131,7 +132,7 @@ def encode_cluster(document: ClusterDocument) -> str:
                     "incarnation": broker.incarnation,
                     "alive": broker.alive,
                     **_external_to_json(broker),
-                    **_replication_to_json(broker),
+                    **_stream_ports_to_json(broker),
                     **({"features": list(broker.features)} if broker.features else {}),
                 }
                 for _, broker in sorted(document.brokers.items())
@@ -151,9 +152,10 @@ def _external_to_json(broker: BrokerRegistration) -> dict[str, object]:
     return {"external_host": broker.external_host, "external_port": broker.external_port}
 
 
-def _replication_to_json(broker: BrokerRegistration) -> dict[str, object]:
+def _stream_ports_to_json(broker: BrokerRegistration) -> dict[str, object]:
     """As `_external_to_json`."""
-    return {"replication_port": broker.replication_port} if broker.replication_port else {}
+    ports = {"replication_port": broker.replication_port, "stream_port": broker.stream_port}
+    return {name: port for name, port in ports.items() if port}
 
 
 def encode_topic(document: TopicDocument) -> str:
@@ -187,6 +189,7 @@ def decode_cluster(text: str, where: str) -> ClusterDocument:
                 external_host=str(entry.get("external_host", "")),
                 external_port=int(entry.get("external_port", 0)),
                 replication_port=int(entry.get("replication_port", 0)),
+                stream_port=int(entry.get("stream_port", 0)),
                 features=tuple(str(feature) for feature in entry.get("features", ())),
             )
             for entry in found["brokers"]

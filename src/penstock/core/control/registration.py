@@ -57,6 +57,7 @@ def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Session
         external_host=event.external_host,
         external_port=event.external_port,
         replication_port=event.replication_port,
+        stream_port=event.stream_port,
         features=event.features,
     )
     came_back = known is None or not known.alive or new_run
@@ -140,12 +141,16 @@ def _check(draft: Draft, event: BrokerRegistered) -> None:
             f"to external clients; the port must be 1 to {_PORT_MAX}",
             ErrorCode.INVALID_REQUEST,
         )
-    if not 0 <= event.replication_port <= _PORT_MAX:
-        raise ClusterError(
-            f"broker {event.broker_id} advertises replication port {event.replication_port}; it "
-            f"must be 0 (none) to {_PORT_MAX}",
-            ErrorCode.INVALID_REQUEST,
-        )
+    for what, port in (
+        ("replication port", event.replication_port),
+        ("stream port", event.stream_port),
+    ):
+        if not 0 <= port <= _PORT_MAX:
+            raise ClusterError(
+                f"broker {event.broker_id} advertises {what} {port}; it must be 0 (none) to "
+                f"{_PORT_MAX}",
+                ErrorCode.INVALID_REQUEST,
+            )
     _check_features(draft, event)
     seen = (event.seen_controller_epoch, event.seen_metadata_version)
     mine = (draft.cluster.controller_epoch, draft.base.metadata_version)

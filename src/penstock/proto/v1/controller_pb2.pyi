@@ -65,6 +65,7 @@ class Register(_message.Message):
     FEATURES_FIELD_NUMBER: _builtins.int
     PROMISED_CONTROLLER_EPOCH_FIELD_NUMBER: _builtins.int
     REPLICATION_PORT_FIELD_NUMBER: _builtins.int
+    STREAM_PORT_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     """Empty on a broker's very first start: it adopts the controller's."""
     broker_id: _builtins.int
@@ -92,6 +93,8 @@ class Register(_message.Message):
     """
     replication_port: _builtins.int
     """On `host`, for the streams of followers. 0: none, they use ReplicationService at `port`."""
+    stream_port: _builtins.int
+    """On `host`, for message streams of clients. 0: none, they use gRPC."""
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What this broker supports beyond the first release, such as "transactions"."""
@@ -114,10 +117,11 @@ class Register(_message.Message):
         features: _abc.Iterable[_builtins.str] | None = ...,
         promised_controller_epoch: _builtins.int = ...,
         replication_port: _builtins.int = ...,
+        stream_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "data_intact", b"data_intact", "directory_id", b"directory_id", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "host", b"host", "incarnation", b"incarnation", "metadata_version", b"metadata_version", "port", b"port", "promised_controller_epoch", b"promised_controller_epoch", "rack", b"rack", "replication_port", b"replication_port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "data_intact", b"data_intact", "directory_id", b"directory_id", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "host", b"host", "incarnation", b"incarnation", "metadata_version", b"metadata_version", "port", b"port", "promised_controller_epoch", b"promised_controller_epoch", "rack", b"rack", "replication_port", b"replication_port", "stream_port", b"stream_port"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

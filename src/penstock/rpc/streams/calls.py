@@ -15,12 +15,45 @@ from google.protobuf.message import Message
 from penstock.errors import PenstockError, UnreachableError
 from penstock.rpc.cancelling import heeding_cancellation
 from penstock.rpc.errors import error_from_rpc
+from penstock.rpc.streams.frames import Received
 
 
-class ServedCall:
+class _Call:
+    """What both ends of a call have in common."""
+
+    def __init__(self) -> None:
+        self._free = asyncio.Event()
+        self._free.set()
+
+    async def receive(self) -> bytes | None:
+        """See `MessageStream`."""
+        raise NotImplementedError
+
+    async def deliver(self, receive: Callable[[Received], None]) -> None:
+        """See `MessageStream`."""
+        while (message := await self.receive()) is not None:
+            if not self._free.is_set():
+                await self._free.wait()
+            receive(message)
+
+    def hold(self) -> None:
+        """See `MessageStream`."""
+        self._free.clear()
+
+    def release(self) -> None:
+        """See `MessageStream`."""
+        self._free.set()
+
+    def post(self, _message: bytes) -> bool:
+        """See `MessageStream`. Each write to a call is awaited."""
+        return False
+
+
+class ServedCall(_Call):
     """A `MessageStream`: the server's end of a call."""
 
     def __init__(self, requests: AsyncIterator[Message], context: Any) -> None:
+        super().__init__()
         self._requests = requests
         self._context = context
 
@@ -33,19 +66,15 @@ class ServedCall:
         request = await anext(self._requests, None)
         return None if request is None else request.SerializeToString()
 
-    async def deliver(self, receive: Callable[[bytes], None]) -> None:
-        """See `MessageStream`."""
-        while (message := await self.receive()) is not None:
-            receive(message)
-
     async def close(self, _error: PenstockError | None = None) -> None:
         """The call ends with its handler."""
 
 
-class OpenedCall:
+class OpenedCall(_Call):
     """A `MessageStream`: the client's end. It owns the channel."""
 
     def __init__(self, channel: grpc.aio.Channel, method: str) -> None:
+        super().__init__()
         self._channel = channel
         self._call: Any = channel.stream_stream(method)()
 
@@ -64,11 +93,6 @@ class OpenedCall:
         """See `MessageStream`."""
         message = await _translated(self._call.read())
         return None if message is grpc.aio.EOF else message
-
-    async def deliver(self, receive: Callable[[bytes], None]) -> None:
-        """See `MessageStream`."""
-        while (message := await self.receive()) is not None:
-            receive(message)
 
     async def close(self, _error: PenstockError | None = None) -> None:
         """See `MessageStream`; gRPC's clients cannot say why."""

@@ -12,6 +12,7 @@ from typing import Final, Protocol, TypeAlias
 
 from penstock.errors import PenstockError
 from penstock.rpc.channel import MAX_MESSAGE_BYTES
+from penstock.rpc.streams.frames import Received
 
 MESSAGE_BYTES_MAX: Final = MAX_MESSAGE_BYTES
 """Largest message; a longer one ends the stream, at its header."""
@@ -33,15 +34,28 @@ class MessageStream(Protocol):
         """
         ...
 
-    async def receive(self) -> bytes | None:
+    def post(self, message: bytes) -> bool:
+        """Sends a message without waiting; False, and nothing is sent, if `send` would wait or
+        raise."""
+        ...
+
+    async def receive(self) -> Received | None:
         """The next message; None if the other side ended the stream in an orderly way."""
         ...
 
-    async def deliver(self, receive: Callable[[bytes], None]) -> None:
+    async def deliver(self, receive: Callable[[Received], None]) -> None:
         """Calls `receive` with every message, in order, until the other side ends the stream.
 
         What `receive` raises is raised here, and it is not called again.
         """
+        ...
+
+    def hold(self) -> None:
+        """Delivers nothing until `release`: what arrives waits, and soon the other side as well."""
+        ...
+
+    def release(self) -> None:
+        """Delivers again, what has waited first, in the next turn of the loop. Idempotent."""
         ...
 
     async def close(self, error: PenstockError | None = None, /) -> None:

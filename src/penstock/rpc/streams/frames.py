@@ -12,8 +12,9 @@ length that makes no sense. Its last byte is the version of this format.
 """
 
 import struct
+import threading
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 
@@ -26,11 +27,32 @@ MESSAGE: Final = 0
 END: Final = 1
 _HEADER: Final = struct.Struct(">IB")
 _ERROR_BYTES_MAX: Final = 64 * 1024
+LARGE_BYTES: Final = 64 * 1024
+"""From this size on, a message is not copied only to have it in one piece."""
+_SHARED_BYTES: Final = 256 * 1024
+_NOTHING: Final = bytearray()
+_buffers: Final = threading.local()
+
+Received: TypeAlias = bytes | bytearray
+"""A message or another body; whoever gets it owns it."""
+
+
+def _shared() -> memoryview:
+    """What all readers of a thread receive into, one after the other."""
+    view: memoryview | None = getattr(_buffers, "view", None)
+    if view is None:
+        view = _buffers.view = memoryview(bytearray(_SHARED_BYTES))
+    return view
 
 
 def message_frame(message: bytes) -> bytes:
     """The frame of a message."""
-    return _HEADER.pack(len(message), MESSAGE) + message
+    return message_header(message) + message
+
+
+def message_header(message: bytes) -> bytes:
+    """What comes before the message in its frame."""
+    return _HEADER.pack(len(message), MESSAGE)
 
 
 def end_frame(error: PenstockError | None) -> bytes:
@@ -44,59 +66,103 @@ def end_body(error: PenstockError | None) -> bytes:
     return b"" if error is None else error_to_wire(error).SerializeToString()
 
 
-def error_of(body: bytes) -> PenstockError | None:
+def error_of(body: Received) -> PenstockError | None:
     """Why the other side ended the stream; None: in an orderly way. `body`: of an END."""
     if not body:
         return None
     try:
-        return error_from_wire(errors_pb2.Error.FromString(body))
+        return error_from_wire(errors_pb2.Error.FromString(bytes(body)))
     except DecodeError:
         return _garbage("an error that cannot be read")
 
 
 class FrameReader:
-    """Splits what arrives into frames."""
+    """Splits what arrives into frames.
+
+        room ─▶ filled by the kernel ─▶ filled ─▶ frames
+        feed: the same, for bytes that are somewhere else already
+
+    A large message is received where it stays: `room` is then the rest of it. All others share one
+    buffer per thread, so that an idle stream has none; its bytes are gone with the next `room`.
+    """
 
     def __init__(self, message_bytes_max: int, first_bytes_max: int) -> None:
         """`first_bytes_max`: limit of the first message."""
         self._later_bytes_max = message_bytes_max
         self._bytes_max = first_bytes_max
-        self._buffer = bytearray()
+        self._rest = b""
+        """The beginning of a frame whose end has not arrived."""
+        self._body = _NOTHING
+        """A large message that is arriving; empty: none."""
+        self._body_at = self._body_kind = 0
         self._preface_seen = False
+
+    @property
+    def is_greeted(self) -> bool:
+        """The other side's preface has arrived."""
+        return self._preface_seen
 
     @property
     def has_half_a_frame(self) -> bool:
         """Part of a frame has arrived, and its rest is missing."""
-        return bool(self._buffer)
+        return bool(self._rest or self._body)
 
-    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """The frames that are complete now: kind and body.
+    def room(self) -> memoryview:
+        """Where the next bytes are to be written; call `filled` before anything else."""
+        if self._body:
+            return memoryview(self._body)[self._body_at :]
+        return _shared()
 
-        Exhaust the iterator, or do not call this again. Raises ClusterError(INVALID_REQUEST): what
-        arrives is not this protocol, or a message is too long; the connection is of no more use.
+    def filled(self, count: int) -> Iterator[tuple[int, Received]]:
+        """The frames that are complete with the `count` bytes written: kind and body.
+
+        Exhaust the iterator. Raises ClusterError(INVALID_REQUEST): what arrives is not this
+        protocol, or a message is too long; the connection is of no more use.
         """
-        buffer: bytes | bytearray = data
-        if self._buffer:
-            self._buffer += data
-            buffer = self._buffer
-        start = 0
-        if not self._preface_seen:
-            start = self._preface(buffer)
-        while self._preface_seen and len(buffer) - start >= _HEADER.size:
-            size, kind = _HEADER.unpack_from(buffer, start)
-            self._check(size, kind)
-            end = start + _HEADER.size + size
-            if len(buffer) < end:
-                break
-            yield kind, bytes(memoryview(buffer)[start + _HEADER.size : end])
-            self._bytes_max = self._later_bytes_max
-            start = end
-        if buffer is self._buffer:
-            del self._buffer[:start]
-        else:
-            self._buffer += memoryview(data)[start:]
+        if not self._body:
+            yield from self._split(_shared()[:count])
+            return
+        self._body_at += count
+        if self._body_at == len(self._body):
+            body, self._body = self._body, _NOTHING
+            yield self._body_kind, body
 
-    def _preface(self, buffer: bytes | bytearray) -> int:
+    def feed(self, data: bytes) -> Iterator[tuple[int, Received]]:
+        """As `filled`, for these bytes."""
+        view = memoryview(data)
+        while view:
+            room = self.room()
+            count = min(len(room), len(view))
+            room[:count] = view[:count]
+            view = view[count:]
+            yield from self.filled(count)
+
+    def _split(self, data: memoryview) -> Iterator[tuple[int, Received]]:
+        if self._rest:
+            data = memoryview(self._rest + data)
+        start = 0 if self._preface_seen else self._preface(data)
+        self._rest = b""
+        while self._preface_seen and len(data) - start >= _HEADER.size:
+            size, kind = _HEADER.unpack_from(data, start)
+            self._check(size, kind)
+            body, end = start + _HEADER.size, start + _HEADER.size + size
+            if len(data) < end:
+                if size >= LARGE_BYTES:
+                    self._begin(kind, size, data[body:])
+                    return
+                break
+            self._bytes_max = self._later_bytes_max
+            yield kind, bytes(data[body:end])
+            start = end
+        self._rest = bytes(data[start:])
+
+    def _begin(self, kind: int, size: int, arrived: memoryview) -> None:
+        """A large message: memory is only used as far as it is filled."""
+        self._bytes_max = self._later_bytes_max
+        self._body, self._body_kind, self._body_at = bytearray(size), kind, len(arrived)
+        self._body[: len(arrived)] = arrived
+
+    def _preface(self, buffer: memoryview) -> int:
         """How many bytes of it are done with."""
         seen = bytes(buffer[: len(PREFACE)])
         if not PREFACE.startswith(seen):

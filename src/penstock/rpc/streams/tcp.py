@@ -1,6 +1,6 @@
 """Message streams over TCP, on asyncio's own transports.
 
-    data_received ─▶ FrameReader ─▶ StreamEnd        send ─▶ transport.write ─▶ kernel
+    buffer_updated ─▶ FrameReader ─▶ StreamEnd       send ─▶ transport.write ─▶ kernel
     pause_writing, resume_writing ─▶ who sends waits
     close ─▶ END ─▶ the other side closes the connection ─▶ done; or it is cut after LINGER_S
 
@@ -19,19 +19,22 @@ import asyncio
 import socket
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
 from penstock.rpc.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
 from penstock.rpc.streams.contract import FIRST_MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX, Handle
 from penstock.rpc.streams.end import READ_AHEAD_BYTES, StreamEnd
 from penstock.rpc.streams.frames import (
+    LARGE_BYTES,
     MESSAGE,
     PREFACE,
     FrameReader,
+    Received,
     end_frame,
     error_of,
     message_frame,
+    message_header,
 )
 from penstock.rpc.streams.serving import Serving
 
@@ -42,7 +45,7 @@ WRITE_AHEAD_BYTES: Final = 1024 * 1024
 _BACKLOG: Final = 128
 
 
-class TcpStream(StreamEnd, asyncio.Protocol):
+class TcpStream(StreamEnd, asyncio.BufferedProtocol):
     """A `MessageStream`, and the protocol of its connection."""
 
     def __init__(
@@ -58,10 +61,20 @@ class TcpStream(StreamEnd, asyncio.Protocol):
         self._left = False
         """The other side has ended the stream, or the connection has ended."""
         self._is_reading = True
+        self._greeting = asyncio.Event()
         self._may_write = asyncio.Event()
         self._may_write.set()
         self.gone = asyncio.Event()
         """The connection is closed."""
+
+    async def greeted(self) -> None:
+        """Returns once the other side has shown that it speaks this protocol.
+
+        A port of something else may accept a connection as well. Raises PenstockError.
+        """
+        await self._greeting.wait()
+        if not self._frames.is_greeted:
+            self.check_open()
 
     # ------------------------------------------------------------ MessageStream
 
@@ -71,14 +84,28 @@ class TcpStream(StreamEnd, asyncio.Protocol):
         if not self._may_write.is_set():
             await self._may_write.wait()
             self.check_open()
-        assert self._transport is not None, "users get connected streams"
         if len(message) > MESSAGE_BYTES_MAX:
             raise ClusterError(
                 f"a message of {len(message)} bytes is too long for a stream; at most "
                 f"{MESSAGE_BYTES_MAX} can be sent",
                 ErrorCode.INVALID_REQUEST,
             )
-        self._transport.write(message_frame(message))
+        self._write(message)
+
+    def post(self, message: bytes) -> bool:
+        """See `MessageStream`."""
+        if self.is_over or not self._may_write.is_set() or len(message) > MESSAGE_BYTES_MAX:
+            return False
+        self._write(message)
+        return True
+
+    def _write(self, message: bytes) -> None:
+        assert self._transport is not None, "users get connected streams"
+        if len(message) < LARGE_BYTES:
+            self._transport.write(message_frame(message))
+        else:
+            self._transport.write(message_header(message))
+            self._transport.write(message)
 
     async def close(self, error: PenstockError | None = None) -> None:
         """See `MessageStream`."""
@@ -104,25 +131,29 @@ class TcpStream(StreamEnd, asyncio.Protocol):
             if not self.gone.is_set():
                 transport.abort()
 
-    # ------------------------------------------------------------ asyncio.Protocol
+    # ------------------------------------------------------------ asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        """See `asyncio.BufferedProtocol`."""
+        # uvloop's transports are none by their class.
+        self._transport = transport = cast("asyncio.Transport", transport)
         _prepare(transport.get_extra_info("socket"))
         transport.set_write_buffer_limits(high=WRITE_AHEAD_BYTES)
         transport.write(PREFACE)
         if self._connected is not None:
             self._connected(self)
 
-    def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """See `asyncio.BufferedProtocol`."""
+        return self._frames.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
         if self.is_over:
             return
         assert self._transport is not None, "what arrives has a connection"
         try:
-            for kind, body in self._frames.feed(data):
+            for kind, body in self._frames.filled(nbytes):
                 if kind == MESSAGE:
                     self.arrived(body)
                 else:
@@ -133,36 +164,43 @@ class TcpStream(StreamEnd, asyncio.Protocol):
                     return
         except ClusterError as error:
             self.over(error)
+        if self._frames.is_greeted:
+            self._greeting.set()
         if self.waiting_bytes > READ_AHEAD_BYTES and self._is_reading:
             self._is_reading = False
             self._transport.pause_reading()
 
     def eof_received(self) -> None:
-        """See `asyncio.Protocol`. None: the connection is closed."""
+        """See `asyncio.BufferedProtocol`. None: the connection is closed."""
         self._broke(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
+        """See `asyncio.BufferedProtocol`."""
         self._broke(exc)
         self._may_write.set()
         self.gone.set()
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
+        """See `asyncio.BufferedProtocol`."""
         self._may_write.clear()
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
+        """See `asyncio.BufferedProtocol`."""
         self._may_write.set()
 
     # ------------------------------------------------------------ inside
+
+    def over(self, error: Exception | None) -> None:
+        """See `StreamEnd`."""
+        super().over(error)
+        self._greeting.set()
 
     def cut(self) -> None:
         """Ends the connection without a word."""
         if self._transport is not None:
             self._transport.abort()
 
-    def has_read(self, _message: bytes) -> None:
+    def has_read(self, _message: Received) -> None:
         """See `StreamEnd`."""
         if not self._is_reading and self.waiting_bytes <= READ_AHEAD_BYTES:
             self._is_reading = True

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import PenstockError, UnreachableError
 from penstock.rpc.streams.contract import Handle
 from penstock.rpc.streams.end import StreamEnd
-from penstock.rpc.streams.frames import end_body, error_of
+from penstock.rpc.streams.frames import Received, end_body, error_of
 from penstock.rpc.streams.serving import Serving
 from penstock.rpc.streams.tcp import LINGER_S
 from penstock_sim.network import KEEPALIVE_MS, POLL_MS, Network
@@ -67,6 +67,13 @@ class SimStream(StreamEnd):
             await way.writer
             self.check_open()
         way.send_message(self.other.take_message, message)
+
+    def post(self, message: bytes) -> bool:
+        """See `MessageStream`."""
+        if self.is_over or not self._out.has_room(len(message) + FRAMING_BYTES):
+            return False
+        self._out.send_message(self.other.take_message, message)
+        return True
 
     async def close(self, error: PenstockError | None = None) -> None:
         """See `MessageStream`."""
@@ -131,7 +138,7 @@ class SimStream(StreamEnd):
         if self.waiting_bytes == before:
             self._in.has_read(message)
 
-    def has_read(self, message: bytes) -> None:
+    def has_read(self, message: Received) -> None:
         """See `StreamEnd`."""
         self._in.has_read(message)
 

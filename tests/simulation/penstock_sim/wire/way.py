@@ -132,7 +132,7 @@ class Way:
         self._in_flight += len(message) + FRAMING_BYTES
         self.send(act, message)
 
-    def has_read(self, message: bytes) -> None:
+    def has_read(self, message: bytes | bytearray) -> None:
         """The reader, at the other end, took a message."""
         self._read += len(message) + FRAMING_BYTES
         if self._read >= self._window // 2:

@@ -1,0 +1,113 @@
+"""Message streams of clients: produce and fetch without gRPC.
+
+    hello ─▶ PRODUCE ─▶ produce_stream.ProduceMessages
+         └─▶ FETCH   ─▶ fetch_stream.FetchMessages
+
+A stream has one method, which its hello names. Everything that streams answer can be had over gRPC
+as well; they cost less.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from penstock.errors import ClusterError, ErrorCode
+from penstock.proto.v1 import streams_pb2 as pb
+from penstock.rpc.streams.contract import MessageStream
+from penstock.rpc.streams.parsing import parsed
+from penstock.rpc.transport import Transport
+from penstock_broker.services.fetch_stream import FetchMessages
+from penstock_broker.services.fetching import Fetching
+from penstock_broker.services.produce_stream import ProduceMessages
+from penstock_broker.services.producing import Producing
+from penstock_broker.serving.edge import check_cluster_id, guarded
+
+HELLO_TIMEOUT_S: Final = 5.0
+
+
+class ClientStreams:
+    """Serves the streams at one address."""
+
+    def __init__(
+        self,
+        producing: Producing,
+        fetching: Fetching,
+        transport: Transport,
+        *,
+        cluster_id: Callable[[], str],
+        observe: Callable[[str, float], None],
+        inflight_max: int,
+        streams_max: int,
+    ) -> None:
+        """`cluster_id` returns "" while unknown; `observe(method, seconds)` times requests.
+
+        `inflight_max`: requests without an answer per stream. Streams above `streams_max` are
+        refused.
+        """
+        self._producing = producing
+        self._fetching = fetching
+        self._cluster_id = cluster_id
+        self._observe = observe
+        self._inflight_max = inflight_max
+        self._server = transport.stream_server(
+            guarded(self._serve, "a client's stream"), streams_max=streams_max
+        )
+        self._listens = False
+
+    async def listen(self, address: str) -> int:
+        """Binds the port, and returns it. Raises OSError."""
+        port = await self._server.listen(address)
+        self._listens = True
+        return port
+
+    async def run(self) -> None:
+        """Serves until it is cancelled; returns at once if there is no port."""
+        if self._listens:
+            await self._server.run()
+
+    def close(self) -> None:
+        """Gives up the port."""
+        self._server.close()
+
+    async def _serve(self, stream: MessageStream) -> None:
+        match await self._hello(stream):
+            case None:
+                return
+            case pb.STREAM_METHOD_PRODUCE:
+                await ProduceMessages(
+                    self._producing,
+                    stream,
+                    partial(self._observe, "Produce"),
+                    self._inflight_max,
+                    self._cluster_id,
+                ).run()
+            case pb.STREAM_METHOD_FETCH:
+                await FetchMessages(
+                    self._fetching,
+                    stream,
+                    partial(self._observe, "Fetch"),
+                    self._inflight_max,
+                    self._cluster_id,
+                ).run()
+            case other:
+                raise ClusterError(
+                    f"a stream's hello names method {other}; this broker knows "
+                    f"{pb.STREAM_METHOD_PRODUCE} (produce) and {pb.STREAM_METHOD_FETCH} (fetch)",
+                    ErrorCode.INVALID_REQUEST,
+                )
+
+    async def _hello(self, stream: MessageStream) -> int | None:
+        """The stream's method; None if the client left at once. Raises ClusterError."""
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                first = await stream.receive()
+        except TimeoutError:
+            raise ClusterError(
+                f"no hello came within {HELLO_TIMEOUT_S:.0f} s", ErrorCode.INVALID_REQUEST
+            ) from None
+        if first is None:
+            return None
+        hello = parsed(pb.StreamHello, first, "a client")
+        check_cluster_id(hello.cluster_id, self._cluster_id())
+        return hello.method

@@ -1,0 +1,57 @@
+"""Message streams to a broker: cheaper than gRPC, used where the broker has a port for them.
+
+    open ─ has a port, which answers ─▶ hello sent ─▶ stream
+      └─── none, or blocked on the way ─▶ None: use gRPC
+
+gRPC is always there, so a stream is never waited for long, and a port that did not answer (a
+network policy, a proxy) is left alone for a while.
+"""
+
+import asyncio
+from time import monotonic
+from typing import Final
+
+from penstock.errors import PenstockError, UnreachableError
+from penstock.proto.v1 import streams_pb2 as pb
+from penstock.rpc.streams.tcp import TcpStream, open_tcp_stream
+
+CONNECT_S: Final = 1.0
+"""How long an attempt to connect may take."""
+LEAVE_ALONE_S: Final = 30.0
+"""How long a port that did not answer, or not as a broker does, is not tried again."""
+
+
+class StreamPort:
+    """Where one broker accepts message streams."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        """`host:port`; empty: nowhere, as far as known."""
+        self._left_alone: tuple[str, float] = ("", 0.0)
+        """An address, and until when."""
+
+    async def open(self, hello: pb.StreamHello) -> TcpStream | None:
+        """A stream whose hello is sent; None: use gRPC. The caller ends it."""
+        address = self.address
+        if not address or (self._left_alone[0] == address and self._left_alone[1] > monotonic()):
+            return None
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                return await _greeted(address, hello)
+        except (PenstockError, TimeoutError) as error:
+            # A broker that starts refuses at once, and may be there a moment later.
+            if not (isinstance(error, UnreachableError) and error.refused):
+                self._left_alone = (address, monotonic() + LEAVE_ALONE_S)
+            return None
+
+
+async def _greeted(address: str, hello: pb.StreamHello) -> TcpStream:
+    """A stream to what has proved to be a broker. Raises PenstockError."""
+    stream = await open_tcp_stream(address)
+    try:
+        await stream.send(hello.SerializeToString())
+        await stream.greeted()
+    except BaseException:
+        stream.cut()
+        raise
+    return stream
