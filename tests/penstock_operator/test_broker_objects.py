@@ -49,7 +49,7 @@ def test_each_port_of_brokers_has_callers_of_its_own(spec: dict[str, Any]) -> No
     desired = wish(**spec)
     found = sources(the("NetworkPolicy", "flights-broker", desired))
     outside = {9094: None} if spec else {}
-    assert found == {9092: None, 9404: None, 9096: [pods(desired, "broker")], **outside}
+    assert found == {9092: None, 9097: None, 9404: None, 9096: [pods(desired, "broker")], **outside}
     labels = broker_set(desired, 3)["spec"]["template"]["metadata"]["labels"]
     assert desired.names.selector("broker").items() <= labels.items(), "it selects brokers' pods"
 
@@ -62,6 +62,7 @@ def test_clients_and_scrapers_can_be_named() -> None:
     own = [pods(desired, "broker"), pods(desired, "controller")]
     peers = {"namespaceSelector": {}, "podSelector": {"matchLabels": operator}}
     assert found[9092] == [*own, peers, PEER], "the cluster's own pods call each other there"
+    assert found[9097] == found[9092], "the same callers, without gRPC"
     assert found[9094] is None, "a NodePort hides who calls"
     assert found[9096] == [pods(desired, "broker")]
     (policy,) = [each for each in controller_objects(desired) if each["kind"] == "NetworkPolicy"]
@@ -133,6 +134,7 @@ def test_brokers_listen_for_followers_at_the_port_that_is_open() -> None:
     (container,) = broker_set(desired, 3)["spec"]["template"]["spec"]["containers"]
     env = {one["name"]: one.get("value") for one in container["env"]}
     assert env["PENSTOCK_REPLICATION_LISTEN"] == "0.0.0.0:9096"
+    assert env["PENSTOCK_STREAM_LISTEN"] == "0.0.0.0:9097"
     assert not [word for word in container["args"] if "replication" in word], (
         "an image of an older release would refuse an option that it does not know"
     )
@@ -141,6 +143,7 @@ def test_brokers_listen_for_followers_at_the_port_that_is_open() -> None:
         "grpc": 9092,
         "metrics": 9404,
         "replication": 9096,
+        "streams": 9097,
         "external": 9094,
         "health": 9405,
     }
@@ -153,6 +156,7 @@ def test_the_headless_service_names_the_port_and_the_others_do_not() -> None:
         "grpc": 9092,
         "metrics": 9404,
         "replication": 9096,
+        "streams": 9097,
     }
     bootstrap = the("Service", "flights-bootstrap", desired)["spec"]["ports"]
     assert [one["name"] for one in bootstrap] == ["grpc"]

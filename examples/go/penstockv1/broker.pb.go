@@ -1622,8 +1622,10 @@ type BrokerInfo struct {
 	Features []string `protobuf:"bytes,9,rep,name=features,proto3" json:"features,omitempty"`
 	// For other brokers: where `host` accepts the streams of followers. 0: over ReplicationService.
 	ReplicationPort uint32 `protobuf:"varint,10,opt,name=replication_port,json=replicationPort,proto3" json:"replication_port,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// For clients: where `host` accepts message streams (streams.proto). 0: nowhere, use gRPC.
+	StreamPort    uint32 `protobuf:"varint,11,opt,name=stream_port,json=streamPort,proto3" json:"stream_port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BrokerInfo) Reset() {
@@ -1722,6 +1724,13 @@ func (x *BrokerInfo) GetFeatures() []string {
 func (x *BrokerInfo) GetReplicationPort() uint32 {
 	if x != nil {
 		return x.ReplicationPort
+	}
+	return 0
+}
+
+func (x *BrokerInfo) GetStreamPort() uint32 {
+	if x != nil {
+		return x.StreamPort
 	}
 	return 0
 }
@@ -2196,7 +2205,7 @@ const file_penstock_proto_v1_broker_proto_rawDesc = "" +
 	"\x10controller_epoch\x18\x02 \x01(\x03R\x0fcontrollerEpoch\x12)\n" +
 	"\x10metadata_version\x18\x03 \x01(\x03R\x0fmetadataVersion\x127\n" +
 	"\abrokers\x18\x04 \x03(\v2\x1d.penstock.proto.v1.BrokerInfoR\abrokers\x124\n" +
-	"\x06topics\x18\x05 \x03(\v2\x1c.penstock.proto.v1.TopicInfoR\x06topics\"\xae\x02\n" +
+	"\x06topics\x18\x05 \x03(\v2\x1c.penstock.proto.v1.TopicInfoR\x06topics\"\xcf\x02\n" +
 	"\n" +
 	"BrokerInfo\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12\x12\n" +
@@ -2209,7 +2218,9 @@ const file_penstock_proto_v1_broker_proto_rawDesc = "" +
 	"\rexternal_port\x18\b \x01(\rR\fexternalPort\x12\x1a\n" +
 	"\bfeatures\x18\t \x03(\tR\bfeatures\x12)\n" +
 	"\x10replication_port\x18\n" +
-	" \x01(\rR\x0freplicationPort\"\xf8\x02\n" +
+	" \x01(\rR\x0freplicationPort\x12\x1f\n" +
+	"\vstream_port\x18\v \x01(\rR\n" +
+	"streamPort\"\xf8\x02\n" +
 	"\tTopicInfo\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12.\n" +

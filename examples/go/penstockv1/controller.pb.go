@@ -134,8 +134,10 @@ type Register struct {
 	PromisedControllerEpoch int64 `protobuf:"varint,14,opt,name=promised_controller_epoch,json=promisedControllerEpoch,proto3" json:"promised_controller_epoch,omitempty"`
 	// On `host`, for the streams of followers. 0: none, they use ReplicationService at `port`.
 	ReplicationPort uint32 `protobuf:"varint,15,opt,name=replication_port,json=replicationPort,proto3" json:"replication_port,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// On `host`, for message streams of clients. 0: none, they use gRPC.
+	StreamPort    uint32 `protobuf:"varint,16,opt,name=stream_port,json=streamPort,proto3" json:"stream_port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Register) Reset() {
@@ -269,6 +271,13 @@ func (x *Register) GetPromisedControllerEpoch() int64 {
 func (x *Register) GetReplicationPort() uint32 {
 	if x != nil {
 		return x.ReplicationPort
+	}
+	return 0
+}
+
+func (x *Register) GetStreamPort() uint32 {
+	if x != nil {
+		return x.StreamPort
 	}
 	return 0
 }
@@ -1064,7 +1073,7 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x0eSessionRequest\x129\n" +
 	"\bregister\x18\x01 \x01(\v2\x1b.penstock.proto.v1.RegisterH\x00R\bregister\x12<\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x1c.penstock.proto.v1.HeartbeatH\x00R\theartbeatB\t\n" +
-	"\amessage\"\x8b\x04\n" +
+	"\amessage\"\xac\x04\n" +
 	"\bRegister\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
@@ -1083,7 +1092,9 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\rexternal_port\x18\f \x01(\rR\fexternalPort\x12\x1a\n" +
 	"\bfeatures\x18\r \x03(\tR\bfeatures\x12:\n" +
 	"\x19promised_controller_epoch\x18\x0e \x01(\x03R\x17promisedControllerEpoch\x12)\n" +
-	"\x10replication_port\x18\x0f \x01(\rR\x0freplicationPort\"r\n" +
+	"\x10replication_port\x18\x0f \x01(\rR\x0freplicationPort\x12\x1f\n" +
+	"\vstream_port\x18\x10 \x01(\rR\n" +
+	"streamPort\"r\n" +
 	"\tHeartbeat\x12)\n" +
 	"\x10metadata_version\x18\x01 \x01(\x03R\x0fmetadataVersion\x12\x1d\n" +
 	"\n" +
