@@ -15,21 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Final
 
-import grpc
-
 from penstock.core.types import BrokerId
-from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
-from penstock.proto.v1 import (
-    admin_pb2_grpc,
-    broker_pb2_grpc,
-    group_pb2_grpc,
-    journal_pb2_grpc,
-    replication_pb2_grpc,
-    transaction_pb2_grpc,
-    transaction_peer_pb2_grpc,
-)
+from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.rpc.transport import Transport
 from penstock_broker.broker.coordination import Coordination, Foundation
+from penstock_broker.broker.listeners import Listeners, Services
 from penstock_broker.broker.membership import Member, Membership
 from penstock_broker.broker.replication import BrokerSeams, Meters, Replication
 from penstock_broker.clock import SystemClock
@@ -45,7 +35,7 @@ from penstock_broker.maintenance.disk import DiskGuard
 from penstock_broker.maintenance.retention import Retention
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metrics import Metrics, ReplicaTotals
-from penstock_broker.observability import EventLog, bound_address
+from penstock_broker.observability import EventLog
 from penstock_broker.replication.following import LinkConfig
 from penstock_broker.replication.ticks import TickFacts
 from penstock_broker.services.admin import AdminService, LogFacts
@@ -58,28 +48,12 @@ from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.services.offsets import Offsets
 from penstock_broker.services.opening import Opener
 from penstock_broker.services.producing import Producing
-from penstock_broker.serving.edge import Edge
-from penstock_broker.serving.listener import came_from_outside
-from penstock_broker.serving.standard import Health, add_reflection
 from penstock_broker.store.interface import LogStore
 from penstock_broker.store.losses import promise_nothing
 from penstock_broker.transactions.metrics import TransactionMetrics
 
 _READ_THREADS: Final = 4
-_GRACE_S: Final = 1.0
 _DRAIN_S: Final = 10.0
-PUBLIC_SERVICES: Final = (
-    "penstock.proto.v1.BrokerService",
-    "penstock.proto.v1.AdminService",
-    "penstock.proto.v1.GroupService",
-    "penstock.proto.v1.TransactionService",
-)
-SERVICES: Final = (
-    *PUBLIC_SERVICES,
-    "penstock.proto.v1.ReplicationService",
-    "penstock.proto.v1.JournalService",
-    "penstock.proto.v1.TransactionPeerService",
-)
 _events = EventLog("process")
 
 
@@ -121,17 +95,14 @@ class BrokerProcess:
             ),
         )
         self._replicas = self._replication.replicas
-        self._port = config.advertise_port
-        self._bound = 0
-        self._replication_port = self._stream_port = 0
         self.membership = Membership(
             Member(
                 config=config,
                 directory=directory,
                 incarnation=self._incarnation,
-                port=lambda: self._port,
-                replication_port=lambda: self._replication_port,
-                stream_port=lambda: self._stream_port,
+                port=lambda: self._listeners.port,
+                replication_port=lambda: self._listeners.replication_port,
+                stream_port=lambda: self._listeners.stream_port,
                 disk_full=lambda: self._disk.is_full,
             ),
             self._view,
@@ -141,7 +112,6 @@ class BrokerProcess:
         )
         self._session = self.membership.session
         self._build_maintenance(store)
-        self._health = Health(SERVICES)
         self._produce_budget = ByteBudget(settings.produce_inflight_bytes, "produce")
         self._fetch_budget = ByteBudget(settings.fetch_inflight_bytes, "fetch")
         self._build_services(store)
@@ -203,16 +173,29 @@ class BrokerProcess:
             self._seams.clock,
             opener=Opener(self._view, self._opening),
         )
-        self._client_streams = ClientStreams(
-            producing,
-            self._fetching,
+        self._listeners = Listeners(
+            self._config,
             self._seams.transport,
-            cluster_id=lambda: self._view.cluster_id,
-            observe=self.metrics.observe_request,
-            inflight_max=settings.stream_inflight_max,
-            streams_max=settings.rpcs_max,
+            self._services(store, producing, offsets, producer_ids),
+            lambda: self._view.cluster_id,
+            self.metrics.observe_request,
         )
-        self._data = DataService(
+        self.metrics.observe_groups(lambda: self._coordination.groups.totals)
+        self._lag = LagCollection(
+            lambda: self._coordination.groups.led, PeerLeaders(self._view, self._seams.transport)
+        )
+        self.metrics.registry.register(GroupLagMetrics(self._lag))
+
+    def _services(
+        self,
+        store: LogStore,
+        producing: Producing,
+        offsets: Offsets,
+        producer_ids: ProducerIds,
+    ) -> Services:
+        """What answers at the ports."""
+        settings = self._config.settings
+        data = DataService(
             self._view,
             producing,
             self._fetching,
@@ -223,28 +206,34 @@ class BrokerProcess:
             stream_inflight_max=settings.stream_inflight_max,
         )
         facts = LogFacts(store, self._seams.maintaining, self._disk_bytes)
-        self._admin = AdminService(self._view, self._session, self._replicas, offsets, facts)
-        self.metrics.observe_groups(lambda: self._coordination.groups.totals)
-        self._lag = LagCollection(
-            lambda: self._coordination.groups.led, PeerLeaders(self._view, self._seams.transport)
+        return Services(
+            broker=data,
+            admin=AdminService(self._view, self._session, self._replicas, offsets, facts),
+            group=self._coordination.group_service,
+            transaction=self._coordination.transaction_service,
+            transaction_peer=self._coordination.peer_service,
+            journal=self.membership.journal,
+            replication=self._replication,
+            client_streams=ClientStreams(
+                producing,
+                self._fetching,
+                self._seams.transport,
+                cluster_id=lambda: self._view.cluster_id,
+                observe=self.metrics.observe_request,
+                inflight_max=settings.stream_inflight_max,
+                streams_max=settings.rpcs_max,
+            ),
         )
-        self.metrics.registry.register(GroupLagMetrics(self._lag))
 
     # ------------------------------------------------------------ life
 
     async def run(self) -> None:
         """Serves until `stop_requested`; raises PenstockError if it cannot start or continue."""
-        server = await self._listen()
-        await self._listen_for_probes()
-        outside = await self._listen_outside()
-        self._replication_port = await self._listen_for_followers()
-        self._stream_port = await self._listen_for_streams()
         try:
+            await self._listeners.bind()
             async with asyncio.TaskGroup() as tasks:
                 self.membership.tasks = tasks
-                await server.start()
-                if outside is not None:
-                    await outside.start()
+                await self._listeners.start(tasks)
                 background = [
                     tasks.create_task(part)
                     for part in (
@@ -257,22 +246,14 @@ class BrokerProcess:
                         self._lag.run(),
                     )
                 ]
-                leading = tasks.create_task(self._replication.lead())
-                streaming = tasks.create_task(self._client_streams.run())
                 self.listening.set()
-                _events.info("listening", address=bound_address(self._config.listen, self._bound))
                 await self.stop_requested.wait()
-                await self._shut_down(server, outside, streaming, leading)
+                await self._shut_down()
                 for task in background:
                     task.cancel()
                 self._replication.stop_following()
         finally:
-            self._replication.close()
-            self._client_streams.close()
-            if outside is not None:
-                await outside.stop(None)
-            await server.stop(None)
-            await self._health.close()
+            await self._listeners.close()
             await self._coordination.close()
             for executor in (
                 self._seams.writing,
@@ -283,90 +264,15 @@ class BrokerProcess:
             ):
                 executor.shutdown(wait=True)
 
-    async def _listen(self) -> grpc.aio.Server:
-        """The server for brokers and of clients in the same network."""
-        server = await self._server(
-            Edge(lambda: self._view.cluster_id, self.metrics.observe_request)
-        )
-        replication_pb2_grpc.add_ReplicationServiceServicer_to_server(
-            self._replication.leading, server
-        )
-        transaction_peer_pb2_grpc.add_TransactionPeerServiceServicer_to_server(
-            self._coordination.peer_service, server
-        )
-        journal_pb2_grpc.add_JournalServiceServicer_to_server(self.membership.journal, server)
-        add_reflection(SERVICES, server)
-        self._bound = _bind(server, "--listen", self._config.listen)
-        self._port = self._config.advertise_port or self._bound
-        return server
-
-    async def _listen_outside(self) -> grpc.aio.Server | None:
-        """The server for clients outside the network: they get addresses that they can reach."""
-        address = self._config.external_listen
-        if not address:
-            return None
-        edge = Edge(lambda: self._view.cluster_id, self.metrics.observe_request, came_from_outside)
-        server = await self._server(edge)
-        add_reflection(PUBLIC_SERVICES, server)
-        _bind(server, "--external-listen", address)
-        return server
-
-    async def _listen_for_followers(self) -> int:
-        """The server for the streams of followers; its port, 0 if none is asked for."""
-        address = self._config.replication_listen
-        try:
-            return await self._replication.listen(address) if address else 0
-        except OSError as error:
-            raise _unavailable(address, "--replication-listen") from error
-
-    async def _listen_for_streams(self) -> int:
-        """The server for the message streams of clients; its port, 0 if none is asked for."""
-        address = self._config.stream_listen
-        try:
-            return await self._client_streams.listen(address) if address else 0
-        except OSError as error:
-            raise _unavailable(address, "--stream-listen") from error
-
-    async def _listen_for_probes(self) -> None:
-        address = self._config.health_listen
-        try:
-            if address:
-                await self._health.listen(self._seams.transport, address)
-        except RuntimeError as error:
-            raise _unavailable(address, "--health-listen") from error
-
-    async def _server(self, edge: Edge) -> grpc.aio.Server:
-        server = self._seams.transport.server([edge], rpcs_max=self._config.settings.rpcs_max)
-        broker_pb2_grpc.add_BrokerServiceServicer_to_server(self._data, server)
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(self._admin, server)
-        group_pb2_grpc.add_GroupServiceServicer_to_server(self._coordination.group_service, server)
-        transaction_pb2_grpc.add_TransactionServiceServicer_to_server(
-            self._coordination.transaction_service, server
-        )
-        await self._health.add_to(server)
-        return server
-
-    async def _shut_down(
-        self,
-        server: grpc.aio.Server,
-        outside: grpc.aio.Server | None,
-        streaming: asyncio.Task[None],
-        leading: asyncio.Task[None],
-    ) -> None:
+    async def _shut_down(self) -> None:
         """Hands over leaderships, stops serving, then makes lazily written state durable."""
         timeout_s = self._config.settings.shutdown_timeout_ms / 1000
         handed_over = await self._session.hand_over(timeout_s)
         _events.info("stopping", leaderships_handed_over=handed_over)
         self._stopping = True
-        await self._health.stopping()
+        await self._listeners.health.stopping()
         self._replication.stop_following()
-        if outside is not None:
-            await outside.stop(_GRACE_S)
-        await server.stop(_GRACE_S)
-        # In this order: a produce that is under way needs its followers.
-        for task in (streaming, leading):
-            task.cancel()
-            await asyncio.wait([task])
+        await self._listeners.stop()
         self._replicas.save_all()
         self._replication.writer.sync()
         if not await self._replication.writer.drained(_DRAIN_S):
@@ -378,7 +284,7 @@ class BrokerProcess:
 
     async def _serving(self) -> None:
         """The first image is applied."""
-        await self._health.serving()
+        await self._listeners.health.serving()
         _events.info(
             "serving",
             cluster_id=self._view.cluster_id,
@@ -451,20 +357,4 @@ def _seams(transport: Transport, store: LogStore) -> BrokerSeams:
         maintaining=ThreadPoolExecutor(1, "maintenance"),
         journaling=ThreadPoolExecutor(1, "journal"),
         chance=Random(),  # noqa: S311 - nothing secret comes from it
-    )
-
-
-def _bind(server: grpc.aio.Server, option: str, address: str) -> int:
-    """Returns the bound port. Raises MisuseError."""
-    try:
-        return server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise _unavailable(address, option) from error
-
-
-def _unavailable(address: str, option: str) -> MisuseError:
-    return MisuseError(
-        f"cannot listen on {address}: the port is in use or the address is not of this "
-        f"machine; choose another {option}",
-        ErrorCode.INVALID_CONFIG,
     )

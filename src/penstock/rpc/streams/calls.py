@@ -45,7 +45,7 @@ class _Call:
         self._free.set()
 
     def post(self, _message: bytes) -> bool:
-        """See `MessageStream`. Each write to a call is awaited."""
+        """See `MessageStream`. Who writes to a call always waits."""
         return False
 
 
