@@ -4,7 +4,8 @@ Each test tells the operator's `Topics` when to look, so nothing waits for a tim
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -218,3 +219,29 @@ async def test_a_topic_that_was_there_is_adopted(bench: Bench) -> None:
     assert stored is not None
     assert bench.seen("older")["status"]["topicId"] == stored.topic_id
     assert bench.events() == []
+
+
+async def test_a_topic_that_the_cluster_has_no_room_for_says_so_until_there_is(
+    api_server: ApiServer, make_cluster: Callable[..., Cluster]
+) -> None:
+    await asyncio.to_thread(install_crds, api_server)
+    limits = {"max.partitions": "3"}
+    cluster = await asyncio.to_thread(partial(make_cluster, controller_config=limits))
+    bench = Bench(api_server, cluster)
+    try:
+        bench.create("first", partitions=2, deletionPolicy="Delete")
+        await bench.settle()
+        bench.create("second", partitions=2)
+        assert not await bench.look()
+        ready = condition(bench.seen("second"), "Ready")
+        assert (ready["status"], ready["reason"]) == ("False", "BrokersRefused")
+        assert "has 2 of at most 3 (max.partitions); delete topics" in ready["message"]
+        assert condition(bench.seen("second"), "Stalled")["status"] == "True"
+        bench.delete("first")
+        assert not await bench.look()
+        await bench.look()
+        assert await bench.look()
+        assert condition(bench.seen("second"), "Ready")["status"] == "True"
+    finally:
+        await bench.brokers.close()
+        bench.kube.close()

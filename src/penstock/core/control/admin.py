@@ -12,6 +12,7 @@ only as brokers do it. Here, because every way to change a topic ends here.
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from penstock.core.control.contract import (
     AlterConfigs,
@@ -42,10 +43,14 @@ from penstock.core.topic import (
 from penstock.core.types import BrokerId, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
+TOPICS_MAX: Final = 1_000
+"""In one request."""
+
 
 def decide_create_topics(draft: Draft, request: CreateTopics, liveness: Liveness) -> TopicsChanged:
     """Creates what is valid; one outcome per topic, in order."""
     check_cluster_id(draft, request.cluster_id)
+    _check_count(len(request.topics))
     return _per_topic(
         [(topic.name, topic.topic_id) for topic in request.topics],
         lambda index: _create_topic(
@@ -59,6 +64,7 @@ def decide_delete_topics(
 ) -> TopicsChanged:
     """Deletes what exists and has the expected id; one outcome per topic, in order."""
     check_cluster_id(draft, request.cluster_id)
+    _check_count(len(request.topics))
     deleted_before: dict[str, TopicId] = {}
     if isinstance(before, TopicsChanged):
         deleted_before = {
@@ -106,6 +112,7 @@ def decide_create_partitions(
             f"can only be added, up to {PARTITIONS_MAX}",
             ErrorCode.INVALID_PARTITIONS,
         )
+    _check_room(draft, topic.name, wanted - have)
     factor = len(topic.partitions[0].state.replicas)
     usable = _usable_brokers(draft, liveness, factor, topic.name)
     existing = [partition.state.replicas for partition in topic.partitions]
@@ -199,6 +206,8 @@ def _create_topic(
     factor = len(new.assignment[0]) if new.assignment else _factor(draft, new)
     configs = dict(new.configs or {})
     _checked_config(draft, new.name, configs, factor)
+    wanted = len(new.assignment) or new.partitions or draft.config.default_partitions
+    _check_room(draft, new.name, wanted)
     placed = _place_new(draft, new, liveness, factor)
     partitions = tuple(new_partition(replicas, liveness.staying) for replicas in placed)
     if validate_only:
@@ -226,6 +235,28 @@ def _create_topic(
         live=len(liveness.staying),
     )
     return new.topic_id
+
+
+def _check_count(topics: int) -> None:
+    if topics > TOPICS_MAX:
+        raise ClusterError(
+            f"the request names {topics} topics, the limit is {TOPICS_MAX}; split it into several",
+            ErrorCode.INVALID_REQUEST,
+        )
+
+
+def _check_room(draft: Draft, topic: str, more: int) -> None:
+    """Whether the cluster may have as many more partitions. What brokers need for themselves is
+    always there."""
+    if is_internal(topic):
+        return
+    have, limit = draft.partition_count(), draft.config.partitions_max
+    if have + more > limit:
+        raise ClusterError(
+            f"topic {topic!r} requests {more} more partitions, but the cluster has {have} of at "
+            f"most {limit} (max.partitions); delete topics, request fewer, or raise the limit",
+            ErrorCode.INVALID_PARTITIONS,
+        )
 
 
 def _check_features(draft: Draft, topic: str) -> None:

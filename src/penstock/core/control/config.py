@@ -26,6 +26,9 @@ class ControlConfig:
     interval, so that one that crashes in a loop is left alone.
     `away_hold_ms`: after all leaderships were moved off a broker, none returns for this long.
     `takeover_min_brokers`: how many must send their journals at a take-over; 0 = a majority.
+    `partitions_max`: in all topics together, without internal ones. The documents of 20,000
+    partitions are some megabytes, and etcd holds two gigabytes for a whole Kubernetes.
+    `mutation_rate`: partitions' worth of changes to topics per second, see `quota`.
     `tick_gap_ms`: a longer pause between ticks means that the controller itself was paused.
     """
 
@@ -42,6 +45,8 @@ class ControlConfig:
     producer_ids_per_block: int = 1_000
     max_pending_requests: int = 10_000
     takeover_min_brokers: int = 0
+    partitions_max: int = 20_000
+    mutation_rate: int = 200
 
     def topic_config(self, configs: Mapping[str, str]) -> TopicConfig:
         """A topic's settings: its own, then the cluster's defaults, then the built-in ones."""
@@ -130,6 +135,21 @@ CONTROL_NUMBERS: Final = {
         1,
         PARTITIONS_MAX,
         "Number of partitions of a topic that does not specify it.",
+    ),
+    "max.partitions": ControlNumber(
+        "partitions_max",
+        1,
+        1_000_000,
+        "Maximum number of partitions in the cluster, not counting internal topics. All topics "
+        "are stored in the metadata store, on Kubernetes in its etcd, which holds little.",
+    ),
+    "controller.mutation.rate": ControlNumber(
+        "mutation_rate",
+        1,
+        1_000_000,
+        "How fast topics may change: how many partitions may be created, deleted or altered per "
+        "second. What 100 seconds allow may be used at once. Beyond it, requests are refused as "
+        "OVERLOADED, and clients try again.",
     ),
     "default.replication.factor": ControlNumber(
         "default_replication_factor",

@@ -33,7 +33,7 @@ from penstock.core.control.documents import (
 )
 from penstock.core.control.election import ElectionKind, Liveness, Settings, settle
 from penstock.core.control.placement import Load
-from penstock.core.topic import TopicConfig
+from penstock.core.topic import TopicConfig, is_internal
 from penstock.core.types import BrokerId, TopicId
 
 _DETAILS = 20
@@ -70,6 +70,7 @@ class Draft:
         self._changed: dict[str, TopicDocument] = {}
         self._removed: set[str] = set()
         self._load: Load | None = None
+        self._partitions: int | None = None
         self._touched_cluster = False
         self._details: Counter[str] = Counter()
 
@@ -114,6 +115,18 @@ class Draft:
                     self._load.add(partition.state.replicas)
         return self._load
 
+    def partition_count(self) -> int:
+        """Partitions of all topics that are not internal."""
+        if self._partitions is None:
+            topics = (topic for topic in self.topics() if not is_internal(topic.name))
+            self._partitions = sum(len(topic.partitions) for topic in topics)
+        return self._partitions
+
+    def _recount(self, topic: TopicDocument, partitions: int) -> None:
+        if self._partitions is not None and not is_internal(topic.name):
+            before = self.topic(topic.name)
+            self._partitions += partitions - (0 if before is None else len(before.partitions))
+
     def forget_load(self) -> None:
         """Counts again next time: a placement was dropped."""
         self._load = None
@@ -122,6 +135,7 @@ class Draft:
 
     def put_topic(self, topic: TopicDocument) -> None:
         """Creates or replaces a topic."""
+        self._recount(topic, len(topic.partitions))
         self._changed[topic.name] = topic
         self._removed.discard(topic.name)
 
@@ -135,6 +149,7 @@ class Draft:
 
     def remove_topic(self, topic: TopicDocument) -> None:
         """Deletes it and remembers its id for brokers that are offline."""
+        self._recount(topic, 0)
         self._removed.add(topic.name)
         self._changed.pop(topic.name, None)
         self.forget_load()

@@ -22,11 +22,12 @@ from penstock.core.control import contract as c
 from penstock.core.control.config import ControlConfig
 from penstock.core.control.documents import CLUSTER_KEY, TopicDocument, topic_key
 from penstock.core.control.draft import Draft, Stored
+from penstock.core.control.quota import MutationQuota
 from penstock.core.control.registration import NextEpochPromisedError
 from penstock.core.control.reload import adopt_loaded, begin_takeover
 from penstock.core.control.sessions import Session, Sessions
 from penstock.core.control.views import Image, Summary, image_since, summarise
-from penstock.core.control.work import Outcome, Pending, Work, decide_work
+from penstock.core.control.work import Keeping, Outcome, Pending, Work, decide_work
 from penstock.core.defect import Unanswered, stopped_by
 from penstock.core.types import BrokerId, ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
@@ -74,6 +75,7 @@ class ControllerMachine:
         self.phase = Phase.STANDBY
         self._stored: Stored | None = None
         self._sessions = Sessions(config)
+        self._keeping = Keeping(self._sessions, MutationQuota(config.mutation_rate))
         self._streams: set[int] = set()
         self._work = Work()
         self._repair: Draft | None = None
@@ -320,7 +322,7 @@ class ControllerMachine:
             return
         draft = self._repair or Draft(self.stored, self.config)
         work, self._work, self._repair = self._work, Work(), None
-        outcomes = decide_work(draft, work, self._sessions, self._now_ms)
+        outcomes = decide_work(draft, work, self._keeping, self._now_ms)
         if draft.is_empty:
             self._tell(work, outcomes, draft.decisions)
         else:

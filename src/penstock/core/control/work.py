@@ -6,6 +6,7 @@ preferred leaders last. If the write fails, its work is put back before what arr
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -16,8 +17,10 @@ from penstock.core.control.admin import (
     decide_create_topics,
     decide_delete_topics,
 )
+from penstock.core.control.documents import TopicDocument
 from penstock.core.control.draft import Draft, Stored
 from penstock.core.control.election import Liveness
+from penstock.core.control.quota import MutationQuota
 from penstock.core.control.registration import (
     decide_deaths,
     decide_registration,
@@ -30,6 +33,7 @@ from penstock.core.control.requests import (
     return_leaders,
 )
 from penstock.core.control.sessions import Sessions
+from penstock.core.topic import INTERNAL_TOPICS
 from penstock.core.types import BrokerId
 from penstock.errors import PenstockError
 
@@ -110,23 +114,64 @@ def _is_newer(change: c.IsrChange, stored: Stored) -> bool:
     return change.version > state.version or change.leader_epoch > state.leader_epoch
 
 
-def decide_work(draft: Draft, work: Work, sessions: Sessions, now_ms: int) -> list[Outcome]:
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What a controller keeps in memory only."""
+
+    sessions: Sessions
+    quota: MutationQuota
+
+
+def decide_work(draft: Draft, work: Work, keeping: Keeping, now_ms: int) -> list[Outcome]:
     """Changes the draft; returns one outcome per pending entry, same order."""
+    sessions = keeping.sessions
     decide_deaths(draft, work.deaths, sessions.leaving)
     if work.settle_all or work.leaving:
         concerned = None if work.settle_all else frozenset(work.leaving)
         draft.settle_all(_liveness(draft, sessions), concerned)
-    outcomes = [_decide(draft, entry, sessions, now_ms) for entry in work.pending]
+    outcomes = [_decide(draft, entry, keeping, now_ms) for entry in work.pending]
     if work.balance:
         _return_leaders(draft, sessions, now_ms)
     return outcomes
 
 
-def _decide(draft: Draft, entry: Pending, sessions: Sessions, now_ms: int) -> Outcome:
+def _decide(draft: Draft, entry: Pending, keeping: Keeping, now_ms: int) -> Outcome:
+    names = _topics_to_change(entry)
+    before = {name: draft.topic(name) for name in names}
     try:
-        return _decide_or_raise(draft, entry, sessions, now_ms)
+        if names:
+            keeping.quota.check(now_ms)
+        outcome = _decide_or_raise(draft, entry, keeping.sessions, now_ms)
     except PenstockError as error:
         return error
+    keeping.quota.charge(_partitions_written(draft, before))
+    return outcome
+
+
+def _topics_to_change(entry: Pending) -> frozenset[str]:
+    """Topics that a user wants to have changed; none if this was decided before, and paid."""
+    event = entry.event
+    if entry.before is not None:
+        return frozenset()
+    match event:
+        case c.CreateTopics() if not event.validate_only:
+            return frozenset(topic.name for topic in event.topics) - INTERNAL_TOPICS
+        case c.DeleteTopics() if not event.validate_only:
+            return frozenset(name for name, _ in event.topics)
+        case c.CreatePartitions() | c.AlterConfigs() if not event.validate_only:
+            return frozenset((event.topic,))
+        case _:
+            return frozenset()
+
+
+def _partitions_written(draft: Draft, before: Mapping[str, TopicDocument | None]) -> int:
+    """Of topics that are not what they were; of each as many as it had, or has, if more."""
+    written = 0
+    for name, known in before.items():
+        now = draft.topic(name)
+        if now is not known:
+            written += max(len(topic.partitions) for topic in (known, now) if topic is not None)
+    return written
 
 
 def _decide_or_raise(draft: Draft, entry: Pending, sessions: Sessions, now_ms: int) -> c.Result:
