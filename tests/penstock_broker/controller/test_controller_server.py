@@ -20,6 +20,7 @@ from penstock.errors import ErrorCode, PenstockError
 from penstock.proto.v1 import admin_pb2, controller_pb2
 from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc
+from penstock_broker.controller import runtime
 from penstock_broker.controller.metadata_store.interface import (
     MetadataStore,
     StoredText,
@@ -558,3 +559,29 @@ async def test_a_newer_format_is_not_overwritten(run: "Run", documents: SharedDo
     assert isinstance(error, PenstockError)
     assert error.code is ErrorCode.DATA_CORRUPTED
     assert documents.documents["topic/t"] == newer
+
+
+async def test_session_streams_have_a_number(
+    start: "Start", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "_STREAMS_MAX", 1)
+    running = await start()
+    first = await running.broker(0)
+    register = controller_pb2.SessionRequest(
+        register=controller_pb2.Register(
+            broker_id=1, incarnation="i", directory_id="d", host="h", port=1
+        )
+    )
+    call: Any = running.controller.Session(iter([register]))
+    assert await code_of(call.read()) is ErrorCode.OVERLOADED
+    first.break_off()
+    await first.ended.wait()
+
+    async def accepted() -> bool:
+        second: Any = running.controller.Session(iter([register]))
+        with suppress(grpc.aio.AioRpcError):
+            answer = await second.read()
+            return bool(answer.HasField("registered"))
+        return False
+
+    await wait_until_async(accepted, what="there is room again")

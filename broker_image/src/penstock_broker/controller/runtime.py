@@ -27,7 +27,8 @@ from typing import Final
 
 from penstock.core.control import ControlConfig, ControllerMachine, Phase
 from penstock.core.control import contract as c
-from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.core.control.registration import BROKERS_MAX
+from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock_broker.controller.loading import check_cluster_id, from_texts, to_change
 from penstock_broker.controller.metadata_store.interface import (
@@ -55,6 +56,8 @@ _HOLD_ATTEMPTS: Final = 2
 _STORE_RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _REQUEST_TIMEOUT_S: Final = 8.0
 """Less than the brokers' own deadline (10 s), so that they get the better message."""
+_STREAMS_MAX: Final = 2 * BROKERS_MAX
+"""A broker that comes back opens one before the former is known to be broken."""
 _events = EventLog("controller")
 
 
@@ -172,7 +175,15 @@ class ControllerRuntime:
             self._waiting.pop(request_id, None)
 
     def open_stream(self) -> tuple[int, SessionOutbox]:
-        """A session stream began; its messages appear in the outbox."""
+        """A session stream began; its messages appear in the outbox.
+
+        Raises OverloadedError if there are too many.
+        """
+        if len(self._outboxes) >= _STREAMS_MAX:
+            raise OverloadedError(
+                f"{len(self._outboxes)} session streams are open here, the limit is "
+                f"{_STREAMS_MAX}; try again later"
+            )
         stream_id = self._next_id()
         outbox = SessionOutbox(self._image_since)
         self._outboxes[stream_id] = outbox

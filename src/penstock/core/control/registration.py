@@ -15,6 +15,7 @@ The stored incarnation shows whether this was handled: topics are written before
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from penstock.core.control.contract import BrokerRegistered, Severity, UnregisterBroker
 from penstock.core.control.documents import BrokerRegistration
@@ -27,6 +28,18 @@ from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode
 
 _PORT_MAX = 65_535
+BROKERS_MAX: Final = 500
+"""Registered, alive or not: they are one document, and a Kubernetes object holds at most 1 MiB."""
+_TEXTS_MAX: Final = {
+    "host": 253,
+    "external_host": 253,
+    "rack": 128,
+    "incarnation": 64,
+    "directory_id": 64,
+}
+"""Characters; 253 is the longest name of a host."""
+FEATURES_MAX: Final = 16
+_FEATURE_CHARS_MAX: Final = 32
 
 
 class NextEpochPromisedError(ClusterError):
@@ -129,6 +142,14 @@ def _check(draft: Draft, event: BrokerRegistered) -> None:
             "incarnation and a directory id",
             ErrorCode.INVALID_REQUEST,
         )
+    _check_texts(event)
+    if event.broker_id not in draft.cluster.brokers and len(draft.cluster.brokers) >= BROKERS_MAX:
+        raise ClusterError(
+            f"broker {event.broker_id} is new, and the cluster has {len(draft.cluster.brokers)} "
+            f"registered brokers, the limit is {BROKERS_MAX}; unregister those that no longer "
+            "exist",
+            ErrorCode.INVALID_REQUEST,
+        )
     if not event.host or not 0 < event.port <= _PORT_MAX:
         raise ClusterError(
             f"broker {event.broker_id} advertises {event.host!r}:{event.port}; it must be a host "
@@ -160,6 +181,28 @@ def _check(draft: Draft, event: BrokerRegistered) -> None:
             f"{seen[1]}; this controller is at {mine[0]}, {mine[1]}: it was deposed, or its "
             "metadata store was restored from an older state; restore the newer one",
             ErrorCode.STALE_CONTROLLER_EPOCH,
+        )
+
+
+def _check_texts(event: BrokerRegistered) -> None:
+    for name, limit in _TEXTS_MAX.items():
+        text: str = getattr(event, name)
+        plain = name == "rack" or text.isascii()
+        if len(text) > limit or not text.isprintable() or not plain:
+            raise ClusterError(
+                f"broker {event.broker_id} registers with {name} {text[:40]!r} of {len(text)} "
+                f"characters; it must have at most {limit}, all printable"
+                + ("" if name == "rack" else " and of ASCII"),
+                ErrorCode.INVALID_REQUEST,
+            )
+    longest = max(map(len, event.features), default=0)
+    plain = "".join(event.features).isascii()
+    if len(event.features) > FEATURES_MAX or longest > _FEATURE_CHARS_MAX or not plain:
+        raise ClusterError(
+            f"broker {event.broker_id} names {len(event.features)} features, the longest with "
+            f"{longest} characters; the limits are {FEATURES_MAX} and {_FEATURE_CHARS_MAX}, all of "
+            "ASCII",
+            ErrorCode.INVALID_REQUEST,
         )
 
 
