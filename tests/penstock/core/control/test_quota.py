@@ -15,7 +15,7 @@ from penstock.errors import ErrorCode, OverloadedError, PenstockError
 INTERNAL: dict[str, Any] = {"partitions": 50, "configs": {"cleanup.policy": "compact"}}
 
 
-def small(**changes: int) -> World:
+def small(**changes: Any) -> World:
     world = World(config=ControlConfig(default_replication_factor=1, **changes))
     world.start()
     world.register(0)

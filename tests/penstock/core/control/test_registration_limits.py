@@ -38,7 +38,8 @@ def test_texts_have_a_length(world: World, name: str, limit: int) -> None:
     assert "all printable" in refusal(world, **{name: "a\nb"}).message
     if name != "rack":
         assert "of ASCII" in refusal(world, **{name: "ß"}).message
-    world.register(0, external_port=1, **{name: "x" * limit})
+    longest: dict[str, Any] = {"external_port": 1, name: "x" * limit}
+    world.register(0, **longest)
     assert BrokerId(0) in world.cluster().brokers
 
 
