@@ -86,7 +86,9 @@ def test_a_cluster_gets_all_its_objects_and_a_status_that_tells(
 def test_what_drifts_is_healed_and_at_rest_nothing_is_written(
     server: ApiServer, namespace: str, operator: Operator
 ) -> None:
-    create(server, namespace, "Cluster", "flights", **SPEC)
+    peers = [{"namespaceSelector": {}}, {"ipBlock": {"cidr": "10.0.0.0/8"}}]
+    more = {"allowFrom": {"clients": peers, "metrics": peers}, "external": {"type": "NodePort"}}
+    create(server, namespace, "Cluster", "flights", **SPEC, **more)
     service = f"/api/v1/namespaces/{namespace}/services/flights-bootstrap"
     wait_until(lambda: get(server, service), what="the Service")
     patch(server, service, {"spec": {"selector": {"wrong": "selector"}}})

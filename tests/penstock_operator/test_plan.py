@@ -17,6 +17,7 @@ from penstock_operator.model import (
     MoveLeaders,
     OrphanSet,
     Plan,
+    RemoveObject,
     RestartPod,
     Severity,
     TopicResource,
@@ -97,6 +98,28 @@ def test_an_object_of_somebody_else_is_not_touched() -> None:
     plan = plan_cluster(WISH, world.observed())
     assert plan.actions == ()
     assert [(w.reason, w.severity) for w in plan.waits] == [("NameTaken", Severity.BLOCKED)]
+
+
+def test_former_permissions_go_when_the_new_ones_are_there() -> None:
+    """Controllers must not be without them for a moment."""
+    world = settled(WISH)
+    former = [("Role", NAMES.controller), ("RoleBinding", NAMES.controller)]
+    of_a_user = ("RoleBinding", "of-a-user")
+    for kind, name in (*former, of_a_user):
+        metadata = {"name": name, "uid": name, "labels": {CLUSTER_LABEL: NAMES.cluster}}
+        owners = [] if (kind, name) == of_a_user else [WISH.owner()]
+        world.objects[kind, name] = {"kind": kind, "metadata": metadata}
+        world.objects[kind, name]["metadata"]["ownerReferences"] = owners
+    binding = "RoleBinding", NAMES.controller_binding(WISH.installation.controller_role)
+    del world.objects[binding]
+    first = plan_cluster(WISH, world.observed())
+    assert [type(action) for action in first.actions] == [Apply], "nothing is removed yet"
+    world.carry_out(first.actions[0])
+    then = plan_cluster(WISH, world.observed())
+    removed = [(a.kind, a.name) for a in then.actions if isinstance(a, RemoveObject)]
+    assert sorted(removed) == former
+    assert of_a_user in world.objects
+    assert run(world, WISH).is_idle
 
 
 def test_a_roll_moves_leaders_first_and_takes_one_broker_at_a_time() -> None:  # I25
