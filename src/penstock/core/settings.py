@@ -53,7 +53,14 @@ BROKER_SETTINGS: Final = (
         "10000",
         "Maximum number of fetches that wait for records at the same time.",
     ),
-    Setting("rpcs.max", "20000", "Maximum number of calls and streams open at the same time."),
+    Setting(
+        "rpcs.max",
+        "40000",
+        "Maximum number of calls and streams open at the same time. At most half of them are "
+        "streams, and at most a quarter streams of one host, so that other calls are answered "
+        "however many streams are held open.",
+        minimum=4,
+    ),
     Setting(
         "produce.stream.inflight.max",
         "64",

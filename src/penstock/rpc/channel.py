@@ -26,6 +26,8 @@ WINDOW_BYTES: Final = 4 * 1024 * 1024
 FRAME_BYTES: Final = 128 * 1024
 """Largest HTTP/2 frame a peer may send, gRPC's default is 16 KiB. A fetch answer of megabytes costs
 both sides 6 % less processor time this way; a small message waits for one such frame at most."""
+CONNECTION_CALLS_MAX: Final = 2_000
+"""Calls and streams of one connection at one time; its client waits with further ones."""
 
 _COMMON: Final[list[tuple[str, int]]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -52,6 +54,7 @@ CHANNEL_OPTIONS: Final[list[tuple[str, int]]] = [
 ]
 SERVER_OPTIONS: Final[list[tuple[str, int]]] = [
     *_COMMON,
+    ("grpc.max_concurrent_streams", CONNECTION_CALLS_MAX),
     ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MIN_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     # Two servers on one port would share its connections silently; refuse the second instead.

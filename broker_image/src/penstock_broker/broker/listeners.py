@@ -31,6 +31,7 @@ from penstock_broker.observability import EventLog, bound_address
 from penstock_broker.services.client_streams import ClientStreams
 from penstock_broker.serving.edge import Edge
 from penstock_broker.serving.listener import came_from_outside
+from penstock_broker.serving.open_streams import OpenStreams
 from penstock_broker.serving.standard import Health, add_reflection
 
 _GRACE_S: Final = 1.0
@@ -144,7 +145,7 @@ class Listeners:
 
     async def _bind_listen(self) -> None:
         services = self._services
-        server = await self._server(Edge(self._cluster_id, self._observe))
+        server = await self._server(lambda: None)
         replication_pb2_grpc.add_ReplicationServiceServicer_to_server(
             services.replication.leading, server
         )
@@ -157,13 +158,15 @@ class Listeners:
 
     async def _bind_external(self) -> None:
         """Callers there get addresses that they can reach."""
-        server = await self._server(Edge(self._cluster_id, self._observe, came_from_outside))
+        server = await self._server(came_from_outside)
         add_reflection(PUBLIC_SERVICES, server)
         _bind(server, "--external-listen", self._config.external_listen)
 
-    async def _server(self, edge: Edge) -> grpc.aio.Server:
-        services = self._services
-        server = self._transport.server([edge], rpcs_max=self._config.settings.rpcs_max)
+    async def _server(self, entered: Callable[[], None]) -> grpc.aio.Server:
+        services, rpcs_max = self._services, self._config.settings.rpcs_max
+        streams = OpenStreams(rpcs_max)
+        edge = Edge(self._cluster_id, self._observe, entered, streams=streams)
+        server = self._transport.server([edge], rpcs_max=rpcs_max)
         self._servers.append(server)
         broker_pb2_grpc.add_BrokerServiceServicer_to_server(services.broker, server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(services.admin, server)

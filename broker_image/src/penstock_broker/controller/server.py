@@ -31,12 +31,15 @@ from penstock_broker.controller.seams import ControllerSeams
 from penstock_broker.controller.sessions import ControllerService
 from penstock_broker.observability import bound_address
 from penstock_broker.serving.edge import Edge
+from penstock_broker.serving.open_streams import OpenStreams
 from penstock_broker.serving.probes import Probes
 from penstock_broker.serving.standard import LIVENESS
 
 CONTROLLER_SERVICE: Final = "penstock.proto.v1.ControllerService"
 ADMIN_SERVICE: Final = "penstock.proto.v1.AdminService"
 _HEALTH_CHECK_S: Final = 0.1
+_RPCS_MAX: Final = 4_000
+"""Calls and streams at one time: more sessions than there may be brokers, even from one host."""
 _STATUS = health_pb2.HealthCheckResponse.ServingStatus
 
 
@@ -95,8 +98,9 @@ class ControllerServer:
 
 def bind(runtime: ControllerRuntime, listen: str, seams: ControllerSeams) -> ControllerServer:
     """A server on `host:port` (port 0: any). Raises RuntimeError if the port is not available."""
-    edge = Edge(lambda: runtime.cluster_id, lambda _method, _seconds: None)
-    server = seams.transport.server([edge])
+    streams = OpenStreams(_RPCS_MAX)
+    edge = Edge(lambda: runtime.cluster_id, lambda _method, _seconds: None, streams=streams)
+    server = seams.transport.server([edge], rpcs_max=_RPCS_MAX)
     add_ControllerServiceServicer_to_server(ControllerService(runtime), server)
     add_AdminServiceServicer_to_server(ControllerAdminService(runtime, seams.new_id), server)
     health_servicer = health.aio.HealthServicer()

@@ -14,7 +14,7 @@ stream times its requests, since only it knows where a request ends.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from time import monotonic
 from typing import Any, Final
@@ -26,6 +26,7 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.rpc.errors import abort
 from penstock.rpc.streams.contract import Handle, MessageStream
 from penstock_broker.observability import EventLog
+from penstock_broker.serving.open_streams import OpenStreams, counted
 from penstock_broker.serving.request_limits import RequestCheck
 
 _OURS: Final = "/penstock."
@@ -60,18 +61,22 @@ class _Refused:
 
 
 class Edge(grpc.aio.ServerInterceptor):
-    """Wraps the handlers of Penstock's services; others (health, reflection) are not changed."""
+    """Wraps the handlers of Penstock's services; of others (health, reflection), streams count."""
 
     def __init__(
         self,
         cluster_id: Callable[[], str],
         observe: Callable[[str, float], None],
         entered: Callable[[], None] = lambda: None,
+        *,
+        streams: OpenStreams | None = None,
     ) -> None:
         """`cluster_id` returns "" while unknown; `observe(method, seconds)` gets the time at work.
 
-        `entered` is called in the context of every call, before it is handled.
+        `entered` is called in the context of every call, before it is handled. `streams` counts
+        open ones, also those of other services; None: nobody does.
         """
+        self._streams = streams
         self._entered = entered
         self._cluster_id = cluster_id
         self._observe = observe
@@ -90,8 +95,10 @@ class Edge(grpc.aio.ServerInterceptor):
         if known is not None:
             return known
         handler = await continuation(handler_call_details)
-        if handler is None or not method.startswith(_OURS):
-            return handler
+        if handler is None:
+            return None
+        if not method.startswith(_OURS):
+            return handler if self._streams is None else counted(handler, self._streams)
         self._wrapped[method] = wrapped = self._wrap(handler, method)
         return wrapped
 
@@ -129,10 +136,13 @@ class Edge(grpc.aio.ServerInterceptor):
         async def call(_requests: object, context: Any) -> None:
             try:
                 self._entered()
-                # Otherwise the first write sends it; if that is cancelled, gRPC sends it once more
-                # with the status, fails, and the caller gets no error.
-                await context.send_initial_metadata(())
-                await inner(_Requests(context.read, self._check), context)
+                with ExitStack() as stack:
+                    if self._streams is not None:
+                        stack.enter_context(self._streams.opened(context.peer()))
+                    # Otherwise the first write sends it; if that is cancelled, gRPC sends it once
+                    # more with the status, fails, and the caller gets no error.
+                    await context.send_initial_metadata(())
+                    await inner(_Requests(context.read, self._check), context)
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
             except Exception as error:  # noqa: BLE001 - the edge: nothing else may leave

@@ -1,0 +1,98 @@
+"""Attack 20: whoever holds as many streams as are allowed keeps nobody else from being answered."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from support.cluster import Cluster
+from support.waiting import wait_until_async
+
+from penstock.errors import OverloadedError
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
+from penstock.rpc.channel import open_aio_channel
+from penstock.rpc.errors import error_from_rpc
+from penstock_broker.serving.open_streams import OpenStreams
+
+RPCS_MAX = 200
+SUBSCRIBE = "/penstock.proto.v1.BrokerService/Subscribe"
+METHODS = (
+    SUBSCRIBE,
+    "/penstock.proto.v1.BrokerService/ProduceStream",
+    "/penstock.proto.v1.GroupService/Join",
+    "/grpc.health.v1.Health/Watch",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    limit = {"rpcs.max": str(RPCS_MAX)}
+    path: Path = tmp_path_factory.mktemp("streams")
+    with Cluster(path, broker_config=limit) as cluster:
+        yield cluster.brokers[0].address
+
+
+@asynccontextmanager
+async def held(address: str, method: str, count: int) -> AsyncIterator[list[Any]]:
+    """That many streams, of which as many as the limit of a host are open."""
+    async with open_aio_channel(address) as channel:
+        opening: Any = channel.stream_stream(method)
+        calls = [opening() for _ in range(count)]
+        if method.endswith("Watch"):
+            for call in calls:
+                await call.write(b"")
+        refused = count - RPCS_MAX // 4
+        await wait_until_async(
+            lambda: sum(call.done() for call in calls) >= refused, what="the others are refused"
+        )
+        yield calls
+        for call in calls:
+            call.cancel()
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.rpartition("/")[2])
+async def test_calls_are_answered_while_all_streams_are_held(address: str, method: str) -> None:
+    async with held(address, method, 4 * RPCS_MAX) as calls, open_aio_channel(address) as channel:
+        assert sum(not call.done() for call in calls) == RPCS_MAX // 4
+        for _ in range(5):
+            await BrokerServiceStub(channel).Metadata(pb.MetadataRequest(), timeout=20)
+            request = health_pb2.HealthCheckRequest()
+            await health_pb2_grpc.HealthStub(channel).Check(request, timeout=20)
+        another: Any = channel.stream_stream(SUBSCRIBE)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await another().read()
+        error = error_from_rpc(caught.value)
+        assert isinstance(error, OverloadedError)
+        assert "50 streams are open here, 50 of them from 127.0.0.1; the limits are 100 and 50" in (
+            error.message
+        )
+
+    async def room() -> bool:
+        async with open_aio_channel(address) as channel:
+            stream: Any = channel.stream_stream(SUBSCRIBE)()
+            await stream.initial_metadata()
+            open_now = not stream.done()
+            stream.cancel()
+            return open_now
+
+    await wait_until_async(room, what="streams that ended make room")
+
+
+def test_one_host_leaves_room_for_others_and_all_together_for_calls() -> None:
+    streams = OpenStreams(16)
+    with ExitStack() as stack:
+        for host in ("10.0.0.1", "10.0.0.2"):
+            for port in range(4):
+                stack.enter_context(streams.opened(f"ipv4:{host}:{port}"))
+            for peer in (f"ipv4:{host}:9", "ipv6:%5B::1%5D:9"):
+                if host == "10.0.0.1" and peer.startswith("ipv6"):
+                    continue
+                with pytest.raises(OverloadedError), streams.opened(peer):
+                    pytest.fail("one too many")
+    with streams.opened("ipv4:10.0.0.1:9"):
+        pass
