@@ -59,7 +59,6 @@ BROKER_SETTINGS: Final = (
         "Maximum number of calls and streams open at the same time. At most half of them are "
         "streams, and at most a quarter streams of one host, so that other calls are answered "
         "however many streams are held open.",
-        minimum=4,
     ),
     Setting(
         "produce.stream.inflight.max",

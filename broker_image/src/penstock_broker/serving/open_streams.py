@@ -46,9 +46,9 @@ class OpenStreams:
     """The streams of one server."""
 
     def __init__(self, rpcs_max: int) -> None:
-        """`rpcs_max`: all calls that the server accepts at one time, 4 or more."""
-        self._most = rpcs_max // 2
-        self._most_per_host = self._most // 2
+        """`rpcs_max`: all calls that the server accepts at one time."""
+        self._most = max(1, rpcs_max // 2)
+        self._most_per_host = max(1, self._most // 2)
         self._rpcs_max = rpcs_max
         self._by_host: Counter[str] = Counter()
 
