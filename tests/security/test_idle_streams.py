@@ -1,7 +1,8 @@
 """Attack 20: whoever holds as many streams as are allowed keeps nobody else from being answered."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ async def held(address: str, method: str, count: int) -> AsyncIterator[list[Any]
         calls = [opening() for _ in range(count)]
         if method.endswith("Watch"):
             for call in calls:
-                await call.write(b"")
+                with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+                    await call.write(b"")  # it may have been refused by now
         refused = count - RPCS_MAX // 4
         await wait_until_async(
             lambda: sum(call.done() for call in calls) >= refused, what="the others are refused"
