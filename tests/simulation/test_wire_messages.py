@@ -16,7 +16,7 @@ from penstock.errors import (
     PenstockError,
     UnreachableError,
 )
-from penstock.rpc.streams.contract import MessageStream
+from penstock.rpc.streams.contract import Handle, MessageStream
 from penstock.rpc.streams.frames import Received
 
 MANY = 40
@@ -297,5 +297,178 @@ def test_a_task_that_is_cancelled_while_it_waits_leaves_the_stream_usable(play: 
             await stream.send(b"x")
             assert await stream.receive() == b"xx"
             await stream.close()
+
+    play(body)
+
+
+# ---------------------------------------------------------------- post, hold, release
+
+
+async def a_while(scene: Scene) -> None:
+    """Messages go to and fro on a stream of their own: others have arrived by then."""
+    stream = await scene.transport.open_stream(scene.address)
+    await stream.send(b"echo")
+    for _ in range(300):
+        await stream.send(b"x")
+        assert await stream.receive() == b"xx"
+    await stream.close()
+
+
+def or_echo(handle: Callable[[MessageStream], Awaitable[None]]) -> Handle:
+    """Serves `a_while` too; other streams begin with any other message."""
+
+    async def either(stream: MessageStream) -> None:
+        await (double if await stream.receive() == b"echo" else handle)(stream)
+
+    return either
+
+
+def test_while_a_stream_is_held_its_sender_waits_and_later_the_order_is_the_same(
+    play: Play,
+) -> None:
+    async def body(scene: Scene) -> None:
+        sent = 0
+
+        async def flood(stream: MessageStream) -> None:
+            nonlocal sent
+            for number in range(100):
+                await stream.send(bytes([number]) * LARGE)
+                sent += 1
+
+        async with streams(scene, or_echo(flood)), asyncio.TaskGroup() as tasks:
+            stream = await scene.transport.open_stream(scene.address)
+            seen: list[Received] = []
+            stream.hold()
+            delivering = tasks.create_task(stream.deliver(seen.append))
+            await stream.send(b"flood")
+            await a_while(scene)
+            assert seen == []
+            assert 0 < sent < 90, "20 MB were taken that nobody has read"
+            stream.release()
+            await delivering
+            assert seen == [bytes([number]) * LARGE for number in range(100)]
+            await stream.close()
+
+    play(body)
+
+
+def test_a_delivery_can_hold_the_stream_and_gets_nothing_more_until_the_release(
+    play: Play,
+) -> None:
+    async def body(scene: Scene) -> None:
+        async def count(stream: MessageStream) -> None:
+            for number in range(MANY):
+                await stream.send(bytes([number]))
+
+        async with streams(scene, or_echo(count)), asyncio.TaskGroup() as tasks:
+            stream = await scene.transport.open_stream(scene.address)
+            seen: list[Received] = []
+            held = asyncio.Event()
+
+            def take(message: Received) -> None:
+                seen.append(message)
+                if len(seen) % 8 == 0:
+                    stream.hold()
+                    held.set()
+
+            delivering = tasks.create_task(stream.deliver(take))
+            await stream.send(b"count")
+            for number in range(8, MANY + 1, 8):
+                await held.wait()
+                held.clear()
+                await a_while(scene)
+                assert len(seen) == number
+                stream.release()
+                stream.release()
+                assert len(seen) == number, "it is delivered in a later turn"
+            await delivering
+            assert seen == [bytes([number]) for number in range(MANY)]
+            await stream.close()
+
+    play(body)
+
+
+def test_who_ends_a_held_stream_has_everything_delivered_after_the_release(play: Play) -> None:
+    async def body(scene: Scene) -> None:
+        async def count(stream: MessageStream) -> None:
+            for number in range(MANY):
+                await stream.send(bytes([number]))
+
+        async with streams(scene, or_echo(count)), asyncio.TaskGroup() as tasks:
+            stream = await scene.transport.open_stream(scene.address)
+            seen: list[Received] = []
+            stream.hold()
+            delivering = tasks.create_task(stream.deliver(seen.append))
+            await stream.send(b"count")
+            await a_while(scene)
+            assert not stream.post(b"late"), "the end has arrived"
+            assert (seen, delivering.done()) == ([], False)
+            stream.release()
+            await delivering
+            assert seen == [bytes([number]) for number in range(MANY)]
+            await stream.close()
+
+    play(body)
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["refused", "cut"])
+def test_an_error_is_raised_though_the_stream_is_held(play: Play, cut: bool) -> None:
+    async def body(scene: Scene) -> None:
+        async def refuse(stream: MessageStream) -> None:
+            await stream.send(b"last words")
+            if cut:
+                await stream.receive()
+            raise NotLeaderError("broker 7 leads", ErrorCode.NOT_LEADER)
+
+        async with streams(scene, or_echo(refuse)), asyncio.TaskGroup() as tasks:
+            stream = await scene.transport.open_stream(scene.address)
+            seen: list[Received] = []
+            stream.hold()
+            await stream.send(b"refuse")
+            await a_while(scene)
+            delivering = tasks.create_task(error_of(stream.deliver(seen.append)))
+            if cut:
+                scene.cut()
+            expected = ErrorCode.UNREACHABLE if cut else ErrorCode.NOT_LEADER
+            assert (await delivering).code is expected
+            stream.release()
+            assert not stream.post(b"late")
+            assert seen == []
+            await stream.close()
+
+    play(body)
+
+
+def test_posting_is_refused_while_much_is_unsent_and_when_the_stream_is_over(play: Play) -> None:
+    async def body(scene: Scene) -> None:
+        go_on = asyncio.Event()
+
+        async def slow(stream: MessageStream) -> None:
+            if await stream.receive() == b"go on":
+                go_on.set()
+                return
+            await go_on.wait()
+            while (message := await stream.receive()) is not None:
+                await stream.send(bytes(message[:1]))
+
+        async with streams(scene, slow):
+            stream = await scene.transport.open_stream(scene.address)
+            await stream.send(b"be slow")
+            count = 0
+            while stream.post(bytes([count]) * LARGE):
+                count += 1
+                assert count < 100, "20 MB are unsent"
+            assert count > 0
+            other = await scene.transport.open_stream(scene.address)
+            await other.send(b"go on")
+            for number in range(count):
+                assert await stream.receive() == bytes([number]), "what was refused is not sent"
+            assert stream.post(b"!")
+            assert await stream.receive() == b"!"
+            await other.receive()
+            assert not other.post(b"the other side has ended it")
+            await stream.close()
+            assert not stream.post(b"closed here")
+            await other.close()
 
     play(body)

@@ -1,12 +1,18 @@
 """Frames: any split of the bytes gives the same messages, and what is no stream is refused."""
 
+import itertools
+import threading
+import tracemalloc
+from collections.abc import Iterable
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ClusterError, ErrorCode, NotLeaderError
 from penstock.rpc.streams.frames import (
     END,
+    LARGE_BYTES,
     MESSAGE,
     PREFACE,
     FrameReader,
@@ -15,6 +21,8 @@ from penstock.rpc.streams.frames import (
     error_of,
     message_frame,
 )
+
+MOST = 64 * 2**20
 
 
 def reader(*, most: int = 1_000, first: int = 1_000) -> FrameReader:
@@ -32,6 +40,117 @@ def test_any_split_gives_the_same_messages(messages: list[bytes], cuts: list[int
         start = end
     assert taken == [*((MESSAGE, message) for message in messages), (END, b"")]
     assert not frames.has_half_a_frame
+
+
+sizes = (
+    st.integers(0, 300)
+    | st.integers(LARGE_BYTES - 8, LARGE_BYTES + 8)
+    | st.sampled_from([2**18 - 13, 2**18 + 1, 2**20 - 1, 2**20 + 1, 3_500_000])
+)
+reads = st.lists(
+    st.sampled_from([1, 3, 5, 13, 1_000, LARGE_BYTES, 200_000, 2**22]), min_size=1, max_size=8
+)
+"""What a kernel has to give, again and again from the first; it never fills more than the room."""
+
+
+def filler(size: int, number: int) -> bytes:
+    """A message in which every place can be told from others nearby."""
+    pattern = bytes((at * 7 + number) % 251 for at in range(251))
+    return (pattern * (size // 251 + 1))[:size]
+
+
+class Receiver:
+    """A connection's end that reads into the room, as a transport does."""
+
+    def __init__(self, messages: Iterable[bytes], counts: Iterable[int]) -> None:
+        self.frames = reader(most=MOST, first=MOST)
+        self.sent = [(MESSAGE, message) for message in messages]
+        self.taken: list[tuple[int, Received]] = []
+        frames = b"".join(message_frame(message) for _, message in self.sent)
+        self._coming = memoryview(PREFACE + frames)
+        self._counts = itertools.cycle([*counts, 200_000])  # single bytes alone take too long
+
+    @property
+    def is_done(self) -> bool:
+        return not self._coming
+
+    def read(self) -> None:
+        room = self.frames.room()
+        count = min(len(room), len(self._coming), next(self._counts))
+        assert count > 0, "without room, the connection looks closed"
+        room[:count] = self._coming[:count]
+        self._coming = self._coming[count:]
+        self.taken += self.frames.filled(count)  # asyncio has the room in hand meanwhile
+
+    def check(self) -> None:
+        assert self.taken == self.sent
+        assert not self.frames.has_half_a_frame
+
+
+@settings(max_examples=60)
+@given(messages=st.lists(sizes, max_size=5), counts=reads)
+def test_large_and_small_messages_are_received_whatever_each_read_gives(
+    messages: list[int], counts: list[int]
+) -> None:
+    receiver = Receiver(map(filler, messages, itertools.count()), counts)
+    while not receiver.is_done:
+        receiver.read()
+        room = reader().room()  # of another connection: what was received must not be in it
+        room[:] = bytes(len(room))
+    receiver.check()
+
+
+@settings(max_examples=40)
+@given(
+    messages=st.lists(st.lists(sizes, max_size=3), min_size=2, max_size=3),
+    counts=reads,
+    turns=st.lists(st.integers(0, 2), min_size=1, max_size=9),
+)
+def test_connections_of_one_thread_do_not_disturb_each_other(
+    messages: list[list[int]], counts: list[int], turns: list[int]
+) -> None:
+    every = [
+        Receiver(map(filler, own, itertools.count(100 * at)), counts[at % len(counts) :])
+        for at, own in enumerate(messages)
+    ]
+    for turn in itertools.cycle([*turns, 0, 1, 2]):
+        receiver = every[turn % len(every)]
+        if not receiver.is_done:
+            receiver.read()
+        elif all(each.is_done for each in every):
+            break
+    for receiver in every:
+        receiver.check()
+
+
+def test_another_thread_does_not_disturb_a_read_that_is_under_way() -> None:
+    sent, frames = PREFACE + message_frame(b"mine"), reader()
+    room = frames.room()
+    room[: len(sent)] = sent
+    others: list[tuple[int, Received]] = []
+    other = threading.Thread(
+        target=lambda: others.extend(reader().feed(PREFACE + message_frame(b"theirs, longer")))
+    )
+    other.start()
+    other.join()
+    assert list(frames.filled(len(sent))) == [(MESSAGE, b"mine")]
+    assert others == [(MESSAGE, b"theirs, longer")]
+
+
+def test_a_message_that_is_only_announced_takes_no_memory() -> None:
+    """A header costs its sender five bytes: here it must not cost more than has come."""
+    frames = reader(most=MOST, first=MOST)
+    list(frames.feed(PREFACE + message_frame(b"hello")))
+    chunk = bytes(LARGE_BYTES)
+    tracemalloc.start()
+    try:
+        list(frames.feed(MOST.to_bytes(4, "big") + bytes([MESSAGE])))
+        for arrived in range(0, MOST // 8, len(chunk)):
+            frames.room()
+            assert tracemalloc.get_traced_memory()[1] < 2 * 2**20 + 4 * arrived
+            assert not list(frames.feed(chunk))
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_byte_too_few_is_half_a_frame() -> None:

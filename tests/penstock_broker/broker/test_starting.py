@@ -53,7 +53,7 @@ def assert_one_line(text: str, *words: str) -> None:
         assert word in lines[0]
 
 
-@pytest.mark.parametrize("option", ["listen", "replication_listen"])
+@pytest.mark.parametrize("option", ["listen", "replication_listen", "stream_listen"])
 def test_a_port_in_use_is_refused_in_one_line(tmp_path: Path, option: str) -> None:
     with socket.socket() as taken:
         taken.bind((HOST, 0))
@@ -72,6 +72,7 @@ def test_a_port_in_use_is_refused_in_one_line(tmp_path: Path, option: str) -> No
         ({"controllers": "a:b"}, ["--controllers", "host:port"]),
         ({"broker_id": "-3"}, ["--broker-id", "-3"]),
         ({"replication_listen": "9096"}, ["--replication-listen", "host:port"]),
+        ({"stream_listen": "9097"}, ["--stream-listen", "host:port"]),
         ({"external_listen": f"{HOST}:1"}, ["--external-listen", "--external-advertise"]),
         ({"config": "cache.byte=5"}, ["cache.byte", "cache.bytes"]),
         ({"config": "cache.bytes=many"}, ["cache.bytes", "whole number"]),

@@ -29,22 +29,28 @@ def test_documents_read_back_as_written(three: World) -> None:
     assert decode_cluster(encode_cluster(cluster), "c") == cluster
 
 
-def test_the_port_for_followers_is_kept_and_documents_without_one_stay_as_they_were(
-    world: World,
+@pytest.mark.parametrize("name", ["replication_port", "stream_port"])
+def test_a_port_for_streams_is_kept_and_documents_without_one_stay_as_they_were(
+    world: World, name: str
 ) -> None:
     world.register(0)
     text = encode_cluster(world.cluster())
-    assert "replication_port" not in text
-    assert decode_cluster(text, "c").brokers[BrokerId(0)].replication_port == 0
-    world.register(0, run=2, replication_port=9096)
+    assert name not in text
+    assert getattr(decode_cluster(text, "c").brokers[BrokerId(0)], name) == 0
+    world.register(0, run=2, **{name: 9096})
     text = encode_cluster(world.cluster())
-    assert decode_cluster(text, "c").brokers[BrokerId(0)].replication_port == 9096
+    assert text.count("_port") == 1, "the other one is not there"
+    assert getattr(decode_cluster(text, "c").brokers[BrokerId(0)], name) == 9096
+    world.register(0, run=3)
+    assert name not in encode_cluster(world.cluster()), "a broker may give it up again"
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])
-def test_a_port_for_followers_that_cannot_be_is_refused(world: World, port: int) -> None:
-    refusal = world.refusal(world.register(0, replication_port=port))
-    assert f"replication port {port}; it must be 0 (none) to 65535" in str(refusal)
+@pytest.mark.parametrize("name", ["replication_port", "stream_port"])
+def test_a_port_for_streams_that_cannot_be_is_refused(world: World, name: str, port: int) -> None:
+    refusal = world.refusal(world.register(0, **{name: port}))
+    what = name.replace("_", " ")
+    assert f"{what} {port}; it must be 0 (none) to 65535" in str(refusal)
 
 
 @pytest.mark.parametrize(
