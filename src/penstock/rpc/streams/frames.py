@@ -30,6 +30,8 @@ _ERROR_BYTES_MAX: Final = 64 * 1024
 LARGE_BYTES: Final = 64 * 1024
 """From this size on, a message is not copied only to have it in one piece."""
 _SHARED_BYTES: Final = 256 * 1024
+_BELIEVED_BYTES: Final = 1024 * 1024
+"""Room for a message whose header alone has arrived; more than can arrive with it."""
 _NOTHING: Final = bytearray()
 _buffers: Final = threading.local()
 
@@ -93,8 +95,8 @@ class FrameReader:
         self._rest = b""
         """The beginning of a frame whose end has not arrived."""
         self._body = _NOTHING
-        """A large message that is arriving; empty: none."""
-        self._body_at = self._body_kind = 0
+        """A large message that is arriving, as far as there is room; empty: none."""
+        self._body_at = self._body_size = self._body_kind = 0
         self._preface_seen = False
 
     @property
@@ -108,10 +110,15 @@ class FrameReader:
         return bool(self._rest or self._body)
 
     def room(self) -> memoryview:
-        """Where the next bytes are to be written; call `filled` before anything else."""
-        if self._body:
-            return memoryview(self._body)[self._body_at :]
-        return _shared()
+        """Where the next bytes are to be written; call `filled` before anything else.
+
+        The room before must not be referred to any more.
+        """
+        if not self._body:
+            return _shared()
+        if self._body_at == len(self._body):
+            self._body.extend(bytes(min(self._body_at, self._body_size - self._body_at)))
+        return memoryview(self._body)[self._body_at :]
 
     def filled(self, count: int) -> Iterator[tuple[int, Received]]:
         """The frames that are complete with the `count` bytes written: kind and body.
@@ -123,7 +130,7 @@ class FrameReader:
             yield from self._split(_shared()[:count])
             return
         self._body_at += count
-        if self._body_at == len(self._body):
+        if self._body_at == self._body_size:
             body, self._body = self._body, _NOTHING
             yield self._body_kind, body
 
@@ -135,6 +142,7 @@ class FrameReader:
             count = min(len(room), len(view))
             room[:count] = view[:count]
             view = view[count:]
+            del room
             yield from self.filled(count)
 
     def _split(self, data: memoryview) -> Iterator[tuple[int, Received]]:
@@ -157,9 +165,11 @@ class FrameReader:
         self._rest = bytes(data[start:])
 
     def _begin(self, kind: int, size: int, arrived: memoryview) -> None:
-        """A large message: memory is only used as far as it is filled."""
+        """A large message. Its header is believed up to a limit; from there on, room is doubled
+        as it is filled."""
         self._bytes_max = self._later_bytes_max
-        self._body, self._body_kind, self._body_at = bytearray(size), kind, len(arrived)
+        self._body_size, self._body_kind, self._body_at = size, kind, len(arrived)
+        self._body = bytearray(min(size, _BELIEVED_BYTES))
         self._body[: len(arrived)] = arrived
 
     def _preface(self, buffer: memoryview) -> int:
