@@ -1,4 +1,4 @@
-"""The produce path of a broker without its network: real partitions, and a stream played by hand.
+"""The produce path of a broker without its network: real partitions, and streams played by hand.
 
 Topic "t" is led here alone: what is written is acknowledged. Topic "far" has a replica on broker 1,
 which does not run, in its ISR: nothing there is acknowledged to acks=ALL.
@@ -8,21 +8,24 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import TypeAlias
 
 from support.led_partitions import LedPartitions, running
 from support.wire import make_batch
 
 from penstock.core.types import Offset, ReplicaKey, TopicId
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UnreachableError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_to_wire
+from penstock.rpc.streams.end import StreamEnd
+from penstock.rpc.streams.frames import Received
 from penstock_broker.clock import SystemClock
 from penstock_broker.metrics import Metrics
 from penstock_broker.replication.replica import Replica
 from penstock_broker.services.limits import ByteBudget
 from penstock_broker.services.locate import Locator
 from penstock_broker.services.opening import Opener
-from penstock_broker.services.produce_stream import ProduceStream
+from penstock_broker.services.produce_stream import ProduceMessages, ProduceStream
 from penstock_broker.services.producing import Producing
 
 TIMEOUT_MS = 60_000
@@ -79,6 +82,7 @@ class ProduceScene(LedPartitions):
             opener=Opener(self.view, self.opening),
         )
         self.observed_s: list[float] = []
+        self.cluster_id = "cluster"
 
     def replica(self, topic: str = "t") -> Replica:
         return self.replicas.by_key[ReplicaKey(TopicId(f"id-{topic}"), 0)]
@@ -113,15 +117,40 @@ def request(
     )
 
 
-class PlayedStream:
-    """A client's stream. `readable`: it takes answers; `taken`: requests the broker has read."""
+class _Played:
+    """A client's end. `readable`: it takes answers; `taken`: requests the broker has read."""
 
-    def __init__(self, scene: ProduceScene, *, inflight_max: int = 64) -> None:
+    reads_ahead = 0
+    """Requests that are read while as many as allowed have no answer."""
+
+    def __init__(self) -> None:
         self.answers: list[pb.ProduceResponse] = []
         self.readable = asyncio.Event()
         self.readable.set()
         self.writing = 0
         self.taken = 0
+
+    @property
+    def answered(self) -> list[int]:
+        """Correlation ids, in the order of the answers."""
+        return [answer.correlation_id for answer in self.answers]
+
+    async def _written(self, answer: pb.ProduceResponse) -> None:
+        self.writing += 1
+        try:
+            await self.readable.wait()
+        finally:
+            self.writing -= 1
+        self.answers.append(answer)
+
+
+class PlayedStream(_Played):
+    """A client's gRPC stream."""
+
+    reads_ahead = 1
+
+    def __init__(self, scene: ProduceScene, *, inflight_max: int = 64) -> None:
+        super().__init__()
         self._requests: asyncio.Queue[pb.ProduceRequest | None] = asyncio.Queue()
         self._stream = ProduceStream(scene.producing, self, scene.observed_s.append, inflight_max)
 
@@ -137,11 +166,6 @@ class PlayedStream:
         """The broker's side."""
         await self._stream.run(self)
 
-    @property
-    def answered(self) -> list[int]:
-        """Correlation ids, in the order of the answers."""
-        return [answer.correlation_id for answer in self.answers]
-
     # ------------------------------------------------------------ what the stream is given
 
     def __aiter__(self) -> "PlayedStream":
@@ -155,9 +179,79 @@ class PlayedStream:
         return each
 
     async def write(self, answer: pb.ProduceResponse) -> None:
-        self.writing += 1
-        try:
-            await self.readable.wait()
-        finally:
-            self.writing -= 1
-        self.answers.append(answer)
+        await self._written(answer)
+
+
+class PlayedMessages(_Played):
+    """A client's message stream. `posted`: answers that did not have to wait."""
+
+    def __init__(self, scene: ProduceScene, *, inflight_max: int = 64) -> None:
+        super().__init__()
+        self.posted = 0
+        self._end = _BrokersEnd(self)
+        self._stream = ProduceMessages(
+            scene.producing,
+            self._end,
+            scene.observed_s.append,
+            inflight_max,
+            lambda: scene.cluster_id,
+        )
+
+    def send(self, *requests: pb.ProduceRequest) -> None:
+        self.send_bytes(*(each.SerializeToString() for each in requests))
+
+    def send_bytes(self, *messages: bytes) -> None:
+        for each in messages:
+            self._end.arrived(each)
+
+    def close(self) -> None:
+        """The client ends the stream: it takes nothing any more, as every message stream."""
+        self._end.over(None)
+
+    def vanish(self) -> None:
+        """The connection breaks."""
+        self._end.over(UnreachableError("the connection ended"))
+
+    async def run(self) -> None:
+        """The broker's side."""
+        await self._stream.run()
+
+    def post(self, message: bytes) -> bool:
+        """What the broker posts is taken, if there is room."""
+        if not self.readable.is_set():
+            return False
+        self.posted += 1
+        self.answers.append(pb.ProduceResponse.FromString(message))
+        return True
+
+    async def take(self, message: bytes) -> None:
+        """What the broker sends."""
+        await self._written(pb.ProduceResponse.FromString(message))
+
+
+class _BrokersEnd(StreamEnd):
+    """A `MessageStream` whose other end is played."""
+
+    def __init__(self, client: PlayedMessages) -> None:
+        super().__init__()
+        self._client = client
+
+    async def deliver(self, receive: Callable[[Received], None]) -> None:
+        def counted(message: Received) -> None:
+            self._client.taken += 1
+            receive(message)
+
+        await super().deliver(counted)
+
+    def post(self, message: bytes) -> bool:
+        return not self.is_over and self._client.post(message)
+
+    async def send(self, message: bytes) -> None:
+        self.check_open()
+        await self._client.take(message)
+
+    async def close(self, error: PenstockError | None = None, /) -> None:
+        self.over(error)
+
+
+Played: TypeAlias = PlayedStream | PlayedMessages

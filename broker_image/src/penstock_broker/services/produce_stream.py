@@ -13,10 +13,12 @@ in flight is bounded, unwritten answers included (I23); at the limit, nothing is
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import Any, Final
 
+from penstock.errors import PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.streams.contract import MessageStream
 from penstock.rpc.streams.frames import Received
@@ -166,14 +168,18 @@ class ProduceMessages(_Produces):
         """The request that is being opened (`opening.Opener`)."""
 
     async def run(self) -> None:
-        """As `ProduceStream.run`; raises PenstockError too when the connection breaks."""
+        """Runs until the client ends the stream, and has then appended all that came before.
+
+        Nothing is answered any more. Raises as `Producing.submit`, and PenstockError when the
+        connection breaks. Leaves no request waiting, however it ends.
+        """
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._write_with(self._send))
+                writing = tasks.create_task(self._write_with(self._send))
                 await self._stream.deliver(partial(self._take, tasks))
                 if self._opening is not None:
                     await self._opening
-                self._end()
+                writing.cancel()
         finally:
             self._give_up()
 
@@ -209,10 +215,11 @@ class ProduceMessages(_Produces):
             super()._answer(response)
 
     async def _send(self, response: pb.ProduceResponse) -> None:
-        await self._stream.send(response.SerializeToString())
+        # If the connection broke, `deliver` raises it. A client that has ended the stream wants no
+        # answers, but what it sent before may still wait for its turn.
+        with suppress(PenstockError):
+            await self._stream.send(response.SerializeToString())
 
     def _written(self) -> None:
         super()._written()
         self._go_on()
-        if self._ended:
-            self._news.set()
