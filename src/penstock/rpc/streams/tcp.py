@@ -81,7 +81,7 @@ class TcpStream(StreamEnd, asyncio.BufferedProtocol):
     async def send(self, message: bytes) -> None:
         """See `MessageStream`."""
         self.check_open()
-        if not self._may_write.is_set():
+        while not self._may_write.is_set():  # of several that wait, the first may fill it again
             await self._may_write.wait()
             self.check_open()
         if len(message) > MESSAGE_BYTES_MAX:
