@@ -78,9 +78,13 @@ class FetchLink:
         stream = await self._connection.streams.open(_HELLO)
         if stream is None:
             return
-        self._stream = stream
-        if self._tasks.spawn(self._read(stream), f"fetched-{self._connection.address}") is None:
+        reading = self._tasks.spawn(self._read(stream), f"fetched-{self._connection.address}")
+        if reading is None:
             stream.cut()
+            return
+        # A task that is cancelled before its first step does not clean up.
+        reading.add_done_callback(lambda _: stream.cut())
+        self._stream = stream
 
     async def _read(self, stream: TcpStream) -> None:
         error: PenstockError = UnreachableError("the broker ended the stream")
@@ -89,7 +93,6 @@ class FetchLink:
         except PenstockError as broken:
             error = broken
         finally:
-            stream.cut()
             self._stream = None
             waiting, self._waiting = self._waiting, {}
             for answer in waiting.values():
