@@ -31,7 +31,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[TcpStream]:
             found.append(stream)
         return stream
 
-    monkeypatch.setattr(connections.StreamPort, "open", noted)
+    monkeypatch.setattr(StreamPort, "open", noted)
     return found
 
 
@@ -81,7 +81,7 @@ async def test_connections_that_break_cost_nothing_and_double_nothing(
             if number % each == each // 2:
                 await more_than(used, cut_at)
             elif number % each > each // 2:
-                await asyncio.sleep(0)  # some are sent, and not all are answered
+                await asyncio.sleep(0)  # polls nothing: some are sent, not all are answered
                 if number % each == each - 1:
                     cut_at = len(used)
                     assert cut_connections(port)

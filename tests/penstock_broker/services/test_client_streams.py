@@ -60,11 +60,9 @@ def hello(method: streams_pb2.StreamMethod.ValueType, cluster_id: str = "cluster
     return streams_pb2.StreamHello(method=method, cluster_id=cluster_id).SerializeToString()
 
 
-def fetch(
-    number: int, *topics: str, offset: int = 0, wait_ms: int = LONG_MS, **fields: int
-) -> bytes:
+def fetch(number: int, *topics: str, offset: int = 0, wait_ms: int = LONG_MS) -> bytes:
     """From the only partition of each topic; `number` comes back with the answer."""
-    parts = [pb.FetchPartition(topic=topic, offset=offset, **fields) for topic in topics]
+    parts = [pb.FetchPartition(topic=topic, offset=offset) for topic in topics]
     request = pb.FetchRequest(cluster_id="cluster", max_wait_ms=wait_ms, partitions=parts)
     message = streams_pb2.StreamFetchRequest(correlation_id=number, fetch=request)
     return message.SerializeToString()

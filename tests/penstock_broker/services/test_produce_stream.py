@@ -26,7 +26,7 @@ from penstock.proto.v1 import broker_pb2 as pb
 from penstock_broker.services.producing import PendingProduce
 from penstock_broker.serving.edge import first_error
 
-S = TypeVar("S", PlayedStream, PlayedMessages)
+S = TypeVar("S", bound=Played)
 
 
 @asynccontextmanager

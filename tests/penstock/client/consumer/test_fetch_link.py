@@ -207,7 +207,7 @@ async def test_closing_while_a_stream_is_opened_leaves_no_connection(turns: int)
     async with linked() as link:
         link.tasks.spawn(ask_and_ignore(link), "asking")
         for _ in range(turns):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # polls nothing: a turn of the loop
         await link.tasks.aclose()
         await wait_until_async(lambda: not link.broker.open, what="the broker knows")
 

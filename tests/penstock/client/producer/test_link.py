@@ -208,5 +208,5 @@ async def test_a_link_that_ends_while_it_opens_a_stream_leaves_no_connection(tur
         async with linked(source, address) as link:
             link.wake()
             for _ in range(turns):
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # polls nothing: a turn of the loop
         await wait_until_async(lambda: not echo.open, what="the broker knows")
