@@ -137,6 +137,15 @@ def test_another_thread_does_not_disturb_a_read_that_is_under_way() -> None:
     assert others == [(MESSAGE, b"theirs, longer")]
 
 
+def test_a_large_message_is_received_where_it_stays() -> None:
+    frames, sent = reader(most=MOST, first=MOST), PREFACE + message_frame(filler(100_000, 1))
+    assert not list(frames.feed(sent[:50]))
+    assert len(frames.room()) == len(sent) - 50
+    assert list(frames.feed(sent[50:])) == [(MESSAGE, filler(100_000, 1))]
+    larger = filler(3_500_000, 2)
+    assert list(frames.feed(message_frame(larger))) == [(MESSAGE, larger)]
+
+
 def test_a_message_that_is_only_announced_takes_no_memory() -> None:
     """A header costs its sender five bytes: here it must not cost more than has come."""
     frames = reader(most=MOST, first=MOST)

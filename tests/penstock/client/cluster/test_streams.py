@@ -77,11 +77,14 @@ async def test_a_port_of_something_else_is_left_alone(
         assert other.accepted == 1
 
 
-async def test_a_silent_port_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("greeting", [b"", PREFACE[:-1]], ids=["silent", "half a preface"])
+async def test_a_silent_port_is_left_alone_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, greeting: bytes
+) -> None:
     now_s = 1_000.0
     monkeypatch.setattr(streams, "CONNECT_S", 0.2)
     monkeypatch.setattr(streams, "monotonic", lambda: now_s)
-    async with other_server() as silent:
+    async with other_server(greeting) as silent:
         port = port_at(silent.address)
         for moved_s, accepted in ((0, 1), (LEAVE_ALONE_S - 1, 1), (2, 2), (1, 2)):
             now_s += moved_s
