@@ -17,7 +17,7 @@ from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1 import streams_pb2
 from penstock.rpc.batches import batch_from_wire, batch_to_wire
 from penstock.rpc.errors import error_from_wire
-from penstock.rpc.splice import stream_fetch_read
+from penstock.rpc.splice import stream_fetch_read, stream_fetch_request
 from penstock.rpc.streams.contract import FIRST_MESSAGE_BYTES_MAX
 from penstock.rpc.streams.frames import PREFACE, message_frame
 from penstock.rpc.streams.tcp import TcpStream, open_tcp_stream
@@ -64,8 +64,7 @@ def fetch(number: int, *topics: str, offset: int = 0, wait_ms: int = LONG_MS) ->
     """From the only partition of each topic; `number` comes back with the answer."""
     parts = [pb.FetchPartition(topic=topic, offset=offset) for topic in topics]
     request = pb.FetchRequest(cluster_id="cluster", max_wait_ms=wait_ms, partitions=parts)
-    message = streams_pb2.StreamFetchRequest(correlation_id=number, fetch=request)
-    return message.SerializeToString()
+    return stream_fetch_request(number, request)
 
 
 async def answer(stream: TcpStream) -> tuple[int, list[bytes | None] | PenstockError]:
@@ -231,20 +230,29 @@ async def test_nothing_waits_any_more_for_a_client_that_is_gone(
         assert taken_bytes(broker) == 0
 
 
-async def test_a_message_that_is_no_fetch_ends_the_stream(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (b"\xff\xff\xff", "a consumer sent 3 bytes; a fetch begins with a correlation id of 8"),
+        (bytes(8) + b"\xff\xff", "2 bytes"),
+    ],
+    ids=["short", "garbage"],
+)
+async def test_a_message_that_is_no_fetch_ends_the_stream(
+    tmp_path: Path, sent: bytes, words: str
+) -> None:
     async with broker_of_two_topics(tmp_path) as broker, opened(broker, FETCH) as stream:
         await stream.send(fetch(1, "t"))
-        await stream.send(b"\xff\xff\xff")
+        await stream.send(sent)
         error = await failure(stream)
         assert error.code is ErrorCode.INVALID_REQUEST
-        assert "a consumer sent 3 bytes that are no StreamFetchRequest" in str(error)
+        assert words in str(error)
         await wait_until_async(lambda: parked(broker) == 0, what="what waited is given up")
 
 
 async def test_a_fetch_for_another_cluster_ends_the_stream(tmp_path: Path) -> None:
     async with broker_of_two_topics(tmp_path) as broker, opened(broker, FETCH) as stream:
-        request = streams_pb2.StreamFetchRequest(fetch=pb.FetchRequest(cluster_id="another"))
-        await stream.send(request.SerializeToString())
+        await stream.send(stream_fetch_request(1, pb.FetchRequest(cluster_id="another")))
         assert (await failure(stream)).code is ErrorCode.CLUSTER_ID_MISMATCH
 
 

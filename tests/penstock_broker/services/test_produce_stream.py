@@ -23,6 +23,7 @@ from support.waiting import wait_until_async
 
 from penstock.errors import ClusterError, ErrorCode, UnreachableError
 from penstock.proto.v1 import broker_pb2 as pb
+from penstock_broker.services.opening import Opened
 from penstock_broker.services.producing import PendingProduce
 from penstock_broker.serving.edge import first_error
 
@@ -154,10 +155,12 @@ async def test_the_payload_of_an_unread_answers_request_is_not_kept(
         submit = scene.producing.submit
 
         def noted(
-            each: pb.ProduceRequest, answered: Callable[[PendingProduce], None]
+            each: pb.ProduceRequest,
+            answered: Callable[[PendingProduce], None],
+            opened: Opened | None = None,
         ) -> PendingProduce:
             requests.append(each)
-            return submit(each, answered)
+            return submit(each, answered, opened)
 
         monkeypatch.setattr(scene.producing, "submit", noted)
         stream.readable.clear()

@@ -28,17 +28,17 @@ from penstock.proto.v1.broker_pb2_grpc import (
     add_BrokerServiceServicer_to_server,
 )
 from penstock.rpc.errors import error_to_wire
-from penstock.rpc.splice import stream_fetch_answer, stream_fetch_failure
+from penstock.rpc.splice import stream_fetch_answer, stream_fetch_asked, stream_fetch_failure
 from penstock.rpc.streams.contract import MessageStream
 
 FOR_EVER_S = 1_200.0
 
 
 class Broker(BrokerServiceServicer):
-    """Keeps streams open until the test ends them. `asked`: a stream, and the fetch it carried."""
+    """Keeps streams open until the test ends them. `asked`: a stream, an id and the fetch."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[MessageStream, streams_pb2.StreamFetchRequest]] = []
+        self.asked: list[tuple[MessageStream, int, pb.FetchRequest]] = []
         self.over_grpc = 0
         self.opened = self.open = 0
 
@@ -49,8 +49,8 @@ class Broker(BrokerServiceServicer):
         self.open += 1
         try:
             while (message := await stream.receive()) is not None:
-                request = streams_pb2.StreamFetchRequest.FromString(bytes(message))
-                self.asked.append((stream, request))
+                number, body = stream_fetch_asked(message)
+                self.asked.append((stream, number, pb.FetchRequest.FromString(bytes(body))))
         finally:
             self.open -= 1
 
@@ -63,9 +63,9 @@ class Broker(BrokerServiceServicer):
 
     async def answer(self, index: int) -> None:
         """With what was asked for, so that answers can be told apart."""
-        stream, request = self.asked[index]
-        result = pb.FetchResult(high_watermark=request.fetch.max_bytes)
-        await stream.send(stream_fetch_answer(request.correlation_id, [(result, [])]))
+        stream, number, request = self.asked[index]
+        result = pb.FetchResult(high_watermark=request.max_bytes)
+        await stream.send(stream_fetch_answer(number, [(result, [])]))
 
 
 class Link(FetchLink):
@@ -130,8 +130,8 @@ async def test_a_fetch_that_failed_raises_its_error_and_the_others_wait_on() -> 
         await link.broker.asked_in_all(1)
         other = tasks.create_task(link.ask(2))
         await link.broker.asked_in_all(2)
-        stream, request = link.broker.asked[0]
-        await stream.send(stream_fetch_failure(request.correlation_id, error_to_wire(refusal)))
+        stream, number, _ = link.broker.asked[0]
+        await stream.send(stream_fetch_failure(number, error_to_wire(refusal)))
         error = await failing
         assert isinstance(error, OffsetOutOfRangeError)
         assert str(error) == str(refusal)
@@ -146,7 +146,7 @@ async def test_when_the_stream_ends_all_who_wait_hear_it_and_the_next_one_opens_
     async with linked() as link, asyncio.TaskGroup() as tasks:
         waiting = [tasks.create_task(error_of(link.ask(number))) for number in range(3)]
         await link.broker.asked_in_all(3)
-        stream, _ = link.broker.asked[0]
+        stream, _, _ = link.broker.asked[0]
         match how:
             case "refused":
                 await stream.close(NotLeaderError("broker 7 leads", ErrorCode.NOT_LEADER))
