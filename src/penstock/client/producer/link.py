@@ -133,9 +133,12 @@ class ProduceLink:
         error: PenstockError | None = None
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._read(wire))
                 group.create_task(self._write(wire))
                 group.create_task(self._wait_for_snap())
+                # Not a task as well: when one fails while the group only waits for its tasks, this
+                # task still counts as being cancelled afterwards (CPython up to 3.12), and with
+                # CPython 3.11.2 a timeout that ends then cancels it for good.
+                await self._read(wire)
         except* StreamBrokenError as broken:
             first = broken.exceptions[0]
             assert isinstance(first, StreamBrokenError)

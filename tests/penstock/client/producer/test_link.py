@@ -175,6 +175,24 @@ async def test_a_stream_that_ends_leaves_its_requests_unknown_and_the_next_one_i
         assert (echo.opened, echo.requests) == (2, 2)
 
 
+async def test_a_link_whose_stream_broke_does_not_count_as_being_cancelled() -> None:
+    """Otherwise its next timeout would end it (CPython 3.11.2): the producer would go silent."""
+    source, echo = Source(), MessageEcho()
+    echo.enders.append(None)
+    async with stream_server(echo.serve) as address:
+        connection = Connection("127.0.0.1:1", "127.0.0.1:1")
+        connection.streams.address = address
+        link = ProduceLink(connection, source)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(link.run())
+            source.ready = 1
+            link.wake()
+            await wait_until_async(lambda: source.problems, what="it breaks")
+            assert running.cancelling() == 0
+            running.cancel()
+        await connection.aclose()
+
+
 @pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
 async def test_behind_a_port_of_something_else_grpc_is_used(
     monkeypatch: pytest.MonkeyPatch, greeting: bytes
