@@ -221,7 +221,7 @@ class BrokerProcess:
                 cluster_id=lambda: self._view.cluster_id,
                 observe=self.metrics.observe_request,
                 inflight_max=settings.stream_inflight_max,
-                streams_max=settings.rpcs_max,
+                streams_max=max(1, settings.rpcs_max // 2),
             ),
         )
 

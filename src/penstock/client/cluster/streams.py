@@ -11,14 +11,15 @@ import asyncio
 from time import monotonic
 from typing import Final
 
-from penstock.errors import PenstockError, UnreachableError
+from penstock.errors import OverloadedError, PenstockError, UnreachableError
 from penstock.proto.v1 import streams_pb2 as pb
 from penstock.rpc.streams.tcp import TcpStream, open_tcp_stream
 
 CONNECT_S: Final = 1.0
 """How long an attempt to connect may take."""
 LEAVE_ALONE_S: Final = 30.0
-"""How long a port that did not answer, or not as a broker does, is not tried again."""
+"""How long a port that did not answer, or not as a broker does, or has too many streams, is not
+tried again."""
 
 
 class StreamPort:
@@ -41,8 +42,16 @@ class StreamPort:
         except (PenstockError, TimeoutError) as error:
             # A broker that starts refuses at once, and may be there a moment later.
             if not (isinstance(error, UnreachableError) and error.refused):
-                self._left_alone = (address, monotonic() + LEAVE_ALONE_S)
+                self._leave_alone()
             return None
+
+    def ended(self, error: PenstockError) -> None:
+        """A stream ended with this. A broker that has too many may still take calls over gRPC."""
+        if isinstance(error, OverloadedError):
+            self._leave_alone()
+
+    def _leave_alone(self) -> None:
+        self._left_alone = (self.address, monotonic() + LEAVE_ALONE_S)
 
 
 async def _greeted(address: str, hello: pb.StreamHello) -> TcpStream:

@@ -92,6 +92,7 @@ class FetchLink:
             await stream.deliver(self._take)
         except PenstockError as broken:
             error = broken
+            self._connection.streams.ended(error)
         finally:
             self._stream = None
             waiting, self._waiting = self._waiting, {}

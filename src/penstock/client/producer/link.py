@@ -171,6 +171,7 @@ class ProduceLink:
         try:
             await wire.deliver(self._take)
         except PenstockError as error:
+            self._connection.streams.ended(error)
             raise StreamBrokenError(_as_broken(error)) from error
         raise StreamBrokenError(UnreachableError(f"{self.address}: the broker ended the stream"))
 

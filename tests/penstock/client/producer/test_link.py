@@ -13,7 +13,7 @@ from support.waiting import wait_until_async
 from penstock.client.cluster import streams
 from penstock.client.cluster.connections import Connection
 from penstock.client.producer.link import ProduceLink, Request
-from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1 import streams_pb2
 from penstock.proto.v1.broker_pb2_grpc import (
@@ -205,6 +205,19 @@ async def test_behind_a_port_of_something_else_grpc_is_used(
         await wait_until_async(lambda: source.answers == 4, what="all are answered")
         assert other.accepted == 1
     assert source.problems == []
+
+
+async def test_a_broker_with_too_many_streams_is_asked_over_grpc() -> None:
+    source, echo = Source(), MessageEcho()
+    echo.enders.append(OverloadedError("1000 streams are open here, the maximum"))
+    async with stream_server(echo.serve) as address, linked(source, address) as link:
+        source.ready = 1
+        link.wake()
+        await wait_until_async(lambda: source.problems, what="it is refused")
+        source.ready = 2
+        link.wake()
+        await wait_until_async(lambda: source.answers == 2, what="both are answered")
+        assert (echo.opened, echo.requests) == (1, 1)
 
 
 async def test_a_link_that_ends_closes_its_stream() -> None:
