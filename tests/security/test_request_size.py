@@ -9,10 +9,13 @@ import pytest
 from support.channels import patient_channel
 from support.cluster import Cluster
 
-from penstock.errors import ErrorCode, PenstockError
+from penstock.client import AsyncAdmin
+from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
+from penstock.proto.v1 import streams_pb2
 from penstock.rpc.channel import MAX_MESSAGE_BYTES
 from penstock.rpc.errors import error_from_rpc
+from penstock.rpc.streams.tcp import open_tcp_stream
 
 EMPTY_PARTITIONS = b"\x32\x00" * (MAX_MESSAGE_BYTES // 2 - 512)
 """Some 33 million of them: `partitions` is field 6 of a ProduceRequest, and of a FetchRequest."""
@@ -52,6 +55,25 @@ def test_a_stream_is_checked_like_a_call(cluster: Cluster) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             next(stream(iter([EMPTY_PARTITIONS[: 2 * MIB]]), timeout=60))
     assert "has more than 21000 fields" in error_from_rpc(caught.value).message
+
+
+@pytest.mark.parametrize(
+    ("method", "before"),
+    [(streams_pb2.STREAM_METHOD_PRODUCE, b""), (streams_pb2.STREAM_METHOD_FETCH, bytes(8))],
+    ids=["produce", "fetch"],
+)
+async def test_a_message_stream_is_checked_like_a_call(
+    cluster: Cluster, method: streams_pb2.StreamMethod.ValueType, before: bytes
+) -> None:
+    """`before`: what comes before the request, here a correlation id."""
+    async with AsyncAdmin(cluster.bootstrap) as admin:
+        (broker, *_) = (await admin.describe_cluster()).brokers
+    stream = await open_tcp_stream(f"{broker.host}:{broker.stream_port}")
+    await stream.send(streams_pb2.StreamHello(method=method).SerializeToString())
+    await stream.send(before + EMPTY_PARTITIONS[: 2 * MIB])
+    with pytest.raises(ClusterError, match=r"more than (21|150)000 fields"):
+        await stream.receive()
+    await stream.close()
 
 
 @pytest.mark.parametrize(
