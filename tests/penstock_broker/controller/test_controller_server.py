@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -577,8 +577,12 @@ async def test_session_streams_have_a_number(
     first.break_off()
     await first.ended.wait()
 
+    async def staying() -> AsyncIterator[controller_pb2.SessionRequest]:
+        yield register
+        await asyncio.Event().wait()
+
     async def accepted() -> bool:
-        second: Any = running.controller.Session(iter([register]))
+        second: Any = running.controller.Session(staying())
         with suppress(grpc.aio.AioRpcError):
             answer = await second.read()
             return bool(answer.HasField("registered"))

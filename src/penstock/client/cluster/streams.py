@@ -20,6 +20,8 @@ CONNECT_S: Final = 1.0
 LEAVE_ALONE_S: Final = 30.0
 """How long a port that did not answer, or not as a broker does, or has too many streams, is not
 tried again."""
+BROKEN_S: Final = 1.0
+"""The same for a connection that broke while it was opened."""
 
 
 class StreamPort:
@@ -39,19 +41,21 @@ class StreamPort:
         try:
             async with asyncio.timeout(CONNECT_S):
                 return await _greeted(address, hello)
-        except (PenstockError, TimeoutError) as error:
+        except UnreachableError as error:
             # A broker that starts refuses at once, and may be there a moment later.
-            if not (isinstance(error, UnreachableError) and error.refused):
-                self._leave_alone()
-            return None
+            if not error.refused:
+                self._leave_alone(BROKEN_S)
+        except (PenstockError, TimeoutError):
+            self._leave_alone(LEAVE_ALONE_S)
+        return None
 
     def ended(self, error: PenstockError) -> None:
         """A stream ended with this. A broker that has too many may still take calls over gRPC."""
         if isinstance(error, OverloadedError):
-            self._leave_alone()
+            self._leave_alone(LEAVE_ALONE_S)
 
-    def _leave_alone(self) -> None:
-        self._left_alone = (self.address, monotonic() + LEAVE_ALONE_S)
+    def _leave_alone(self, seconds: float) -> None:
+        self._left_alone = (self.address, monotonic() + seconds)
 
 
 async def _greeted(address: str, hello: pb.StreamHello) -> TcpStream:

@@ -93,6 +93,26 @@ async def test_a_silent_port_is_left_alone_for_a_while(
         await wait_until_async(lambda: not silent.open, what="nothing is left of it")
 
 
+async def test_a_port_whose_connection_breaks_is_left_alone_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, accepted = 1_000.0, 0
+
+    async def broken(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal accepted
+        accepted += 1
+        writer.close()
+
+    monkeypatch.setattr(streams, "monotonic", lambda: now_s)
+    server = await asyncio.start_server(broken, "127.0.0.1", 0)
+    async with server:
+        port = port_at(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        for moved_s, seen in ((0, 1), (0.5, 1), (1, 2)):
+            now_s += moved_s
+            assert not await opens(port)
+            assert accepted == seen
+
+
 async def test_who_stops_waiting_for_a_port_leaves_no_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
