@@ -31,8 +31,8 @@ the ratios, which compare with a peer or a limit in the same run. Kafka is Apach
 defaults, driven by confluent-kafka (the handler per record: aiokafka); both sides acknowledge with
 acks=all into the page cache. A figure must stay below its limit and should reach its goal.
 
-The results for throughput, failover, idle brokers, encoding and verify were measured beside other
-work on the same two cores (load 4 to 11), all others on an otherwise idle machine.
+The results for failover, idle brokers, encoding and verify were measured beside other work on the
+same two cores (load 4 to 11), all others on an otherwise idle machine.
 """
 
 

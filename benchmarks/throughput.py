@@ -3,7 +3,7 @@
 acks=all, page-cache durability, 3 partitions, no compression, values of random bytes, for records
 of 100 B and 1 KB and replication 1 and 3. Ours: the batch API (`send_columns`), the per-record API
 (`send`), consuming to Arrow. Theirs: `Producer.produce`, `Consumer.consume(500)`.
-Each is the best of `--rounds` runs, alternating with the peer's.
+Each is the best of `--rounds` runs; those of the peer follow ours.
 """
 
 import argparse
