@@ -7,7 +7,6 @@ A stream has one method, which its hello names. Everything that streams answer c
 as well; they cost less.
 """
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -15,7 +14,7 @@ from typing import Final
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import streams_pb2 as pb
 from penstock.rpc.streams.contract import MessageStream
-from penstock.rpc.streams.parsing import parsed
+from penstock.rpc.streams.parsing import introduction
 from penstock.rpc.transport import Transport
 from penstock_broker.services.fetch_stream import FetchMessages
 from penstock_broker.services.fetching import Fetching
@@ -99,15 +98,8 @@ class ClientStreams:
 
     async def _hello(self, stream: MessageStream) -> int | None:
         """The stream's method; None if the client left at once. Raises ClusterError."""
-        try:
-            async with asyncio.timeout(HELLO_TIMEOUT_S):
-                first = await stream.receive()
-        except TimeoutError:
-            raise ClusterError(
-                f"no hello came within {HELLO_TIMEOUT_S:.0f} s", ErrorCode.INVALID_REQUEST
-            ) from None
-        if first is None:
+        hello = await introduction(pb.StreamHello, stream, "a client", HELLO_TIMEOUT_S)
+        if hello is None:
             return None
-        hello = parsed(pb.StreamHello, first, "a client")
         check_cluster_id(hello.cluster_id, self._cluster_id())
         return hello.method

@@ -27,7 +27,7 @@ from penstock.proto.v1.replication_pb2_grpc import ReplicationServiceServicer
 from penstock.rpc.streams.calls import ServedCall
 from penstock.rpc.streams.contract import MessageStream
 from penstock.rpc.streams.frames import Received
-from penstock.rpc.streams.parsing import parsed
+from penstock.rpc.streams.parsing import introduction, parsed
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.feeding import FollowerStream
@@ -81,16 +81,9 @@ class Leading(ReplicationServiceServicer):
 
     async def _hello(self, stream: MessageStream) -> pb.FollowerHello | None:
         """A follower's checked introduction; None if it left at once. Raises ClusterError."""
-        try:
-            async with asyncio.timeout(HELLO_TIMEOUT_S):
-                first = await stream.receive()
-        except TimeoutError:
-            raise ClusterError(
-                f"no hello came within {HELLO_TIMEOUT_S:.0f} s", ErrorCode.INVALID_REQUEST
-            ) from None
-        if first is None:
+        message = await introduction(pb.FollowerMessage, stream, "a follower", HELLO_TIMEOUT_S)
+        if message is None:
             return None
-        message = parsed(pb.FollowerMessage, first, "a follower")
         if not message.HasField("hello"):
             raise ClusterError(
                 "the first message of a Replicate stream must be a hello",
