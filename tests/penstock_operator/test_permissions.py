@@ -247,6 +247,7 @@ def live_a_life(scene: Scene) -> None:
             ("patch", "penstock.dev", "consumergroups"),
             ("get", "", "nodes"),
             ("get", "storage.k8s.io", "storageclasses"),
+            *(each for each in scene.granted if each[0] == "watch"),  # begin when all is listed
         )
         wait_until(lambda: get(server, broker_set), what="the StatefulSet is made again")
         scene.server.request("DELETE", scene.url(OURS, "consumergroups", "g"))
