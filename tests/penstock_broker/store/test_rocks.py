@@ -8,7 +8,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -167,6 +167,34 @@ def test_a_sound_batch_at_the_wrong_place_is_not_served(path: Path) -> None:
         store.read(slot, Offset(4), 1, END)
     assert caught.value.code is ErrorCode.DATA_CORRUPTED
     store.close()
+
+
+def test_a_writer_that_is_always_faster_does_not_look_like_damage(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before every look at what the index chose, its first batch is removed."""
+    store = RocksLogStore(path)
+    slot = store.open_slot(KEY)
+    write(store, slot, *(batch(n) for n in range(50)))
+    inner, removed = store._database.stored_batches, iter(range(1, 50))
+
+    def remove_one() -> None:
+        start = Offset(next(removed))
+        store.try_write([PartitionWrite(slot, log_start_offset=start)])  # not while a reader reads
+
+    def outrun(keys: Sequence[bytes]) -> list[bytes] | None:
+        writer = threading.Thread(target=remove_one)
+        writer.start()
+        writer.join()
+        return inner(keys)
+
+    monkeypatch.setattr(store._database, "stored_batches", outrun)
+    found = store.read(slot, Offset(0), 100_000, END)
+    store.close()
+    assert [each.base_offset for each in found] == list(
+        range(found[0].base_offset, 20 + found[0].base_offset)
+    )
+    assert found[0].base_offset > 1
 
 
 def test_a_missing_batch_is_not_an_empty_log(path: Path) -> None:
