@@ -76,6 +76,11 @@ class ErrorCode(IntEnum):
     UNKNOWN_TRANSACTIONAL_ID = 84
     LEDGER_MISMATCH = 85
     TRANSACTION_TOO_LARGE = 86
+    UNAUTHENTICATED = 90
+    PERMISSION_DENIED = 91
+    CREDENTIALS_EXPIRED = 92
+    THROTTLED = 93
+    AUTH_NOT_READY = 94
     MISUSE = 1000
     UNREACHABLE = 1001
     DELIVERY_TIMED_OUT = 1002
@@ -189,6 +194,11 @@ TRAITS: Final[dict[ErrorCode, Traits]] = {
     ErrorCode.UNKNOWN_TRANSACTIONAL_ID: Traits(5, _NO),
     ErrorCode.LEDGER_MISMATCH: Traits(9, _NO),
     ErrorCode.TRANSACTION_TOO_LARGE: Traits(8, _NO),
+    ErrorCode.UNAUTHENTICATED: Traits(16, _NO),
+    ErrorCode.PERMISSION_DENIED: Traits(7, _NO),
+    ErrorCode.CREDENTIALS_EXPIRED: Traits(16, _NO, retriable=True),
+    ErrorCode.THROTTLED: Traits(8, _NO, retriable=True),
+    ErrorCode.AUTH_NOT_READY: Traits(14, _NO, retriable=True),
     ErrorCode.MISUSE: Traits(3, _NO),
     ErrorCode.UNREACHABLE: Traits(14, _MAYBE, retriable=True, refresh_metadata=True),
     ErrorCode.DELIVERY_TIMED_OUT: Traits(4, _MAYBE),

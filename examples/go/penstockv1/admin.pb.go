@@ -1588,11 +1588,377 @@ func (x *LogInfo) GetBytes() uint64 {
 	return 0
 }
 
+type AlterAccessRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Resource  *AccessResource        `protobuf:"bytes,2,opt,name=resource,proto3" json:"resource,omitempty"`
+	// None: the resource's own rules go.
+	Rules         []*AccessRule `protobuf:"bytes,3,rep,name=rules,proto3" json:"rules,omitempty"`
+	ValidateOnly  bool          `protobuf:"varint,4,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterAccessRequest) Reset() {
+	*x = AlterAccessRequest{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterAccessRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterAccessRequest) ProtoMessage() {}
+
+func (x *AlterAccessRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterAccessRequest.ProtoReflect.Descriptor instead.
+func (*AlterAccessRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *AlterAccessRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *AlterAccessRequest) GetResource() *AccessResource {
+	if x != nil {
+		return x.Resource
+	}
+	return nil
+}
+
+func (x *AlterAccessRequest) GetRules() []*AccessRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *AlterAccessRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
+type AlterAccessResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterAccessResponse) Reset() {
+	*x = AlterAccessResponse{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterAccessResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterAccessResponse) ProtoMessage() {}
+
+func (x *AlterAccessResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterAccessResponse.ProtoReflect.Descriptor instead.
+func (*AlterAccessResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *AlterAccessResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+type DescribeAccessRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// None: all that have rules.
+	Resources     []*AccessResource `protobuf:"bytes,2,rep,name=resources,proto3" json:"resources,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeAccessRequest) Reset() {
+	*x = DescribeAccessRequest{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeAccessRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeAccessRequest) ProtoMessage() {}
+
+func (x *DescribeAccessRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeAccessRequest.ProtoReflect.Descriptor instead.
+func (*DescribeAccessRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *DescribeAccessRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *DescribeAccessRequest) GetResources() []*AccessResource {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+type DescribeAccessResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	Access        []*ResourceAccess      `protobuf:"bytes,2,rep,name=access,proto3" json:"access,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeAccessResponse) Reset() {
+	*x = DescribeAccessResponse{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeAccessResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeAccessResponse) ProtoMessage() {}
+
+func (x *DescribeAccessResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeAccessResponse.ProtoReflect.Descriptor instead.
+func (*DescribeAccessResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *DescribeAccessResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *DescribeAccessResponse) GetAccess() []*ResourceAccess {
+	if x != nil {
+		return x.Access
+	}
+	return nil
+}
+
+type CheckAccessRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// Empty: the caller.
+	Principal     string          `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
+	Resource      *AccessResource `protobuf:"bytes,3,opt,name=resource,proto3" json:"resource,omitempty"`
+	Operation     AccessOperation `protobuf:"varint,4,opt,name=operation,proto3,enum=penstock.proto.v1.AccessOperation" json:"operation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckAccessRequest) Reset() {
+	*x = CheckAccessRequest{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckAccessRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckAccessRequest) ProtoMessage() {}
+
+func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckAccessRequest.ProtoReflect.Descriptor instead.
+func (*CheckAccessRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *CheckAccessRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *CheckAccessRequest) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *CheckAccessRequest) GetResource() *AccessResource {
+	if x != nil {
+		return x.Resource
+	}
+	return nil
+}
+
+func (x *CheckAccessRequest) GetOperation() AccessOperation {
+	if x != nil {
+		return x.Operation
+	}
+	return AccessOperation_ACCESS_OPERATION_UNSPECIFIED
+}
+
+type CheckAccessResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	// The principal that was asked about; empty: this cluster asks nobody who they are.
+	Principal string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
+	Allowed   bool   `protobuf:"varint,3,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// The rule that allows it, and whose it is. Not set: a role that brokers were started with, or
+	// nothing allows it.
+	Resource      *AccessResource `protobuf:"bytes,4,opt,name=resource,proto3" json:"resource,omitempty"`
+	Rule          *AccessRule     `protobuf:"bytes,5,opt,name=rule,proto3" json:"rule,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckAccessResponse) Reset() {
+	*x = CheckAccessResponse{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckAccessResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckAccessResponse) ProtoMessage() {}
+
+func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckAccessResponse.ProtoReflect.Descriptor instead.
+func (*CheckAccessResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *CheckAccessResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *CheckAccessResponse) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *CheckAccessResponse) GetAllowed() bool {
+	if x != nil {
+		return x.Allowed
+	}
+	return false
+}
+
+func (x *CheckAccessResponse) GetResource() *AccessResource {
+	if x != nil {
+		return x.Resource
+	}
+	return nil
+}
+
+func (x *CheckAccessResponse) GetRule() *AccessRule {
+	if x != nil {
+		return x.Rule
+	}
+	return nil
+}
+
 var File_penstock_proto_v1_admin_proto protoreflect.FileDescriptor
 
 const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1dpenstock/proto/v1/admin.proto\x12\x11penstock.proto.v1\x1a\x1epenstock/proto/v1/broker.proto\x1a\x1epenstock/proto/v1/errors.proto\"\xaf\x02\n" +
+	"\x1dpenstock/proto/v1/admin.proto\x12\x11penstock.proto.v1\x1a\x1epenstock/proto/v1/access.proto\x1a\x1epenstock/proto/v1/broker.proto\x1a\x1epenstock/proto/v1/errors.proto\"\xaf\x02\n" +
 	"\bNewTopic\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1e\n" +
 	"\n" +
@@ -1722,7 +2088,35 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x10log_start_offset\x18\x06 \x01(\x03R\x0elogStartOffset\x12%\n" +
 	"\x0ehigh_watermark\x18\a \x01(\x03R\rhighWatermark\x12$\n" +
 	"\x0elog_end_offset\x18\b \x01(\x03R\flogEndOffset\x12\x14\n" +
-	"\x05bytes\x18\t \x01(\x04R\x05bytes2\x85\b\n" +
+	"\x05bytes\x18\t \x01(\x04R\x05bytes\"\xcc\x01\n" +
+	"\x12AlterAccessRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12=\n" +
+	"\bresource\x18\x02 \x01(\v2!.penstock.proto.v1.AccessResourceR\bresource\x123\n" +
+	"\x05rules\x18\x03 \x03(\v2\x1d.penstock.proto.v1.AccessRuleR\x05rules\x12#\n" +
+	"\rvalidate_only\x18\x04 \x01(\bR\fvalidateOnly\"E\n" +
+	"\x13AlterAccessResponse\x12.\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\"w\n" +
+	"\x15DescribeAccessRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12?\n" +
+	"\tresources\x18\x02 \x03(\v2!.penstock.proto.v1.AccessResourceR\tresources\"\x83\x01\n" +
+	"\x16DescribeAccessResponse\x12.\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x129\n" +
+	"\x06access\x18\x02 \x03(\v2!.penstock.proto.v1.ResourceAccessR\x06access\"\xd2\x01\n" +
+	"\x12CheckAccessRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1c\n" +
+	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12=\n" +
+	"\bresource\x18\x03 \x01(\v2!.penstock.proto.v1.AccessResourceR\bresource\x12@\n" +
+	"\toperation\x18\x04 \x01(\x0e2\".penstock.proto.v1.AccessOperationR\toperation\"\xef\x01\n" +
+	"\x13CheckAccessResponse\x12.\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12\x1c\n" +
+	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x18\n" +
+	"\aallowed\x18\x03 \x01(\bR\aallowed\x12=\n" +
+	"\bresource\x18\x04 \x01(\v2!.penstock.proto.v1.AccessResourceR\bresource\x121\n" +
+	"\x04rule\x18\x05 \x01(\v2\x1d.penstock.proto.v1.AccessRuleR\x04rule2\xa8\n" +
+	"\n" +
 	"\fAdminService\x12_\n" +
 	"\fCreateTopics\x12&.penstock.proto.v1.CreateTopicsRequest\x1a'.penstock.proto.v1.CreateTopicsResponse\x12_\n" +
 	"\fDeleteTopics\x12&.penstock.proto.v1.DeleteTopicsRequest\x1a'.penstock.proto.v1.DeleteTopicsResponse\x12k\n" +
@@ -1733,7 +2127,10 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\fElectLeaders\x12&.penstock.proto.v1.ElectLeadersRequest\x1a'.penstock.proto.v1.ElectLeadersResponse\x12k\n" +
 	"\x10UnregisterBroker\x12*.penstock.proto.v1.UnregisterBrokerRequest\x1a+.penstock.proto.v1.UnregisterBrokerResponse\x12h\n" +
 	"\x0fDescribeCluster\x12).penstock.proto.v1.DescribeClusterRequest\x1a*.penstock.proto.v1.DescribeClusterResponse\x12_\n" +
-	"\fDescribeLogs\x12&.penstock.proto.v1.DescribeLogsRequest\x1a'.penstock.proto.v1.DescribeLogsResponseB\xb9\x01\n" +
+	"\fDescribeLogs\x12&.penstock.proto.v1.DescribeLogsRequest\x1a'.penstock.proto.v1.DescribeLogsResponse\x12\\\n" +
+	"\vAlterAccess\x12%.penstock.proto.v1.AlterAccessRequest\x1a&.penstock.proto.v1.AlterAccessResponse\x12e\n" +
+	"\x0eDescribeAccess\x12(.penstock.proto.v1.DescribeAccessRequest\x1a).penstock.proto.v1.DescribeAccessResponse\x12\\\n" +
+	"\vCheckAccess\x12%.penstock.proto.v1.CheckAccessRequest\x1a&.penstock.proto.v1.CheckAccessResponseB\xb9\x01\n" +
 	"\x15com.penstock.proto.v1B\n" +
 	"AdminProtoP\x01Z.penstock.dev/examples/go/penstockv1;penstockv1\xa2\x02\x03PPX\xaa\x02\x11Penstock.Proto.V1\xca\x02\x11Penstock\\Proto\\V1\xe2\x02\x1dPenstock\\Proto\\V1\\GPBMetadata\xea\x02\x13Penstock::Proto::V1b\x06proto3"
 
@@ -1749,7 +2146,7 @@ func file_penstock_proto_v1_admin_proto_rawDescGZIP() []byte {
 	return file_penstock_proto_v1_admin_proto_rawDescData
 }
 
-var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_penstock_proto_v1_admin_proto_goTypes = []any{
 	(*NewTopic)(nil),                 // 0: penstock.proto.v1.NewTopic
 	(*ReplicaList)(nil),              // 1: penstock.proto.v1.ReplicaList
@@ -1777,56 +2174,83 @@ var file_penstock_proto_v1_admin_proto_goTypes = []any{
 	(*DescribeLogsRequest)(nil),      // 23: penstock.proto.v1.DescribeLogsRequest
 	(*DescribeLogsResponse)(nil),     // 24: penstock.proto.v1.DescribeLogsResponse
 	(*LogInfo)(nil),                  // 25: penstock.proto.v1.LogInfo
-	nil,                              // 26: penstock.proto.v1.NewTopic.ConfigsEntry
-	nil,                              // 27: penstock.proto.v1.AlterConfigsRequest.SetEntry
-	(*Error)(nil),                    // 28: penstock.proto.v1.Error
-	(*PartitionName)(nil),            // 29: penstock.proto.v1.PartitionName
-	(*BrokerInfo)(nil),               // 30: penstock.proto.v1.BrokerInfo
+	(*AlterAccessRequest)(nil),       // 26: penstock.proto.v1.AlterAccessRequest
+	(*AlterAccessResponse)(nil),      // 27: penstock.proto.v1.AlterAccessResponse
+	(*DescribeAccessRequest)(nil),    // 28: penstock.proto.v1.DescribeAccessRequest
+	(*DescribeAccessResponse)(nil),   // 29: penstock.proto.v1.DescribeAccessResponse
+	(*CheckAccessRequest)(nil),       // 30: penstock.proto.v1.CheckAccessRequest
+	(*CheckAccessResponse)(nil),      // 31: penstock.proto.v1.CheckAccessResponse
+	nil,                              // 32: penstock.proto.v1.NewTopic.ConfigsEntry
+	nil,                              // 33: penstock.proto.v1.AlterConfigsRequest.SetEntry
+	(*Error)(nil),                    // 34: penstock.proto.v1.Error
+	(*PartitionName)(nil),            // 35: penstock.proto.v1.PartitionName
+	(*BrokerInfo)(nil),               // 36: penstock.proto.v1.BrokerInfo
+	(*AccessResource)(nil),           // 37: penstock.proto.v1.AccessResource
+	(*AccessRule)(nil),               // 38: penstock.proto.v1.AccessRule
+	(*ResourceAccess)(nil),           // 39: penstock.proto.v1.ResourceAccess
+	(AccessOperation)(0),             // 40: penstock.proto.v1.AccessOperation
 }
 var file_penstock_proto_v1_admin_proto_depIdxs = []int32{
-	26, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
+	32, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
 	1,  // 1: penstock.proto.v1.NewTopic.assignment:type_name -> penstock.proto.v1.ReplicaList
 	0,  // 2: penstock.proto.v1.CreateTopicsRequest.topics:type_name -> penstock.proto.v1.NewTopic
 	4,  // 3: penstock.proto.v1.CreateTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	28, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
+	34, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
 	6,  // 5: penstock.proto.v1.DeleteTopicsRequest.topics:type_name -> penstock.proto.v1.TopicName
 	4,  // 6: penstock.proto.v1.DeleteTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	28, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
-	27, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
-	28, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
-	28, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	34, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
+	33, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
+	34, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	34, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
 	14, // 11: penstock.proto.v1.DescribeConfigsResponse.configs:type_name -> penstock.proto.v1.ConfigEntry
-	28, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
-	29, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
-	28, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
-	28, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
-	30, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
+	34, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
+	35, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
+	34, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
+	34, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
+	36, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
 	25, // 17: penstock.proto.v1.DescribeLogsResponse.logs:type_name -> penstock.proto.v1.LogInfo
-	2,  // 18: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
-	5,  // 19: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
-	8,  // 20: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
-	10, // 21: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
-	12, // 22: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
-	15, // 23: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
-	17, // 24: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
-	19, // 25: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
-	21, // 26: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
-	23, // 27: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
-	3,  // 28: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
-	7,  // 29: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
-	9,  // 30: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
-	11, // 31: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
-	13, // 32: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
-	16, // 33: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
-	18, // 34: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
-	20, // 35: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
-	22, // 36: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
-	24, // 37: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
-	28, // [28:38] is the sub-list for method output_type
-	18, // [18:28] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	37, // 18: penstock.proto.v1.AlterAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	38, // 19: penstock.proto.v1.AlterAccessRequest.rules:type_name -> penstock.proto.v1.AccessRule
+	34, // 20: penstock.proto.v1.AlterAccessResponse.error:type_name -> penstock.proto.v1.Error
+	37, // 21: penstock.proto.v1.DescribeAccessRequest.resources:type_name -> penstock.proto.v1.AccessResource
+	34, // 22: penstock.proto.v1.DescribeAccessResponse.error:type_name -> penstock.proto.v1.Error
+	39, // 23: penstock.proto.v1.DescribeAccessResponse.access:type_name -> penstock.proto.v1.ResourceAccess
+	37, // 24: penstock.proto.v1.CheckAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	40, // 25: penstock.proto.v1.CheckAccessRequest.operation:type_name -> penstock.proto.v1.AccessOperation
+	34, // 26: penstock.proto.v1.CheckAccessResponse.error:type_name -> penstock.proto.v1.Error
+	37, // 27: penstock.proto.v1.CheckAccessResponse.resource:type_name -> penstock.proto.v1.AccessResource
+	38, // 28: penstock.proto.v1.CheckAccessResponse.rule:type_name -> penstock.proto.v1.AccessRule
+	2,  // 29: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
+	5,  // 30: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
+	8,  // 31: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
+	10, // 32: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
+	12, // 33: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
+	15, // 34: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
+	17, // 35: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
+	19, // 36: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
+	21, // 37: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
+	23, // 38: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
+	26, // 39: penstock.proto.v1.AdminService.AlterAccess:input_type -> penstock.proto.v1.AlterAccessRequest
+	28, // 40: penstock.proto.v1.AdminService.DescribeAccess:input_type -> penstock.proto.v1.DescribeAccessRequest
+	30, // 41: penstock.proto.v1.AdminService.CheckAccess:input_type -> penstock.proto.v1.CheckAccessRequest
+	3,  // 42: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
+	7,  // 43: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
+	9,  // 44: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
+	11, // 45: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
+	13, // 46: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
+	16, // 47: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
+	18, // 48: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
+	20, // 49: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
+	22, // 50: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
+	24, // 51: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
+	27, // 52: penstock.proto.v1.AdminService.AlterAccess:output_type -> penstock.proto.v1.AlterAccessResponse
+	29, // 53: penstock.proto.v1.AdminService.DescribeAccess:output_type -> penstock.proto.v1.DescribeAccessResponse
+	31, // 54: penstock.proto.v1.AdminService.CheckAccess:output_type -> penstock.proto.v1.CheckAccessResponse
+	42, // [42:55] is the sub-list for method output_type
+	29, // [29:42] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_admin_proto_init() }
@@ -1834,6 +2258,7 @@ func file_penstock_proto_v1_admin_proto_init() {
 	if File_penstock_proto_v1_admin_proto != nil {
 		return
 	}
+	file_penstock_proto_v1_access_proto_init()
 	file_penstock_proto_v1_broker_proto_init()
 	file_penstock_proto_v1_errors_proto_init()
 	type x struct{}
@@ -1842,7 +2267,7 @@ func file_penstock_proto_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_admin_proto_rawDesc), len(file_penstock_proto_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -32,6 +32,9 @@ const (
 	AdminService_UnregisterBroker_FullMethodName = "/penstock.proto.v1.AdminService/UnregisterBroker"
 	AdminService_DescribeCluster_FullMethodName  = "/penstock.proto.v1.AdminService/DescribeCluster"
 	AdminService_DescribeLogs_FullMethodName     = "/penstock.proto.v1.AdminService/DescribeLogs"
+	AdminService_AlterAccess_FullMethodName      = "/penstock.proto.v1.AdminService/AlterAccess"
+	AdminService_DescribeAccess_FullMethodName   = "/penstock.proto.v1.AdminService/DescribeAccess"
+	AdminService_CheckAccess_FullMethodName      = "/penstock.proto.v1.AdminService/CheckAccess"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -52,6 +55,11 @@ type AdminServiceClient interface {
 	DescribeCluster(ctx context.Context, in *DescribeClusterRequest, opts ...grpc.CallOption) (*DescribeClusterResponse, error)
 	// The logs that this broker stores: sizes, log ends, high watermarks.
 	DescribeLogs(ctx context.Context, in *DescribeLogsRequest, opts ...grpc.CallOption) (*DescribeLogsResponse, error)
+	// Replaces all rules of one resource.
+	AlterAccess(ctx context.Context, in *AlterAccessRequest, opts ...grpc.CallOption) (*AlterAccessResponse, error)
+	DescribeAccess(ctx context.Context, in *DescribeAccessRequest, opts ...grpc.CallOption) (*DescribeAccessResponse, error)
+	// Whether a principal may do something, and by which rule. Everybody may ask about themselves.
+	CheckAccess(ctx context.Context, in *CheckAccessRequest, opts ...grpc.CallOption) (*CheckAccessResponse, error)
 }
 
 type adminServiceClient struct {
@@ -162,6 +170,36 @@ func (c *adminServiceClient) DescribeLogs(ctx context.Context, in *DescribeLogsR
 	return out, nil
 }
 
+func (c *adminServiceClient) AlterAccess(ctx context.Context, in *AlterAccessRequest, opts ...grpc.CallOption) (*AlterAccessResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AlterAccessResponse)
+	err := c.cc.Invoke(ctx, AdminService_AlterAccess_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) DescribeAccess(ctx context.Context, in *DescribeAccessRequest, opts ...grpc.CallOption) (*DescribeAccessResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeAccessResponse)
+	err := c.cc.Invoke(ctx, AdminService_DescribeAccess_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) CheckAccess(ctx context.Context, in *CheckAccessRequest, opts ...grpc.CallOption) (*CheckAccessResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CheckAccessResponse)
+	err := c.cc.Invoke(ctx, AdminService_CheckAccess_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -180,6 +218,11 @@ type AdminServiceServer interface {
 	DescribeCluster(context.Context, *DescribeClusterRequest) (*DescribeClusterResponse, error)
 	// The logs that this broker stores: sizes, log ends, high watermarks.
 	DescribeLogs(context.Context, *DescribeLogsRequest) (*DescribeLogsResponse, error)
+	// Replaces all rules of one resource.
+	AlterAccess(context.Context, *AlterAccessRequest) (*AlterAccessResponse, error)
+	DescribeAccess(context.Context, *DescribeAccessRequest) (*DescribeAccessResponse, error)
+	// Whether a principal may do something, and by which rule. Everybody may ask about themselves.
+	CheckAccess(context.Context, *CheckAccessRequest) (*CheckAccessResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -219,6 +262,15 @@ func (UnimplementedAdminServiceServer) DescribeCluster(context.Context, *Describ
 }
 func (UnimplementedAdminServiceServer) DescribeLogs(context.Context, *DescribeLogsRequest) (*DescribeLogsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DescribeLogs not implemented")
+}
+func (UnimplementedAdminServiceServer) AlterAccess(context.Context, *AlterAccessRequest) (*AlterAccessResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AlterAccess not implemented")
+}
+func (UnimplementedAdminServiceServer) DescribeAccess(context.Context, *DescribeAccessRequest) (*DescribeAccessResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeAccess not implemented")
+}
+func (UnimplementedAdminServiceServer) CheckAccess(context.Context, *CheckAccessRequest) (*CheckAccessResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CheckAccess not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -421,6 +473,60 @@ func _AdminService_DescribeLogs_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_AlterAccess_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AlterAccessRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).AlterAccess(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_AlterAccess_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).AlterAccess(ctx, req.(*AlterAccessRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_DescribeAccess_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeAccessRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DescribeAccess(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DescribeAccess_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DescribeAccess(ctx, req.(*DescribeAccessRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_CheckAccess_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CheckAccessRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).CheckAccess(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_CheckAccess_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).CheckAccess(ctx, req.(*CheckAccessRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -467,6 +573,18 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DescribeLogs",
 			Handler:    _AdminService_DescribeLogs_Handler,
+		},
+		{
+			MethodName: "AlterAccess",
+			Handler:    _AdminService_AlterAccess_Handler,
+		},
+		{
+			MethodName: "DescribeAccess",
+			Handler:    _AdminService_DescribeAccess_Handler,
+		},
+		{
+			MethodName: "CheckAccess",
+			Handler:    _AdminService_CheckAccess_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1623,7 +1623,9 @@ type BrokerInfo struct {
 	// For other brokers: where `host` accepts the streams of followers. 0: over ReplicationService.
 	ReplicationPort uint32 `protobuf:"varint,10,opt,name=replication_port,json=replicationPort,proto3" json:"replication_port,omitempty"`
 	// For clients: where `host` accepts message streams (streams.proto). 0: nowhere, use gRPC.
-	StreamPort    uint32 `protobuf:"varint,11,opt,name=stream_port,json=streamPort,proto3" json:"stream_port,omitempty"`
+	StreamPort uint32 `protobuf:"varint,11,opt,name=stream_port,json=streamPort,proto3" json:"stream_port,omitempty"`
+	// For brokers and controllers: where `host` asks for the certificate of one. 0: they use `port`.
+	InternalPort  uint32 `protobuf:"varint,12,opt,name=internal_port,json=internalPort,proto3" json:"internal_port,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1731,6 +1733,13 @@ func (x *BrokerInfo) GetReplicationPort() uint32 {
 func (x *BrokerInfo) GetStreamPort() uint32 {
 	if x != nil {
 		return x.StreamPort
+	}
+	return 0
+}
+
+func (x *BrokerInfo) GetInternalPort() uint32 {
+	if x != nil {
+		return x.InternalPort
 	}
 	return 0
 }
@@ -2205,7 +2214,7 @@ const file_penstock_proto_v1_broker_proto_rawDesc = "" +
 	"\x10controller_epoch\x18\x02 \x01(\x03R\x0fcontrollerEpoch\x12)\n" +
 	"\x10metadata_version\x18\x03 \x01(\x03R\x0fmetadataVersion\x127\n" +
 	"\abrokers\x18\x04 \x03(\v2\x1d.penstock.proto.v1.BrokerInfoR\abrokers\x124\n" +
-	"\x06topics\x18\x05 \x03(\v2\x1c.penstock.proto.v1.TopicInfoR\x06topics\"\xcf\x02\n" +
+	"\x06topics\x18\x05 \x03(\v2\x1c.penstock.proto.v1.TopicInfoR\x06topics\"\xf4\x02\n" +
 	"\n" +
 	"BrokerInfo\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12\x12\n" +
@@ -2220,7 +2229,8 @@ const file_penstock_proto_v1_broker_proto_rawDesc = "" +
 	"\x10replication_port\x18\n" +
 	" \x01(\rR\x0freplicationPort\x12\x1f\n" +
 	"\vstream_port\x18\v \x01(\rR\n" +
-	"streamPort\"\xf8\x02\n" +
+	"streamPort\x12#\n" +
+	"\rinternal_port\x18\f \x01(\rR\finternalPort\"\xf8\x02\n" +
 	"\tTopicInfo\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12.\n" +

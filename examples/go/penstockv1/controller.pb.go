@@ -135,7 +135,9 @@ type Register struct {
 	// On `host`, for the streams of followers. 0: none, they use ReplicationService at `port`.
 	ReplicationPort uint32 `protobuf:"varint,15,opt,name=replication_port,json=replicationPort,proto3" json:"replication_port,omitempty"`
 	// On `host`, for message streams of clients. 0: none, they use gRPC.
-	StreamPort    uint32 `protobuf:"varint,16,opt,name=stream_port,json=streamPort,proto3" json:"stream_port,omitempty"`
+	StreamPort uint32 `protobuf:"varint,16,opt,name=stream_port,json=streamPort,proto3" json:"stream_port,omitempty"`
+	// On `host`, for brokers and controllers, who show a certificate. 0: they use `port`.
+	InternalPort  uint32 `protobuf:"varint,17,opt,name=internal_port,json=internalPort,proto3" json:"internal_port,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -278,6 +280,13 @@ func (x *Register) GetReplicationPort() uint32 {
 func (x *Register) GetStreamPort() uint32 {
 	if x != nil {
 		return x.StreamPort
+	}
+	return 0
+}
+
+func (x *Register) GetInternalPort() uint32 {
+	if x != nil {
+		return x.InternalPort
 	}
 	return 0
 }
@@ -592,8 +601,12 @@ type ClusterImage struct {
 	Brokers         []*BrokerInfo `protobuf:"bytes,4,rep,name=brokers,proto3" json:"brokers,omitempty"`
 	Topics          []*TopicInfo  `protobuf:"bytes,5,rep,name=topics,proto3" json:"topics,omitempty"`
 	DeletedTopicIds []string      `protobuf:"bytes,6,rep,name=deleted_topic_ids,json=deletedTopicIds,proto3" json:"deleted_topic_ids,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Who may do what. Not set: unchanged.
+	Access *AccessImage `protobuf:"bytes,7,opt,name=access,proto3" json:"access,omitempty"`
+	// Rules of topics in `topics`; a topic that is not among them has none.
+	TopicAccess   []*ResourceAccess `protobuf:"bytes,8,rep,name=topic_access,json=topicAccess,proto3" json:"topic_access,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClusterImage) Reset() {
@@ -668,6 +681,73 @@ func (x *ClusterImage) GetDeletedTopicIds() []string {
 	return nil
 }
 
+func (x *ClusterImage) GetAccess() *AccessImage {
+	if x != nil {
+		return x.Access
+	}
+	return nil
+}
+
+func (x *ClusterImage) GetTopicAccess() []*ResourceAccess {
+	if x != nil {
+		return x.TopicAccess
+	}
+	return nil
+}
+
+// All rules but those of topics.
+type AccessImage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cluster       []*AccessRule          `protobuf:"bytes,1,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	Groups        []*ResourceAccess      `protobuf:"bytes,2,rep,name=groups,proto3" json:"groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AccessImage) Reset() {
+	*x = AccessImage{}
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AccessImage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AccessImage) ProtoMessage() {}
+
+func (x *AccessImage) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AccessImage.ProtoReflect.Descriptor instead.
+func (*AccessImage) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *AccessImage) GetCluster() []*AccessRule {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+func (x *AccessImage) GetGroups() []*ResourceAccess {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
 type AlterIsrRequest struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	ClusterId       string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
@@ -681,7 +761,7 @@ type AlterIsrRequest struct {
 
 func (x *AlterIsrRequest) Reset() {
 	*x = AlterIsrRequest{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[7]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -693,7 +773,7 @@ func (x *AlterIsrRequest) String() string {
 func (*AlterIsrRequest) ProtoMessage() {}
 
 func (x *AlterIsrRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[7]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -706,7 +786,7 @@ func (x *AlterIsrRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterIsrRequest.ProtoReflect.Descriptor instead.
 func (*AlterIsrRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{7}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *AlterIsrRequest) GetClusterId() string {
@@ -758,7 +838,7 @@ type IsrChange struct {
 
 func (x *IsrChange) Reset() {
 	*x = IsrChange{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[8]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -770,7 +850,7 @@ func (x *IsrChange) String() string {
 func (*IsrChange) ProtoMessage() {}
 
 func (x *IsrChange) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[8]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -783,7 +863,7 @@ func (x *IsrChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IsrChange.ProtoReflect.Descriptor instead.
 func (*IsrChange) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{8}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *IsrChange) GetTopicId() string {
@@ -834,7 +914,7 @@ type AlterIsrResponse struct {
 
 func (x *AlterIsrResponse) Reset() {
 	*x = AlterIsrResponse{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[9]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -846,7 +926,7 @@ func (x *AlterIsrResponse) String() string {
 func (*AlterIsrResponse) ProtoMessage() {}
 
 func (x *AlterIsrResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[9]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -859,7 +939,7 @@ func (x *AlterIsrResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterIsrResponse.ProtoReflect.Descriptor instead.
 func (*AlterIsrResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{9}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AlterIsrResponse) GetError() *Error {
@@ -895,7 +975,7 @@ type IsrChangeResult struct {
 
 func (x *IsrChangeResult) Reset() {
 	*x = IsrChangeResult{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[10]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -907,7 +987,7 @@ func (x *IsrChangeResult) String() string {
 func (*IsrChangeResult) ProtoMessage() {}
 
 func (x *IsrChangeResult) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[10]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -920,7 +1000,7 @@ func (x *IsrChangeResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IsrChangeResult.ProtoReflect.Descriptor instead.
 func (*IsrChangeResult) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{10}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *IsrChangeResult) GetTopicId() string {
@@ -955,7 +1035,7 @@ type AllocateProducerIdsRequest struct {
 
 func (x *AllocateProducerIdsRequest) Reset() {
 	*x = AllocateProducerIdsRequest{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[11]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1047,7 @@ func (x *AllocateProducerIdsRequest) String() string {
 func (*AllocateProducerIdsRequest) ProtoMessage() {}
 
 func (x *AllocateProducerIdsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[11]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1060,7 @@ func (x *AllocateProducerIdsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocateProducerIdsRequest.ProtoReflect.Descriptor instead.
 func (*AllocateProducerIdsRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{11}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *AllocateProducerIdsRequest) GetClusterId() string {
@@ -1016,7 +1096,7 @@ type AllocateProducerIdsResponse struct {
 
 func (x *AllocateProducerIdsResponse) Reset() {
 	*x = AllocateProducerIdsResponse{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[12]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1108,7 @@ func (x *AllocateProducerIdsResponse) String() string {
 func (*AllocateProducerIdsResponse) ProtoMessage() {}
 
 func (x *AllocateProducerIdsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[12]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1121,7 @@ func (x *AllocateProducerIdsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocateProducerIdsResponse.ProtoReflect.Descriptor instead.
 func (*AllocateProducerIdsResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{12}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AllocateProducerIdsResponse) GetError() *Error {
@@ -1069,11 +1149,11 @@ var File_penstock_proto_v1_controller_proto protoreflect.FileDescriptor
 
 const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\n" +
-	"\"penstock/proto/v1/controller.proto\x12\x11penstock.proto.v1\x1a\x1epenstock/proto/v1/broker.proto\x1a\x1epenstock/proto/v1/errors.proto\"\x94\x01\n" +
+	"\"penstock/proto/v1/controller.proto\x12\x11penstock.proto.v1\x1a\x1epenstock/proto/v1/access.proto\x1a\x1epenstock/proto/v1/broker.proto\x1a\x1epenstock/proto/v1/errors.proto\"\x94\x01\n" +
 	"\x0eSessionRequest\x129\n" +
 	"\bregister\x18\x01 \x01(\v2\x1b.penstock.proto.v1.RegisterH\x00R\bregister\x12<\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x1c.penstock.proto.v1.HeartbeatH\x00R\theartbeatB\t\n" +
-	"\amessage\"\xac\x04\n" +
+	"\amessage\"\xd1\x04\n" +
 	"\bRegister\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
@@ -1094,7 +1174,8 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x19promised_controller_epoch\x18\x0e \x01(\x03R\x17promisedControllerEpoch\x12)\n" +
 	"\x10replication_port\x18\x0f \x01(\rR\x0freplicationPort\x12\x1f\n" +
 	"\vstream_port\x18\x10 \x01(\rR\n" +
-	"streamPort\"r\n" +
+	"streamPort\x12#\n" +
+	"\rinternal_port\x18\x11 \x01(\rR\finternalPort\"r\n" +
 	"\tHeartbeat\x12)\n" +
 	"\x10metadata_version\x18\x01 \x01(\x03R\x0fmetadataVersion\x12\x1d\n" +
 	"\n" +
@@ -1117,14 +1198,19 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x15heartbeat_interval_ms\x18\x04 \x01(\rR\x13heartbeatIntervalMs\x12,\n" +
 	"\x12session_timeout_ms\x18\x05 \x01(\rR\x10sessionTimeoutMs\")\n" +
 	"\fHeartbeatAck\x12\x19\n" +
-	"\bmay_stop\x18\x01 \x01(\bR\amayStop\"\x93\x02\n" +
+	"\bmay_stop\x18\x01 \x01(\bR\amayStop\"\x91\x03\n" +
 	"\fClusterImage\x12)\n" +
 	"\x10controller_epoch\x18\x01 \x01(\x03R\x0fcontrollerEpoch\x12)\n" +
 	"\x10metadata_version\x18\x02 \x01(\x03R\x0fmetadataVersion\x12\x12\n" +
 	"\x04full\x18\x03 \x01(\bR\x04full\x127\n" +
 	"\abrokers\x18\x04 \x03(\v2\x1d.penstock.proto.v1.BrokerInfoR\abrokers\x124\n" +
 	"\x06topics\x18\x05 \x03(\v2\x1c.penstock.proto.v1.TopicInfoR\x06topics\x12*\n" +
-	"\x11deleted_topic_ids\x18\x06 \x03(\tR\x0fdeletedTopicIds\"\xd7\x01\n" +
+	"\x11deleted_topic_ids\x18\x06 \x03(\tR\x0fdeletedTopicIds\x126\n" +
+	"\x06access\x18\a \x01(\v2\x1e.penstock.proto.v1.AccessImageR\x06access\x12D\n" +
+	"\ftopic_access\x18\b \x03(\v2!.penstock.proto.v1.ResourceAccessR\vtopicAccess\"\x81\x01\n" +
+	"\vAccessImage\x127\n" +
+	"\acluster\x18\x01 \x03(\v2\x1d.penstock.proto.v1.AccessRuleR\acluster\x129\n" +
+	"\x06groups\x18\x02 \x03(\v2!.penstock.proto.v1.ResourceAccessR\x06groups\"\xd7\x01\n" +
 	"\x0fAlterIsrRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
@@ -1173,7 +1259,7 @@ func file_penstock_proto_v1_controller_proto_rawDescGZIP() []byte {
 	return file_penstock_proto_v1_controller_proto_rawDescData
 }
 
-var file_penstock_proto_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_penstock_proto_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_penstock_proto_v1_controller_proto_goTypes = []any{
 	(*SessionRequest)(nil),              // 0: penstock.proto.v1.SessionRequest
 	(*Register)(nil),                    // 1: penstock.proto.v1.Register
@@ -1182,16 +1268,19 @@ var file_penstock_proto_v1_controller_proto_goTypes = []any{
 	(*Registered)(nil),                  // 4: penstock.proto.v1.Registered
 	(*HeartbeatAck)(nil),                // 5: penstock.proto.v1.HeartbeatAck
 	(*ClusterImage)(nil),                // 6: penstock.proto.v1.ClusterImage
-	(*AlterIsrRequest)(nil),             // 7: penstock.proto.v1.AlterIsrRequest
-	(*IsrChange)(nil),                   // 8: penstock.proto.v1.IsrChange
-	(*AlterIsrResponse)(nil),            // 9: penstock.proto.v1.AlterIsrResponse
-	(*IsrChangeResult)(nil),             // 10: penstock.proto.v1.IsrChangeResult
-	(*AllocateProducerIdsRequest)(nil),  // 11: penstock.proto.v1.AllocateProducerIdsRequest
-	(*AllocateProducerIdsResponse)(nil), // 12: penstock.proto.v1.AllocateProducerIdsResponse
-	(*Error)(nil),                       // 13: penstock.proto.v1.Error
-	(*BrokerInfo)(nil),                  // 14: penstock.proto.v1.BrokerInfo
-	(*TopicInfo)(nil),                   // 15: penstock.proto.v1.TopicInfo
-	(*PartitionInfo)(nil),               // 16: penstock.proto.v1.PartitionInfo
+	(*AccessImage)(nil),                 // 7: penstock.proto.v1.AccessImage
+	(*AlterIsrRequest)(nil),             // 8: penstock.proto.v1.AlterIsrRequest
+	(*IsrChange)(nil),                   // 9: penstock.proto.v1.IsrChange
+	(*AlterIsrResponse)(nil),            // 10: penstock.proto.v1.AlterIsrResponse
+	(*IsrChangeResult)(nil),             // 11: penstock.proto.v1.IsrChangeResult
+	(*AllocateProducerIdsRequest)(nil),  // 12: penstock.proto.v1.AllocateProducerIdsRequest
+	(*AllocateProducerIdsResponse)(nil), // 13: penstock.proto.v1.AllocateProducerIdsResponse
+	(*Error)(nil),                       // 14: penstock.proto.v1.Error
+	(*BrokerInfo)(nil),                  // 15: penstock.proto.v1.BrokerInfo
+	(*TopicInfo)(nil),                   // 16: penstock.proto.v1.TopicInfo
+	(*ResourceAccess)(nil),              // 17: penstock.proto.v1.ResourceAccess
+	(*AccessRule)(nil),                  // 18: penstock.proto.v1.AccessRule
+	(*PartitionInfo)(nil),               // 19: penstock.proto.v1.PartitionInfo
 }
 var file_penstock_proto_v1_controller_proto_depIdxs = []int32{
 	1,  // 0: penstock.proto.v1.SessionRequest.register:type_name -> penstock.proto.v1.Register
@@ -1199,26 +1288,30 @@ var file_penstock_proto_v1_controller_proto_depIdxs = []int32{
 	4,  // 2: penstock.proto.v1.SessionResponse.registered:type_name -> penstock.proto.v1.Registered
 	6,  // 3: penstock.proto.v1.SessionResponse.image:type_name -> penstock.proto.v1.ClusterImage
 	5,  // 4: penstock.proto.v1.SessionResponse.heartbeat_ack:type_name -> penstock.proto.v1.HeartbeatAck
-	13, // 5: penstock.proto.v1.SessionResponse.error:type_name -> penstock.proto.v1.Error
-	14, // 6: penstock.proto.v1.ClusterImage.brokers:type_name -> penstock.proto.v1.BrokerInfo
-	15, // 7: penstock.proto.v1.ClusterImage.topics:type_name -> penstock.proto.v1.TopicInfo
-	8,  // 8: penstock.proto.v1.AlterIsrRequest.changes:type_name -> penstock.proto.v1.IsrChange
-	13, // 9: penstock.proto.v1.AlterIsrResponse.error:type_name -> penstock.proto.v1.Error
-	10, // 10: penstock.proto.v1.AlterIsrResponse.results:type_name -> penstock.proto.v1.IsrChangeResult
-	13, // 11: penstock.proto.v1.IsrChangeResult.error:type_name -> penstock.proto.v1.Error
-	16, // 12: penstock.proto.v1.IsrChangeResult.partition:type_name -> penstock.proto.v1.PartitionInfo
-	13, // 13: penstock.proto.v1.AllocateProducerIdsResponse.error:type_name -> penstock.proto.v1.Error
-	0,  // 14: penstock.proto.v1.ControllerService.Session:input_type -> penstock.proto.v1.SessionRequest
-	7,  // 15: penstock.proto.v1.ControllerService.AlterIsr:input_type -> penstock.proto.v1.AlterIsrRequest
-	11, // 16: penstock.proto.v1.ControllerService.AllocateProducerIds:input_type -> penstock.proto.v1.AllocateProducerIdsRequest
-	3,  // 17: penstock.proto.v1.ControllerService.Session:output_type -> penstock.proto.v1.SessionResponse
-	9,  // 18: penstock.proto.v1.ControllerService.AlterIsr:output_type -> penstock.proto.v1.AlterIsrResponse
-	12, // 19: penstock.proto.v1.ControllerService.AllocateProducerIds:output_type -> penstock.proto.v1.AllocateProducerIdsResponse
-	17, // [17:20] is the sub-list for method output_type
-	14, // [14:17] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	14, // 5: penstock.proto.v1.SessionResponse.error:type_name -> penstock.proto.v1.Error
+	15, // 6: penstock.proto.v1.ClusterImage.brokers:type_name -> penstock.proto.v1.BrokerInfo
+	16, // 7: penstock.proto.v1.ClusterImage.topics:type_name -> penstock.proto.v1.TopicInfo
+	7,  // 8: penstock.proto.v1.ClusterImage.access:type_name -> penstock.proto.v1.AccessImage
+	17, // 9: penstock.proto.v1.ClusterImage.topic_access:type_name -> penstock.proto.v1.ResourceAccess
+	18, // 10: penstock.proto.v1.AccessImage.cluster:type_name -> penstock.proto.v1.AccessRule
+	17, // 11: penstock.proto.v1.AccessImage.groups:type_name -> penstock.proto.v1.ResourceAccess
+	9,  // 12: penstock.proto.v1.AlterIsrRequest.changes:type_name -> penstock.proto.v1.IsrChange
+	14, // 13: penstock.proto.v1.AlterIsrResponse.error:type_name -> penstock.proto.v1.Error
+	11, // 14: penstock.proto.v1.AlterIsrResponse.results:type_name -> penstock.proto.v1.IsrChangeResult
+	14, // 15: penstock.proto.v1.IsrChangeResult.error:type_name -> penstock.proto.v1.Error
+	19, // 16: penstock.proto.v1.IsrChangeResult.partition:type_name -> penstock.proto.v1.PartitionInfo
+	14, // 17: penstock.proto.v1.AllocateProducerIdsResponse.error:type_name -> penstock.proto.v1.Error
+	0,  // 18: penstock.proto.v1.ControllerService.Session:input_type -> penstock.proto.v1.SessionRequest
+	8,  // 19: penstock.proto.v1.ControllerService.AlterIsr:input_type -> penstock.proto.v1.AlterIsrRequest
+	12, // 20: penstock.proto.v1.ControllerService.AllocateProducerIds:input_type -> penstock.proto.v1.AllocateProducerIdsRequest
+	3,  // 21: penstock.proto.v1.ControllerService.Session:output_type -> penstock.proto.v1.SessionResponse
+	10, // 22: penstock.proto.v1.ControllerService.AlterIsr:output_type -> penstock.proto.v1.AlterIsrResponse
+	13, // 23: penstock.proto.v1.ControllerService.AllocateProducerIds:output_type -> penstock.proto.v1.AllocateProducerIdsResponse
+	21, // [21:24] is the sub-list for method output_type
+	18, // [18:21] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_controller_proto_init() }
@@ -1226,6 +1319,7 @@ func file_penstock_proto_v1_controller_proto_init() {
 	if File_penstock_proto_v1_controller_proto != nil {
 		return
 	}
+	file_penstock_proto_v1_access_proto_init()
 	file_penstock_proto_v1_broker_proto_init()
 	file_penstock_proto_v1_errors_proto_init()
 	file_penstock_proto_v1_controller_proto_msgTypes[0].OneofWrappers = []any{
@@ -1244,7 +1338,7 @@ func file_penstock_proto_v1_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_controller_proto_rawDesc), len(file_penstock_proto_v1_controller_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -221,6 +221,17 @@ const (
 	ErrorCode_ERROR_CODE_LEDGER_MISMATCH ErrorCode = 85
 	// More partitions, groups or branches than a transaction may have.
 	ErrorCode_ERROR_CODE_TRANSACTION_TOO_LARGE ErrorCode = 86
+	// No token or certificate, or one that does not count here. A client that reads its token from a
+	// file reads it again and tries once more.
+	ErrorCode_ERROR_CODE_UNAUTHENTICATED ErrorCode = 90
+	// The message names principal, operation and resource.
+	ErrorCode_ERROR_CODE_PERMISSION_DENIED ErrorCode = 91
+	// The token was good, and is too old now.
+	ErrorCode_ERROR_CODE_CREDENTIALS_EXPIRED ErrorCode = 92
+	// Over a quota; nothing was done.
+	ErrorCode_ERROR_CODE_THROTTLED ErrorCode = 93
+	// The broker does not know yet whose tokens count, or which rules hold.
+	ErrorCode_ERROR_CODE_AUTH_NOT_READY ErrorCode = 94
 )
 
 // Enum value maps for ErrorCode.
@@ -281,6 +292,11 @@ var (
 		84: "ERROR_CODE_UNKNOWN_TRANSACTIONAL_ID",
 		85: "ERROR_CODE_LEDGER_MISMATCH",
 		86: "ERROR_CODE_TRANSACTION_TOO_LARGE",
+		90: "ERROR_CODE_UNAUTHENTICATED",
+		91: "ERROR_CODE_PERMISSION_DENIED",
+		92: "ERROR_CODE_CREDENTIALS_EXPIRED",
+		93: "ERROR_CODE_THROTTLED",
+		94: "ERROR_CODE_AUTH_NOT_READY",
 	}
 	ErrorCode_value = map[string]int32{
 		"ERROR_CODE_UNSPECIFIED":                0,
@@ -338,6 +354,11 @@ var (
 		"ERROR_CODE_UNKNOWN_TRANSACTIONAL_ID":   84,
 		"ERROR_CODE_LEDGER_MISMATCH":            85,
 		"ERROR_CODE_TRANSACTION_TOO_LARGE":      86,
+		"ERROR_CODE_UNAUTHENTICATED":            90,
+		"ERROR_CODE_PERMISSION_DENIED":          91,
+		"ERROR_CODE_CREDENTIALS_EXPIRED":        92,
+		"ERROR_CODE_THROTTLED":                  93,
+		"ERROR_CODE_AUTH_NOT_READY":             94,
 	}
 )
 
@@ -471,7 +492,7 @@ type Error struct {
 	CurrentLeader *CurrentLeader `protobuf:"bytes,3,opt,name=current_leader,json=currentLeader,proto3" json:"current_leader,omitempty"`
 	// Set with OFFSET_OUT_OF_RANGE.
 	OffsetRange *OffsetRange `protobuf:"bytes,4,opt,name=offset_range,json=offsetRange,proto3" json:"offset_range,omitempty"`
-	// Set with OVERLOADED: retry after this many milliseconds.
+	// Set with OVERLOADED and THROTTLED: retry after this many milliseconds.
 	ThrottleMs    uint32 `protobuf:"varint,5,opt,name=throttle_ms,json=throttleMs,proto3" json:"throttle_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -716,7 +737,7 @@ const file_penstock_proto_v1_errors_proto_rawDesc = "" +
 	"\x04Lost\x12\x14\n" +
 	"\x10LOST_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rLOST_SEQUENCE\x10\x01\x12\x13\n" +
-	"\x0fLOST_MEMBERSHIP\x10\x02*\xd7\x13\n" +
+	"\x0fLOST_MEMBERSHIP\x10\x02*\xae\x15\n" +
 	"\tErrorCode\x12$\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x1a\b\xa2\xbb\x18\x04\b\x02 \x02\x12!\n" +
 	"\x13ERROR_CODE_INTERNAL\x10\x01\x1a\b\xa2\xbb\x18\x04\b\r \x02\x12(\n" +
@@ -795,7 +816,15 @@ const file_penstock_proto_v1_errors_proto_rawDesc = "" +
 	"\xa2\xbb\x18\x06\b\x0e\x10\x01 \x01\x121\n" +
 	"#ERROR_CODE_UNKNOWN_TRANSACTIONAL_ID\x10T\x1a\b\xa2\xbb\x18\x04\b\x05 \x01\x12(\n" +
 	"\x1aERROR_CODE_LEDGER_MISMATCH\x10U\x1a\b\xa2\xbb\x18\x04\b\t \x01\x12.\n" +
-	" ERROR_CODE_TRANSACTION_TOO_LARGE\x10V\x1a\b\xa2\xbb\x18\x04\b\b \x01:[\n" +
+	" ERROR_CODE_TRANSACTION_TOO_LARGE\x10V\x1a\b\xa2\xbb\x18\x04\b\b \x01\x12(\n" +
+	"\x1aERROR_CODE_UNAUTHENTICATED\x10Z\x1a\b\xa2\xbb\x18\x04\b\x10 \x01\x12*\n" +
+	"\x1cERROR_CODE_PERMISSION_DENIED\x10[\x1a\b\xa2\xbb\x18\x04\b\a \x01\x12.\n" +
+	"\x1eERROR_CODE_CREDENTIALS_EXPIRED\x10\\\x1a\n" +
+	"\xa2\xbb\x18\x06\b\x10\x10\x01 \x01\x12$\n" +
+	"\x14ERROR_CODE_THROTTLED\x10]\x1a\n" +
+	"\xa2\xbb\x18\x06\b\b\x10\x01 \x01\x12)\n" +
+	"\x19ERROR_CODE_AUTH_NOT_READY\x10^\x1a\n" +
+	"\xa2\xbb\x18\x06\b\x0e\x10\x01 \x01:[\n" +
 	"\x06traits\x12!.google.protobuf.EnumValueOptions\x18\xb4\x87\x03 \x01(\v2\x1e.penstock.proto.v1.ErrorTraitsR\x06traitsB\xba\x01\n" +
 	"\x15com.penstock.proto.v1B\vErrorsProtoP\x01Z.penstock.dev/examples/go/penstockv1;penstockv1\xa2\x02\x03PPX\xaa\x02\x11Penstock.Proto.V1\xca\x02\x11Penstock\\Proto\\V1\xe2\x02\x1dPenstock\\Proto\\V1\\GPBMetadata\xea\x02\x13Penstock::Proto::V1b\x06proto3"
 

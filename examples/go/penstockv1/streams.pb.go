@@ -87,8 +87,10 @@ func (StreamMethod) EnumDescriptor() ([]byte, []int) {
 type StreamHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// May be empty; if not, it must match.
-	ClusterId     string       `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	Method        StreamMethod `protobuf:"varint,2,opt,name=method,proto3,enum=penstock.proto.v1.StreamMethod" json:"method,omitempty"`
+	ClusterId string       `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Method    StreamMethod `protobuf:"varint,2,opt,name=method,proto3,enum=penstock.proto.v1.StreamMethod" json:"method,omitempty"`
+	// As in the metadata of a call over gRPC, without "Bearer "; empty: none.
+	Token         string `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -135,6 +137,13 @@ func (x *StreamHello) GetMethod() StreamMethod {
 		return x.Method
 	}
 	return StreamMethod_STREAM_METHOD_UNSPECIFIED
+}
+
+func (x *StreamHello) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
 }
 
 type StreamFetchResponse struct {
@@ -213,11 +222,12 @@ var File_penstock_proto_v1_streams_proto protoreflect.FileDescriptor
 
 const file_penstock_proto_v1_streams_proto_rawDesc = "" +
 	"\n" +
-	"\x1fpenstock/proto/v1/streams.proto\x12\x11penstock.proto.v1\x1a\x1epenstock/proto/v1/broker.proto\x1a\x1epenstock/proto/v1/errors.proto\"e\n" +
+	"\x1fpenstock/proto/v1/streams.proto\x12\x11penstock.proto.v1\x1a\x1epenstock/proto/v1/broker.proto\x1a\x1epenstock/proto/v1/errors.proto\"{\n" +
 	"\vStreamHello\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x127\n" +
-	"\x06method\x18\x02 \x01(\x0e2\x1f.penstock.proto.v1.StreamMethodR\x06method\"\xc9\x01\n" +
+	"\x06method\x18\x02 \x01(\x0e2\x1f.penstock.proto.v1.StreamMethodR\x06method\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\tR\x05token\"\xc9\x01\n" +
 	"\x13StreamFetchResponse\x12%\n" +
 	"\x0ecorrelation_id\x18\x01 \x01(\x04R\rcorrelationId\x12.\n" +
 	"\x05error\x18\x02 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x126\n" +

@@ -15,6 +15,8 @@ from typing import Final
 
 import grpc
 
+from penstock.rpc.tls import Tls
+
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """Largest message either side accepts: a 50 MiB fetch answer and its framing."""
 KEEPALIVE_MS: Final = 40_000
@@ -62,11 +64,29 @@ SERVER_OPTIONS: Final[list[tuple[str, int]]] = [
 ]
 
 
-def open_aio_channel(address: str) -> grpc.aio.Channel:
-    """An asyncio channel to `host:port`; connects lazily, owned by the caller."""
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+def open_aio_channel(
+    address: str, tls: Tls | None = None, *, known_as: str = ""
+) -> grpc.aio.Channel:
+    """An asyncio channel to `host:port`; connects lazily, owned by the caller.
+
+    `tls` None: plaintext. `known_as`: the name in the server's certificate, if not that in
+    `address`, as through a tunnel.
+    """
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    options = _secure_options(known_as)
+    return grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
 
 
-def open_channel(address: str) -> grpc.Channel:
-    """A blocking channel to `host:port`; connects lazily, owned by the caller."""
-    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+def open_channel(address: str, tls: Tls | None = None, *, known_as: str = "") -> grpc.Channel:
+    """A blocking channel to `host:port`; connects lazily, owned by the caller. See above."""
+    if tls is None:
+        return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return grpc.secure_channel(
+        address, tls.channel_credentials(), options=_secure_options(known_as)
+    )
+
+
+def _secure_options(known_as: str) -> list[tuple[str, int | str]]:
+    override = [("grpc.ssl_target_name_override", known_as)] if known_as else []
+    return [*CHANNEL_OPTIONS, *override]

@@ -171,6 +171,24 @@ class ControllerAdminService(AdminServiceServicer):
             under_min_isr_partitions=summary.under_min_isr_partitions,
         )
 
+    async def AlterAccess(
+        self, request: pb.AlterAccessRequest, context: Any
+    ) -> pb.AlterAccessResponse:
+        """Refused."""
+        raise _no_rules_yet()
+
+    async def DescribeAccess(
+        self, request: pb.DescribeAccessRequest, context: Any
+    ) -> pb.DescribeAccessResponse:
+        """Refused."""
+        raise _no_rules_yet()
+
+    async def CheckAccess(
+        self, request: pb.CheckAccessRequest, context: Any
+    ) -> pb.CheckAccessResponse:
+        """Refused."""
+        raise _no_rules_yet()
+
     async def DeleteRecords(
         self, request: pb.DeleteRecordsRequest, context: Any
     ) -> pb.DeleteRecordsResponse:
@@ -189,3 +207,7 @@ def _ask_a_broker(method: str) -> ClusterError:
         f"{method} is answered by brokers, this is the controller; ask the partition's leader",
         ErrorCode.INVALID_REQUEST,
     )
+
+
+def _no_rules_yet() -> ClusterError:
+    return ClusterError("this controller keeps no rules of access", ErrorCode.INVALID_REQUEST)

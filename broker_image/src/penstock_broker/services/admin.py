@@ -115,6 +115,30 @@ class AdminService(AdminServiceServicer):
             "UnregisterBroker", self._session.connection().admin.UnregisterBroker(request)
         )
 
+    async def AlterAccess(
+        self, request: pb.AlterAccessRequest, context: Any
+    ) -> pb.AlterAccessResponse:
+        """Forwarded."""
+        return await self._session.call(
+            "AlterAccess", self._session.connection().admin.AlterAccess(request)
+        )
+
+    async def DescribeAccess(
+        self, request: pb.DescribeAccessRequest, context: Any
+    ) -> pb.DescribeAccessResponse:
+        """Forwarded."""
+        return await self._session.call(
+            "DescribeAccess", self._session.connection().admin.DescribeAccess(request)
+        )
+
+    async def CheckAccess(
+        self, request: pb.CheckAccessRequest, context: Any
+    ) -> pb.CheckAccessResponse:
+        """Forwarded."""
+        return await self._session.call(
+            "CheckAccess", self._session.connection().admin.CheckAccess(request)
+        )
+
     # ------------------------------------------------------------ told here
 
     async def DescribeConfigs(

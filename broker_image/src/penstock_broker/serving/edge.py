@@ -1,8 +1,9 @@
 """The edge of a server process: what every call passes on its way in and out.
 
-    bytes ─▶ limits ─▶ parse (garbage: INVALID_REQUEST) ─▶ cluster id ─▶ handler ─▶ answer
-                                                     └─ PenstockError ─▶ status + trailer
-                                                     └─ anything else ─▶ INTERNAL, logged here
+    bytes ─▶ limits ─▶ parse (garbage: INVALID_REQUEST) ─▶ who calls ─▶ may they? ─▶ cluster id
+        ─▶ handler ─▶ answer
+                └─ PenstockError ─▶ status + trailer
+                └─ anything else ─▶ INTERNAL, logged here
 
 An interceptor, so that no service repeats it. For a body that is not the right message, gRPC itself
 would answer INTERNAL; here the caller reads what is wrong. A defect of the server is logged with
@@ -16,6 +17,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 
@@ -26,6 +28,8 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.rpc.errors import abort
 from penstock.rpc.streams.contract import Handle, MessageStream
 from penstock_broker.observability import EventLog
+from penstock_broker.serving import callers
+from penstock_broker.serving.callers import NOBODY, Authorize, Caller, Identify
 from penstock_broker.serving.open_streams import OpenStreams, counted
 from penstock_broker.serving.request_limits import RequestCheck
 
@@ -70,13 +74,19 @@ class Edge(grpc.aio.ServerInterceptor):
         entered: Callable[[], None] = lambda: None,
         *,
         streams: OpenStreams | None = None,
+        identify: Identify | None = None,
+        authorize: Authorize | None = None,
     ) -> None:
         """`cluster_id` returns "" while unknown; `observe(method, seconds)` gets the time at work.
 
         `entered` is called in the context of every call, before it is handled. `streams` counts
-        open ones, also those of other services; None: nobody does.
+        open ones, also those of other services; None: nobody does. `identify` None: nobody is asked
+        who they are. `authorize` None: whoever is let in may do everything; it is asked about every
+        request, those of a stream as well.
         """
         self._streams = streams
+        self._identify = identify
+        self._authorize = authorize
         self._entered = entered
         self._cluster_id = cluster_id
         self._observe = observe
@@ -121,7 +131,8 @@ class Edge(grpc.aio.ServerInterceptor):
             _waited_s.set(0.0)
             try:
                 self._entered()
-                self._check(request)
+                who = await self._let_in(context)
+                self._check(who, name, request)
                 return await inner(request, context)
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
@@ -136,13 +147,15 @@ class Edge(grpc.aio.ServerInterceptor):
         async def call(_requests: object, context: Any) -> None:
             try:
                 self._entered()
+                who = await self._let_in(context)
                 with ExitStack() as stack:
                     if self._streams is not None:
                         stack.enter_context(self._streams.opened(context.peer()))
                     # Otherwise the first write sends it; if that is cancelled, gRPC sends it once
                     # more with the status, fails, and the caller gets no error.
                     await context.send_initial_metadata(())
-                    await inner(_Requests(context.read, self._check), context)
+                    check = partial(self._check, who, name)
+                    await inner(_Requests(context.read, check), context)
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
             except Exception as error:  # noqa: BLE001 - the edge: nothing else may leave
@@ -150,9 +163,18 @@ class Edge(grpc.aio.ServerInterceptor):
 
         return call
 
-    def _check(self, request: Any) -> None:
+    async def _let_in(self, context: Any) -> Caller:
+        if self._identify is None:
+            return NOBODY
+        who = await self._identify(context)
+        callers.entered(who)
+        return who
+
+    def _check(self, who: Caller, name: str, request: Any) -> None:
         if isinstance(request, _Refused):
             raise request.error
+        if self._authorize is not None:
+            self._authorize(who, name, request)
         kind = type(request)
         if kind in self._nameless:
             return

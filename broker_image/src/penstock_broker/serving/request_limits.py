@@ -95,6 +95,9 @@ REQUEST_LIMITS: Final[Mapping[str, RequestLimit]] = {
     "AdminService.UnregisterBroker": _NAMES,
     "AdminService.DescribeCluster": _NAMES,
     "AdminService.DescribeLogs": _LIST,
+    "AdminService.AlterAccess": _LIST,
+    "AdminService.DescribeAccess": _LIST,
+    "AdminService.CheckAccess": _NAMES,
 }
 """Every method of every service: a new one without a limit fails at its first call."""
 

@@ -9,6 +9,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from penstock.proto.v1 import access_pb2 as _access_pb2
 from penstock.proto.v1 import broker_pb2 as _broker_pb2
 from penstock.proto.v1 import errors_pb2 as _errors_pb2
 import builtins as _builtins
@@ -745,3 +746,173 @@ class LogInfo(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogInfo: _TypeAlias = LogInfo  # noqa: Y015
+
+@_typing.final
+class AlterAccessRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    RULES_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    validate_only: _builtins.bool
+    @_builtins.property
+    def resource(self) -> _access_pb2.AccessResource: ...
+    @_builtins.property
+    def rules(self) -> _containers.RepeatedCompositeFieldContainer[_access_pb2.AccessRule]:
+        """None: the resource's own rules go."""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.str = ...,
+        resource: _access_pb2.AccessResource | None = ...,
+        rules: _abc.Iterable[_access_pb2.AccessRule] | None = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "resource", b"resource", "rules", b"rules", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterAccessRequest: _TypeAlias = AlterAccessRequest  # noqa: Y015
+
+@_typing.final
+class AlterAccessResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> _errors_pb2.Error: ...
+    def __init__(
+        self,
+        *,
+        error: _errors_pb2.Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterAccessResponse: _TypeAlias = AlterAccessResponse  # noqa: Y015
+
+@_typing.final
+class DescribeAccessRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    RESOURCES_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    @_builtins.property
+    def resources(self) -> _containers.RepeatedCompositeFieldContainer[_access_pb2.AccessResource]:
+        """None: all that have rules."""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.str = ...,
+        resources: _abc.Iterable[_access_pb2.AccessResource] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "resources", b"resources"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeAccessRequest: _TypeAlias = DescribeAccessRequest  # noqa: Y015
+
+@_typing.final
+class DescribeAccessResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    ACCESS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> _errors_pb2.Error: ...
+    @_builtins.property
+    def access(self) -> _containers.RepeatedCompositeFieldContainer[_access_pb2.ResourceAccess]: ...
+    def __init__(
+        self,
+        *,
+        error: _errors_pb2.Error | None = ...,
+        access: _abc.Iterable[_access_pb2.ResourceAccess] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeAccessResponse: _TypeAlias = DescribeAccessResponse  # noqa: Y015
+
+@_typing.final
+class CheckAccessRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    OPERATION_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    principal: _builtins.str
+    """Empty: the caller."""
+    operation: _access_pb2.AccessOperation.ValueType
+    @_builtins.property
+    def resource(self) -> _access_pb2.AccessResource: ...
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.str = ...,
+        principal: _builtins.str = ...,
+        resource: _access_pb2.AccessResource | None = ...,
+        operation: _access_pb2.AccessOperation.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "operation", b"operation", "principal", b"principal", "resource", b"resource"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckAccessRequest: _TypeAlias = CheckAccessRequest  # noqa: Y015
+
+@_typing.final
+class CheckAccessResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    ALLOWED_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
+    principal: _builtins.str
+    """The principal that was asked about; empty: this cluster asks nobody who they are."""
+    allowed: _builtins.bool
+    @_builtins.property
+    def error(self) -> _errors_pb2.Error: ...
+    @_builtins.property
+    def resource(self) -> _access_pb2.AccessResource:
+        """The rule that allows it, and whose it is. Not set: a role that brokers were started with, or
+        nothing allows it.
+        """
+
+    @_builtins.property
+    def rule(self) -> _access_pb2.AccessRule: ...
+    def __init__(
+        self,
+        *,
+        error: _errors_pb2.Error | None = ...,
+        principal: _builtins.str = ...,
+        allowed: _builtins.bool = ...,
+        resource: _access_pb2.AccessResource | None = ...,
+        rule: _access_pb2.AccessRule | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "resource", b"resource", "rule", b"rule"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "error", b"error", "principal", b"principal", "resource", b"resource", "rule", b"rule"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckAccessResponse: _TypeAlias = CheckAccessResponse  # noqa: Y015

@@ -84,6 +84,21 @@ class AdminServiceStub:
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeLogsRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeLogsResponse.FromString,
                 _registered_method=True)
+        self.AlterAccess = channel.unary_unary(
+                '/penstock.proto.v1.AdminService/AlterAccess',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterAccessRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterAccessResponse.FromString,
+                _registered_method=True)
+        self.DescribeAccess = channel.unary_unary(
+                '/penstock.proto.v1.AdminService/DescribeAccess',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeAccessRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeAccessResponse.FromString,
+                _registered_method=True)
+        self.CheckAccess = channel.unary_unary(
+                '/penstock.proto.v1.AdminService/CheckAccess',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.CheckAccessRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.CheckAccessResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -153,6 +168,26 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterAccess(self, request, context):
+        """Replaces all rules of one resource.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeAccess(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckAccess(self, request, context):
+        """Whether a principal may do something, and by which rule. Everybody may ask about themselves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -205,6 +240,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DescribeLogs,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeLogsRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeLogsResponse.SerializeToString,
+            ),
+            'AlterAccess': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterAccess,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterAccessRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterAccessResponse.SerializeToString,
+            ),
+            'DescribeAccess': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeAccess,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeAccessRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeAccessResponse.SerializeToString,
+            ),
+            'CheckAccess': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckAccess,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.CheckAccessRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.CheckAccessResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -477,6 +527,87 @@ class AdminService:
             '/penstock.proto.v1.AdminService/DescribeLogs',
             penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeLogsRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeLogsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterAccess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.AdminService/AlterAccess',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.AlterAccessRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.AlterAccessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeAccess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.AdminService/DescribeAccess',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeAccessRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeAccessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckAccess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.AdminService/CheckAccess',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.CheckAccessRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.CheckAccessResponse.FromString,
             options,
             channel_credentials,
             insecure,

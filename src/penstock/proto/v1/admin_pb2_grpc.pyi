@@ -47,6 +47,11 @@ class AdminServiceStub:
     DescribeCluster: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeClusterRequest, _admin_pb2.DescribeClusterResponse]
     DescribeLogs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogsRequest, _admin_pb2.DescribeLogsResponse]
     """The logs that this broker stores: sizes, log ends, high watermarks."""
+    AlterAccess: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AlterAccessRequest, _admin_pb2.AlterAccessResponse]
+    """Replaces all rules of one resource."""
+    DescribeAccess: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeAccessRequest, _admin_pb2.DescribeAccessResponse]
+    CheckAccess: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CheckAccessRequest, _admin_pb2.CheckAccessResponse]
+    """Whether a principal may do something, and by which rule. Everybody may ask about themselves."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -65,6 +70,11 @@ class AdminServiceAsyncStub(AdminServiceStub):
     DescribeCluster: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeClusterRequest, _admin_pb2.DescribeClusterResponse]  # type: ignore[assignment]
     DescribeLogs: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogsRequest, _admin_pb2.DescribeLogsResponse]  # type: ignore[assignment]
     """The logs that this broker stores: sizes, log ends, high watermarks."""
+    AlterAccess: _aio.UnaryUnaryMultiCallable[_admin_pb2.AlterAccessRequest, _admin_pb2.AlterAccessResponse]  # type: ignore[assignment]
+    """Replaces all rules of one resource."""
+    DescribeAccess: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeAccessRequest, _admin_pb2.DescribeAccessResponse]  # type: ignore[assignment]
+    CheckAccess: _aio.UnaryUnaryMultiCallable[_admin_pb2.CheckAccessRequest, _admin_pb2.CheckAccessResponse]  # type: ignore[assignment]
+    """Whether a principal may do something, and by which rule. Everybody may ask about themselves."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -140,5 +150,28 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeLogsResponse, _abc.Awaitable[_admin_pb2.DescribeLogsResponse]]:
         """The logs that this broker stores: sizes, log ends, high watermarks."""
+
+    @_abc_1.abstractmethod
+    def AlterAccess(
+        self,
+        request: _admin_pb2.AlterAccessRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.AlterAccessResponse, _abc.Awaitable[_admin_pb2.AlterAccessResponse]]:
+        """Replaces all rules of one resource."""
+
+    @_abc_1.abstractmethod
+    def DescribeAccess(
+        self,
+        request: _admin_pb2.DescribeAccessRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DescribeAccessResponse, _abc.Awaitable[_admin_pb2.DescribeAccessResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def CheckAccess(
+        self,
+        request: _admin_pb2.CheckAccessRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.CheckAccessResponse, _abc.Awaitable[_admin_pb2.CheckAccessResponse]]:
+        """Whether a principal may do something, and by which rule. Everybody may ask about themselves."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -714,6 +714,7 @@ class BrokerInfo(_message.Message):
     FEATURES_FIELD_NUMBER: _builtins.int
     REPLICATION_PORT_FIELD_NUMBER: _builtins.int
     STREAM_PORT_FIELD_NUMBER: _builtins.int
+    INTERNAL_PORT_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     host: _builtins.str
     port: _builtins.int
@@ -732,6 +733,8 @@ class BrokerInfo(_message.Message):
     """For other brokers: where `host` accepts the streams of followers. 0: over ReplicationService."""
     stream_port: _builtins.int
     """For clients: where `host` accepts message streams (streams.proto). 0: nowhere, use gRPC."""
+    internal_port: _builtins.int
+    """For brokers and controllers: where `host` asks for the certificate of one. 0: they use `port`."""
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """As the broker registered them."""
@@ -750,10 +753,11 @@ class BrokerInfo(_message.Message):
         features: _abc.Iterable[_builtins.str] | None = ...,
         replication_port: _builtins.int = ...,
         stream_port: _builtins.int = ...,
+        internal_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "broker_id", b"broker_id", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "host", b"host", "incarnation", b"incarnation", "port", b"port", "rack", b"rack", "replication_port", b"replication_port", "stream_port", b"stream_port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "broker_id", b"broker_id", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "host", b"host", "incarnation", b"incarnation", "internal_port", b"internal_port", "port", b"port", "rack", b"rack", "replication_port", b"replication_port", "stream_port", b"stream_port"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from penstock.proto.v1 import access_pb2 as _access_pb2
 from penstock.proto.v1 import broker_pb2 as _broker_pb2
 from penstock.proto.v1 import errors_pb2 as _errors_pb2
 import builtins as _builtins
@@ -66,6 +67,7 @@ class Register(_message.Message):
     PROMISED_CONTROLLER_EPOCH_FIELD_NUMBER: _builtins.int
     REPLICATION_PORT_FIELD_NUMBER: _builtins.int
     STREAM_PORT_FIELD_NUMBER: _builtins.int
+    INTERNAL_PORT_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     """Empty on a broker's very first start: it adopts the controller's."""
     broker_id: _builtins.int
@@ -95,6 +97,8 @@ class Register(_message.Message):
     """On `host`, for the streams of followers. 0: none, they use ReplicationService at `port`."""
     stream_port: _builtins.int
     """On `host`, for message streams of clients. 0: none, they use gRPC."""
+    internal_port: _builtins.int
+    """On `host`, for brokers and controllers, who show a certificate. 0: they use `port`."""
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What this broker supports beyond the first release, such as "transactions"."""
@@ -118,10 +122,11 @@ class Register(_message.Message):
         promised_controller_epoch: _builtins.int = ...,
         replication_port: _builtins.int = ...,
         stream_port: _builtins.int = ...,
+        internal_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "data_intact", b"data_intact", "directory_id", b"directory_id", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "host", b"host", "incarnation", b"incarnation", "metadata_version", b"metadata_version", "port", b"port", "promised_controller_epoch", b"promised_controller_epoch", "rack", b"rack", "replication_port", b"replication_port", "stream_port", b"stream_port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "data_intact", b"data_intact", "directory_id", b"directory_id", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "host", b"host", "incarnation", b"incarnation", "internal_port", b"internal_port", "metadata_version", b"metadata_version", "port", b"port", "promised_controller_epoch", b"promised_controller_epoch", "rack", b"rack", "replication_port", b"replication_port", "stream_port", b"stream_port"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -253,6 +258,8 @@ class ClusterImage(_message.Message):
     BROKERS_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
     DELETED_TOPIC_IDS_FIELD_NUMBER: _builtins.int
+    ACCESS_FIELD_NUMBER: _builtins.int
+    TOPIC_ACCESS_FIELD_NUMBER: _builtins.int
     controller_epoch: _builtins.int
     metadata_version: _builtins.int
     full: _builtins.bool
@@ -265,6 +272,14 @@ class ClusterImage(_message.Message):
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[_broker_pb2.TopicInfo]: ...
     @_builtins.property
     def deleted_topic_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def access(self) -> Global___AccessImage:
+        """Who may do what. Not set: unchanged."""
+
+    @_builtins.property
+    def topic_access(self) -> _containers.RepeatedCompositeFieldContainer[_access_pb2.ResourceAccess]:
+        """Rules of topics in `topics`; a topic that is not among them has none."""
+
     def __init__(
         self,
         *,
@@ -274,14 +289,42 @@ class ClusterImage(_message.Message):
         brokers: _abc.Iterable[_broker_pb2.BrokerInfo] | None = ...,
         topics: _abc.Iterable[_broker_pb2.TopicInfo] | None = ...,
         deleted_topic_ids: _abc.Iterable[_builtins.str] | None = ...,
+        access: Global___AccessImage | None = ...,
+        topic_access: _abc.Iterable[_access_pb2.ResourceAccess] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["access", b"access"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "controller_epoch", b"controller_epoch", "deleted_topic_ids", b"deleted_topic_ids", "full", b"full", "metadata_version", b"metadata_version", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "brokers", b"brokers", "controller_epoch", b"controller_epoch", "deleted_topic_ids", b"deleted_topic_ids", "full", b"full", "metadata_version", b"metadata_version", "topic_access", b"topic_access", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ClusterImage: _TypeAlias = ClusterImage  # noqa: Y015
+
+@_typing.final
+class AccessImage(_message.Message):
+    """All rules but those of topics."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def cluster(self) -> _containers.RepeatedCompositeFieldContainer[_access_pb2.AccessRule]: ...
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[_access_pb2.ResourceAccess]: ...
+    def __init__(
+        self,
+        *,
+        cluster: _abc.Iterable[_access_pb2.AccessRule] | None = ...,
+        groups: _abc.Iterable[_access_pb2.ResourceAccess] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "groups", b"groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AccessImage: _TypeAlias = AccessImage  # noqa: Y015
 
 @_typing.final
 class AlterIsrRequest(_message.Message):

@@ -163,6 +163,18 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The ledger of the application id belongs to another series of batches, or has other rows."""
     ERROR_CODE_TRANSACTION_TOO_LARGE: _ErrorCode.ValueType  # 86
     """More partitions, groups or branches than a transaction may have."""
+    ERROR_CODE_UNAUTHENTICATED: _ErrorCode.ValueType  # 90
+    """No token or certificate, or one that does not count here. A client that reads its token from a
+    file reads it again and tries once more.
+    """
+    ERROR_CODE_PERMISSION_DENIED: _ErrorCode.ValueType  # 91
+    """The message names principal, operation and resource."""
+    ERROR_CODE_CREDENTIALS_EXPIRED: _ErrorCode.ValueType  # 92
+    """The token was good, and is too old now."""
+    ERROR_CODE_THROTTLED: _ErrorCode.ValueType  # 93
+    """Over a quota; nothing was done."""
+    ERROR_CODE_AUTH_NOT_READY: _ErrorCode.ValueType  # 94
+    """The broker does not know yet whose tokens count, or which rules hold."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """Numbers are never reused. 87-89 are reserved for transactions, 90-99 for security and quotas
@@ -260,6 +272,18 @@ ERROR_CODE_LEDGER_MISMATCH: ErrorCode.ValueType  # 85
 """The ledger of the application id belongs to another series of batches, or has other rows."""
 ERROR_CODE_TRANSACTION_TOO_LARGE: ErrorCode.ValueType  # 86
 """More partitions, groups or branches than a transaction may have."""
+ERROR_CODE_UNAUTHENTICATED: ErrorCode.ValueType  # 90
+"""No token or certificate, or one that does not count here. A client that reads its token from a
+file reads it again and tries once more.
+"""
+ERROR_CODE_PERMISSION_DENIED: ErrorCode.ValueType  # 91
+"""The message names principal, operation and resource."""
+ERROR_CODE_CREDENTIALS_EXPIRED: ErrorCode.ValueType  # 92
+"""The token was good, and is too old now."""
+ERROR_CODE_THROTTLED: ErrorCode.ValueType  # 93
+"""Over a quota; nothing was done."""
+ERROR_CODE_AUTH_NOT_READY: ErrorCode.ValueType  # 94
+"""The broker does not know yet whose tokens count, or which rules hold."""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final
@@ -323,7 +347,7 @@ class Error(_message.Message):
     details.
     """
     throttle_ms: _builtins.int
-    """Set with OVERLOADED: retry after this many milliseconds."""
+    """Set with OVERLOADED and THROTTLED: retry after this many milliseconds."""
     @_builtins.property
     def current_leader(self) -> Global___CurrentLeader:
         """Set with codes that have the trait names_leader, when it is known."""

@@ -26,17 +26,17 @@ from penstock.proto.v1 import broker_pb2 as penstock_dot_proto_dot_v1_dot_broker
 from penstock.proto.v1 import errors_pb2 as penstock_dot_proto_dot_v1_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpenstock/proto/v1/streams.proto\x12\x11penstock.proto.v1\x1a\x1epenstock/proto/v1/broker.proto\x1a\x1epenstock/proto/v1/errors.proto\"R\n\x0bStreamHello\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12/\n\x06method\x18\x02 \x01(\x0e\x32\x1f.penstock.proto.v1.StreamMethod\"\x9e\x01\n\x13StreamFetchResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\'\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x18.penstock.proto.v1.Error\x12/\n\x05\x66\x65tch\x18\x03 \x01(\x0b\x32 .penstock.proto.v1.FetchResponse\x12\x15\n\rpayload_bytes\x18\x04 \x03(\r*a\n\x0cStreamMethod\x12\x1d\n\x19STREAM_METHOD_UNSPECIFIED\x10\x00\x12\x19\n\x15STREAM_METHOD_PRODUCE\x10\x01\x12\x17\n\x13STREAM_METHOD_FETCH\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpenstock/proto/v1/streams.proto\x12\x11penstock.proto.v1\x1a\x1epenstock/proto/v1/broker.proto\x1a\x1epenstock/proto/v1/errors.proto\"a\n\x0bStreamHello\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12/\n\x06method\x18\x02 \x01(\x0e\x32\x1f.penstock.proto.v1.StreamMethod\x12\r\n\x05token\x18\x03 \x01(\t\"\x9e\x01\n\x13StreamFetchResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\'\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x18.penstock.proto.v1.Error\x12/\n\x05\x66\x65tch\x18\x03 \x01(\x0b\x32 .penstock.proto.v1.FetchResponse\x12\x15\n\rpayload_bytes\x18\x04 \x03(\r*a\n\x0cStreamMethod\x12\x1d\n\x19STREAM_METHOD_UNSPECIFIED\x10\x00\x12\x19\n\x15STREAM_METHOD_PRODUCE\x10\x01\x12\x17\n\x13STREAM_METHOD_FETCH\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.proto.v1.streams_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STREAMMETHOD']._serialized_start=363
-  _globals['_STREAMMETHOD']._serialized_end=460
+  _globals['_STREAMMETHOD']._serialized_start=378
+  _globals['_STREAMMETHOD']._serialized_end=475
   _globals['_STREAMHELLO']._serialized_start=118
-  _globals['_STREAMHELLO']._serialized_end=200
-  _globals['_STREAMFETCHRESPONSE']._serialized_start=203
-  _globals['_STREAMFETCHRESPONSE']._serialized_end=361
+  _globals['_STREAMHELLO']._serialized_end=215
+  _globals['_STREAMFETCHRESPONSE']._serialized_start=218
+  _globals['_STREAMFETCHRESPONSE']._serialized_end=376
 # @@protoc_insertion_point(module_scope)

@@ -57,18 +57,22 @@ class StreamHello(_message.Message):
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     METHOD_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     """May be empty; if not, it must match."""
     method: Global___StreamMethod.ValueType
+    token: _builtins.str
+    """As in the metadata of a call over gRPC, without "Bearer "; empty: none."""
     def __init__(
         self,
         *,
         cluster_id: _builtins.str = ...,
         method: Global___StreamMethod.ValueType = ...,
+        token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "method", b"method"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "method", b"method", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -37,6 +37,7 @@ from penstock.rpc.streams.frames import (
     message_header,
 )
 from penstock.rpc.streams.serving import Serving
+from penstock.rpc.tls import Tls
 
 LINGER_S: Final = 1.0
 """How long the other side may take to close the connection after an END."""
@@ -257,12 +258,16 @@ class TcpStreamServer:
             self._socket.close()
 
 
-async def open_tcp_stream(address: str) -> TcpStream:
-    """Connects to `host:port`. Raises UnreachableError; the caller bounds the wait."""
+async def open_tcp_stream(address: str, tls: Tls | None = None) -> TcpStream:
+    """Connects to `host:port`; `tls` None: in plaintext.
+
+    Raises UnreachableError; the caller bounds the wait.
+    """
     host, port = _split(address)
     loop = asyncio.get_running_loop()
+    context = None if tls is None else tls.client_context()
     try:
-        _, stream = await loop.create_connection(TcpStream, host, port)
+        _, stream = await loop.create_connection(TcpStream, host, port, ssl=context)
     except (OSError, UnicodeError) as error:
         refused = isinstance(error, ConnectionRefusedError)
         raise UnreachableError(f"{address}: {error}", refused=refused) from error

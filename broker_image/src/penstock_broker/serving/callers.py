@@ -1,0 +1,64 @@
+"""Who calls: known once per call or stream, asked for wherever something depends on it.
+
+    Edge, ClientStreams ── identify ─▶ Caller ── entered ─▶ caller(), in everything the call does
+
+A listener that asks nobody has callers of `NOBODY`, who may do everything: a cluster without TLS.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+from google.protobuf.message import Message
+
+
+class Role(Enum):
+    """Which side of the cluster a caller is on."""
+
+    NOBODY = "nobody"
+    """Nobody was asked who they are."""
+    USER = "user"
+    BROKER = "broker"
+    CONTROLLER = "controller"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls.
+
+    Attributes:
+        principal: Of a user, as in rules: "serviceaccount:etl/spark"; of a server, the URI in its
+            certificate.
+        groups: Further principals whose rules hold for the user: "oidc-group:…".
+        broker_id: Of a broker; -1 for others.
+        expires_s: When the credentials end, in seconds since 1970; None: not at a known time.
+    """
+
+    role: Role
+    principal: str = ""
+    groups: tuple[str, ...] = ()
+    broker_id: int = -1
+    expires_s: float | None = None
+
+
+NOBODY: Final = Caller(Role.NOBODY)
+_CALLER: Final[ContextVar[Caller]] = ContextVar("caller", default=NOBODY)
+
+Identify: TypeAlias = Callable[[Any], Awaitable[Caller]]
+"""Finds out who makes a call, from its gRPC context. Raises ClusterError: UNAUTHENTICATED,
+CREDENTIALS_EXPIRED, AUTH_NOT_READY."""
+Authorize: TypeAlias = Callable[[Caller, str, Message], None]
+"""Whether a caller may call a method ("Produce") with this request. Raises
+ClusterError(PERMISSION_DENIED). What is decided per part of a request, its service decides."""
+
+
+def caller() -> Caller:
+    """Who makes the call that is being handled."""
+    return _CALLER.get()
+
+
+def entered(who: Caller) -> None:
+    """Everything from here on, in this task and those it starts, is done for `who`."""
+    _CALLER.set(who)

@@ -1,0 +1,168 @@
+"""TLS of one process: its files, read again when they change, for gRPC and for message streams.
+
+    files ─ changed, and whole ─▶ generation + 1 ─▶ new connections use them
+       └─── changed, and unusable ─▶ logged by the owner (`problem`), the former ones stay
+
+A server uses new files from the next connection on. A gRPC channel cannot: it must be opened again,
+which whoever keeps channels does when `generation` has moved (grpc/grpc#41779).
+"""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+import grpc
+
+from penstock.errors import ErrorCode, MisuseError
+
+LOOK_EVERY_S: Final = 10.0
+"""How often files are looked at."""
+_MINIMUM: Final = ssl.TLSVersion.TLSv1_2
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Paths of PEM files. A server needs all three; a client needs `ca`, and shows a certificate if
+    it has one."""
+
+    ca: Path
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise MisuseError(
+                "a certificate and its key go together; give both or none",
+                ErrorCode.INVALID_CONFIG,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What was read from the files at one time, and proved to be usable. `pair`: key, chain."""
+
+    roots: bytes
+    pair: tuple[bytes, bytes] | None
+
+
+class Tls:
+    """The TLS of this process. Used from any thread."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        """Raises MisuseError, which names the file, when they cannot be used."""
+        self.files = files
+        self._seen = _look(files)
+        self._loaded = _load(files)
+        self._generation = 1
+        self._looked_s = monotonic()
+        self.problem = ""
+        """Why the newest files are not in use; empty: they are."""
+
+    @property
+    def generation(self) -> int:
+        """Moves when other files are in use. Looks at them, but not more often than
+        `LOOK_EVERY_S`."""
+        self._refresh()
+        return self._generation
+
+    def look_now(self) -> None:
+        """Looks at the files at the next use, however short the last look is ago."""
+        self._looked_s = -LOOK_EVERY_S
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """For channels, which keep what is in the files now."""
+        loaded = self._refresh()
+        key, chain = loaded.pair or (None, None)
+        return grpc.ssl_channel_credentials(loaded.roots, key, chain)
+
+    def server_credentials(self, *, ask_clients: bool) -> grpc.ServerCredentials:
+        """For a server, which uses the newest files for each connection.
+
+        `ask_clients`: only clients with a certificate of the CA get in.
+        """
+
+        def configuration() -> grpc.ServerCertificateConfiguration:
+            loaded = self._refresh()
+            assert loaded.pair is not None, "a server has a certificate"
+            roots = loaded.roots if ask_clients else None
+            return grpc.ssl_server_certificate_configuration([loaded.pair], roots)
+
+        return grpc.dynamic_ssl_server_credentials(
+            configuration(), configuration, require_client_authentication=ask_clients
+        )
+
+    def client_context(self) -> ssl.SSLContext:
+        """For connections of message streams; made again for each."""
+        self._refresh()
+        return _context(self.files, ssl.PROTOCOL_TLS_CLIENT, ask_clients=False)
+
+    def server_context(self, *, ask_clients: bool) -> ssl.SSLContext:
+        """For accepting message streams, with what is in the files now."""
+        self._refresh()
+        return _context(self.files, ssl.PROTOCOL_TLS_SERVER, ask_clients=ask_clients)
+
+    def _refresh(self) -> _Loaded:
+        if monotonic() - self._looked_s < LOOK_EVERY_S:
+            return self._loaded
+        self._looked_s = monotonic()
+        seen = _look(self.files)
+        if seen == self._seen:
+            return self._loaded
+        try:
+            self._loaded = _load(self.files)
+        except MisuseError as error:
+            self.problem = error.message  # perhaps half of them is written: looked at again
+            return self._loaded
+        self._seen, self.problem = seen, ""
+        self._generation += 1
+        return self._loaded
+
+
+def _paths(files: TlsFiles) -> tuple[Path, ...]:
+    return tuple(path for path in (files.ca, files.certificate, files.key) if path is not None)
+
+
+def _look(files: TlsFiles) -> tuple[tuple[int, int, int], ...]:
+    """What tells one state of the files from another, without reading them."""
+    found = []
+    for path in _paths(files):
+        try:
+            stat = path.stat()
+        except OSError:
+            found.append((0, 0, 0))
+        else:
+            found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+    return tuple(found)
+
+
+def _load(files: TlsFiles) -> _Loaded:
+    purpose = ssl.PROTOCOL_TLS_CLIENT if files.key is None else ssl.PROTOCOL_TLS_SERVER
+    _context(files, purpose, ask_clients=False)  # proves that they can be used, and fit together
+    read = {path: path.read_bytes() for path in _paths(files)}
+    if files.certificate is None or files.key is None:
+        return _Loaded(read[files.ca], None)
+    return _Loaded(read[files.ca], (read[files.key], read[files.certificate]))
+
+
+def _context(files: TlsFiles, protocol: int, *, ask_clients: bool) -> ssl.SSLContext:
+    """Raises MisuseError."""
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = _MINIMUM
+    if ask_clients:
+        context.verify_mode = ssl.CERT_REQUIRED
+    path = files.ca
+    try:
+        context.load_verify_locations(path)
+        if files.certificate is not None and files.key is not None:
+            path = files.certificate
+            context.load_cert_chain(files.certificate, files.key)
+    except (OSError, ssl.SSLError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise MisuseError(
+            f"{path} cannot be used for TLS: {reason}; it must be a readable PEM file"
+            + ("" if path is files.ca else f" that fits the key {files.key}"),
+            ErrorCode.INVALID_CONFIG,
+        ) from error
+    return context
