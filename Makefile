@@ -16,7 +16,7 @@ help:  ## List the targets
 
 setup: $(VENV)/.stamp  ## Virtual environment with everything pinned; Java for Spark
 
-$(VENV)/.stamp: requirements.lock pyproject.toml tools/setup.sh
+$(VENV)/.stamp: requirements.lock tools/build-requirements.lock pyproject.toml tools/setup.sh
 	@bash tools/setup.sh "$(PYTHON)" "$(VENV)"
 	@touch $@
 
@@ -75,8 +75,8 @@ e2e-up:  ## That Kubernetes alone; prints its kubeconfig
 e2e-down:  ## End it
 	@e2e/cluster/down
 
-lock: setup  ## Renew requirements.lock from requirements.in
-	$(BIN)/uv pip compile -q --no-emit-index-url --no-annotate --python-version 3.11 --universal requirements.in -o requirements.lock
+lock: setup  ## Renew all lists of pinned packages, with hashes
+	bash tools/lock.sh $(BIN)/uv
 
 clean:  ## Remove what can be rebuilt
 	rm -rf $(VENV) node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -31,8 +31,13 @@ fi
 # One that was interrupted while it was made has a python and no pip: it gets one now.
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv "$venv"
 echo "Installing Python packages (a few minutes the first time; PySpark alone is 490 MB) …"
-"$venv/bin/python" -m pip install -q --disable-pip-version-check uv
-"$venv/bin/uv" pip install -q --python "$venv/bin/python" -r requirements.lock
+# Every file is compared with the hash in its list. Nothing is built in isolation: there, pip and uv
+# would take whatever build tools are newest.
+"$venv/bin/python" -m pip install -q --disable-pip-version-check --require-hashes \
+  -r tools/build-requirements.lock
+"$venv/bin/uv" pip install -q --python "$venv/bin/python" --require-hashes --no-build-isolation \
+  -r requirements.lock
+"$venv/bin/uv" pip install -q --python "$venv/bin/python" --no-deps --no-build-isolation -e .
 # PySpark is built from its source archive: each build leaves 1.4 GB in uv's cache, which no other
 # environment uses. Only what nothing refers to goes, and the environment is complete without it.
 "$venv/bin/uv" cache prune -q || echo "uv's cache was not tidied; it may need more space than it has to." >&2

@@ -1,8 +1,8 @@
 """Our images: built by docker on the base that this machine has, and put into the nodes.
 
-`python -m e2e.harness.images` is `make images`; with a cluster here it also puts them into its
-nodes. A node keeps a note of which build it has, so that an image that did not change is not sent
-again.
+`python -m e2e.harness.images` is `make images`: it also writes each one's bill of materials, and
+with a cluster here it puts them into its nodes. A node keeps a note of which build it has, so that
+an image that did not change is not sent again.
 """
 
 import argparse
@@ -11,14 +11,17 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from e2e.harness.kubectl import Kubectl
 from e2e.harness.nodes import Nodes
 from e2e.harness.process import CLUSTER_NAME, ROOT, CommandError, E2EError, kubeconfig, run
+from tools.sbom import LISTING, sbom
 
 TAG: Final = "e2e"
 NOTES: Final = "/kind/penstock-images"
+BILLS: Final = Path("build/sbom")
 BUILD_S: Final = 1_200.0
 
 
@@ -54,6 +57,16 @@ def build(image: Image, on: str) -> None:
         "docker", "build", "-q", "-f", image.dockerfile, "-t", image.tag, *chosen, ".",
         timeout_s=BUILD_S,
     )  # fmt: skip
+
+
+def bill(image: Image) -> Path:
+    """Writes what the image is made of, and returns the file."""
+    program = ("--entrypoint", "python", image.tag, "-c", LISTING)
+    listing = run("docker", "run", "--rm", "--network=none", *program, timeout_s=60.0)
+    path = BILLS / f"penstock-{image.name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(sbom(f"penstock-{image.name}", listing))
+    return path
 
 
 def image_id(reference: str) -> str:
@@ -114,7 +127,7 @@ def main() -> int:
             build(image, on)
             beyond = size_mb(image.tag) - size_mb(on)
             took = time.monotonic() - began
-            print(f"{image.tag}: {beyond} MB beyond {on}, {took:.0f} s", flush=True)
+            print(f"{image.tag}: {beyond} MB beyond {on}, {took:.0f} s; {bill(image)}", flush=True)
         if kubeconfig().exists():
             load([IMAGES[name] for name in names], Nodes(Kubectl()))
             print("in all nodes of the cluster here", flush=True)
