@@ -44,6 +44,8 @@ class Caller:
 
 
 NOBODY: Final = Caller(Role.NOBODY)
+LEEWAY_S: Final = 60.0
+"""How long credentials count after their end: clocks differ, and renewing them takes a moment."""
 _CALLER: Final[ContextVar[Caller]] = ContextVar("caller", default=NOBODY)
 
 Identify: TypeAlias = Callable[[Any], Awaitable[Caller]]

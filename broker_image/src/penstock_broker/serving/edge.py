@@ -30,6 +30,7 @@ from penstock.rpc.streams.contract import Handle, MessageStream
 from penstock_broker.observability import EventLog
 from penstock_broker.serving import callers
 from penstock_broker.serving.callers import NOBODY, Authorize, Caller, Identify
+from penstock_broker.serving.expiry import bounded_by_credentials
 from penstock_broker.serving.open_streams import OpenStreams, counted
 from penstock_broker.serving.request_limits import RequestCheck
 
@@ -155,7 +156,8 @@ class Edge(grpc.aio.ServerInterceptor):
                     # more with the status, fails, and the caller gets no error.
                     await context.send_initial_metadata(())
                     check = partial(self._check, who, name)
-                    await inner(_Requests(context.read, check), context)
+                    with bounded_by_credentials(who):
+                        await inner(_Requests(context.read, check), context)
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
             except Exception as error:  # noqa: BLE001 - the edge: nothing else may leave

@@ -1,0 +1,223 @@
+"""Lets users in by their tokens: each token is checked once, and known from then on.
+
+    token ─ sha256 ─▶ known? ─▶ Caller                         2 µs, on the event loop
+               ├─ refused lately? ─▶ the same error
+               ├─ too many failures from this host? ─▶ THROTTLED
+               └─ new ─▶ `verified`, in one thread ─▶ known, or refused
+
+What a flood of bad tokens can use up is bounded: per host, the failures in a second; of all hosts,
+the checks that wait. A token that is known passes whatever the flood does.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from hashlib import sha256
+from time import monotonic
+from typing import Any, Final
+
+from penstock.errors import ClusterError, ErrorCode
+from penstock_broker.observability import EventLog
+from penstock_broker.serving.callers import LEEWAY_S, Caller, Role
+from penstock_broker.serving.expiry import wall_s
+from penstock_broker.serving.listener import host_of_peer
+from penstock_broker.serving.tokens.checking import Verified, expired, verified
+from penstock_broker.serving.tokens.file import IssuersFile
+
+HEADER: Final = "authorization"
+SCHEME: Final = "bearer "
+KNOWN_MAX: Final = 50_000
+REFUSED_MAX: Final = 1_000
+REFUSED_S: Final = 30.0
+"""How long the answer to a bad token stands. Other issuers end it sooner."""
+WAITING_MAX: Final = 256
+"""Tokens that wait for their check: 50 ms of the thread's time."""
+WAITING_PER_HOST_MAX: Final = 64
+FAILURES_BURST: Final = 20
+FAILURES_PER_S: Final = 2.0
+HOSTS_MAX: Final = 10_000
+_events = EventLog("tokens")
+
+
+class FailureLimit:
+    """How often each host may fail: a bucket that fills with time. Pure."""
+
+    def __init__(self) -> None:
+        self._by_host: dict[str, tuple[float, float]] = {}
+        """Failures left, and when that was counted."""
+
+    def allows(self, host: str, now_s: float) -> bool:
+        """Whether another token of this host is looked at."""
+        return self._left(host, now_s) >= 1.0
+
+    def failed(self, host: str, now_s: float) -> None:
+        """Counts one. The oldest of too many hosts is forgotten."""
+        left = max(0.0, self._left(host, now_s) - 1.0)
+        self._by_host.pop(host, None)
+        if len(self._by_host) >= HOSTS_MAX:
+            del self._by_host[next(iter(self._by_host))]
+        self._by_host[host] = (left, now_s)
+
+    def _left(self, host: str, now_s: float) -> float:
+        left, at_s = self._by_host.get(host, (float(FAILURES_BURST), now_s))
+        return min(float(FAILURES_BURST), left + (now_s - at_s) * FAILURES_PER_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    caller: Caller
+    by: Verified
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    host: str
+    answer: "asyncio.Future[Caller]"
+
+
+class TokenLogin:
+    """Of one broker; owned by its event loop."""
+
+    def __init__(
+        self,
+        issuers: IssuersFile,
+        executor: Executor,
+        *,
+        now_s: Callable[[], float] = wall_s,
+    ) -> None:
+        """`executor` checks tokens. `now_s`: seconds since 1970."""
+        self._file = issuers
+        self._executor = executor
+        self._now_s = now_s
+        self._generation = 0
+        self._known: dict[bytes, _Known] = {}
+        self._refused: dict[bytes, tuple[ClusterError, float]] = {}
+        self._waiting: dict[bytes, _Waiting] = {}
+        self._failures = FailureLimit()
+
+    async def of_call(self, context: Any) -> Caller:
+        """Who makes a call, by its metadata `authorization: Bearer …`. See `Identify`."""
+        for key, value in context.invocation_metadata():
+            if key == HEADER:
+                if not isinstance(value, str) or not value[: len(SCHEME)].lower() == SCHEME:
+                    raise ClusterError(
+                        f"the metadata {HEADER} must be 'Bearer ' and a token",
+                        ErrorCode.UNAUTHENTICATED,
+                    )
+                return await self.of_token(value[len(SCHEME) :].strip(), context.peer())
+        raise no_token()
+
+    async def of_token(self, token: str, peer: str) -> Caller:
+        """Who holds this token; "": nobody. `peer`: gRPC's name of the caller, or "".
+
+        Raises ClusterError: UNAUTHENTICATED, CREDENTIALS_EXPIRED, AUTH_NOT_READY, THROTTLED.
+        """
+        if not token:
+            raise no_token()
+        digest = sha256(token.encode()).digest()
+        self._file.current()
+        if self._generation != self._file.generation:
+            self._forget_outdated()
+        known = self._known.get(digest)
+        if known is not None:
+            return self._still_valid(digest, known)
+        refused = self._refused.get(digest)
+        if refused is not None:
+            error, until_s = refused
+            if monotonic() < until_s:
+                raise ClusterError(error.message, error.code)
+            del self._refused[digest]
+        waiting = self._waiting.get(digest)
+        if waiting is None:
+            waiting = self._begin(token, digest, host_of_peer(peer))
+        return await asyncio.shield(waiting.answer)
+
+    def _still_valid(self, digest: bytes, known: _Known) -> Caller:
+        now_s = self._now_s()
+        if now_s < known.by.expires_s + LEEWAY_S:
+            return known.caller
+        del self._known[digest]
+        raise expired(known.by.expires_s, now_s)
+
+    def _begin(self, token: str, digest: bytes, host: str) -> _Waiting:
+        """Raises ClusterError(THROTTLED)."""
+        if not self._failures.allows(host, monotonic()):
+            raise ClusterError(
+                f"too many tokens from {host} were refused; try again in a second",
+                ErrorCode.THROTTLED,
+            )
+        of_host = sum(1 for each in self._waiting.values() if each.host == host)
+        if len(self._waiting) >= WAITING_MAX or of_host >= WAITING_PER_HOST_MAX:
+            raise ClusterError(
+                f"{len(self._waiting)} new tokens wait to be checked, {of_host} of them from "
+                f"{host}; try again in a second",
+                ErrorCode.THROTTLED,
+            )
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Caller] = loop.create_future()
+        # If every caller has gone by then, nobody looks at an error.
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        waiting = self._waiting[digest] = _Waiting(host, answer)
+        generation = self._generation
+        checking = loop.run_in_executor(
+            self._executor, verified, token, self._file.current(), self._now_s()
+        )
+        checking.add_done_callback(lambda done: self._checked(digest, generation, done))
+        return waiting
+
+    def _checked(
+        self, digest: bytes, generation: int, checking: "asyncio.Future[Verified]"
+    ) -> None:
+        waiting = self._waiting.pop(digest)
+        if checking.cancelled():
+            waiting.answer.cancel()
+            return
+        error = checking.exception()
+        if isinstance(error, ClusterError):
+            self._refuse(digest, generation, waiting.host, error)
+            waiting.answer.set_exception(error)
+        elif error is not None:
+            waiting.answer.set_exception(error)
+        else:
+            found = checking.result()
+            caller = Caller(Role.USER, found.principal, found.groups, expires_s=found.expires_s)
+            if generation == self._generation:
+                _bounded(self._known, KNOWN_MAX)
+                self._known[digest] = _Known(caller, found)
+            waiting.answer.set_result(caller)
+
+    def _refuse(self, digest: bytes, generation: int, host: str, error: ClusterError) -> None:
+        if error.code is ErrorCode.AUTH_NOT_READY:
+            return
+        self._failures.failed(host, monotonic())
+        if generation == self._generation:
+            _bounded(self._refused, REFUSED_MAX)
+            self._refused[digest] = (error, monotonic() + REFUSED_S)
+        _events.warning("a login failed", host=host, reason=error.message)
+
+    def _forget_outdated(self) -> None:
+        """Other issuers: those whose key is gone are out, those that were refused may come in."""
+        self._generation = self._file.generation
+        issuers = self._file.current()
+        self._refused.clear()
+        before, self._known = self._known, {}
+        for digest, known in before.items():
+            issuer = issuers.get(known.by.issuer)
+            if issuer is not None and known.by.basis == issuer.basis(known.by.key_id):
+                self._known[digest] = known
+
+
+def no_token() -> ClusterError:
+    """The error for a caller who shows none."""
+    return ClusterError(
+        f"a token is needed here: metadata '{HEADER}: Bearer …' (the Python client and the command "
+        "line: token_file, --token-file, PENSTOCK_TOKEN_FILE)",
+        ErrorCode.UNAUTHENTICATED,
+    )
+
+
+def _bounded(kept: dict[bytes, Any], most: int) -> None:
+    """Makes room for one more; the oldest goes."""
+    if len(kept) >= most:
+        del kept[next(iter(kept))]
