@@ -1,4 +1,4 @@
-"""What becomes of a group's partitions when members come, go, die or freeze, or its broker dies.
+"""What happens to a group's partitions when members come, go, die or freeze, or its broker dies.
 
 Records flow into every partition all the time. Who owns what, and when records came, the member
 processes say (`group_members.py`); here is who is started, killed and frozen, and what counts.

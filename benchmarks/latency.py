@@ -5,7 +5,7 @@ machine at the same time and take turns for several rounds; a ratio is the media
 ratios. Clients are processes of their own, so that brokers' and clients' processor time can be
 told apart. The sides, each on free loopback ports:
 
-    ours      three brokers and a controller; the controller's time is nobody's
+    ours      three brokers and a controller; the controller's time is not counted
     Kafka     4.3, three brokers that are controllers too, driven by confluent-kafka
     NATS      JetStream, streams of three replicas in files, driven by nats-py; a majority of
               the replicas acknowledges, where ours and Kafka wait for all in sync

@@ -36,7 +36,7 @@ main(sys.argv[1:])
 
 
 def events(records: int) -> Iterator[Event]:
-    """A history of so many records in which every promise is kept."""
+    """A history of `records` records in which every promise is kept."""
     yield {"e": "start", "run": 1, "topic": "t", "acks": "ALL", "sync": "OS", "bytes": 128}
     ends = [0] * PARTITIONS
     for at, (run, where) in enumerate(_runs(records, ends)):

@@ -5,5 +5,5 @@
     scenarios/   one function per scenario: install, faults under load, …
 
 Belongs here: what only a real cluster can show: pods, volumes, DNS, nodes that die, an API server
-that is away. Never here: anything a process-level test can show in seconds.
+that is unavailable. Never here: anything a process-level test can show in seconds.
 """

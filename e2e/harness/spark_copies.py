@@ -3,8 +3,8 @@
 The scenario puts its text beside Spark's settings in the driver's pod. What a copied record says is
 what the record said that it was made of, so that nothing but the number of its copies can differ.
 
-`--slow`: the first attempt of one task in each batch stops for up to so many seconds, when it has
-handed on the greater part of its rows. Keys are made long for it, so that these rows do not wait
+`--slow`: the first attempt of one task in each batch stops for up to this many seconds, once it
+has passed on most of its rows. Keys are made long for it, so that these rows do not wait
 in a buffer: the sink has begun its branch.
 """
 

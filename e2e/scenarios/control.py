@@ -1,4 +1,4 @@
-"""Those who decide are away: operators, controllers, the API server."""
+"""Those who decide are unavailable: operators, controllers, the API server."""
 
 import time
 from functools import partial
@@ -11,7 +11,7 @@ from e2e.scenarios.operations import ROLL_S, restore, rolled, uids
 
 OUTAGE_S = 120.0
 AWAY_GAP_S = 5.0
-"""A broker's death while the API is away: noticed after 1.8 s, then decided without it."""
+"""A broker's death while the API is unavailable: noticed after 1.8 s, then decided without it."""
 
 
 def operator_pods(stage: Stage) -> list[str]:

@@ -19,7 +19,7 @@ AFTER_CUT_S = 10.0
 
 
 def outage(stage: Stage, victim: str) -> None:
-    """The API server is away for a while; in the middle of it a broker's processes are killed."""
+    """The API server is unavailable; in the middle of that a broker's processes are killed."""
     place = stage.nodes.place(victim, stage.penstock.streams)
     numbers = " ".join(map(str, stage.nodes.processes(place)))
     began = time.monotonic()

@@ -20,7 +20,7 @@ OURS = {
     "rbac.authorization.k8s.io": {"rolebindings", "roles"},
 }
 """What Penstock writes besides its own kinds and Leases, by API group. Kubernetes writes some of it
-too, which is counted all the same. Events are not counted: they are watched as objects."""
+too, which counts as well. Events are not counted: they are watched as objects."""
 KUBELET_WRITES = {("pods", "status"), ("serviceaccounts", "token")}
 REST_S = 60.0
 TICKS_PER_S = 100

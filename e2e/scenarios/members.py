@@ -229,7 +229,7 @@ def _wait_refused(stage: Stage, name: str) -> None:
 
 
 def _up_and_down(stage: Stage, work: Work, members: Members) -> None:
-    wait_until("it holds still", lambda: _holds_still(stage, work), 60.0)
+    wait_until("it pauses", lambda: _pauses(stage, work), 60.0)
     stage.expect(members.replicas() == 1, "it was scaled although nobody knows the lag")
     wait_until(f"{PODS_MAX} pods are asked for", lambda: members.replicas() == PODS_MAX, 120.0)
     asked = time.time_ns() / 1e9
@@ -246,6 +246,6 @@ def _up_and_down(stage: Stage, work: Work, members: Members) -> None:
     wait_read(stage, work)
 
 
-def _holds_still(stage: Stage, work: Work) -> bool:
+def _pauses(stage: Stage, work: Work) -> bool:
     message = str(status(stage, work.group).get("scale", {}).get("message", ""))
     return "lag is unknown (no offset is committed" in message

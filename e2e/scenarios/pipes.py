@@ -1,7 +1,7 @@
 """Loops that consume, transform and produce: each record counts once, whoever dies.
 
-What the loops wrote tells which record each line was made of, by whom and when. It is compared with
-the log of what they read: no record may be missing, and none may be there twice.
+What the loops wrote tells which record each line was made of, which loop made it, and when. It is
+compared with the log of what they read: no record may be missing, and none may be there twice.
 """
 
 import json

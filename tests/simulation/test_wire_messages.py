@@ -250,7 +250,7 @@ def test_streams_above_the_limit_are_refused_until_one_ends(play: Play) -> None:
 
 
 async def served_again(scene: Scene) -> None:
-    """The server hears of an end in its own time: ask until it has."""
+    """The server notices an end in its own time: ask until it has."""
     for _ in range(100):
         stream = await scene.transport.open_stream(scene.address)
         try:

@@ -125,7 +125,7 @@ class ApiProxy:
             self._away = False
 
     def cut(self) -> None:
-        """The API server is away: every connection is reset, until `heal`."""
+        """The API server is unavailable: every connection is reset, until `heal`."""
         with self._lock:
             self._away = True
 

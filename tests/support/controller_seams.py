@@ -44,7 +44,7 @@ def seams_on(
 
 
 class Leaving(MemoryMetadataStore):
-    """It can be away, for everything."""
+    """It can be unavailable, for everything."""
 
     away = False
 

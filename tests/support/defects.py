@@ -16,7 +16,7 @@ CORE = Path(penstock.__file__).parent / "core"
 
 
 class PlantedError(KeyError):
-    """Nobody's code path expects it."""
+    """No code path expects it."""
 
 
 class Plant:

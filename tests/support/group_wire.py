@@ -1,4 +1,4 @@
-"""The plain group protocol for tests: a member is a stream, a thread reads what it is told.
+"""The plain group protocol for tests: a member is a stream, a thread reads what it receives.
 
 `Member` takes assignments over at once and gives up what it is to give up, unless told not to.
 """
@@ -104,7 +104,7 @@ class Groups:
         return self._call(stub.DescribeGroups, request).groups[0]
 
     def join(self, group_id: str, *topics: str, **fields: Any) -> "Member":
-        """Joins anew; waits for a coordinator."""
+        """Joins again; waits for a coordinator."""
         member = Member(self, group_id, topics, fields)
         member.connect()
         return member

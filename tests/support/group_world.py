@@ -146,11 +146,11 @@ class GroupWorld:
         }
         ready = self.machine.handle(event, self.now_ms)
         raise_defect(ready.stopped)
-        anew = event.member_id if isinstance(event, c.MemberJoined) else ""
+        joined = event.member_id if isinstance(event, c.MemberJoined) else ""
         for group in self.machine.groups.values():
             for member in group.members.values():
                 known = before.get((group.group_id, member.member_id))
-                if known is None or known[0] is not member or member.member_id == anew:
+                if known is None or known[0] is not member or member.member_id == joined:
                     continue
                 lost = known[1] - member.current.parts
                 assert not lost & member.target, f"{member.member_id} is to keep {lost}"

@@ -156,7 +156,7 @@ class Load:
         return self.watch.failures[code.name]
 
     def measure(self) -> None:
-        """Begins to measure silence anew."""
+        """Begins to measure silence again."""
         self.watch.reset()
 
     def gap_ms(self) -> int:

@@ -1,7 +1,7 @@
 """A Kubernetes and brokers of data: carries actions out, and goes on by itself.
 
 For the properties of the plan. Faithful in what the plan rests on: a StatefulSet makes missing
-pods from its template, pods take time to become ready, a broker that was away is out of sync and
+pods from its template, pods take time to become ready, a broker that was down is out of sync and
 catches up later, leaderships move when asked, deletions need the right uid.
 """
 

@@ -32,7 +32,7 @@ MAX_TIMEOUT_MS = 900_000
 PARTITIONS = 2
 Script = Iterator[PenstockError | str | None]
 """An error to answer; "lost before" or "lost after" doing it; "silent": neither done nor answered;
-"late": done once `go_on` is set; "invisible": the partitions do not hear of it; "same epoch": the
+"late": done once `go_on` is set; "invisible": the partitions are not told; "same epoch": the
 answer names it as the next one."""
 
 

@@ -102,7 +102,7 @@ def again(act: Callable[[], _A], *, what: str) -> _A:
 
 
 class TransactionalProducer:
-    """One producer object of a cluster. Finds coordinator and leaders anew for every call."""
+    """One producer object of a cluster. Looks up coordinator and leaders for every call."""
 
     def __init__(self, cluster: Cluster, transactional_id: str, **init: Any) -> None:
         self.cluster = cluster

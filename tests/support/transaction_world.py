@@ -1,4 +1,4 @@
-"""A coordinator of transactions in a world that goes wrong, and what must hold all the same.
+"""A coordinator of transactions in a world that goes wrong, and what must hold nevertheless.
 
     producers, drivers ──calls, some twice, some late──▶ machine ──Readys──▶ log that commits late
     participants (partitions, groups) ◀──Ends, some lost──┘      └─ crash: what was not committed
@@ -226,7 +226,7 @@ class TransactionWorld:
         self.heard(before, now)
         if before.is_open and (before.producer_id, before.epoch) in self.outcomes:
             lost = before.joined - now.finishing.keys()
-            assert not lost, f"{lost} will never hear of the end of epoch {before.epoch}"
+            assert not lost, f"{lost} will never be told of the end of epoch {before.epoch}"
 
     def heard(self, before: BranchRecord, now: BranchRecord) -> None:
         """Nobody is dropped from `finishing` before it has stored the end."""
@@ -341,7 +341,7 @@ class TransactionWorld:
             if answer.visible:
                 for participant in self.joined[who]:
                     store = self.stores[participant]
-                    assert who in store.markers, f"{participant} has yet to hear of {who}"
+                    assert who in store.markers, f"{participant} has not stored the marker of {who}"
         elif producer.is_task:
             return  # by itself it can only abort
         elif answer.code is ErrorCode.INVALID_TRANSACTION_STATE and who in self.outcomes:

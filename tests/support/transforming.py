@@ -87,7 +87,7 @@ class Running:
             self.errors.append(error)
 
     def stop(self) -> None:
-        """In good order."""
+        """Ends it without an error."""
         self.loop.stop()
         self._thread.join(60)
         assert not self._thread.is_alive(), "it does not stop"

@@ -52,7 +52,7 @@ _next_offset = attrgetter("next_offset")
 
 
 class Checks:
-    """Hears of every event and write, raises `RuleError`."""
+    """Sees every event and write, raises `RuleError`."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -147,10 +147,10 @@ class Checks:
         who = f"{broker.name} p{replica.key.partition}"
         reset = checkpoint.log_start_offset != before.log_start_offset
         if self.world.compacts and not checkpoint.epochs and target <= before.log_start_offset:
-            # It was away until markers were swept that it lacks: no seat counts on it.
+            # Markers that it lacks were swept while it was down: no seat counts on it.
             reset = True
             if self._is_holder(broker, replica.key) and target < before.high_watermark:
-                raise RuleError(f"I4: {who} holds a seat and begins anew at {checkpoint}")
+                raise RuleError(f"I4: {who} holds a seat and starts again at {checkpoint}")
         if reset:
             self.world.resets.add(replica.key)
         if reset and self._is_holder(broker, replica.key) and target < before.log_start_offset:

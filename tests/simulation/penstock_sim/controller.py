@@ -4,7 +4,7 @@
     event of the machine ─▶ WatchedRuntime ─▶ checks
 
 The process is the production's: runtime, services, journals, on a loop, a network and a metadata
-store of ours. In every second seed brokers keep a journal while the store is away.
+store of ours. In every second seed brokers keep a journal while the store is unavailable.
 """
 
 from __future__ import annotations

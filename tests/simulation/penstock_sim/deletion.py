@@ -1,8 +1,8 @@
 """A topic that is deleted while transactions write to it (I22).
 
 It is deleted as soon as a coordinator knows of a transaction that it has joined, or whose end it
-has yet to hear. From then on no marker can be stored in it: a coordinator may let go of it, as it
-may of no other, and every transaction must end all the same.
+has not stored. From then on no marker can be stored in it: this is the one participant that a
+coordinator may give up, and every transaction must end nevertheless.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Deletion:
         scheduler.after(scheduler.between(0.1, 0.8) * self.world.chaos_ms, self._look)
 
     def comes_back(self) -> bool:
-        """A broker was told of it after it was gone, or has yet to hear that it is."""
+        """A broker was told of it after it was gone, or does not know yet that it is."""
         shells = [broker.shell for broker in self.world.brokers.values()]
         return self.is_done and any(
             shell is not None and KEY.topic_id in shell.view.topics for shell in shells

@@ -91,7 +91,7 @@ class JoinStream:
         self._node.loop.run(self._mail.set)
 
     def close(self) -> None:
-        """Ends it; nobody hears of it any more."""
+        """Ends it; nobody is told any more."""
         if not self._node.loop.dead:
             self._node.loop.run(self._task.cancel)
 

@@ -1,4 +1,4 @@
-"""Bugs put into the journal of controllers whose store is away: the simulator must find each."""
+"""Bugs put into controllers' journal, for when their store is unavailable: each must be found."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The consumer of a group member: polls, positions, commits; polls change partitions.
 
 `client/consumer/group_session.py` and `fetcher.py` in virtual time. The production `Assignment` and
-`FetchState` decide; what is awaited there is a callback here. `group_checks` is told of every
+`FetchState` decide; what waits there is a callback here. `group_checks` is told of every
 handed batch and every commit.
 """
 

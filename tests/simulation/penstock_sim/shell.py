@@ -132,7 +132,7 @@ class WatchedReplicas(ReplicaSet):
 
 
 class WatchedView(ClusterView):
-    """What a broker knows of the cluster, and a world that hears what it was told."""
+    """What a broker knows of the cluster, and a world that sees every image."""
 
     broker: SimBroker
 

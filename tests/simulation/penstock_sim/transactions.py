@@ -4,7 +4,7 @@
     host ─ Ends ─▶ links ─▶ participants here, or by LatePeers those of other brokers
 
 The desk stands for `services.transactions`. Every call may come late, twice, far behind the next
-transaction, or never; `transaction_checks` hears of every step, before it is obeyed.
+transaction, or never; `transaction_checks` sees every step, before it is obeyed.
 """
 
 from __future__ import annotations

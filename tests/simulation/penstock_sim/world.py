@@ -68,7 +68,7 @@ GROUPS_EVERY: Final = 3
 FOUR_EVERY: Final = 48
 """In one of so many seeds there are four brokers, and a majority is more than half of them."""
 JOURNAL_EVERY: Final = 2
-"""In one of so many seeds brokers keep a journal while the metadata store is away."""
+"""In one of this many seeds, brokers keep a journal while the metadata store is unavailable."""
 TRANSACTIONS_IN: Final = (2, 4)
 """A third of the seeds, by their remainder of 6, has transactions, but none that has groups."""
 SPARK_IN: Final = (2, 8, 10)

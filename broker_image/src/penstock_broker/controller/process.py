@@ -37,11 +37,11 @@ class ControllerProcess:
         journaled: bool = False,
         runtime: type[ControllerRuntime] = ControllerRuntime,
     ) -> None:
-        """`journaled`: brokers keep changes while the store is away. `cluster_id`: see the runtime.
-        `runtime`: of a kind that the simulator can watch. `health_listen`: where probes ask too,
-        empty: nowhere else.
+        """`journaled`: brokers keep changes while the store is unavailable. `cluster_id`: see the
+        runtime. `runtime`: of a kind that the simulator can watch. `health_listen`: where probes
+        ask too, empty: nowhere else.
 
-        Raises RuntimeError when `listen` cannot be had.
+        Raises RuntimeError when `listen` is not available.
         """
         self._transport, self._health_listen = seams.transport, health_listen
         self._asking = asyncio.TaskGroup()
