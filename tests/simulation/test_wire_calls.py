@@ -18,6 +18,7 @@ from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceServicer, BrokerServiceStub
 from penstock.proto.v1.broker_pb2_grpc import add_BrokerServiceServicer_to_server as add_service
 from penstock.rpc.errors import error_from_rpc
+from penstock.rpc.streams.contract import Clients
 from penstock_broker.serving.edge import Edge
 from penstock_broker.serving.listener import came_from_outside, for_caller
 
@@ -113,7 +114,7 @@ def test_every_call_has_a_context_of_its_own_taken_where_the_server_was_started(
             mark.set("of the server")
             server = transport.server([])
             server.add_generic_rpc_handlers((Methods({"/t/m": unary(handler)}),))
-            server.add_insecure_port(scene.address)
+            transport.bind(server, scene.address, Clients.USERS)
             await server.start()
 
         await scene.there(start)

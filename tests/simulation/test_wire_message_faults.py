@@ -9,7 +9,7 @@ import pytest
 from support.transport_scenes import SimScene, streams
 
 from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
-from penstock.rpc.streams.contract import MessageStream
+from penstock.rpc.streams.contract import Clients, MessageStream
 from penstock.rpc.transport import Transport
 from penstock_sim.network import KEEPALIVE_MS
 from penstock_sim.node_loop import NodeLoop
@@ -132,7 +132,7 @@ def test_nothing_of_a_killed_server_runs_and_its_followers_are_told(scene: SimSc
         killed = scene.server
 
         async def start(transport: Transport) -> None:
-            served = transport.stream_server(server.echo, streams_max=10)
+            served = transport.stream_server(server.echo, streams_max=10, clients=Clients.USERS)
             await served.listen(scene.address)
             killed.start(served.run())
 

@@ -16,7 +16,7 @@ from penstock.errors import (
     PenstockError,
     UnreachableError,
 )
-from penstock.rpc.streams.contract import Handle, MessageStream
+from penstock.rpc.streams.contract import Clients, Handle, MessageStream
 from penstock.rpc.streams.frames import Received
 
 MANY = 40
@@ -272,9 +272,9 @@ def test_an_address_is_listened_on_once(play: Play) -> None:
             async def again() -> None:
                 with pytest.raises(OSError, match="in use"):
                     await scene.there(
-                        lambda transport: transport.stream_server(double, streams_max=1).listen(
-                            scene.address
-                        )
+                        lambda transport: transport.stream_server(
+                            double, streams_max=1, clients=Clients.USERS
+                        ).listen(scene.address)
                     )
 
             await again()

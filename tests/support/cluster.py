@@ -15,6 +15,7 @@ from typing import Self, TypeVar
 import grpc
 from support.channels import patient_channel
 from support.processes import ReservedPort, ServerProcess
+from support.secure import CLUSTER_ID, Certificates
 from support.waiting import wait_until
 
 from penstock.errors import ErrorCode, PenstockError
@@ -51,18 +52,30 @@ class Cluster:
         racks: list[str] | None = None,
         launcher: list[str] | None = None,
         start: bool = True,
+        secure: bool = False,
+        broker_options: list[str] | None = None,
+        controller_options: list[str] | None = None,
     ) -> None:
-        """`launcher`: of the brokers, other than `local.child`: words after `python`."""
+        """`launcher`: of the brokers, other than `local.child`: words after `python`. `secure`:
+        all have TLS; this object calls brokers as broker 0 does, at their internal ports.
+        `…_options`: more command line."""
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
+        self.certificates = Certificates(path / "certificates") if secure else None
+        self.internal: dict[int, str] = {}
+        """Addresses of the ports between servers; empty without TLS."""
+        self._broker_options = broker_options or []
         self._made: list[ServerProcess] = []
         factor = {"default.replication.factor": str(min(brokers, 3) or 1)}
         config = {**CONTROLLER_CONFIG, **factor, **(controller_config or {})}
         port, metrics = ReservedPort(), ReservedPort()
+        secured, health = self._secured_controller()
         self.controller = ServerProcess(
             "controller",
             [
                 "controller",
+                *secured,
+                *(controller_options or []),
                 "--metadata-dir",
                 str(path / "metadata"),
                 "--listen",
@@ -74,7 +87,9 @@ class Cluster:
             path / "controller.log",
             port,
             metrics,
+            *health,
         )
+        self.controller.health_address = (health or [port])[0].address
         self._made.append(self.controller)
         self.controller_metrics_port = metrics.port
         self.metrics_ports: dict[int, int] = {}
@@ -92,6 +107,7 @@ class Cluster:
         port, metrics = ReservedPort(), ReservedPort()
         self.metrics_ports[broker_id] = metrics.port
         rack = self._racks[broker_id] if broker_id < len(self._racks) else ""
+        secured, more = self._secured_broker(broker_id)
         made = ServerProcess(
             f"broker {broker_id}",
             [
@@ -114,15 +130,36 @@ class Cluster:
                 metrics.address,
                 "--rack",
                 rack,
+                *secured,
+                *self._broker_options,
                 *_flags(self._broker_config),
             ],
             self.path / f"broker-{broker_id}.log",
             port,
             metrics,
+            *more,
         )
+        made.health_address = (more or [port])[0].address
         made.launcher = self._launcher or made.launcher
         self._made.append(made)
         return made
+
+    def _secured_controller(self) -> tuple[list[str], list[ReservedPort]]:
+        """Words and ports that TLS adds, the port for health first."""
+        if self.certificates is None:
+            return [], []
+        health = ReservedPort()
+        words = [*self.certificates.controller().options, "--health-listen", health.address]
+        return [*words, "--cluster-id", CLUSTER_ID], [health]
+
+    def _secured_broker(self, broker_id: int) -> tuple[list[str], list[ReservedPort]]:
+        """As above."""
+        if self.certificates is None:
+            return [], []
+        health, internal = ReservedPort(), ReservedPort()
+        self.internal[broker_id] = internal.address
+        words = [*self.certificates.broker(broker_id).options, "--health-listen", health.address]
+        return [*words, "--internal-listen", internal.address], [health, internal]
 
     def data_dir(self, broker_id: int) -> Path:
         return self.path / f"data-{broker_id}"
@@ -191,7 +228,7 @@ class Cluster:
 
     def metadata(self, at: int | None = None) -> broker_pb2.MetadataResponse:
         """What a broker (None: the first running one) knows; raises PenstockError."""
-        with patient_channel(self._at(at)) as channel:
+        with self.channel(at) as channel:
             try:
                 return BrokerServiceStub(channel).Metadata(
                     broker_pb2.MetadataRequest(), timeout=20.0
@@ -201,7 +238,7 @@ class Cluster:
 
     def describe(self, at: int | None = None) -> admin_pb2.DescribeClusterResponse:
         """Counts; raises PenstockError."""
-        with patient_channel(self._at(at)) as channel:
+        with self.channel(at) as channel:
             try:
                 return AdminServiceStub(channel).DescribeCluster(
                     admin_pb2.DescribeClusterRequest(), timeout=20.0
@@ -209,12 +246,15 @@ class Cluster:
             except grpc.RpcError as error:
                 raise error_from_rpc(error) from error
 
-    def _at(self, at: int | None) -> str:
-        if at is not None:
-            return self.brokers[at].address
-        running = [broker.address for broker in self.brokers.values() if broker.is_running]
-        assert running, f"no broker of {sorted(self.brokers)} runs"
-        return running[0]
+    def channel(self, at: int | None = None) -> grpc.Channel:
+        """To a broker (None: the first running one), which lets it do everything."""
+        if at is None:
+            running = [number for number, broker in self.brokers.items() if broker.is_running]
+            assert running, f"no broker of {sorted(self.brokers)} runs"
+            at = running[0]
+        if self.certificates is not None:
+            return self.certificates.broker(0).channel(self.internal[at])
+        return patient_channel(self.brokers[at].address)
 
     def create_topic(
         self,
@@ -256,7 +296,7 @@ class Cluster:
 
     def _create(self, request: admin_pb2.CreateTopicsRequest, *, is_first: bool) -> str:
         """The topic's id; "" if it was there already, made by a call that was not answered."""
-        with patient_channel(self._at(None)) as channel:
+        with self.channel() as channel:
             try:
                 answer = AdminServiceStub(channel).CreateTopics(request, timeout=120.0)
             except grpc.RpcError as error:

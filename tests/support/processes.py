@@ -89,6 +89,8 @@ class ServerProcess:
         self.launcher = ["-m", "penstock_broker.local.child"]
         self.environment: dict[str, str] = {}
         """Beside that of the tests."""
+        self.health_address = reserved[0].address
+        """Where health answers in plaintext."""
         self._reserved = reserved
         self._log_began = 0
 
@@ -151,7 +153,7 @@ class ServerProcess:
 
     def is_serving(self) -> bool:
         """Whether health says SERVING now."""
-        with patient_channel(self.address) as channel:
+        with patient_channel(self.health_address) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             try:
                 answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=20.0)

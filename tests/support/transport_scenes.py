@@ -1,4 +1,5 @@
-"""A client and a server of one transport: gRPC on loopback, or the simulator's network.
+"""A client and a server of one transport: gRPC on loopback, with or without TLS, or the simulator's
+network.
 
 A test of the contract is a coroutine that takes a `Scene`. It runs on the client's loop and gives
 its handlers to the server. On the simulator these are two nodes with a loop each, so that what
@@ -11,12 +12,16 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import grpc
+from support.certificates import write
 
-from penstock.rpc.streams.contract import Handle
+from penstock.rpc.streams.contract import Clients, Handle
+from penstock.rpc.tls import Tls
 from penstock.rpc.transport import GrpcTransport, Transport
+from penstock_broker.certificates.authority import Authority, Subject
 from penstock_broker.local.ports import ReservedPort
 from penstock_sim.network import Network
 from penstock_sim.node_loop import NodeLoop
@@ -83,7 +88,7 @@ async def serve(
             register(server)
         else:
             server.add_generic_rpc_handlers((Methods(register),))
-        server.add_insecure_port(scene.address)
+        transport.bind(server, scene.address, Clients.CERTIFIED)
         await server.start()
         return server
 
@@ -96,7 +101,7 @@ async def streams(scene: Scene, handle: Handle, *, streams_max: int = 100) -> As
     running: list[asyncio.Task[None]] = []
 
     async def start(transport: Transport) -> None:
-        server = transport.stream_server(handle, streams_max=streams_max)
+        server = transport.stream_server(handle, streams_max=streams_max, clients=Clients.CERTIFIED)
         await server.listen(scene.address)
         running.append(asyncio.get_running_loop().create_task(server.run()))
 
@@ -117,8 +122,8 @@ async def streams(scene: Scene, handle: Handle, *, streams_max: int = 100) -> As
 class _GrpcScene:
     """Both sides on one loop."""
 
-    def __init__(self, port: int) -> None:
-        self.transport: Transport = GrpcTransport()
+    def __init__(self, port: int, tls: Tls | None) -> None:
+        self.transport: Transport = GrpcTransport(tls)
         self.address = f"127.0.0.1:{port}"
         self._port = port
 
@@ -144,7 +149,9 @@ class _Recorded:
     """A transport whose servers are known, so that a scene can end them."""
 
     def __init__(self, inner: Transport) -> None:
+        self.tls = inner.tls
         self.open = inner.open
+        self.bind = inner.bind
         self.resolve = inner.resolve
         self.open_stream = inner.open_stream
         self.stream_server = inner.stream_server
@@ -158,11 +165,11 @@ class _Recorded:
         return self.servers[-1]
 
 
-def on_grpc(body: Body) -> None:
+def on_grpc(body: Body, tls: Tls | None = None) -> None:
     """Plays it over loopback."""
 
     async def main() -> None:
-        scene = _GrpcScene(reserved.port)
+        scene = _GrpcScene(reserved.port, tls)
         recorded = _Recorded(scene.transport)
         scene.transport = recorded
         try:
@@ -174,6 +181,14 @@ def on_grpc(body: Body) -> None:
 
     with closing(ReservedPort()) as reserved:
         asyncio.run(main())
+
+
+def on_tls(body: Body) -> None:
+    """Plays it over loopback with TLS; both sides have one certificate."""
+    with TemporaryDirectory() as path:
+        authority = Authority.new("CA of the scene")
+        pair = authority.issue(Subject(common_name="scene", uri="uri:scene", hosts=["127.0.0.1"]))
+        on_grpc(body, Tls(write(Path(path), authority, pair)))
 
 
 # ------------------------------------------------------------ the simulator
@@ -228,8 +243,9 @@ def on_wire(seed: int, *, shuffled: bool = False) -> Play:
     return play
 
 
-TRANSPORTS = {
+TRANSPORTS: dict[str, Play] = {
     "grpc": on_grpc,
+    "tls": on_tls,
     **{f"wire-{seed}": on_wire(seed) for seed in range(1, 7)},
     **{f"wire-shuffled-{seed}": on_wire(seed, shuffled=True) for seed in range(7, 13)},
 }

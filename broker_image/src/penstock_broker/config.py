@@ -60,7 +60,9 @@ class BrokerConfig:
     clients and followers connect to `advertise_*`; clients outside the network connect to
     `external_*`, through `external_listen` (empty: none). Followers connect to `advertise_host` at
     the port of `replication_listen`, clients that want message streams at that of `stream_listen`;
-    empty: they use gRPC. Probes ask `health_listen`; empty: they ask where clients do.
+    empty: they use gRPC. Probes ask `health_listen`; empty: they ask where clients do. With TLS,
+    brokers and controllers connect to `advertise_host` at the port of `internal_listen`; without,
+    it is empty.
     """
 
     broker_id: BrokerId
@@ -77,6 +79,7 @@ class BrokerConfig:
     replication_listen: str = ""
     stream_listen: str = ""
     health_listen: str = ""
+    internal_listen: str = ""
     settings: Settings = field(default_factory=Settings)
 
 

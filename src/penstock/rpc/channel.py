@@ -30,6 +30,11 @@ FRAME_BYTES: Final = 128 * 1024
 both sides 6 % less processor time this way; a small message waits for one such frame at most."""
 CONNECTION_CALLS_MAX: Final = 2_000
 """Calls and streams of one connection at one time; its client waits with further ones."""
+CONNECTION_AGE_S: Final = 3_600.0
+"""About how long a connection over TLS lives; what its certificate proved is then proved again.
+So certificates of a CA that is trusted no longer are gone after this time and the grace."""
+CONNECTION_GRACE_S: Final = 60.0
+"""How long calls may go on after that; new ones use a new connection."""
 
 _COMMON: Final[list[tuple[str, int]]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -62,6 +67,14 @@ SERVER_OPTIONS: Final[list[tuple[str, int]]] = [
     # Two servers on one port would share its connections silently; refuse the second instead.
     ("grpc.so_reuseport", 0),
 ]
+
+
+def aging_options(age_s: float) -> list[tuple[str, int]]:
+    """For servers over TLS; gRPC itself varies the age by a tenth, so that not all come at once."""
+    return [
+        ("grpc.max_connection_age_ms", int(age_s * 1000)),
+        ("grpc.max_connection_age_grace_ms", int(min(age_s, CONNECTION_GRACE_S) * 1000)),
+    ]
 
 
 def open_aio_channel(

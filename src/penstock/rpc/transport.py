@@ -3,12 +3,12 @@ names.
 
     LeaderLink, ControllerSession, PeerChannels ─ open ──▶ channel ─▶ generated stubs
     finding controllers ──────────────────────── resolve ─▶ addresses
-    broker, controller ───────────────────────── server ─▶ generated servicers, a port, start, stop
+    broker, controller ─────────────────── server, bind ─▶ generated servicers, a port, start, stop
     LeaderLink ── open_stream, stream_server ─▶ Leading        messages without gRPC (`rpc.streams`)
 
-`GrpcTransport` is what every process uses: gRPC, and message streams, over TCP. The simulator has
-another, on a network in virtual time (`tests/simulation/penstock_sim/wire`); one contract suite
-holds for both.
+`GrpcTransport` is what every process uses: gRPC, and message streams, over TCP, with TLS if it is
+given some. The simulator has another, on a network in virtual time
+(`tests/simulation/penstock_sim/wire`); one contract suite holds for all.
 """
 
 import asyncio
@@ -18,16 +18,33 @@ from typing import Protocol
 
 import grpc
 
-from penstock.rpc.channel import SERVER_OPTIONS, open_aio_channel
-from penstock.rpc.streams.contract import Handle, MessageStream, StreamServer
+from penstock.rpc.channel import (
+    CONNECTION_AGE_S,
+    SERVER_OPTIONS,
+    aging_options,
+    open_aio_channel,
+)
+from penstock.rpc.streams.accepting import Secured
+from penstock.rpc.streams.contract import Clients, Handle, MessageStream, StreamServer
 from penstock.rpc.streams.tcp import TcpStreamServer, open_tcp_stream
+from penstock.rpc.tls import Tls
 
 
 class Transport(Protocol):
     """Creates channels and servers; of one event loop."""
 
+    @property
+    def tls(self) -> Tls | None:
+        """What secures all connections; None: they are plaintext. When its `generation` moves,
+        channels are opened again."""
+        ...
+
     def open(self, address: str) -> grpc.aio.Channel:
-        """A channel to `host:port`; connects lazily, owned by the caller."""
+        """A channel to `host:port`; connects lazily, owned by the caller.
+
+        With TLS the server must prove that it is `host`, or, at an address that `resolve` found,
+        the name that was resolved.
+        """
         ...
 
     async def resolve(self, host: str, port: int) -> list[str]:
@@ -40,9 +57,14 @@ class Transport(Protocol):
     def server(
         self, interceptors: Sequence[grpc.aio.ServerInterceptor], *, rpcs_max: int | None = None
     ) -> grpc.aio.Server:
-        """A server, neither bound nor started. Calls above `rpcs_max` are refused; None: no limit.
+        """A server, neither bound nor started. Calls above `rpcs_max` are refused; None: no
+        limit."""
+        ...
 
-        Its `add_insecure_port` raises RuntimeError for an address that is not available.
+    def bind(self, server: grpc.aio.Server, address: str, clients: Clients) -> int:
+        """Has `server` listen at `host:port` as well, and returns the port; 0 stands for any.
+
+        Raises RuntimeError for an address that is not available.
         """
         ...
 
@@ -53,7 +75,7 @@ class Transport(Protocol):
         """
         ...
 
-    def stream_server(self, handle: Handle, *, streams_max: int) -> StreamServer:
+    def stream_server(self, handle: Handle, *, streams_max: int, clients: Clients) -> StreamServer:
         """A server that has `handle` serve each stream. Streams above `streams_max` are refused."""
         ...
 
@@ -61,9 +83,21 @@ class Transport(Protocol):
 class GrpcTransport:
     """gRPC over TCP, with the settings of `rpc.channel`; streams over TCP."""
 
+    def __init__(self, tls: Tls | None = None, connection_age_s: float = CONNECTION_AGE_S) -> None:
+        """`tls` None: plaintext. `connection_age_s`: about how old a connection over TLS gets."""
+        self._tls = tls
+        self._age_s = connection_age_s
+        self._names: dict[str, str] = {}
+        """The name that stood for an address when it was last resolved."""
+
+    @property
+    def tls(self) -> Tls | None:
+        """See `Transport`."""
+        return self._tls
+
     def open(self, address: str) -> grpc.aio.Channel:
         """See `Transport`."""
-        return open_aio_channel(address)
+        return open_aio_channel(address, self._tls, known_as=self._names.get(address, ""))
 
     async def resolve(self, host: str, port: int) -> list[str]:
         """See `Transport`."""
@@ -74,20 +108,40 @@ class GrpcTransport:
         ):
             ip = str(endpoint[0])
             found.append(f"[{ip}]:{port}" if family == socket.AF_INET6 else f"{ip}:{port}")
+        self._remember(host, port, found)
         return found
+
+    def _remember(self, host: str, port: int, found: list[str]) -> None:
+        for address in [known for known, name in self._names.items() if name == host]:
+            if address.rpartition(":")[2] == str(port):
+                del self._names[address]
+        self._names.update((a, host) for a in found if a.rpartition(":")[0].strip("[]") != host)
 
     def server(
         self, interceptors: Sequence[grpc.aio.ServerInterceptor], *, rpcs_max: int | None = None
     ) -> grpc.aio.Server:
         """See `Transport`."""
+        aging = [] if self._tls is None else aging_options(self._age_s)
         return grpc.aio.server(
-            interceptors=interceptors, options=SERVER_OPTIONS, maximum_concurrent_rpcs=rpcs_max
+            interceptors=interceptors,
+            options=[*SERVER_OPTIONS, *aging],
+            maximum_concurrent_rpcs=rpcs_max,
         )
+
+    def bind(self, server: grpc.aio.Server, address: str, clients: Clients) -> int:
+        """See `Transport`."""
+        if self._tls is None or clients is Clients.PROBES:
+            return server.add_insecure_port(address)
+        certified = clients is Clients.CERTIFIED
+        return server.add_secure_port(address, self._tls.server_credentials(ask_clients=certified))
 
     async def open_stream(self, address: str) -> MessageStream:
         """See `Transport`."""
-        return await open_tcp_stream(address)
+        return await open_tcp_stream(address, self._tls)
 
-    def stream_server(self, handle: Handle, *, streams_max: int) -> StreamServer:
+    def stream_server(self, handle: Handle, *, streams_max: int, clients: Clients) -> StreamServer:
         """See `Transport`."""
-        return TcpStreamServer(handle, streams_max)
+        if self._tls is None:
+            return TcpStreamServer(handle, streams_max)
+        secured = Secured(self._tls, ask_clients=clients is Clients.CERTIFIED, age_s=self._age_s)
+        return TcpStreamServer(handle, streams_max, secured)

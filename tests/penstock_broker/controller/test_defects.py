@@ -17,6 +17,7 @@ from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc
+from penstock.rpc.transport import GrpcTransport
 from penstock_broker.controller import main
 from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore, SharedDocuments
 from penstock_broker.local.ports import ReservedPort
@@ -42,7 +43,7 @@ class Serving:
 
     async def run(self) -> int:
         with self._port, threaded(self._store) as store:
-            return await main._serve(self._args, ControlConfig(), store)
+            return await main._serve(self._args, ControlConfig(), store, GrpcTransport())
 
     async def create(self) -> None:
         """Raises what the controller answers, as soon as one answers."""

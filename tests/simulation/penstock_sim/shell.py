@@ -23,6 +23,7 @@ from penstock.core.types import PartitionState, ReplicaKey
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import add_JournalServiceServicer_to_server
 from penstock.proto.v1.replication_pb2_grpc import add_ReplicationServiceServicer_to_server
+from penstock.rpc.streams.contract import Clients
 from penstock_broker.broker.membership import Member, Membership
 from penstock_broker.broker.replication import BrokerSeams, Meters, Replication
 from penstock_broker.clock import SystemClock
@@ -225,6 +226,7 @@ class Shell:
             port=lambda: broker_port(broker.id),
             replication_port=lambda: self.replication_port,
             stream_port=lambda: 0,
+            internal_port=lambda: 0,
             disk_full=lambda: broker.disk.full,
         )
         self.membership = Membership(member, self.view, self._replication, seams, _serving)
@@ -278,7 +280,7 @@ class Shell:
         add_JournalServiceServicer_to_server(self.membership.journal, server)
         if self.broker.coordination is not None:
             self.broker.coordination.add_to(server)
-        server.add_insecure_port(self.config.listen)
+        self.transport.bind(server, self.config.listen, Clients.CERTIFIED)
         await server.start()
         async with asyncio.TaskGroup() as tasks:
             self.membership.tasks = tasks

@@ -1,10 +1,14 @@
 """Every port of a broker: who calls there, and which services it has.
 
---listen              clients in the same network, other brokers, controllers      gRPC
+--listen              clients in the same network, of a plaintext cluster all      gRPC
 --external-listen     clients outside the network: the services of clients alone   gRPC
 --stream-listen       clients that produce and fetch without gRPC                  messages
+--internal-listen     other brokers, controllers: of a cluster with TLS            gRPC
 --replication-listen  followers                                                    messages
 --health-listen       whoever restarts the process                                 gRPC
+
+With TLS, users are identified by `identify`, servers by their certificates: a gRPC server in Python
+either requires certificates or does not ask for them, so users and servers have a port each.
 """
 
 import asyncio
@@ -24,14 +28,17 @@ from penstock.proto.v1 import (
     transaction_pb2_grpc,
     transaction_peer_pb2_grpc,
 )
+from penstock.rpc.streams.contract import Clients
 from penstock.rpc.transport import Transport
 from penstock_broker.broker.replication import Replication
 from penstock_broker.config import BrokerConfig
 from penstock_broker.observability import EventLog, bound_address
 from penstock_broker.services.client_streams import ClientStreams
+from penstock_broker.serving.callers import Identify
 from penstock_broker.serving.edge import Edge
 from penstock_broker.serving.listener import came_from_outside
 from penstock_broker.serving.open_streams import OpenStreams
+from penstock_broker.serving.servers import identify_server
 from penstock_broker.serving.standard import Health, add_reflection
 
 _GRACE_S: Final = 1.0
@@ -75,8 +82,11 @@ class Listeners:
         services: Services,
         cluster_id: Callable[[], str],
         observe: Callable[[str, float], None],
+        identify: Identify,
     ) -> None:
-        """`cluster_id` and `observe`: see `Edge`."""
+        """`cluster_id` and `observe`: see `Edge`. `identify`: users, if the transport has TLS."""
+        self._secured = transport.tls is not None
+        self._identify = identify
         self._config = config
         self._transport = transport
         self._services = services
@@ -86,7 +96,7 @@ class Listeners:
         self._bound = 0
         self._tasks: list[asyncio.Task[None]] = []
         self.health = Health(SERVICES)
-        self.replication_port = self.stream_port = 0
+        self.replication_port = self.stream_port = self.internal_port = 0
         """0: not bound, or there is none."""
 
     @property
@@ -97,7 +107,11 @@ class Listeners:
     async def bind(self) -> None:
         """Takes every port. Raises MisuseError, after which `close` gives up those it has."""
         config, services = self._config, self._services
-        await self._bind_listen()
+        if self._secured:
+            await self._bind_public("--listen", config.listen)
+            await self._bind_internal()
+        else:
+            await self._bind_plaintext()
         if config.health_listen:
             await _bound(
                 self.health.listen(self._transport, config.health_listen),
@@ -105,7 +119,7 @@ class Listeners:
                 config.health_listen,
             )
         if config.external_listen:
-            await self._bind_external()
+            await self._bind_public("--external-listen", config.external_listen)
         if config.replication_listen:
             self.replication_port = await _bound(
                 services.replication.listen(config.replication_listen),
@@ -143,29 +157,46 @@ class Listeners:
             await server.stop(None)
         await self.health.close()
 
-    async def _bind_listen(self) -> None:
-        services = self._services
-        server = await self._server(lambda: None)
-        replication_pb2_grpc.add_ReplicationServiceServicer_to_server(
-            services.replication.leading, server
-        )
-        transaction_peer_pb2_grpc.add_TransactionPeerServiceServicer_to_server(
-            services.transaction_peer, server
-        )
-        journal_pb2_grpc.add_JournalServiceServicer_to_server(services.journal, server)
-        add_reflection(SERVICES, server)
-        self._bound = _bind(server, "--listen", self._config.listen)
+    async def _bind_plaintext(self) -> None:
+        """Everybody calls there."""
+        server = await self._server(None)
+        self._add_services_of_servers(server)
+        self._bound = self._bind(server, "--listen", self._config.listen, Clients.CERTIFIED)
 
-    async def _bind_external(self) -> None:
-        """Callers there get addresses that they can reach."""
-        server = await self._server(came_from_outside)
-        add_reflection(PUBLIC_SERVICES, server)
-        _bind(server, "--external-listen", self._config.external_listen)
+    async def _bind_internal(self) -> None:
+        server = await self._server(identify_server(self._cluster_id))
+        self._add_services_of_servers(server)
+        self.internal_port = self._bind(
+            server, "--internal-listen", self._config.internal_listen, Clients.CERTIFIED
+        )
 
-    async def _server(self, entered: Callable[[], None]) -> grpc.aio.Server:
+    async def _bind_public(self, option: str, address: str) -> None:
+        """Callers at the external address get addresses that they can reach.
+
+        What a cluster with TLS offers, only those learn whom it knows: there is no reflection.
+        """
+        external = option == "--external-listen"
+        identify = self._identify if self._secured else None
+        server = await self._server(identify, came_from_outside if external else None)
+        if not self._secured:
+            add_reflection(PUBLIC_SERVICES, server)
+        port = self._bind(server, option, address, Clients.USERS)
+        if not external:
+            self._bound = port
+
+    async def _server(
+        self, identify: Identify | None, entered: Callable[[], None] | None = None
+    ) -> grpc.aio.Server:
+        """With the services of clients."""
         services, rpcs_max = self._services, self._config.settings.rpcs_max
         streams = OpenStreams(rpcs_max)
-        edge = Edge(self._cluster_id, self._observe, entered, streams=streams)
+        edge = Edge(
+            self._cluster_id,
+            self._observe,
+            entered or (lambda: None),
+            streams=streams,
+            identify=identify,
+        )
         server = self._transport.server([edge], rpcs_max=rpcs_max)
         self._servers.append(server)
         broker_pb2_grpc.add_BrokerServiceServicer_to_server(services.broker, server)
@@ -175,13 +206,23 @@ class Listeners:
         await self.health.add_to(server)
         return server
 
+    def _add_services_of_servers(self, server: grpc.aio.Server) -> None:
+        services = self._services
+        replication_pb2_grpc.add_ReplicationServiceServicer_to_server(
+            services.replication.leading, server
+        )
+        transaction_peer_pb2_grpc.add_TransactionPeerServiceServicer_to_server(
+            services.transaction_peer, server
+        )
+        journal_pb2_grpc.add_JournalServiceServicer_to_server(services.journal, server)
+        add_reflection(SERVICES, server)
 
-def _bind(server: grpc.aio.Server, option: str, address: str) -> int:
-    """Returns the bound port. Raises MisuseError."""
-    try:
-        return server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise _unavailable(address, option) from error
+    def _bind(self, server: grpc.aio.Server, option: str, address: str, clients: Clients) -> int:
+        """Returns the bound port. Raises MisuseError."""
+        try:
+            return self._transport.bind(server, address, clients)
+        except RuntimeError as error:
+            raise _unavailable(address, option) from error
 
 
 async def _bound(listening: Awaitable[_T], option: str, address: str) -> _T:

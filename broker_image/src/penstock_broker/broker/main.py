@@ -17,6 +17,7 @@ from typing import Final
 
 from penstock.core.types import BrokerId
 from penstock.errors import ErrorCode, MisuseError, PenstockError
+from penstock.rpc.tls import Tls
 from penstock.rpc.transport import GrpcTransport
 from penstock_broker.broker.process import BrokerProcess
 from penstock_broker.config import BrokerConfig, parse_address, parse_settings
@@ -84,6 +85,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for clients to produce and fetch over message streams; port 0: a free port; default: "
         "$PENSTOCK_STREAM_LISTEN, or over --listen alone, which costs more",
     )
+    add(
+        "--internal-listen",
+        default=os.environ.get("PENSTOCK_INTERNAL_LISTEN", ""),
+        metavar="HOST:PORT",
+        help="with TLS: for other brokers and controllers, which show a certificate; --listen is "
+        "then for clients alone; default: $PENSTOCK_INTERNAL_LISTEN",
+    )
     plaintext.add_arguments(parser)
     add("--metrics-listen", default="", metavar="HOST:PORT", help="Prometheus endpoint")
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
@@ -101,10 +109,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     check_interpreter()
-    config = _config(args)
+    tls = plaintext.tls_of(args)
+    config = _config(args, secured=tls is not None)
     configure_logging(args.log_level, process="broker", broker=int(config.broker_id))
     for option, address in (
         ("--listen", config.listen),
+        ("--internal-listen", config.internal_listen),
         ("--replication-listen", config.replication_listen),
         ("--stream-listen", config.stream_listen),
         ("--health-listen", config.health_listen),
@@ -119,7 +129,7 @@ def _run(args: argparse.Namespace) -> int:
         options = StoreOptions(strict_wal=directory.data_intact)
         store = RocksLogStore(directory.log_path, options)
         try:
-            stopped_well = asyncio.run(_serve(config, directory, store))
+            stopped_well = asyncio.run(_serve(config, directory, store, tls))
         finally:
             store.close()
         # Only once the store is on disk: the mark promises that nothing is missing (I7).
@@ -129,7 +139,7 @@ def _run(args: argparse.Namespace) -> int:
     return CLEAN if clean else FAILED
 
 
-def _config(args: argparse.Namespace) -> BrokerConfig:
+def _config(args: argparse.Namespace, *, secured: bool) -> BrokerConfig:
     if not 0 <= args.broker_id < 2**31:
         raise MisuseError(
             f"--broker-id is {args.broker_id}; it must be 0 to {2**31 - 1}",
@@ -148,6 +158,7 @@ def _config(args: argparse.Namespace) -> BrokerConfig:
         parse_address(args.replication_listen, "--replication-listen")
     if args.stream_listen:
         parse_address(args.stream_listen, "--stream-listen")
+    _check_internal(args.internal_listen, secured=secured)
     if args.health_listen:
         parse_address(args.health_listen, "--health-listen")
     external_host, external_port = _external(args)
@@ -157,7 +168,7 @@ def _config(args: argparse.Namespace) -> BrokerConfig:
         "--stream-listen": args.stream_listen,
         "--external-listen": args.external_listen,
     }
-    plaintext.check_plaintext(listeners, insecure=args.insecure)
+    plaintext.check_plaintext(listeners, insecure=args.insecure or secured)
     return BrokerConfig(
         broker_id=BrokerId(args.broker_id),
         data_dir=args.data_dir,
@@ -173,8 +184,20 @@ def _config(args: argparse.Namespace) -> BrokerConfig:
         replication_listen=args.replication_listen,
         stream_listen=args.stream_listen,
         health_listen=args.health_listen,
+        internal_listen=args.internal_listen,
         settings=parse_settings(args.config),
     )
+
+
+def _check_internal(address: str, *, secured: bool) -> None:
+    if bool(address) != secured:
+        raise MisuseError(
+            "TLS (--tls-ca, --tls-certificate, --tls-key) and --internal-listen go together: "
+            "clients, and brokers and controllers, then have a port each; give both or none",
+            ErrorCode.INVALID_CONFIG,
+        )
+    if address:
+        parse_address(address, "--internal-listen")
 
 
 def _read_rack(path: Path) -> str:
@@ -222,9 +245,11 @@ def _external(args: argparse.Namespace) -> tuple[str, int]:
     return host, port + args.broker_id
 
 
-async def _serve(config: BrokerConfig, directory: DataDirectory, store: RocksLogStore) -> bool:
+async def _serve(
+    config: BrokerConfig, directory: DataDirectory, store: RocksLogStore, tls: Tls | None
+) -> bool:
     """True after a clean stop; False when a part failed. Raises PenstockError if refused."""
-    process = BrokerProcess(config, directory, store, GrpcTransport())
+    process = BrokerProcess(config, directory, store, GrpcTransport(tls))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, process.stop_requested.set)
     failure: PenstockError | None = None

@@ -28,7 +28,7 @@ class Member:
     """The broker that is the member.
 
     `incarnation` names this run of the process. The ports are known once the servers are bound;
-    a replication or stream port of 0: none.
+    one of 0, other than `port`: there is none.
     """
 
     config: BrokerConfig
@@ -37,6 +37,7 @@ class Member:
     port: Callable[[], int]
     replication_port: Callable[[], int]
     stream_port: Callable[[], int]
+    internal_port: Callable[[], int]
     disk_full: Callable[[], bool]
 
 
@@ -107,6 +108,10 @@ class Membership:
     @property
     def stream_port(self) -> int:
         return self._member.stream_port()
+
+    @property
+    def internal_port(self) -> int:
+        return self._member.internal_port()
 
     async def registered(self, answer: pb.Registered) -> None:
         """A controller accepted this broker, which now belongs to its cluster."""

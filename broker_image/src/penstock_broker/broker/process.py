@@ -48,6 +48,7 @@ from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.services.offsets import Offsets
 from penstock_broker.services.opening import Opener
 from penstock_broker.services.producing import Producing
+from penstock_broker.serving.callers import knows_no_users
 from penstock_broker.store.interface import LogStore
 from penstock_broker.store.losses import promise_nothing
 from penstock_broker.transactions.metrics import TransactionMetrics
@@ -103,6 +104,7 @@ class BrokerProcess:
                 port=lambda: self._listeners.port,
                 replication_port=lambda: self._listeners.replication_port,
                 stream_port=lambda: self._listeners.stream_port,
+                internal_port=lambda: self._listeners.internal_port,
                 disk_full=lambda: self._disk.is_full,
             ),
             self._view,
@@ -179,6 +181,7 @@ class BrokerProcess:
             self._services(store, producing, offsets, producer_ids),
             lambda: self._view.cluster_id,
             self.metrics.observe_request,
+            identify=knows_no_users,
         )
         self.metrics.observe_groups(lambda: self._coordination.groups.totals)
         self._lag = LagCollection(
@@ -222,6 +225,7 @@ class BrokerProcess:
                 observe=self.metrics.observe_request,
                 inflight_max=settings.stream_inflight_max,
                 streams_max=max(1, settings.rpcs_max // 2),
+                identify=knows_no_users,
             ),
         )
 

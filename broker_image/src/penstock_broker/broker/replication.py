@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from penstock.core.types import TopicId
 from penstock.proto.v1 import controller_pb2 as pb
+from penstock.rpc.streams.contract import Clients, MessageStream
 from penstock.rpc.transport import Transport
 from penstock_broker.clock import Clock
 from penstock_broker.config import BrokerConfig
@@ -28,7 +29,9 @@ from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.replication.ticks import TickFacts
 from penstock_broker.replication.writer import LogWriter
 from penstock_broker.services.leading import Leading
+from penstock_broker.serving.callers import entered
 from penstock_broker.serving.edge import guarded
+from penstock_broker.serving.servers import server_of
 from penstock_broker.store.interface import LogStore
 
 _FOLLOWERS_MAX: Final = 1_000
@@ -93,8 +96,11 @@ class Replication:
             view,
             message_bytes=settings.replica_message_bytes,
         )
-        lead = guarded(self.leading.lead, "Replicate")
-        self._followers = seams.transport.stream_server(lead, streams_max=_FOLLOWERS_MAX)
+        lead = guarded(self._lead_identified, "Replicate")
+        self._secured = seams.transport.tls is not None
+        self._followers = seams.transport.stream_server(
+            lead, streams_max=_FOLLOWERS_MAX, clients=Clients.CERTIFIED
+        )
         self._listens = False
         self._links = Links(hello, self.replicas, meters.replicated_in, seams.transport)
 
@@ -112,6 +118,11 @@ class Replication:
         """Serves followers until it is cancelled: over gRPC alone, if there is no port for them."""
         if self._listens:
             await self._followers.run()
+
+    async def _lead_identified(self, stream: MessageStream) -> None:
+        if self._secured:
+            entered(server_of(stream.peer_uris, self._view.cluster_id))
+        await self.leading.lead(stream)
 
     def close(self) -> None:
         """Gives up the port."""

@@ -84,7 +84,9 @@ def run(args: argparse.Namespace) -> int:
         ):
             if address:
                 _check_address(option, address)
-        plaintext.check_plaintext({"--listen": args.listen}, insecure=args.insecure)
+        tls = plaintext.tls_of(args)
+        trusted = args.insecure or tls is not None
+        plaintext.check_plaintext({"--listen": args.listen}, insecure=trusted)
         store = _open_store(args)
     except PenstockError as error:
         return _refuse(error.message)
@@ -93,15 +95,18 @@ def run(args: argparse.Namespace) -> int:
             ThreadPoolExecutor(1, "metadata") as documents,
             ThreadPoolExecutor(1, "lease") as lease,
         ):
-            return asyncio.run(_serve(args, config, ThreadedStore(store, documents, lease)))
+            adapted = ThreadedStore(store, documents, lease)
+            return asyncio.run(_serve(args, config, adapted, GrpcTransport(tls)))
     finally:
         store.close()
 
 
-async def _serve(args: argparse.Namespace, config: ControlConfig, store: MetadataStore) -> int:
+async def _serve(
+    args: argparse.Namespace, config: ControlConfig, store: MetadataStore, transport: GrpcTransport
+) -> int:
     seams = ControllerSeams(
         clock=SystemClock(),
-        transport=GrpcTransport(),
+        transport=transport,
         store=store,
         holder=f"{socket.gethostname()}_{uuid.uuid4()}",
         new_id=lambda: str(uuid.uuid4()),

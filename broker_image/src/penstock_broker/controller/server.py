@@ -24,6 +24,7 @@ from grpc_reflection.v1alpha import (
 from penstock.errors import ErrorCode, MisuseError
 from penstock.proto.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from penstock.proto.v1.controller_pb2_grpc import add_ControllerServiceServicer_to_server
+from penstock.rpc.streams.contract import Clients
 from penstock.rpc.transport import Transport
 from penstock_broker.controller.admin import ControllerAdminService
 from penstock_broker.controller.runtime import ControllerRuntime
@@ -33,6 +34,7 @@ from penstock_broker.observability import bound_address
 from penstock_broker.serving.edge import Edge
 from penstock_broker.serving.open_streams import OpenStreams
 from penstock_broker.serving.probes import Probes
+from penstock_broker.serving.servers import identify_server
 from penstock_broker.serving.standard import LIVENESS
 
 CONTROLLER_SERVICE: Final = "penstock.proto.v1.ControllerService"
@@ -99,7 +101,13 @@ class ControllerServer:
 def bind(runtime: ControllerRuntime, listen: str, seams: ControllerSeams) -> ControllerServer:
     """A server on `host:port` (port 0: any). Raises RuntimeError if the port is not available."""
     streams = OpenStreams(_RPCS_MAX)
-    edge = Edge(lambda: runtime.cluster_id, lambda _method, _seconds: None, streams=streams)
+    secured = seams.transport.tls is not None
+    edge = Edge(
+        lambda: runtime.cluster_id,
+        lambda _method, _seconds: None,
+        streams=streams,
+        identify=identify_server(lambda: runtime.cluster_id) if secured else None,
+    )
     server = seams.transport.server([edge], rpcs_max=_RPCS_MAX)
     add_ControllerServiceServicer_to_server(ControllerService(runtime), server)
     add_AdminServiceServicer_to_server(ControllerAdminService(runtime, seams.new_id), server)
@@ -107,7 +115,7 @@ def bind(runtime: ControllerRuntime, listen: str, seams: ControllerSeams) -> Con
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     names = (CONTROLLER_SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
-    port = server.add_insecure_port(listen)
+    port = seams.transport.bind(server, listen, Clients.CERTIFIED)
     address = bound_address(listen, port)
     probes = Probes(health_servicer)
     return ControllerServer(server, address, port, health_servicer, probes, runtime)

@@ -24,6 +24,7 @@ from penstock_broker.controller.wire import (
     isr_outcome_to_wire,
     registration_from_wire,
 )
+from penstock_broker.serving.servers import require_broker
 
 _FIRST_MESSAGE_S: Final = 5.0
 _WRITE_S: Final = 30.0
@@ -54,6 +55,7 @@ class ControllerService(ControllerServiceServicer):
                 "the first message of a session must be Register, sent at once",
                 ErrorCode.INVALID_REQUEST,
             )
+        require_broker(first.register.broker_id, "register")
         self._runtime.check_active()  # refuse the call before it counts as a stream
         stream_id, outbox = self._runtime.open_stream()
         try:
@@ -82,6 +84,7 @@ class ControllerService(ControllerServiceServicer):
 
     async def AlterIsr(self, request: pb.AlterIsrRequest, context: Any) -> pb.AlterIsrResponse:
         """Answers once every accepted change is durable."""
+        require_broker(request.broker_id, "change the ISR")
         try:
             result = await self._runtime.submit(
                 lambda request_id: alter_isr_from_wire(request_id, request)
@@ -98,6 +101,7 @@ class ControllerService(ControllerServiceServicer):
         self, request: pb.AllocateProducerIdsRequest, context: Any
     ) -> pb.AllocateProducerIdsResponse:
         """A block of ids, durable before it is answered."""
+        require_broker(request.broker_id, "allocate producer ids")
         try:
             result = await self._runtime.submit(
                 lambda request_id: c.AllocateProducerIds(

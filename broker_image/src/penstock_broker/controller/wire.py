@@ -43,6 +43,7 @@ def broker_to_wire(broker: BrokerRegistration) -> broker_pb2.BrokerInfo:
         external_port=broker.external_port,
         replication_port=broker.replication_port,
         stream_port=broker.stream_port,
+        internal_port=broker.internal_port,
         features=broker.features,
     )
 
@@ -92,6 +93,7 @@ def registration_from_wire(stream_id: int, message: controller_pb2.Register) -> 
         external_port=message.external_port,
         replication_port=message.replication_port,
         stream_port=message.stream_port,
+        internal_port=message.internal_port,
         features=tuple(message.features),
         promised_controller_epoch=ControllerEpoch(message.promised_controller_epoch),
     )

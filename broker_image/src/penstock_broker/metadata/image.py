@@ -164,9 +164,9 @@ class ClusterView:
         return CurrentLeader(state.leader, state.leader_epoch, host, port)
 
     def address(self, broker_id: BrokerId) -> str | None:
-        """`host:port` of a broker that is alive, else None."""
+        """`host:port` where other brokers call one that is alive, else None."""
         info = self.brokers.get(broker_id)
-        return f"{info.host}:{info.port}" if info is not None and info.alive else None
+        return internal_address(info) if info is not None and info.alive else None
 
     def leader_address(self, broker_id: BrokerId) -> LeaderAddress | None:
         """Where to follow a broker that is alive, else None."""
@@ -175,6 +175,11 @@ class ClusterView:
             return None
         port = info.replication_port
         return LeaderAddress(address, f"{info.host}:{port}" if port else None)
+
+
+def internal_address(info: broker_pb2.BrokerInfo) -> str:
+    """`host:port` where other brokers call this one."""
+    return f"{info.host}:{info.internal_port or info.port}"
 
 
 def topic_from_wire(info: broker_pb2.TopicInfo) -> Topic:

@@ -14,7 +14,7 @@ from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2
 from penstock.rpc.transport import Transport
-from penstock_broker.metadata.image import ClusterView
+from penstock_broker.metadata.image import ClusterView, internal_address
 
 _Run = tuple[str, str]
 """(address, incarnation)"""
@@ -65,4 +65,4 @@ class PeerChannels:
 
 
 def _run(info: broker_pb2.BrokerInfo) -> _Run:
-    return f"{info.host}:{info.port}", info.incarnation
+    return internal_address(info), info.incarnation

@@ -78,6 +78,8 @@ class ImageSink(Protocol):
     def replication_port(self) -> int: ...
     @property
     def stream_port(self) -> int: ...
+    @property
+    def internal_port(self) -> int: ...
     async def registered(self, answer: pb.Registered) -> None: ...
     async def apply(self, image: pb.ClusterImage) -> None: ...
 
@@ -332,6 +334,7 @@ class ControllerSession:
                 external_port=self._config.external_port,
                 replication_port=self._sink.replication_port,
                 stream_port=self._sink.stream_port,
+                internal_port=self._sink.internal_port,
                 features=BROKER_FEATURES,
                 promised_controller_epoch=identity.promised_controller_epoch,
             )

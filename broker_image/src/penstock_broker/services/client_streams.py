@@ -13,13 +13,14 @@ from typing import Final
 
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import streams_pb2 as pb
-from penstock.rpc.streams.contract import MessageStream
+from penstock.rpc.streams.contract import Clients, MessageStream
 from penstock.rpc.streams.parsing import introduction
 from penstock.rpc.transport import Transport
 from penstock_broker.services.fetch_stream import FetchMessages
 from penstock_broker.services.fetching import Fetching
 from penstock_broker.services.produce_stream import ProduceMessages
 from penstock_broker.services.producing import Producing
+from penstock_broker.serving.callers import IdentifyToken, entered
 from penstock_broker.serving.edge import check_cluster_id, guarded
 
 HELLO_TIMEOUT_S: Final = 5.0
@@ -38,19 +39,23 @@ class ClientStreams:
         observe: Callable[[str, float], None],
         inflight_max: int,
         streams_max: int,
+        identify: IdentifyToken,
     ) -> None:
         """`cluster_id` returns "" while unknown; `observe(method, seconds)` times requests.
 
         `inflight_max`: requests without an answer per stream. Streams above `streams_max` are
-        refused.
+        refused. `identify`: users, if the transport has TLS.
         """
+        self._identify = identify if transport.tls is not None else None
         self._producing = producing
         self._fetching = fetching
         self._cluster_id = cluster_id
         self._observe = observe
         self._inflight_max = inflight_max
         self._server = transport.stream_server(
-            guarded(self._serve, "a client's stream"), streams_max=streams_max
+            guarded(self._serve, "a client's stream"),
+            streams_max=streams_max,
+            clients=Clients.USERS,
         )
         self._listens = False
 
@@ -101,5 +106,7 @@ class ClientStreams:
         hello = await introduction(pb.StreamHello, stream, "a client", HELLO_TIMEOUT_S)
         if hello is None:
             return None
+        if self._identify is not None:
+            entered(await self._identify(hello.token))
         check_cluster_id(hello.cluster_id, self._cluster_id())
         return hello.method

@@ -22,6 +22,8 @@ from penstock.proto.v1.journal_pb2_grpc import JournalServiceServicer
 from penstock.rpc.journal import journal_from_wire, journal_to_wire
 from penstock_broker.datadir import SmallFile
 from penstock_broker.observability import EventLog
+from penstock_broker.serving.callers import Role
+from penstock_broker.serving.servers import require_role
 
 _Change: TypeAlias = Callable[[JournalHolder], JournalHolder | None]
 _events = EventLog("journal")
@@ -60,6 +62,7 @@ class JournalService(JournalServiceServicer):
         context: Any,  # noqa: ARG002
     ) -> pb.PromiseJournalResponse:
         """Durable before it is answered. Refuses with STALE_CONTROLLER_EPOCH."""
+        require_role(Role.CONTROLLER, "use the journal")
         epoch = ControllerEpoch(request.controller_epoch)
         kept = await self._change(epoch, lambda holder: holder.promise(epoch))
         return pb.PromiseJournalResponse(journal=journal_to_wire(kept.journal))
@@ -70,6 +73,7 @@ class JournalService(JournalServiceServicer):
         context: Any,  # noqa: ARG002
     ) -> pb.KeepJournalResponse:
         """Durable before it is answered. Refuses with STALE_CONTROLLER_EPOCH."""
+        require_role(Role.CONTROLLER, "use the journal")
         journal = journal_from_wire(request.journal)
         await self._change(journal.controller_epoch, lambda holder: holder.keep(journal))
         return pb.KeepJournalResponse()

@@ -34,6 +34,7 @@ from penstock_broker.replication.feeding import FollowerStream
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.serving.edge import check_cluster_id
+from penstock_broker.serving.servers import require_broker
 
 HELLO_TIMEOUT_S: Final = 5.0
 _events = EventLog("leading")
@@ -90,6 +91,7 @@ class Leading(ReplicationServiceServicer):
                 ErrorCode.INVALID_REQUEST,
             )
         check_cluster_id(message.hello.cluster_id, self._view.cluster_id)
+        require_broker(message.hello.broker_id, "follow")
         self._check_run(message.hello)
         return message.hello
 

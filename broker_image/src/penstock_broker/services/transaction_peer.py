@@ -18,6 +18,7 @@ from penstock.rpc.transactions import (
     names_to_wire,
     results_to_wire,
 )
+from penstock_broker.serving.servers import require_broker
 from penstock_broker.transactions.here import Here
 from penstock_broker.transactions.orphans import FIND_MAX
 
@@ -36,6 +37,7 @@ class TransactionPeerService(TransactionPeerServiceServicer):
         self, request: pb.JoinTransactionsRequest, context: Any
     ) -> pb.JoinTransactionsResponse:
         """Answers once all entries have results."""
+        require_broker(request.broker_id, "join transactions")
         results = await _act(request.joins, join_from_wire, self._here.join)
         return pb.JoinTransactionsResponse(results=results_to_wire(results))
 
@@ -43,6 +45,7 @@ class TransactionPeerService(TransactionPeerServiceServicer):
         self, request: pb.EndAtParticipantsRequest, context: Any
     ) -> pb.EndAtParticipantsResponse:
         """Answers once all entries have results."""
+        require_broker(request.broker_id, "end transactions")
         results = await _act(request.ends, end_from_wire, self._here.end)
         return pb.EndAtParticipantsResponse(results=results_to_wire(results))
 
@@ -50,6 +53,7 @@ class TransactionPeerService(TransactionPeerServiceServicer):
         self, request: pb.FindTransactionsRequest, context: Any
     ) -> pb.FindTransactionsResponse:
         """What the coordinators here know of them; those that cannot tell are omitted."""
+        require_broker(request.broker_id, "find transactions")
         if len(request.transactions) > FIND_MAX:
             raise ClusterError(
                 f"the request has {len(request.transactions):,} transactions; the limit is "

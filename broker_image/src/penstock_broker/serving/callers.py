@@ -13,6 +13,8 @@ from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import Message
 
+from penstock.errors import ClusterError, ErrorCode
+
 
 class Role(Enum):
     """Which side of the cluster a caller is on."""
@@ -51,6 +53,8 @@ _CALLER: Final[ContextVar[Caller]] = ContextVar("caller", default=NOBODY)
 Identify: TypeAlias = Callable[[Any], Awaitable[Caller]]
 """Finds out who makes a call, from its gRPC context. Raises ClusterError: UNAUTHENTICATED,
 CREDENTIALS_EXPIRED, AUTH_NOT_READY."""
+IdentifyToken: TypeAlias = Callable[[str], Awaitable[Caller]]
+"""The same by the token in a stream's hello; "": there is none."""
 Authorize: TypeAlias = Callable[[Caller, str, Message], None]
 """Whether a caller may call a method ("Produce") with this request. Raises
 ClusterError(PERMISSION_DENIED). What is decided per part of a request, its service decides."""
@@ -59,6 +63,14 @@ ClusterError(PERMISSION_DENIED). What is decided per part of a request, its serv
 def caller() -> Caller:
     """Who makes the call that is being handled."""
     return _CALLER.get()
+
+
+async def knows_no_users(_: object) -> Caller:
+    """`Identify` and `IdentifyToken` of a broker that was not told whose tokens to accept."""
+    raise ClusterError(
+        "this broker accepts no users: it was started without --token-issuers",
+        ErrorCode.UNAUTHENTICATED,
+    )
 
 
 def entered(who: Caller) -> None:

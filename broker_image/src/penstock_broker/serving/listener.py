@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Final
 
 from penstock.proto.v1 import broker_pb2 as pb
+from penstock_broker.serving.callers import Role, caller
 
 _EXTERNAL: Final[ContextVar[bool]] = ContextVar("external", default=False)
 
@@ -32,11 +33,19 @@ def host_of_peer(peer: str) -> str:
 
 
 def for_caller(info: pb.BrokerInfo) -> pb.BrokerInfo:
-    """The description of a broker with the caller's address in it."""
-    if not _EXTERNAL.get():
+    """The description of a broker with the caller's address in it.
+
+    Users are not told what only servers need: their ports, and the run that a follower names.
+    """
+    external, user = _EXTERNAL.get(), caller().role is Role.USER
+    if not external and not user:
         return info
     seen = pb.BrokerInfo()
     seen.CopyFrom(info)
-    seen.host, seen.port = info.external_host, info.external_port
-    seen.replication_port = seen.stream_port = 0  # neither is reachable from outside
+    if external:
+        seen.host, seen.port = info.external_host, info.external_port
+        seen.stream_port = 0  # not reachable from outside
+    if user:
+        seen.incarnation = ""
+    seen.replication_port = seen.internal_port = 0
     return seen

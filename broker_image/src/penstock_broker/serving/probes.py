@@ -18,6 +18,7 @@ import grpc
 # This package comes without type information.
 from grpc_health.v1 import health, health_pb2
 
+from penstock.rpc.streams.contract import Clients
 from penstock.rpc.transport import Transport
 from penstock_broker.observability import EventLog, bound_address
 
@@ -45,7 +46,7 @@ class Probes:
         )
         handler = grpc.method_handlers_generic_handler(health.SERVICE_NAME, {"Check": check})
         server.add_generic_rpc_handlers((handler,))
-        port = server.add_insecure_port(address)
+        port = transport.bind(server, address, Clients.PROBES)
         await server.start()
         self._server = server
         _events.info("answering probes", address=bound_address(address, port))

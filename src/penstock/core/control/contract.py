@@ -104,6 +104,7 @@ class BrokerRegistered:
     external_port: int = 0
     replication_port: int = 0
     stream_port: int = 0
+    internal_port: int = 0
     features: tuple[str, ...] = ()
     promised_controller_epoch: ControllerEpoch = ControllerEpoch(0)
 

@@ -38,7 +38,8 @@ class BrokerRegistration:
 
     `directory_id` names the data directory: a different one means a different disk.
     `incarnation` names the run of the process. `features`: `penstock.core.features`.
-    `replication_port` 0: it has none, followers use gRPC; `stream_port` 0: the same for clients.
+    `replication_port` 0: it has none, followers use gRPC; `stream_port` 0: the same for clients;
+    `internal_port` 0: brokers and controllers call `port`, as clients do.
     """
 
     broker_id: BrokerId
@@ -52,7 +53,13 @@ class BrokerRegistration:
     external_port: int = 0
     replication_port: int = 0
     stream_port: int = 0
+    internal_port: int = 0
     features: tuple[str, ...] = ()
+
+    @property
+    def internal_address(self) -> str:
+        """`host:port` where brokers and controllers call it."""
+        return f"{self.host}:{self.internal_port or self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +139,7 @@ def encode_cluster(document: ClusterDocument) -> str:
                     "incarnation": broker.incarnation,
                     "alive": broker.alive,
                     **_external_to_json(broker),
-                    **_stream_ports_to_json(broker),
+                    **_ports_to_json(broker),
                     **({"features": list(broker.features)} if broker.features else {}),
                 }
                 for _, broker in sorted(document.brokers.items())
@@ -152,9 +159,13 @@ def _external_to_json(broker: BrokerRegistration) -> dict[str, object]:
     return {"external_host": broker.external_host, "external_port": broker.external_port}
 
 
-def _stream_ports_to_json(broker: BrokerRegistration) -> dict[str, object]:
+def _ports_to_json(broker: BrokerRegistration) -> dict[str, object]:
     """As `_external_to_json`."""
-    ports = {"replication_port": broker.replication_port, "stream_port": broker.stream_port}
+    ports = {
+        "replication_port": broker.replication_port,
+        "stream_port": broker.stream_port,
+        "internal_port": broker.internal_port,
+    }
     return {name: port for name, port in ports.items() if port}
 
 
@@ -190,6 +201,7 @@ def decode_cluster(text: str, where: str) -> ClusterDocument:
                 external_port=int(entry.get("external_port", 0)),
                 replication_port=int(entry.get("replication_port", 0)),
                 stream_port=int(entry.get("stream_port", 0)),
+                internal_port=int(entry.get("internal_port", 0)),
                 features=tuple(str(feature) for feature in entry.get("features", ())),
             )
             for entry in found["brokers"]

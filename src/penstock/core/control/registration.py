@@ -71,6 +71,7 @@ def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Session
         external_port=event.external_port,
         replication_port=event.replication_port,
         stream_port=event.stream_port,
+        internal_port=event.internal_port,
         features=event.features,
     )
     came_back = known is None or not known.alive or new_run
@@ -165,6 +166,7 @@ def _check(draft: Draft, event: BrokerRegistered) -> None:
     for what, port in (
         ("replication port", event.replication_port),
         ("stream port", event.stream_port),
+        ("internal port", event.internal_port),
     ):
         if not 0 <= port <= _PORT_MAX:
             raise ClusterError(

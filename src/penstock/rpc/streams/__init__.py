@@ -3,7 +3,7 @@
     contract  what a stream and its server are          end      the receiving half, for any carrier
     frames    bytes on the wire: pure                   serving  the tasks of a server
     tcp       the carrier of brokers and clients        calls    the carrier to older releases: gRPC
-    parsing   messages as protobuf
+    parsing   messages as protobuf                      accepting  with TLS, for `tcp`
 
 Belongs here: connections, framing, backpressure, how a stream ends. Never here: what the messages
 mean.

@@ -21,6 +21,11 @@ from penstock.rpc.streams.frames import Received
 class _Call:
     """What both ends of a call have in common."""
 
+    @property
+    def peer_uris(self) -> tuple[str, ...]:
+        """See `MessageStream`. None here: who calls over gRPC, its context says."""
+        return ()
+
     def __init__(self) -> None:
         self._free = asyncio.Event()
         self._free.set()

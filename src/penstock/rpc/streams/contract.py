@@ -8,6 +8,7 @@ a message costs no switch of tasks.
 """
 
 from collections.abc import Awaitable, Callable
+from enum import Enum
 from typing import Final, Protocol, TypeAlias
 
 from penstock.errors import PenstockError
@@ -58,6 +59,11 @@ class MessageStream(Protocol):
         """Delivers again, what has waited first, in the next turn of the loop. Idempotent."""
         ...
 
+    @property
+    def peer_uris(self) -> tuple[str, ...]:
+        """The URIs in the other side's certificate; none without TLS, or without a certificate."""
+        ...
+
     async def close(self, error: PenstockError | None = None, /) -> None:
         """Ends the stream, and tells the other side why. Nothing is received any more.
 
@@ -65,6 +71,17 @@ class MessageStream(Protocol):
         Idempotent.
         """
         ...
+
+
+class Clients(Enum):
+    """Who may connect to a port of a server with TLS; without TLS, everybody may to all."""
+
+    PROBES = "probes"
+    """Everybody, in plaintext even then: probes have no TLS."""
+    USERS = "users"
+    """Everybody, over TLS; who they are, what they send says."""
+    CERTIFIED = "certified"
+    """Whoever has a certificate of the CA."""
 
 
 Handle: TypeAlias = Callable[[MessageStream], Awaitable[None]]

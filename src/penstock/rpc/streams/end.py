@@ -22,6 +22,11 @@ READ_AHEAD_BYTES: Final = 256 * 1024
 class StreamEnd:
     """See the module."""
 
+    @property
+    def peer_uris(self) -> tuple[str, ...]:
+        """See `MessageStream`."""
+        return ()
+
     def __init__(self) -> None:
         self.waiting_bytes = 0
         self.is_over = False

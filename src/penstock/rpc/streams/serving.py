@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from random import uniform
 from typing import Protocol
 
 from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
@@ -19,7 +20,10 @@ class AcceptedStream(MessageStream, Protocol):
 class Serving:
     """Runs a handler per stream. Streams above `streams_max` are refused, with OVERLOADED."""
 
-    def __init__(self, handle: Handle, streams_max: int) -> None:
+    def __init__(self, handle: Handle, streams_max: int, age_s: float | None = None) -> None:
+        """`age_s`: after about how long a stream is ended, so that its other side opens another;
+        None: never."""
+        self._age_s = age_s
         self._handle = handle
         self._streams_max = streams_max
         self._streams = 0
@@ -53,10 +57,18 @@ class Serving:
         try:
             if refused:
                 raise OverloadedError(f"{self._streams_max} streams are open here, the maximum")
-            await self._handle(stream)
+            limit = asyncio.timeout(self._age())
+            async with limit:
+                await self._handle(stream)
             error = None
+        except TimeoutError:
+            error = ClusterError("the connection is old; open another", ErrorCode.SHUTTING_DOWN)
         except PenstockError as refusal:
             error = refusal
         finally:
             await stream.close(error)
             self._streams -= 1
+
+    def _age(self) -> float | None:
+        """Varied, so that not all come back at once."""
+        return None if self._age_s is None else self._age_s * uniform(0.9, 1.1)  # noqa: S311

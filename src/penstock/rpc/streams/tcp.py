@@ -11,18 +11,20 @@ A killed process is noticed at once by its closed socket; a machine that is gone
 within the time in which gRPC's keepalive finds one (`rpc.channel`). A process that is frozen is not
 noticed here, because its kernel answers; brokers have heartbeats for that.
 
-TLS belongs into `open_tcp_stream` and `TcpStreamServer.run`, as `ssl=` of the asyncio calls there:
-a protocol sees no difference, and `peercert` of `get_extra_info` says who the other side is.
+With TLS the protocol is the same, and `peer_uris` says who the other side is. A certificate that
+the server does not accept shows only when the client reads: TLS 1.3 is done with its side by then.
 """
 
 import asyncio
 import socket
+import ssl
 import sys
 from collections.abc import Callable
 from typing import Any, Final, cast
 
 from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
 from penstock.rpc.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
+from penstock.rpc.streams.accepting import HANDSHAKE_S, Accepting, Secured
 from penstock.rpc.streams.contract import FIRST_MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX, Handle
 from penstock.rpc.streams.end import READ_AHEAD_BYTES, StreamEnd
 from penstock.rpc.streams.frames import (
@@ -78,6 +80,14 @@ class TcpStream(StreamEnd, asyncio.BufferedProtocol):
             self.check_open()
 
     # ------------------------------------------------------------ MessageStream
+
+    @property
+    def peer_uris(self) -> tuple[str, ...]:
+        """See `MessageStream`."""
+        assert self._transport is not None, "users get connected streams"
+        certificate = self._transport.get_extra_info("peercert") or {}
+        names = certificate.get("subjectAltName", ())
+        return tuple(name for kind, name in names if kind == "URI")
 
     async def send(self, message: bytes) -> None:
         """See `MessageStream`."""
@@ -212,14 +222,16 @@ class TcpStream(StreamEnd, asyncio.BufferedProtocol):
         self._left = True
         if not self.is_over:
             half = "in the middle of a message" if self._frames.has_half_a_frame else "unexpectedly"
-            self.over(UnreachableError(f"the connection ended: {why or half}"))
+            self.over(UnreachableError(f"the connection ended: {_explained(why) or half}"))
 
 
 class TcpStreamServer:
     """A `StreamServer`."""
 
-    def __init__(self, handle: Handle, streams_max: int) -> None:
-        self._serving = Serving(handle, streams_max)
+    def __init__(self, handle: Handle, streams_max: int, secured: Secured | None = None) -> None:
+        """`secured` None: plaintext, and streams of any age."""
+        self._serving = Serving(handle, streams_max, None if secured is None else secured.age_s)
+        self._secured = secured
         self._socket: socket.socket | None = None
 
     async def listen(self, address: str) -> int:
@@ -244,6 +256,9 @@ class TcpStreamServer:
         def accepting() -> TcpStream:
             return TcpStream(FIRST_MESSAGE_BYTES_MAX, serving.accept)
 
+        if self._secured is not None:
+            await self._run_secured(Accepting(self._secured, accepting), self._socket)
+            return
         server = await asyncio.get_running_loop().create_server(
             accepting, sock=self._socket, start_serving=False
         )
@@ -251,6 +266,17 @@ class TcpStreamServer:
             await serving.run(server.start_serving)
         finally:
             server.close()
+
+    async def _run_secured(self, accepting: Accepting, listener: socket.socket) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+
+                async def begin() -> None:
+                    tasks.create_task(accepting.run(listener))
+
+                await self._serving.run(begin)
+        finally:
+            listener.close()
 
     def close(self) -> None:
         """See `StreamServer`."""
@@ -265,13 +291,36 @@ async def open_tcp_stream(address: str, tls: Tls | None = None) -> TcpStream:
     """
     host, port = _split(address)
     loop = asyncio.get_running_loop()
-    context = None if tls is None else tls.client_context()
+    secured: dict[str, Any] = {}
+    if tls is not None:
+        secured = {"ssl": tls.client_context(), "ssl_handshake_timeout": HANDSHAKE_S}
     try:
-        _, stream = await loop.create_connection(TcpStream, host, port, ssl=context)
+        _, stream = await loop.create_connection(TcpStream, host, port, **secured)
     except (OSError, UnicodeError) as error:
         refused = isinstance(error, ConnectionRefusedError)
-        raise UnreachableError(f"{address}: {error}", refused=refused) from error
+        raise UnreachableError(f"{address}: {_explained(error)}", refused=refused) from error
     return stream
+
+
+def _explained(error: Exception | None) -> str:
+    """What a failed connection says, with what to look at if TLS ended it; "" for None."""
+    match error:
+        case None:
+            return ""
+        case ssl.SSLCertVerificationError():
+            return (
+                f"its certificate is not accepted ({error.verify_message}): the CA file must be "
+                "that of the cluster, and the address one of its names"
+            )
+        case ssl.SSLError() if "ALERT" in (error.reason or ""):
+            return (
+                f"the server does not accept this side's certificate ({error.reason}): it must be "
+                "signed by the cluster's CA, and not expired"
+            )
+        case ssl.SSLError():
+            return f"TLS failed ({error.reason or error}): does the other side use TLS?"
+        case _:
+            return str(error)
 
 
 def _split(address: str) -> tuple[str, int]:

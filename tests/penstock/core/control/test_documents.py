@@ -29,7 +29,10 @@ def test_documents_read_back_as_written(three: World) -> None:
     assert decode_cluster(encode_cluster(cluster), "c") == cluster
 
 
-@pytest.mark.parametrize("name", ["replication_port", "stream_port"])
+PORTS = ["replication_port", "stream_port", "internal_port"]
+
+
+@pytest.mark.parametrize("name", PORTS)
 def test_a_port_for_streams_is_kept_and_documents_without_one_stay_as_they_were(
     world: World, name: str
 ) -> None:
@@ -46,7 +49,7 @@ def test_a_port_for_streams_is_kept_and_documents_without_one_stay_as_they_were(
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])
-@pytest.mark.parametrize("name", ["replication_port", "stream_port"])
+@pytest.mark.parametrize("name", PORTS)
 def test_a_port_for_streams_that_cannot_be_is_refused(world: World, name: str, port: int) -> None:
     refusal = world.refusal(world.register(0, **{name: port}))
     what = name.replace("_", " ")

@@ -16,7 +16,7 @@ from typing import cast
 import grpc
 
 from penstock.rpc.channel import WINDOW_BYTES
-from penstock.rpc.streams.contract import Handle, MessageStream, StreamServer
+from penstock.rpc.streams.contract import Clients, Handle, MessageStream, StreamServer
 from penstock_sim.network import Network
 from penstock_sim.node_loop import NodeLoop
 from penstock_sim.wire.channel import SimChannel
@@ -48,6 +48,10 @@ class SimTransport:
         self._servers: list[SimServer | SimStreamServer] = []
         loop.at_kill(self._killed)
 
+    @property
+    def tls(self) -> None:
+        """See `Transport`: nobody listens in here."""
+
     def open(self, address: str) -> grpc.aio.Channel:
         """See `Transport`."""
         return cast("grpc.aio.Channel", SimChannel(self, address))
@@ -63,16 +67,31 @@ class SimTransport:
     def server(
         self, interceptors: Sequence[grpc.aio.ServerInterceptor], *, rpcs_max: int | None = None
     ) -> grpc.aio.Server:
-        """See `Transport`. Clients open exactly the address it is bound to."""
+        """See `Transport`."""
         server = SimServer(self.net, self.node_id, self.loop, interceptors, rpcs_max)
         self._servers.append(server)
         return cast("grpc.aio.Server", server)
+
+    def bind(
+        self,
+        server: grpc.aio.Server,
+        address: str,
+        clients: Clients,
+    ) -> int:
+        """See `Transport`. Clients open exactly this address."""
+        return server.add_insecure_port(address)
 
     async def open_stream(self, address: str) -> MessageStream:
         """See `Transport`."""
         return await Dialer(self, address).connect()
 
-    def stream_server(self, handle: Handle, *, streams_max: int) -> StreamServer:
+    def stream_server(
+        self,
+        handle: Handle,
+        *,
+        streams_max: int,
+        clients: Clients,
+    ) -> StreamServer:
         """See `Transport`. Clients open exactly the address it is bound to."""
         server = SimStreamServer(self.net, self.node_id, self.loop, handle, streams_max)
         self._servers.append(server)

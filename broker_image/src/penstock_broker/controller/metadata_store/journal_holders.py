@@ -129,7 +129,7 @@ class GrpcJournalHolders:
         """The channels to use, and those of earlier runs, to close."""
         channels, replaced = [], []
         for broker in brokers:
-            address = f"{broker.host}:{broker.port}"
+            address = broker.internal_address
             incarnation, channel = self._channels.get(address, ("", None))
             if channel is None or incarnation != broker.incarnation:
                 if channel is not None:
