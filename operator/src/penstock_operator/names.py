@@ -8,7 +8,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL, GROUP
+from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL, GROUP, ClusterNames
 
 FIELD_MANAGER: Final = "penstock-operator"
 TOPIC_FINALIZER: Final = f"{GROUP}/topic"
@@ -31,26 +31,8 @@ HEALTH_PORT: Final = 9405
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class Names(ClusterNames):
     """The names of one Cluster's objects."""
-
-    cluster: str
-    namespace: str
-
-    @property
-    def broker(self) -> str:
-        """StatefulSet, PodDisruptionBudget, ServiceAccount and NetworkPolicy of the brokers."""
-        return f"{self.cluster}-broker"
-
-    @property
-    def brokers(self) -> str:
-        """The headless Service that gives every broker pod a name."""
-        return f"{self.cluster}-brokers"
-
-    @property
-    def bootstrap(self) -> str:
-        """The Service that clients connect to first: ready brokers."""
-        return f"{self.cluster}-bootstrap"
 
     @property
     def controller(self) -> str:
@@ -61,14 +43,6 @@ class Names:
         """RoleBinding of the controllers; which role it names cannot be changed afterwards."""
         return f"{self.controller}-{hashlib.sha256(role.encode()).hexdigest()[:8]}"
 
-    @property
-    def controllers(self) -> str:
-        """The headless Service of the controllers."""
-        return f"{self.cluster}-controllers"
-
-    def pod(self, broker_id: int) -> str:
-        return f"{self.broker}-{broker_id}"
-
     def claim(self, broker_id: int) -> str:
         """The PersistentVolumeClaim of a broker."""
         return f"data-{self.broker}-{broker_id}"
@@ -77,21 +51,17 @@ class Names:
         """The NodePort Service of a broker."""
         return f"{self.broker}-{broker_id}-external"
 
-    def broker_host(self, broker_id: int | str) -> str:
-        """The name under which clients and other brokers reach a broker."""
-        return f"{self.broker}-{broker_id}.{self.brokers}.{self.namespace}.svc"
-
     @property
     def external_bootstrap(self) -> str:
         return f"{self.bootstrap}-external"
 
     @property
     def bootstrap_address(self) -> str:
-        return f"{self.bootstrap}.{self.namespace}.svc:{GRPC_PORT}"
+        return f"{self.bootstrap_host}:{GRPC_PORT}"
 
     @property
     def controllers_address(self) -> str:
-        return f"{self.controllers}.{self.namespace}.svc:{CONTROLLER_PORT}"
+        return f"{self.controllers_host}:{CONTROLLER_PORT}"
 
     def labels(self, component: str | None = None) -> dict[str, str]:
         """Labels of an object; with `component`, also the labels by which its pods are selected."""

@@ -1,8 +1,10 @@
-"""Labels and annotations that several of our programs use. Pure.
+"""Labels, annotations and names that several of our programs use. Pure.
 
 The operator, the controller and the command line find each other's objects by them.
 """
 
+import re
+from dataclasses import dataclass
 from typing import Final
 
 GROUP: Final = "penstock.dev"
@@ -18,3 +20,84 @@ COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 PAUSED: Final = f"{GROUP}/paused"
 """Annotation; `"true"` on a Cluster, Topic or ConsumerGroup: the operator changes nothing but the
 status."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNames:
+    """Names of a Cluster's objects that not only the operator must know."""
+
+    cluster: str
+    namespace: str
+
+    @property
+    def broker(self) -> str:
+        """StatefulSet, PodDisruptionBudget, ServiceAccount and NetworkPolicy of the brokers."""
+        return f"{self.cluster}-broker"
+
+    @property
+    def brokers(self) -> str:
+        """The headless Service that gives every broker pod a name."""
+        return f"{self.cluster}-brokers"
+
+    @property
+    def bootstrap(self) -> str:
+        """The Service that clients connect to first: ready brokers."""
+        return f"{self.cluster}-bootstrap"
+
+    @property
+    def controllers(self) -> str:
+        """The headless Service of the controllers."""
+        return f"{self.cluster}-controllers"
+
+    @property
+    def admin(self) -> str:
+        """The ServiceAccount whose tokens may do everything."""
+        return f"{self.cluster}-admin"
+
+    @property
+    def viewer(self) -> str:
+        """The ServiceAccount whose tokens may describe everything, and read no record."""
+        return f"{self.cluster}-viewer"
+
+    @property
+    def authority(self) -> str:
+        """The Secret with the CA and its key, in the form of cert-manager: tls.crt, tls.key."""
+        return f"{self.cluster}-ca"
+
+    @property
+    def trust(self) -> str:
+        """The ConfigMap with the CA's certificate, `ca.crt`: what clients trust."""
+        return f"{self.cluster}-trust"
+
+    @property
+    def audience(self) -> str:
+        """Of tokens that log in to this cluster."""
+        return f"penstock.{self.namespace}.{self.cluster}"
+
+    @property
+    def enrolment_audience(self) -> str:
+        """Of tokens that get a broker its certificate; they log in nowhere."""
+        return f"{self.audience}.ca"
+
+    def pod(self, broker_id: int | str) -> str:
+        """A broker's pod."""
+        return f"{self.broker}-{broker_id}"
+
+    def broker_of(self, pod: str) -> int | None:
+        """The broker whose pod has this name; None: it is no broker's."""
+        found = re.fullmatch(rf"{re.escape(self.broker)}-(0|[1-9]\d{{0,8}})", pod, re.ASCII)
+        return int(found[1]) if found else None
+
+    def broker_host(self, broker_id: int | str) -> str:
+        """The name under which clients and other brokers reach a broker."""
+        return f"{self.pod(broker_id)}.{self.brokers}.{self.namespace}.svc"
+
+    @property
+    def bootstrap_host(self) -> str:
+        """The name under which clients reach any broker."""
+        return f"{self.bootstrap}.{self.namespace}.svc"
+
+    @property
+    def controllers_host(self) -> str:
+        """The name under which brokers reach any controller."""
+        return f"{self.controllers}.{self.namespace}.svc"

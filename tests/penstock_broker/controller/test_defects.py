@@ -43,7 +43,8 @@ class Serving:
 
     async def run(self) -> int:
         with self._port, threaded(self._store) as store:
-            return await main._serve(self._args, ControlConfig(), store, GrpcTransport())
+            seams = main._seams(store, GrpcTransport())
+            return await main._serve(self._args, ControlConfig(), seams, None)
 
     async def create(self) -> None:
         """Raises what the controller answers, as soon as one answers."""

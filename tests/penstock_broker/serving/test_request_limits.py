@@ -21,6 +21,7 @@ FILES = (
     "admin",
     "broker",
     "controller",
+    "enrolment",
     "group",
     "journal",
     "replication",

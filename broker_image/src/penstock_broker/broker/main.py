@@ -19,7 +19,9 @@ from penstock.core.types import BrokerId
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 from penstock.rpc.tls import Tls
 from penstock.rpc.transport import GrpcTransport
+from penstock_broker.broker import enrolling
 from penstock_broker.broker.process import BrokerProcess
+from penstock_broker.certificates.enrolment_client import Enrolment
 from penstock_broker.config import BrokerConfig, parse_address, parse_settings
 from penstock_broker.datadir import DataDirectory
 from penstock_broker.observability import EventLog, configure_logging, serve_metrics
@@ -93,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "then for clients alone; default: $PENSTOCK_INTERNAL_LISTEN",
     )
     plaintext.add_arguments(parser)
+    enrolling.add_arguments(parser)
     add("--metrics-listen", default="", metavar="HOST:PORT", help="Prometheus endpoint")
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     add("--config", action="append", default=[], metavar="KEY=VALUE", help="settings; repeatable")
@@ -109,9 +112,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     check_interpreter()
+    configure_logging(args.log_level, process="broker", broker=args.broker_id)
+    enrolment = enrolling.enrolled(args)
     tls = plaintext.tls_of(args)
     config = _config(args, secured=tls is not None)
-    configure_logging(args.log_level, process="broker", broker=int(config.broker_id))
     for option, address in (
         ("--listen", config.listen),
         ("--internal-listen", config.internal_listen),
@@ -129,7 +133,7 @@ def _run(args: argparse.Namespace) -> int:
         options = StoreOptions(strict_wal=directory.data_intact)
         store = RocksLogStore(directory.log_path, options)
         try:
-            stopped_well = asyncio.run(_serve(config, directory, store, tls))
+            stopped_well = asyncio.run(_serve(config, directory, store, tls, enrolment))
         finally:
             store.close()
         # Only once the store is on disk: the mark promises that nothing is missing (I7).
@@ -246,7 +250,11 @@ def _external(args: argparse.Namespace) -> tuple[str, int]:
 
 
 async def _serve(
-    config: BrokerConfig, directory: DataDirectory, store: RocksLogStore, tls: Tls | None
+    config: BrokerConfig,
+    directory: DataDirectory,
+    store: RocksLogStore,
+    tls: Tls | None,
+    enrolment: Enrolment | None,
 ) -> bool:
     """True after a clean stop; False when a part failed. Raises PenstockError if refused."""
     process = BrokerProcess(config, directory, store, GrpcTransport(tls))
@@ -260,7 +268,8 @@ async def _serve(
         except OSError as error:
             raise _in_use(config.metrics_listen, "--metrics-listen", error) from error
     try:
-        await process.run()
+        async with enrolling.kept(enrolment):
+            await process.run()
     except* PenstockError as group:
         first = first_error(group)
         assert isinstance(first, PenstockError)

@@ -18,6 +18,7 @@ from penstock.core.control import ControlConfig
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 from penstock.rpc.transport import GrpcTransport
 from penstock_broker.clock import SystemClock
+from penstock_broker.controller import enrolment_setup
 from penstock_broker.controller.metadata_store.interface import BlockingStore, MetadataStore
 from penstock_broker.controller.metadata_store.local import LocalMetadataStore
 from penstock_broker.controller.metadata_store.threaded import ThreadedStore
@@ -56,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="gRPC address; port 0: any free port, logged as `controller listening`",
     )
     plaintext.add_arguments(parser)
+    enrolment_setup.add_arguments(parser)
     parser.add_argument("--metrics-listen", metavar="HOST:PORT", help="Prometheus address")
     parser.add_argument(
         "--cluster-id", default="", help="id of a new cluster; must match that of an existing one"
@@ -81,13 +83,15 @@ def run(args: argparse.Namespace) -> int:
             ("--listen", args.listen),
             ("--metrics-listen", args.metrics_listen),
             ("--health-listen", args.health_listen),
+            ("--enrol-listen", args.enrol_listen),
         ):
             if address:
                 _check_address(option, address)
+        store = _open_store(args)
+        enrolling = enrolment_setup.enrolling_of(args, store)
         tls = plaintext.tls_of(args)
         trusted = args.insecure or tls is not None
         plaintext.check_plaintext({"--listen": args.listen}, insecure=trusted)
-        store = _open_store(args)
     except PenstockError as error:
         return _refuse(error.message)
     try:
@@ -96,21 +100,30 @@ def run(args: argparse.Namespace) -> int:
             ThreadPoolExecutor(1, "lease") as lease,
         ):
             adapted = ThreadedStore(store, documents, lease)
-            return asyncio.run(_serve(args, config, adapted, GrpcTransport(tls)))
+            seams = _seams(adapted, GrpcTransport(tls))
+            return asyncio.run(_serve(args, config, seams, enrolling))
     finally:
         store.close()
+        if enrolling is not None:
+            enrolling.close()
 
 
-async def _serve(
-    args: argparse.Namespace, config: ControlConfig, store: MetadataStore, transport: GrpcTransport
-) -> int:
-    seams = ControllerSeams(
+def _seams(store: MetadataStore, transport: GrpcTransport) -> ControllerSeams:
+    return ControllerSeams(
         clock=SystemClock(),
         transport=transport,
         store=store,
         holder=f"{socket.gethostname()}_{uuid.uuid4()}",
         new_id=lambda: str(uuid.uuid4()),
     )
+
+
+async def _serve(
+    args: argparse.Namespace,
+    config: ControlConfig,
+    seams: ControllerSeams,
+    enrolling: enrolment_setup.Enrolling | None,
+) -> int:
     try:
         _try_port(args.listen)
         if args.health_listen:
@@ -136,7 +149,10 @@ async def _serve(
             reason = f"--metrics-listen {args.metrics_listen} cannot be used: {error.strerror}"
             return _refuse(f"{reason}; give another address")
     try:
-        return await _run_until_stopped(process)
+        async with enrolment_setup.running(enrolling, seams.transport.tls, args):
+            return await _run_until_stopped(process)
+    except MisuseError as error:
+        return _refuse(error.message)
     finally:
         if metrics is not None:
             metrics.shutdown()
@@ -192,7 +208,9 @@ def _try_port(listen: str) -> None:
 
 def _open_store(args: argparse.Namespace) -> BlockingStore:
     """Raises PenstockError. Sends no request: an unavailable API server is waited for later."""
-    kubernetes_only = ("cluster", "namespace", "owner_uid", "owner_name")
+    kubernetes_only: tuple[str, ...] = ("owner_uid", "owner_name")
+    if args.ca_certificate is None:  # certificates name both, wherever the documents are
+        kubernetes_only = ("cluster", "namespace", *kubernetes_only)
     given = [f"--{name.replace('_', '-')}" for name in kubernetes_only if getattr(args, name)]
     if (args.metadata_dir is None) == (args.metadata is None):
         raise MisuseError(

@@ -80,6 +80,8 @@ REQUEST_LIMITS: Final[Mapping[str, RequestLimit]] = {
     "TransactionPeerService.EndAtParticipants": _PARTITIONS,
     "TransactionPeerService.FindTransactions": _PARTITIONS,
     "ReplicationService.Replicate": _PARTITIONS,
+    "EnrolmentService.Enrol": _NAMES,
+    "EnrolmentService.ListTokenIssuers": _NAMES,
     "JournalService.PromiseJournal": _NAMES,
     "JournalService.KeepJournal": _DOCUMENTS,
     "ControllerService.Session": _NAMES,

@@ -1,0 +1,127 @@
+"""Whose tokens are believed: the document of issuers that brokers and the controller use.
+
+    API server ─ every 5 minutes, or sooner if asked ─▶ issuer, keys ─▶ document ─▶ brokers' disks
+
+Brokers never call the API server. However often somebody shows a key id that is not known, it is
+asked at most once in 30 s. While it does not answer, the last keys stay.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+from time import monotonic
+from typing import Final, Protocol
+
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock_broker.observability import EventLog
+
+EVERY_S: Final = 300.0
+APART_S: Final = 30.0
+"""Between two requests, whoever wants them."""
+_APART_AT_FIRST_S: Final = 2.0
+"""While nothing is known yet."""
+_events = EventLog("issuers")
+
+
+class IssuersSource(Protocol):
+    """The document of issuers, JSON, as `--token-issuers` describes it."""
+
+    async def document(self) -> bytes:
+        """The newest one known. Raises ClusterError(AUTH_NOT_READY): there is none yet."""
+        ...
+
+    async def look_again(self) -> bytes:
+        """The same, after a look at the source unless the last one is too recent."""
+        ...
+
+    async def run(self) -> None:
+        """Keeps it up to date, until cancelled."""
+        ...
+
+
+class IssuersInFile:
+    """A file that somebody else keeps up to date."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def document(self) -> bytes:
+        """See the seam."""
+        try:
+            return self._path.read_bytes()
+        except OSError as error:
+            raise ClusterError(
+                f"the controller cannot read its issuers of tokens: {error.strerror or error}",
+                ErrorCode.AUTH_NOT_READY,
+            ) from error
+
+    async def look_again(self) -> bytes:
+        """See the seam."""
+        return await self.document()
+
+    async def run(self) -> None:
+        """Nothing to do: the file is read when it is asked for."""
+
+
+class PublishedIssuers:
+    """What a function fetches, such as the keys of the API server. Of one event loop."""
+
+    def __init__(
+        self,
+        fetch: Callable[[], bytes],
+        executor: Executor,
+        now_s: Callable[[], float] = monotonic,
+    ) -> None:
+        """`fetch` blocks, and raises PenstockError."""
+        self._fetch = fetch
+        self._executor = executor
+        self._now_s = now_s
+        self._found = b""
+        self._looked_s: float | None = None
+        self._looking = asyncio.Lock()
+
+    async def document(self) -> bytes:
+        """See the seam."""
+        if not self._found:
+            await self._look()
+        if not self._found:
+            raise ClusterError(
+                "the controller does not know the keys of the API server yet; try again",
+                ErrorCode.AUTH_NOT_READY,
+            )
+        return self._found
+
+    async def look_again(self) -> bytes:
+        """See the seam."""
+        await self._look()
+        return await self.document()
+
+    async def run(self) -> None:
+        """See the seam."""
+        while True:
+            await self._look()
+            await asyncio.sleep(EVERY_S if self._found else _APART_AT_FIRST_S)
+
+    async def _look(self) -> None:
+        async with self._looking:  # who waited here sees that the last look is recent
+            apart_s = APART_S if self._found else _APART_AT_FIRST_S
+            if self._looked_s is not None and self._now_s() - self._looked_s < apart_s:
+                return
+            self._looked_s = self._now_s()
+            loop = asyncio.get_running_loop()
+            try:
+                found = await loop.run_in_executor(self._executor, self._fetch)
+            except PenstockError as error:
+                _events.warning("the keys of the API server stay as they are", reason=error.message)
+                return
+            if found != self._found:
+                _events.info("the issuers of tokens changed", bytes=len(found))
+            self._found = found
+
+
+def document_of(issuer: str, jwks: object, audience: str) -> bytes:
+    """The document for the API server's ServiceAccounts."""
+    entry = {"issuer": issuer, "audience": audience, "kind": "kubernetes", "jwks": jwks}
+    return json.dumps({"issuers": [entry]}, sort_keys=True).encode()
