@@ -10,12 +10,23 @@ import pytest
 from support.journal_servers import FILE, Servers, asking, keep, promise
 from support.waiting import wait_until_async
 
+from penstock.core.control.documents import TopicDocument, encode_topic
 from penstock.core.control.journal.contract import AskKeep, Journal, Kept, Promises
-from penstock.core.types import ControllerEpoch
+from penstock.core.types import ControllerEpoch, TopicId
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.datadir import DurableFile
 
-JOURNAL = Journal(ControllerEpoch(2), 3, {"topic/t": "ä text"}, {"topic/gone": 7})
+TEXT = encode_topic(
+    TopicDocument(
+        name="t",
+        topic_id=TopicId("id-ä"),
+        controller_epoch=ControllerEpoch(2),
+        metadata_version=8,
+        configs={},
+        partitions=(),
+    )
+)
+JOURNAL = Journal(ControllerEpoch(2), 3, {"topic/t": TEXT}, {"topic/gone": 7})
 
 
 @pytest.fixture
@@ -64,6 +75,19 @@ async def test_a_disk_that_takes_nothing_does_not_count(servers: Servers, tmp_pa
     assert service._holder.journal != JOURNAL
     (tmp_path / "b0").mkdir()
     assert await keep(servers.holders(), JOURNAL) == Kept(1)
+
+
+async def test_what_no_controller_sends_is_not_kept(servers: Servers, tmp_path: Path) -> None:
+    """Attacks 4 and 6, by whoever got so far: the journal is as it was, also on the disk."""
+    service = await servers.add()
+    assert await keep(servers.holders(), JOURNAL) == Kept(1)
+    before, stored = service._holder, (tmp_path / "b0" / FILE).read_bytes()
+    assert await promise(servers.holders(), 2**62) == Promises([])
+    forged = Journal(ControllerEpoch(2), 2**60, {"topic/t": '{"metadata_version": 99}'})
+    assert await keep(servers.holders(), forged) == Kept(0)
+    assert await keep(servers.holders(), Journal(ControllerEpoch(2**62), 1)) == Kept(0)
+    assert (service._holder, (tmp_path / "b0" / FILE).read_bytes()) == (before, stored)
+    assert not (await promise(servers.holders(), 3)).refused, "the real one still gets its promise"
 
 
 async def test_another_clusters_controller_gets_nothing(servers: Servers) -> None:

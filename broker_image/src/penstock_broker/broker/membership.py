@@ -65,7 +65,10 @@ class Membership:
             member.config, self._identity, self, seams.transport, seams.chance
         )
         self.journal = JournalService(
-            member.directory.journal_file, seams.journaling, self.session.leave_older_than
+            member.directory.journal_file,
+            seams.journaling,
+            self.session.leave_older_than,
+            lambda: view.controller_epoch,
         )
         self._isr = IsrChanges(replication.replicas, self.session, view)
         replication.replicas.isr = self._isr

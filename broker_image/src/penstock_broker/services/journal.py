@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from penstock.core.control.journal.checks import check_documents, check_epoch
 from penstock.core.control.journal.holder import JournalHolder
 from penstock.core.types import ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode
@@ -33,15 +34,21 @@ class JournalService(JournalServiceServicer):
     """The service that controllers call."""
 
     def __init__(
-        self, file: SmallFile, executor: Executor, promised: Callable[[int], None]
+        self,
+        file: SmallFile,
+        executor: Executor,
+        promised: Callable[[int], None],
+        seen: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`executor` has one thread. `promised` is called with every promised epoch.
+        """`executor` has one thread. `promised` is called with every promised epoch; `seen` returns
+        the newest that this broker has heard of.
 
         Raises ClusterError(DATA_CORRUPTED).
         """
         self._file = file
         self._executor = executor
         self._promised = promised
+        self._seen = seen
         self._holder = _load(file)
 
     @property
@@ -61,9 +68,10 @@ class JournalService(JournalServiceServicer):
         request: pb.PromiseJournalRequest,
         context: Any,  # noqa: ARG002
     ) -> pb.PromiseJournalResponse:
-        """Durable before it is answered. Refuses with STALE_CONTROLLER_EPOCH."""
+        """Durable before it is answered. Refuses with STALE_CONTROLLER_EPOCH, INVALID_REQUEST."""
         require_role(Role.CONTROLLER, "use the journal")
         epoch = ControllerEpoch(request.controller_epoch)
+        self._check_epoch(epoch)
         kept = await self._change(epoch, lambda holder: holder.promise(epoch))
         return pb.PromiseJournalResponse(journal=journal_to_wire(kept.journal))
 
@@ -72,11 +80,20 @@ class JournalService(JournalServiceServicer):
         request: pb.KeepJournalRequest,
         context: Any,  # noqa: ARG002
     ) -> pb.KeepJournalResponse:
-        """Durable before it is answered. Refuses with STALE_CONTROLLER_EPOCH."""
+        """Durable before it is answered. Refuses with STALE_CONTROLLER_EPOCH, INVALID_REQUEST."""
         require_role(Role.CONTROLLER, "use the journal")
         journal = journal_from_wire(request.journal)
-        await self._change(journal.controller_epoch, lambda holder: holder.keep(journal))
+        self._check_epoch(journal.controller_epoch)
+
+        def keep(holder: JournalHolder) -> JournalHolder | None:
+            check_documents(journal, holder.journal, request.cluster_id)
+            return holder.keep(journal)
+
+        await self._change(journal.controller_epoch, keep)
         return pb.KeepJournalResponse()
+
+    def _check_epoch(self, epoch: ControllerEpoch) -> None:
+        check_epoch(epoch, max(self._holder.promised, self._seen()))
 
     async def _change(self, epoch: ControllerEpoch, change: _Change) -> JournalHolder:
         loop = asyncio.get_running_loop()

@@ -1,7 +1,8 @@
 """A journal on the brokers, for decisions made while the metadata store is unavailable. Pure.
 
     proposer  JournaledDocuments  one per controller: read, write, hold (`proposer.py`)
-    acceptor  JournalHolder       one per broker: promised epoch, newest journal (`holder.py`)
+    acceptor  JournalHolder       one per broker: promised epoch, newest journal (`holder.py`);
+                                  what it believes of what it is sent (`checks.py`)
 
 The journal is one value, cumulative: all documents as they are after every change since the store
 became unavailable. It counts once a majority of the brokers registered in the *store* keep it. One
