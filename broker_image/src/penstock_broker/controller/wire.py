@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from penstock.core.authorization import Kind, Resource
 from penstock.core.control import contract as c
-from penstock.core.control.documents import BrokerRegistration
+from penstock.core.control.documents import BrokerRegistration, ClusterAccess
 from penstock.core.control.views import Image, TopicImage
 from penstock.core.types import (
     BrokerId,
@@ -15,6 +16,12 @@ from penstock.core.types import (
 )
 from penstock.errors import PenstockError
 from penstock.proto.v1 import admin_pb2, broker_pb2, controller_pb2, errors_pb2
+from penstock.rpc.access import (
+    access_to_wire,
+    resource_from_wire,
+    rules_from_wire,
+    rules_to_wire,
+)
 from penstock.rpc.errors import error_to_wire
 
 
@@ -27,6 +34,21 @@ def image_to_wire(image: Image) -> controller_pb2.ClusterImage:
         brokers=[broker_to_wire(broker) for broker in image.brokers],
         topics=[_topic_to_wire(topic) for topic in image.topics],
         deleted_topic_ids=image.deleted_topic_ids,
+        access=None if image.access is None else _access_to_wire(image.access),
+        topic_access=[
+            access_to_wire(Resource(Kind.TOPIC, topic.name), topic.access)
+            for topic in image.topics
+            if topic.access
+        ],
+    )
+
+
+def _access_to_wire(access: ClusterAccess) -> controller_pb2.AccessImage:
+    return controller_pb2.AccessImage(
+        cluster=rules_to_wire(access.rules),
+        groups=[
+            access_to_wire(Resource(Kind.GROUP, name), own) for name, own in access.groups.items()
+        ],
     )
 
 
@@ -194,6 +216,17 @@ def elect_leaders_from_wire(
         request.cluster_id,
         tuple(TopicPartition(name.topic, name.partition) for name in request.partitions),
         BrokerId(request.away_from_broker) if request.away else None,
+    )
+
+
+def alter_access_from_wire(request_id: int, request: admin_pb2.AlterAccessRequest) -> c.AlterAccess:
+    """The event for an AlterAccess call. Raises ClusterError(INVALID_REQUEST)."""
+    return c.AlterAccess(
+        request_id=request_id,
+        cluster_id=request.cluster_id,
+        resource=resource_from_wire(request.resource),
+        rules=rules_from_wire(request.rules),
+        validate_only=request.validate_only,
     )
 
 

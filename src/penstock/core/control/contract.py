@@ -32,6 +32,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from penstock.core.authorization import Resource, Rule
 from penstock.core.control.documents import ClusterDocument, TopicDocument
 from penstock.core.types import (
     BrokerId,
@@ -211,6 +212,17 @@ class AlterConfigs:
     validate_only: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterAccess:
+    """Replaces all rules of a topic, of a group, or of the cluster."""
+
+    request_id: int
+    cluster_id: str
+    resource: Resource
+    rules: tuple[Rule, ...]
+    validate_only: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class ElectLeaders:
     """Gives leadership to the preferred replicas, or moves all of it off one broker.
@@ -245,6 +257,7 @@ Request = (
     | DeleteTopics
     | CreatePartitions
     | AlterConfigs
+    | AlterAccess
     | ElectLeaders
     | UnregisterBroker
 )

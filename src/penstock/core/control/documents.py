@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.core.authorization import Rule
+from penstock.core.authorization.text import rules_from_json, rules_to_json
 from penstock.core.types import (
     NO_LEADER,
     BrokerId,
@@ -68,6 +70,19 @@ class Tombstone:
     metadata_version: int
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterAccess:
+    """Who may do what, except the own rules of topics.
+
+    `groups`: of those that have rules; a group itself has no document. `version`: the metadata
+    version of the last change of rules, because the cluster's document changes more often.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    groups: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
+    version: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDocument:
     """`next_producer_id`: the first id that was never assigned."""
@@ -78,6 +93,7 @@ class ClusterDocument:
     next_producer_id: int = 0
     brokers: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
     tombstones: tuple[Tombstone, ...] = ()
+    access: ClusterAccess = ClusterAccess()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +126,7 @@ class TopicDocument:
     metadata_version: int
     configs: Mapping[str, str]
     partitions: tuple[PartitionDocument, ...]
+    access: tuple[Rule, ...] = ()
 
 
 def topic_key(name: str) -> str:
@@ -148,6 +165,7 @@ def encode_cluster(document: ClusterDocument) -> str:
                 [tombstone.topic_id, tombstone.metadata_version]
                 for tombstone in document.tombstones
             ],
+            **_access_to_json(document.access),
         }
     )
 
@@ -169,6 +187,25 @@ def _ports_to_json(broker: BrokerRegistration) -> dict[str, object]:
     return {name: port for name, port in ports.items() if port}
 
 
+def _access_to_json(access: ClusterAccess) -> dict[str, object]:
+    """As `_external_to_json`, also once all rules are gone: only the version stays."""
+    parts = {
+        "version": access.version,
+        "rules": rules_to_json(access.rules),
+        "groups": {name: rules_to_json(own) for name, own in sorted(access.groups.items())},
+    }
+    found = {name: part for name, part in parts.items() if part}
+    return {"access": found} if found else {}
+
+
+def _access_from_json(found: Mapping[str, Any]) -> ClusterAccess:
+    return ClusterAccess(
+        rules_from_json(found.get("rules", ())),
+        {str(name): rules_from_json(own) for name, own in found.get("groups", {}).items()},
+        int(found.get("version", 0)),
+    )
+
+
 def encode_topic(document: TopicDocument) -> str:
     """JSON text; `decode_topic` reads it back."""
     return _dump(
@@ -180,6 +217,7 @@ def encode_topic(document: TopicDocument) -> str:
             "metadata_version": document.metadata_version,
             "configs": dict(sorted(document.configs.items())),
             "partitions": [_partition_to_json(partition) for partition in document.partitions],
+            **({"access": rules_to_json(document.access)} if document.access else {}),
         }
     )
 
@@ -216,6 +254,7 @@ def decode_cluster(text: str, where: str) -> ClusterDocument:
                 Tombstone(TopicId(str(topic_id)), int(version))
                 for topic_id, version in found["deleted_topics"]
             ),
+            access=_access_from_json(found.get("access", {})),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unreadable(where, error) from None
@@ -232,6 +271,7 @@ def decode_topic(text: str, where: str) -> TopicDocument:
             metadata_version=int(found["metadata_version"]),
             configs={str(key): str(value) for key, value in found["configs"].items()},
             partitions=tuple(_partition_from_json(entry) for entry in found["partitions"]),
+            access=rules_from_json(found.get("access", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unreadable(where, error) from None

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from penstock.core.authorization import Rule
 from penstock.core.control.config import ControlConfig
 from penstock.core.control.contract import (
     Decision,
@@ -26,6 +27,7 @@ from penstock.core.control.contract import (
 from penstock.core.control.documents import (
     TOMBSTONES_MAX,
     BrokerRegistration,
+    ClusterAccess,
     ClusterDocument,
     PartitionDocument,
     Tombstone,
@@ -164,6 +166,11 @@ class Draft:
         """Replaces the cluster document, even by an equal one (to force a write)."""
         self.cluster = cluster
         self._touched_cluster = True
+
+    def put_access(self, rules: tuple[Rule, ...], groups: Mapping[str, tuple[Rule, ...]]) -> None:
+        """Replaces the rules of the cluster and of all groups."""
+        access = ClusterAccess(rules, groups, self._next_version)
+        self.put_cluster(replace(self.cluster, access=access))
 
     def put_broker(self, broker: BrokerRegistration) -> None:
         """Creates or replaces a registration."""

@@ -188,6 +188,7 @@ class ControllerMachine:
                 | c.DeleteTopics()
                 | c.CreatePartitions()
                 | c.AlterConfigs()
+                | c.AlterAccess()
                 | c.ElectLeaders()
                 | c.UnregisterBroker()
             ):

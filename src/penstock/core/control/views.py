@@ -8,10 +8,12 @@ slow broker that missed ten versions gets one image.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.core.authorization import Rule
 from penstock.core.control.config import ControlConfig
 from penstock.core.control.documents import (
     TOMBSTONES_MAX,
     BrokerRegistration,
+    ClusterAccess,
     ClusterDocument,
     TopicDocument,
 )
@@ -33,6 +35,7 @@ class TopicImage:
     configs: Mapping[str, str]
     inherited: frozenset[str]
     internal: bool
+    access: tuple[Rule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,8 @@ class Image:
     """The protocol's ClusterImage. `full` replaces everything known, else topics are upserts.
 
     A topic that is not in a full image is unknown, not deleted: its data stays. Only
-    `deleted_topic_ids` allows removing data (I22).
+    `deleted_topic_ids` allows removing data (I22). `access` None: as before, and never in a full
+    image; topics carry their own rules.
     """
 
     controller_epoch: ControllerEpoch
@@ -49,6 +53,7 @@ class Image:
     brokers: tuple[BrokerRegistration, ...]
     topics: tuple[TopicImage, ...]
     deleted_topic_ids: tuple[TopicId, ...]
+    access: ClusterAccess | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +92,7 @@ def image_since(stored: Stored, config: ControlConfig, since: int) -> Image:
             for tombstone in cluster.tombstones
             if full or tombstone.metadata_version > since
         ),
+        access=cluster.access if full or cluster.access.version > since else None,
     )
 
 
@@ -127,6 +133,7 @@ def _topic_image(topic: TopicDocument, config: ControlConfig) -> TopicImage:
         configs={**config.topic_defaults, **topic.configs},
         inherited=frozenset(config.topic_defaults.keys() - topic.configs.keys()),
         internal=is_internal(topic.name),
+        access=topic.access,
     )
 
 

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from penstock.core.authorization import Kind
 from penstock.core.control import contract as c
+from penstock.core.control.access import decide_alter_access
 from penstock.core.control.admin import (
     decide_alter_configs,
     decide_create_partitions,
@@ -160,6 +162,8 @@ def _topics_to_change(entry: Pending) -> frozenset[str]:
             return frozenset(name for name, _ in event.topics)
         case c.CreatePartitions() | c.AlterConfigs() if not event.validate_only:
             return frozenset((event.topic,))
+        case c.AlterAccess() if event.resource.kind is Kind.TOPIC and not event.validate_only:
+            return frozenset((event.resource.name,))
         case _:
             return frozenset()
 
@@ -186,6 +190,8 @@ def _decide_or_raise(draft: Draft, entry: Pending, sessions: Sessions, now_ms: i
             return decide_producer_ids(draft, event, sessions)
         case c.CreateTopics() | c.DeleteTopics() | c.CreatePartitions() | c.AlterConfigs():
             return _decide_topics(draft, event, entry, liveness)
+        case c.AlterAccess():
+            return decide_alter_access(draft, event)
         case c.ElectLeaders():
             held = None if event.away_from is None else sessions.get(event.away_from)
             if held is not None:

@@ -7,6 +7,7 @@ import pytest
 from support.controller_world import World
 from support.defects import PlantedError, every_line
 
+from penstock.core.authorization import CLUSTER, AccessRole, Rule
 from penstock.core.control import Phase
 from penstock.core.control import contract as c
 from penstock.core.types import BrokerId, ControllerEpoch, LeaderEpoch, TopicId, TopicPartition
@@ -14,6 +15,7 @@ from penstock.errors import ErrorCode
 
 UNDER_WAY, QUEUED, REQUEST = 1_001, 1_002, 1_003
 NEW_STREAM = 1_004
+ADMIN = (Rule(principals=("cert:ada",), role=AccessRole.ADMIN),)
 Make = Callable[[Any], c.Event]
 
 
@@ -117,6 +119,7 @@ SCENES: dict[type, list[tuple[Callable[[Any], Any], Make]]] = {
     c.DeleteTopics: [(idle, request(c.DeleteTopics, topics=(("t", TopicId("")),)))],
     c.CreatePartitions: [(idle, request(c.CreatePartitions, topic="t", partitions=4))],
     c.AlterConfigs: [(idle, request(c.AlterConfigs, topic="t", set_configs={"retention.ms": "9"}))],
+    c.AlterAccess: [(idle, request(c.AlterAccess, resource=CLUSTER, rules=ADMIN))],
     c.ElectLeaders: [(idle, request(c.ElectLeaders, partitions=(TopicPartition("t", 0),)))],
     c.UnregisterBroker: [(idle, request(c.UnregisterBroker, broker_id=BrokerId(2)))],
     c.Tick: [(idle, lambda world: c.Tick()), (busy, lambda world: c.Tick())],
