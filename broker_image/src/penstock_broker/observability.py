@@ -4,6 +4,7 @@ Logs are `penstock.logs`' JSON lines under this package's name. Metrics are in a
 process (no global state), served by a small HTTP thread.
 """
 
+import logging
 from typing import Final
 from wsgiref.simple_server import WSGIServer
 
@@ -12,6 +13,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from penstock import logs
 
 _ROOT: Final = "penstock_broker"
+AUDIT: Final = "penstock.audit"
+"""The logger of who changed what, and who was denied; on at every log level."""
 
 
 class EventLog(logs.EventLog):
@@ -24,6 +27,7 @@ class EventLog(logs.EventLog):
 def configure_logging(level: str = "INFO", **identity: object) -> None:
     """Sends all logs of this process to stderr as JSON lines with `identity`."""
     logs.configure_logging(_ROOT, level, **identity)
+    logging.getLogger(AUDIT).setLevel(logging.INFO)
 
 
 def serve_metrics(address: str, registry: CollectorRegistry) -> WSGIServer:

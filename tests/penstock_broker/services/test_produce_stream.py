@@ -25,6 +25,7 @@ from penstock.errors import ClusterError, ErrorCode, UnreachableError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock_broker.services.opening import Opened
 from penstock_broker.services.producing import PendingProduce
+from penstock_broker.serving.callers import Caller
 from penstock_broker.serving.edge import first_error
 
 S = TypeVar("S", bound=Played)
@@ -157,10 +158,11 @@ async def test_the_payload_of_an_unread_answers_request_is_not_kept(
         def noted(
             each: pb.ProduceRequest,
             answered: Callable[[PendingProduce], None],
-            opened: Opened | None = None,
+            opened: Opened | None,
+            who: Caller,
         ) -> PendingProduce:
             requests.append(each)
-            return submit(each, answered, opened)
+            return submit(each, answered, opened, who)
 
         monkeypatch.setattr(scene.producing, "submit", noted)
         stream.readable.clear()

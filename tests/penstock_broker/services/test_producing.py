@@ -1,6 +1,7 @@
 """Produce requests: a result for each partition, an answer to each request, every byte back."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from support.produce_scene import TIMEOUT_MS, part, produce_scene, request
@@ -141,10 +142,10 @@ async def test_a_defect_in_the_middle_of_a_request_gives_its_bytes_back(
         answers = Answers()
         find = scene.locator.replica
 
-        def found(topic: str, topic_id: str, partition: int) -> object:
+        def found(topic: str, *rest: Any) -> object:
             if topic == "far":
                 raise ZeroDivisionError
-            return find(topic, topic_id, partition)
+            return find(topic, *rest)
 
         monkeypatch.setattr(scene.locator, "replica", found)
         with pytest.raises(ZeroDivisionError):

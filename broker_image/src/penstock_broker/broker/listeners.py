@@ -34,7 +34,7 @@ from penstock_broker.broker.replication import Replication
 from penstock_broker.config import BrokerConfig
 from penstock_broker.observability import EventLog, bound_address
 from penstock_broker.services.client_streams import ClientStreams
-from penstock_broker.serving.callers import Identify
+from penstock_broker.serving.callers import Door, Identify
 from penstock_broker.serving.edge import Edge
 from penstock_broker.serving.listener import came_from_outside
 from penstock_broker.serving.open_streams import OpenStreams
@@ -82,9 +82,12 @@ class Listeners:
         services: Services,
         cluster_id: Callable[[], str],
         observe: Callable[[str, float], None],
+        *,
         identify: Identify,
+        access: Door,
     ) -> None:
-        """`cluster_id` and `observe`: see `Edge`. `identify`: users, if the transport has TLS."""
+        """`identify`: users, if the transport has TLS. All else that is not obvious: see `Edge`."""
+        self._access = access
         self._secured = transport.tls is not None
         self._identify = identify
         self._config = config
@@ -196,6 +199,7 @@ class Listeners:
             entered or (lambda: None),
             streams=streams,
             identify=identify,
+            access=self._access,
         )
         server = self._transport.server([edge], rpcs_max=rpcs_max)
         self._servers.append(server)

@@ -182,6 +182,7 @@ class BrokerProcess:
             lambda: self._view.cluster_id,
             self.metrics.observe_request,
             identify=knows_no_users,
+            access=self._view.access,
         )
         self.metrics.observe_groups(lambda: self._coordination.groups.totals)
         self._lag = LagCollection(

@@ -9,6 +9,7 @@ brokers answer them.
 from collections.abc import Callable
 from typing import Any
 
+from penstock.core.authorization import Kind, Operation
 from penstock.core.control import contract as c
 from penstock.core.topic import CONFIG_KEYS
 from penstock.core.types import BrokerId, TopicId
@@ -16,20 +17,27 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import admin_pb2 as pb
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceServicer
 from penstock.rpc.errors import error_to_wire
+from penstock_broker.controller.rules import StoredRules, check_access, describe_access
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.wire import (
+    alter_access_from_wire,
     broker_to_wire,
     elect_leaders_from_wire,
     new_topic_from_wire,
     topic_results,
 )
+from penstock_broker.serving.callers import caller
+from penstock_broker.serving.edge import check_cluster_id
 
 
 class ControllerAdminService(AdminServiceServicer):
     """See the module. Errors of a whole call are raised; the edge turns them into a status."""
 
-    def __init__(self, runtime: ControllerRuntime, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, runtime: ControllerRuntime, rules: StoredRules, new_id: Callable[[], str]
+    ) -> None:
         """`new_id` returns a new UUID, for a new topic."""
+        self._rules = rules
         self._runtime = runtime
         self._new_id = new_id
 
@@ -37,8 +45,11 @@ class ControllerAdminService(AdminServiceServicer):
         self, request: pb.CreateTopicsRequest, context: Any
     ) -> pb.CreateTopicsResponse:
         """Per-topic results."""
+        denied = self._denied(Operation.CREATE, [topic.topic for topic in request.topics])
         topics = tuple(
-            new_topic_from_wire(topic, TopicId(self._new_id())) for topic in request.topics
+            new_topic_from_wire(topic, TopicId(self._new_id()))
+            for topic in request.topics
+            if topic.topic not in denied
         )
         result = await self._runtime.submit(
             lambda request_id: c.CreateTopics(
@@ -46,24 +57,39 @@ class ControllerAdminService(AdminServiceServicer):
             )
         )
         assert isinstance(result, c.TopicsChanged)
-        return pb.CreateTopicsResponse(
-            results=topic_results(result.outcomes, with_id_on_error=False)
-        )
+        changed = topic_results(result.outcomes, with_id_on_error=False)
+        names = [topic.topic for topic in request.topics]
+        return pb.CreateTopicsResponse(results=_with_denied(names, changed, denied))
 
     async def DeleteTopics(
         self, request: pb.DeleteTopicsRequest, context: Any
     ) -> pb.DeleteTopicsResponse:
         """Per-topic results."""
-        topics = tuple((topic.topic, TopicId(topic.topic_id)) for topic in request.topics)
+        denied = self._denied(Operation.DELETE, [topic.topic for topic in request.topics])
+        topics = tuple(
+            (topic.topic, TopicId(topic.topic_id))
+            for topic in request.topics
+            if topic.topic not in denied
+        )
         result = await self._runtime.submit(
             lambda request_id: c.DeleteTopics(
                 request_id, request.cluster_id, topics, request.validate_only
             )
         )
         assert isinstance(result, c.TopicsChanged)
-        return pb.DeleteTopicsResponse(
-            results=topic_results(result.outcomes, with_id_on_error=True)
-        )
+        changed = topic_results(result.outcomes, with_id_on_error=True)
+        names = [topic.topic for topic in request.topics]
+        return pb.DeleteTopicsResponse(results=_with_denied(names, changed, denied))
+
+    def _denied(self, operation: Operation, topics: list[str]) -> dict[str, PenstockError]:
+        """Topics of a request that the caller may not do this to, with the reason."""
+        denied: dict[str, PenstockError] = {}
+        for topic in topics:
+            try:
+                self._rules.access.check(operation, Kind.TOPIC, topic)
+            except PenstockError as error:
+                denied[topic] = error
+        return denied
 
     async def CreatePartitions(
         self, request: pb.CreatePartitionsRequest, context: Any
@@ -174,20 +200,31 @@ class ControllerAdminService(AdminServiceServicer):
     async def AlterAccess(
         self, request: pb.AlterAccessRequest, context: Any
     ) -> pb.AlterAccessResponse:
-        """Refused."""
-        raise _no_rules_yet()
+        """Replaces all rules of one resource."""
+        try:
+            await self._runtime.submit(
+                lambda request_id: alter_access_from_wire(request_id, request)
+            )
+        except PenstockError as error:
+            return pb.AlterAccessResponse(error=error_to_wire(error))
+        return pb.AlterAccessResponse()
 
     async def DescribeAccess(
         self, request: pb.DescribeAccessRequest, context: Any
     ) -> pb.DescribeAccessResponse:
-        """Refused."""
-        raise _no_rules_yet()
+        """As stored now."""
+        self._check_cluster_id(request.cluster_id)
+        return describe_access(self._rules.rulebook, request)
 
     async def CheckAccess(
         self, request: pb.CheckAccessRequest, context: Any
     ) -> pb.CheckAccessResponse:
-        """Refused."""
-        raise _no_rules_yet()
+        """By the rules stored now, and the roles that this process was started with."""
+        self._check_cluster_id(request.cluster_id)
+        return check_access(self._rules.rulebook, caller(), request)
+
+    def _check_cluster_id(self, cluster_id: str) -> None:
+        check_cluster_id(cluster_id, self._runtime.cluster_id)
 
     async def DeleteRecords(
         self, request: pb.DeleteRecordsRequest, context: Any
@@ -202,12 +239,21 @@ class ControllerAdminService(AdminServiceServicer):
         raise _ask_a_broker("DescribeLogs")
 
 
+def _with_denied(
+    names: list[str], changed: list[pb.TopicResult], denied: dict[str, PenstockError]
+) -> list[pb.TopicResult]:
+    """One result per name, in order: `changed` are those of the others."""
+    rest = iter(changed)
+    return [
+        pb.TopicResult(topic=name, error=error_to_wire(denied[name]))
+        if name in denied
+        else next(rest)
+        for name in names
+    ]
+
+
 def _ask_a_broker(method: str) -> ClusterError:
     return ClusterError(
         f"{method} is answered by brokers, this is the controller; ask the partition's leader",
         ErrorCode.INVALID_REQUEST,
     )
-
-
-def _no_rules_yet() -> ClusterError:
-    return ClusterError("this controller keeps no rules of access", ErrorCode.INVALID_REQUEST)

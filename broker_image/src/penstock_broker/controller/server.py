@@ -21,17 +21,20 @@ from grpc_reflection.v1alpha import (
     reflection,
 )
 
+from penstock.core.authorization import Rulebook
 from penstock.errors import ErrorCode, MisuseError
 from penstock.proto.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from penstock.proto.v1.controller_pb2_grpc import add_ControllerServiceServicer_to_server
 from penstock.rpc.streams.contract import Clients
 from penstock.rpc.transport import Transport
 from penstock_broker.controller.admin import ControllerAdminService
+from penstock_broker.controller.rules import StoredRules
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.seams import ControllerSeams
 from penstock_broker.controller.sessions import ControllerService
 from penstock_broker.observability import bound_address
 from penstock_broker.serving.edge import Edge
+from penstock_broker.serving.forwarding import believing_brokers
 from penstock_broker.serving.open_streams import OpenStreams
 from penstock_broker.serving.probes import Probes
 from penstock_broker.serving.servers import identify_server
@@ -98,19 +101,31 @@ class ControllerServer:
             await asyncio.sleep(_HEALTH_CHECK_S)
 
 
-def bind(runtime: ControllerRuntime, listen: str, seams: ControllerSeams) -> ControllerServer:
-    """A server on `host:port` (port 0: any). Raises RuntimeError if the port is not available."""
+def bind(
+    runtime: ControllerRuntime,
+    listen: str,
+    seams: ControllerSeams,
+    rulebook: Rulebook | None = None,
+) -> ControllerServer:
+    """A server on `host:port` (port 0: any). Raises RuntimeError if the port is not available.
+
+    `rulebook`: with the roles that the process was started with.
+    """
     streams = OpenStreams(_RPCS_MAX)
-    secured = seams.transport.tls is not None
+    rules = StoredRules(runtime, rulebook)
+    identify = None
+    if seams.transport.tls is not None:
+        identify = believing_brokers(identify_server(lambda: runtime.cluster_id))
     edge = Edge(
         lambda: runtime.cluster_id,
         lambda _method, _seconds: None,
         streams=streams,
-        identify=identify_server(lambda: runtime.cluster_id) if secured else None,
+        identify=identify,
+        access=rules,
     )
     server = seams.transport.server([edge], rpcs_max=_RPCS_MAX)
     add_ControllerServiceServicer_to_server(ControllerService(runtime), server)
-    add_AdminServiceServicer_to_server(ControllerAdminService(runtime, seams.new_id), server)
+    add_AdminServiceServicer_to_server(ControllerAdminService(runtime, rules, seams.new_id), server)
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     names = (CONTROLLER_SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)

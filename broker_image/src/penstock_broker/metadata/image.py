@@ -8,15 +8,25 @@ epoch, the metadata version never decreases.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.core.authorization import Rule, Rulebook
 from penstock.core.topic import TopicConfig
 from penstock.core.types import BrokerId, LeaderEpoch, PartitionState, ReplicaKey, TopicId
-from penstock.errors import ClusterError, CurrentLeader, ErrorCode, MisuseError
-from penstock.proto.v1 import broker_pb2, controller_pb2
+from penstock.errors import (
+    ClusterError,
+    CurrentLeader,
+    ErrorCode,
+    MisuseError,
+    PenstockError,
+)
+from penstock.proto.v1 import access_pb2, broker_pb2, controller_pb2
+from penstock.rpc.access import rules_from_wire
 from penstock_broker.observability import EventLog
+from penstock_broker.serving.access import Access
+from penstock_broker.serving.callers import Role, caller
 from penstock_broker.serving.listener import address_for_caller
 
 _events = EventLog("image")
@@ -61,7 +71,14 @@ class ClusterView:
     names: dict[str, TopicId] = field(default_factory=dict)
     deleted: dict[TopicId, None] = field(default_factory=dict)
     """The newest topics known to be deleted, oldest first, `_DELETED_MAX` at most."""
+    rules: Rulebook = field(default_factory=Rulebook)
+    """Who may do what. The images bring rules; options of the process may give roles before."""
+    access: Access = field(init=False)
+    """Asks `rules`."""
     _applied: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.access = Access(self.rules, self.unknown_topic)
 
     async def next_image(self) -> None:
         """Waits until another image is applied; the caller bounds the wait."""
@@ -91,7 +108,28 @@ class ClusterView:
         for topic in changed:
             self.topics[topic.topic_id] = topic
             self.names[topic.name] = topic.topic_id
+        self._apply_access(image)
         return changed
+
+    def _apply_access(self, image: controller_pb2.ClusterImage) -> None:
+        """After the topics: a rule that brokers do not understand is left out, and allows nothing.
+
+        What is left out was written by a newer controller.
+        """
+        if image.HasField("access"):
+            groups = {
+                one.resource.group: understood(one.rules, f"group {one.resource.group}")
+                for one in image.access.groups
+            }
+            self.rules.put_cluster(understood(image.access.cluster, "the cluster"), groups)
+        rules = {
+            one.resource.topic: understood(one.rules, f"topic {one.resource.topic}")
+            for one in image.topic_access
+        }
+        for info in image.topics:
+            self.rules.put_topic(info.topic, rules.get(info.topic, ()))
+        if image.full or image.deleted_topic_ids:
+            self.rules.keep_topics(self.names)
 
     def check_epoch(self, controller_epoch: int) -> None:
         """Raises ClusterError(STALE_CONTROLLER_EPOCH) for an epoch older than the newest seen."""
@@ -120,11 +158,7 @@ class ClusterView:
             raise ClusterError(_NO_IMAGE, ErrorCode.LEADER_NOT_AVAILABLE)
         known = self.names.get(name)
         if known is None:
-            raise ClusterError(
-                f"there is no topic {name!r} in metadata version {self.metadata_version}; "
-                "create it, or retry if it was created a moment ago",
-                ErrorCode.UNKNOWN_TOPIC,
-            )
+            raise self.unknown_topic(name)
         if topic_id and topic_id != known:
             raise ClusterError(
                 f"topic {name!r} has id {known}, the request names {topic_id}: the topic was "
@@ -132,6 +166,21 @@ class ClusterView:
                 ErrorCode.TOPIC_ID_MISMATCH,
             )
         return self.topics[known]
+
+    def unknown_topic(self, name: str) -> ClusterError:
+        """The error for a topic that does not exist, and for one that the caller may not see.
+
+        Nobody may tell them apart.
+        """
+        who = caller()
+        hint = ""
+        if who.role is Role.USER:
+            hint = f"; if it is there, {who.principal} may not see it: ask an administrator"
+        return ClusterError(
+            f"there is no topic {name!r} in metadata version {self.metadata_version}; "
+            f"create it, or retry if it was created a moment ago{hint}",
+            ErrorCode.UNKNOWN_TOPIC,
+        )
 
     def partition(self, name: str, topic_id: str, partition: int) -> tuple[Topic, PartitionState]:
         """Finds a partition; raises as `topic` does, or ClusterError(UNKNOWN_PARTITION)."""
@@ -192,6 +241,17 @@ def topic_from_wire(info: broker_pb2.TopicInfo) -> Topic:
         partitions=tuple(partition_from_wire(partition) for partition in partitions),
         wire=info,
     )
+
+
+def understood(rules: Iterable[access_pb2.AccessRule], whose: str) -> tuple[Rule, ...]:
+    """The rules that this release understands."""
+    found: list[Rule] = []
+    for rule in rules:
+        try:
+            found += rules_from_wire([rule])
+        except PenstockError as error:
+            _events.warning("rule of access not understood", whose=whose, reason=str(error))
+    return tuple(found)
 
 
 def partition_from_wire(info: broker_pb2.PartitionInfo) -> PartitionState:

@@ -24,6 +24,7 @@ from penstock_broker.metadata.session import ControllerSession
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.offsets import Offsets
+from penstock_broker.serving.forwarding import on_behalf
 from penstock_broker.serving.listener import for_caller
 from penstock_broker.store.interface import LogStore
 
@@ -55,8 +56,9 @@ class AdminService(AdminServiceServicer):
         """Forwarded; waits for the new topics to be in this broker's image."""
         for topic in request.topics:
             refuse_internal(topic.topic, "created by users")
+        connection = self._session.connection()
         answer = await self._session.call(
-            "CreateTopics", self._session.connection().admin.CreateTopics(request)
+            "CreateTopics", connection.admin.CreateTopics(request, metadata=on_behalf())
         )
         if not request.validate_only:
             made = [result.topic for result in answer.results if not result.HasField("error")]
@@ -78,7 +80,8 @@ class AdminService(AdminServiceServicer):
         for topic in request.topics:
             refuse_internal(topic.topic, "deleted")
         return await self._session.call(
-            "DeleteTopics", self._session.connection().admin.DeleteTopics(request)
+            "DeleteTopics",
+            self._session.connection().admin.DeleteTopics(request, metadata=on_behalf()),
         )
 
     async def CreatePartitions(
@@ -87,7 +90,8 @@ class AdminService(AdminServiceServicer):
         """Forwarded."""
         refuse_internal(request.topic, "given more partitions")
         return await self._session.call(
-            "CreatePartitions", self._session.connection().admin.CreatePartitions(request)
+            "CreatePartitions",
+            self._session.connection().admin.CreatePartitions(request, metadata=on_behalf()),
         )
 
     async def AlterConfigs(
@@ -96,7 +100,8 @@ class AdminService(AdminServiceServicer):
         """Forwarded."""
         refuse_internal(request.topic, "altered")
         return await self._session.call(
-            "AlterConfigs", self._session.connection().admin.AlterConfigs(request)
+            "AlterConfigs",
+            self._session.connection().admin.AlterConfigs(request, metadata=on_behalf()),
         )
 
     async def ElectLeaders(
@@ -104,7 +109,8 @@ class AdminService(AdminServiceServicer):
     ) -> pb.ElectLeadersResponse:
         """Forwarded."""
         return await self._session.call(
-            "ElectLeaders", self._session.connection().admin.ElectLeaders(request)
+            "ElectLeaders",
+            self._session.connection().admin.ElectLeaders(request, metadata=on_behalf()),
         )
 
     async def UnregisterBroker(
@@ -112,7 +118,8 @@ class AdminService(AdminServiceServicer):
     ) -> pb.UnregisterBrokerResponse:
         """Forwarded."""
         return await self._session.call(
-            "UnregisterBroker", self._session.connection().admin.UnregisterBroker(request)
+            "UnregisterBroker",
+            self._session.connection().admin.UnregisterBroker(request, metadata=on_behalf()),
         )
 
     async def AlterAccess(
@@ -120,7 +127,8 @@ class AdminService(AdminServiceServicer):
     ) -> pb.AlterAccessResponse:
         """Forwarded."""
         return await self._session.call(
-            "AlterAccess", self._session.connection().admin.AlterAccess(request)
+            "AlterAccess",
+            self._session.connection().admin.AlterAccess(request, metadata=on_behalf()),
         )
 
     async def DescribeAccess(
@@ -128,7 +136,8 @@ class AdminService(AdminServiceServicer):
     ) -> pb.DescribeAccessResponse:
         """Forwarded."""
         return await self._session.call(
-            "DescribeAccess", self._session.connection().admin.DescribeAccess(request)
+            "DescribeAccess",
+            self._session.connection().admin.DescribeAccess(request, metadata=on_behalf()),
         )
 
     async def CheckAccess(
@@ -136,7 +145,8 @@ class AdminService(AdminServiceServicer):
     ) -> pb.CheckAccessResponse:
         """Forwarded."""
         return await self._session.call(
-            "CheckAccess", self._session.connection().admin.CheckAccess(request)
+            "CheckAccess",
+            self._session.connection().admin.CheckAccess(request, metadata=on_behalf()),
         )
 
     # ------------------------------------------------------------ told here

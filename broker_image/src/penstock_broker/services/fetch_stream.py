@@ -7,6 +7,7 @@ A fetch that fails as a whole is answered with its error: the others of the stre
 
 import asyncio
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Final
 
 from penstock.proto.v1 import broker_pb2 as pb
@@ -42,6 +43,8 @@ class FetchMessages:
         self._observe = observe
         self._inflight_max = inflight_max
         self._cluster_id = cluster_id
+        self._context = copy_context()
+        """Of the stream, in which its caller is known: bytes arrive in another one."""
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -56,7 +59,9 @@ class FetchMessages:
                 _check_size(body)
                 request = parsed(pb.FetchRequest, body, "a consumer")
                 check_cluster_id(request.cluster_id, self._cluster_id())
-                task = tasks.create_task(self._fetch(correlation_id, request))
+                task = tasks.create_task(
+                    self._fetch(correlation_id, request), context=self._context.copy()
+                )
                 self._under_way.add(task)
                 task.add_done_callback(self._done)
                 if len(self._under_way) >= self._inflight_max:

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.core.authorization import Operation
 from penstock.core.batch import Batch
 from penstock.core.isolation import Isolation, visible, with_end_covered
 from penstock.core.replication.contract import Marks
@@ -222,7 +223,9 @@ class Fetching:
     def locate(self, part: pb.FetchPartition) -> Replica | None:
         """The replica to read a partition from; None if it is not led here now."""
         try:
-            return self._locator.led(part.topic, part.topic_id, part.partition, 0)[0]
+            return self._locator.led(part.topic, part.topic_id, part.partition, 0, Operation.READ)[
+                0
+            ]
         except PenstockError:
             return None
 
@@ -231,7 +234,7 @@ class Fetching:
         try:
             refuse_internal(part.topic, "read by clients")
             replica, marks = self._locator.led(
-                part.topic, part.topic_id, part.partition, part.leader_epoch
+                part.topic, part.topic_id, part.partition, part.leader_epoch, Operation.READ
             )
             offset = Offset(part.offset)
             _check_offset(replica, marks, offset)
@@ -239,9 +242,11 @@ class Fetching:
             end = readable_end(marks, isolation)
             if max_bytes > 0 and offset < end:
                 batches = await self._visible(replica, offset, max_bytes, end, isolation)
-            # Reading may have waited; take the marks as of now, so that a lost leadership is
-            # noticed.
-            marks = self._locator.led(part.topic, part.topic_id, part.partition, 0)[1]
+            # Reading may have waited; take the marks as of now, so that a lost leadership, or a
+            # rule that is gone, is noticed.
+            marks = self._locator.led(part.topic, part.topic_id, part.partition, 0, Operation.READ)[
+                1
+            ]
         except PenstockError as error:
             return Slice(part.topic, part.partition, part.topic_id, error=error)
         return Slice(

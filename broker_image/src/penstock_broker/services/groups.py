@@ -14,6 +14,7 @@ from itertools import count
 from time import monotonic
 from typing import Any, Final, NoReturn
 
+from penstock.core.authorization import Kind, Operation, Prefix
 from penstock.core.groups import contract as c
 from penstock.core.groups.contract_views import (
     Described,
@@ -22,6 +23,7 @@ from penstock.core.groups.contract_views import (
     Listed,
     ListRequested,
 )
+from penstock.core.groups.pattern import literal_prefix
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import group_pb2 as pb
 from penstock.proto.v1.group_pb2_grpc import GroupServiceServicer
@@ -33,6 +35,8 @@ from penstock_broker.groups.streams import MemberStream, StreamEndedError
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.services.limits import NAMES_MAX, PARTITIONS_MAX, check_count
 from penstock_broker.services.locate import unknown_outcome
+from penstock_broker.serving.access import Access
+from penstock_broker.serving.callers import Role, caller
 from penstock_broker.serving.edge import check_cluster_id
 from penstock_broker.serving.listener import host_of_peer
 
@@ -92,6 +96,7 @@ class GroupService(GroupServiceServicer):
         if not first.HasField("hello"):
             raise _invalid("the first message of a Join stream must be a hello")
         hello = first.hello
+        self._check_pattern(hello.subscription)
         check_cluster_id(hello.cluster_id, self._view.cluster_id)
         coordinator = self._coordinators.find(hello.group_id)
         self._coordinators.writable(coordinator, self._refusal())
@@ -100,7 +105,7 @@ class GroupService(GroupServiceServicer):
         coordinator.add_stream(stream)
         try:
             coordinator.handle(event)
-            await self._serve(coordinator, stream, request_iterator, context)
+            await self._serve(coordinator, stream, hello, request_iterator, context)
         finally:
             coordinator.drop_stream(stream)
 
@@ -108,17 +113,39 @@ class GroupService(GroupServiceServicer):
         self,
         coordinator: Coordinator,
         stream: MemberStream,
+        hello: pb.MemberHello,
         requests: AsyncIterator[pb.JoinRequest],
         context: Any,
     ) -> None:
         member = _Member(coordinator, stream, context)
+        rights = _MemberRights(self._view.access, hello, self._check_pattern)
         try:
             async with asyncio.TaskGroup() as tasks:
                 writer = tasks.create_task(member.write())
-                await member.read(requests)
+                watch = tasks.create_task(self._watch_rules(rights))
+                await member.read(rights.watched(requests))
                 writer.cancel()  # the member closed its side without a leave, or has left
+                watch.cancel()
         except* StreamEndedError:
             pass
+
+    def _check_pattern(self, subscription: pb.Subscription) -> None:
+        """A pattern shows its member the names of topics: the member must be allowed to read all
+        that begin as the pattern does."""
+        if subscription.pattern:
+            prefix = Prefix(Kind.TOPIC, literal_prefix(subscription.pattern))
+            self._view.access.check_all(Operation.READ, prefix)
+
+    async def _watch_rules(self, rights: "_MemberRights") -> None:
+        """Ends the stream, by raising, once its member may not be one any more."""
+        if caller().role is not Role.USER:
+            return
+        seen = self._view.rules.generation
+        while True:
+            await self._view.next_image()
+            if self._view.rules.generation != seen:
+                seen = self._view.rules.generation
+                rights.check()
 
     # ------------------------------------------------------------ offsets
 
@@ -126,10 +153,53 @@ class GroupService(GroupServiceServicer):
         self, request: pb.CommitOffsetsRequest, context: Any
     ) -> pb.CommitOffsetsResponse:
         """Answered once the offsets are on all in-sync replicas."""
+        denied = self._denied_commits(request)
+        if denied:
+            return await self._commit_rest(request, denied, context)
         coordinator = self._writable(request.group_id)
         answer = await coordinator.ask(lambda number: wire.commit_from_wire(request, number))
         assert isinstance(answer, c.Committed)
         return wire.commit_response(request, answer)
+
+    def _denied_commits(self, request: pb.CommitOffsetsRequest) -> dict[int, PenstockError]:
+        """Partitions, by index, whose topics the caller may not read."""
+        denied: dict[int, PenstockError] = {}
+        if caller().role is not Role.USER:
+            return denied
+        for index, part in enumerate(request.partitions):
+            try:
+                self._view.access.check(Operation.READ, Kind.TOPIC, part.topic)
+            except PenstockError as error:
+                denied[index] = error
+        return denied
+
+    async def _commit_rest(
+        self,
+        request: pb.CommitOffsetsRequest,
+        denied: dict[int, PenstockError],
+        context: Any,
+    ) -> pb.CommitOffsetsResponse:
+        """Commits what is not denied; one result per partition, in the request's order."""
+        allowed = pb.CommitOffsetsRequest()
+        allowed.CopyFrom(request)
+        del allowed.partitions[:]
+        allowed.partitions.extend(
+            part for index, part in enumerate(request.partitions) if index not in denied
+        )
+        committed = iter((await self.CommitOffsets(allowed, context)).results)
+        return pb.CommitOffsetsResponse(
+            results=[
+                pb.CommitResult(
+                    topic=part.topic,
+                    topic_id=part.topic_id,
+                    partition=part.partition,
+                    error=error_to_wire(denied[index]),
+                )
+                if index in denied
+                else next(committed)
+                for index, part in enumerate(request.partitions)
+            ]
+        )
 
     async def CommitOffsetsStream(  # type: ignore[override]
         self, request_iterator: AsyncIterator[pb.CommitOffsetsRequest], context: Any
@@ -186,7 +256,11 @@ class GroupService(GroupServiceServicer):
                 loading.append(coordinator.partition)
                 continue
             assert isinstance(answer, Listed)
-            groups += [wire.listing(group, coordinator.partition) for group in answer.groups]
+            groups += [
+                wire.listing(group, coordinator.partition)
+                for group in answer.groups
+                if self._view.access.allows(Operation.DESCRIBE, Kind.GROUP, group.group_id)
+            ]
             if len(groups) > _LISTED_MAX:
                 raise _invalid(
                     f"this broker coordinates {len(groups)} groups or more, an answer lists at "
@@ -209,6 +283,7 @@ class GroupService(GroupServiceServicer):
 
     async def _describe(self, group_id: str, *, include_offsets: bool) -> pb.GroupDescription:
         try:
+            self._view.access.check(Operation.DESCRIBE, Kind.GROUP, group_id)
             coordinator = self._coordinators.find(group_id)
             answer = await coordinator.ask(
                 lambda number: DescribeRequested(number, group_id, include_offsets)
@@ -222,6 +297,43 @@ class GroupService(GroupServiceServicer):
         coordinator = self._coordinators.find(group_id)
         self._coordinators.writable(coordinator, self._refusal())
         return coordinator
+
+
+class _MemberRights:
+    """What a member is allowed to be, checked again when rules change."""
+
+    def __init__(
+        self,
+        access: Access,
+        hello: pb.MemberHello,
+        check_pattern: Callable[[pb.Subscription], None],
+    ) -> None:
+        self._access = access
+        self._group_id = hello.group_id
+        self._subscription = hello.subscription
+        self._check_pattern = check_pattern
+
+    def check(self) -> None:
+        """Raises ClusterError, PERMISSION_DENIED also for topics that may not even be seen now."""
+        try:
+            self._access.check(Operation.READ, Kind.GROUP, self._group_id)
+            for topic in self._subscription.topics:
+                self._access.check(Operation.READ, Kind.TOPIC, topic)
+            self._check_pattern(self._subscription)
+        except ClusterError as error:
+            raise ClusterError(
+                f"a rule of access has changed: {error.message}", ErrorCode.PERMISSION_DENIED
+            ) from None
+
+    async def watched(
+        self, requests: AsyncIterator[pb.JoinRequest]
+    ) -> AsyncIterator[pb.JoinRequest]:
+        """The member's messages; keeps its subscription. The edge has checked the topics in it."""
+        async for request in requests:
+            if request.HasField("heartbeat") and request.heartbeat.HasField("subscription"):
+                self._check_pattern(request.heartbeat.subscription)
+                self._subscription = request.heartbeat.subscription
+            yield request
 
 
 class _Member:

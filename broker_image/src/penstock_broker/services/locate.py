@@ -1,9 +1,11 @@
 """Turns the names in a request into a replica led here, or the error that names the leader.
 
 Every data-plane call names topic and partition, and optionally topic id and leader epoch; the
-checks and their errors are the same for all calls (guarantees: I21).
+checks and their errors are the same for all calls (guarantees: I21). Whether the caller may do it
+is asked first: what is denied tells nothing about the topic.
 """
 
+from penstock.core.authorization import Kind, Operation
 from penstock.core.replication.contract import Marks
 from penstock.core.types import ReplicaKey
 from penstock.errors import (
@@ -17,6 +19,7 @@ from penstock.errors import (
 from penstock_broker.metadata.image import ClusterView, Topic
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.serving.callers import Caller
 
 
 class Locator:
@@ -25,12 +28,22 @@ class Locator:
     def __init__(self, view: ClusterView, replicas: ReplicaSet) -> None:
         self._view = view
         self._replicas = replicas
+        self.access = view.access
 
-    def replica(self, topic: str, topic_id: str, partition: int) -> tuple[Topic, Replica]:
-        """A replica stored here, leader or not.
+    def replica(
+        self,
+        topic: str,
+        topic_id: str,
+        partition: int,
+        operation: Operation,
+        who: Caller | None = None,
+    ) -> tuple[Topic, Replica]:
+        """A replica stored here, leader or not, for an operation on its topic.
 
-        Raises ClusterError: as `ClusterView.partition`, or NotLeaderError if none is stored here.
+        `who` None: the caller of the call that is being handled. Raises ClusterError: as
+        `Access.check`, as `ClusterView.partition`, or NotLeaderError if none is stored here.
         """
+        self.access.check(operation, Kind.TOPIC, topic, who)
         found, state = self._view.partition(topic, topic_id, partition)
         replica = self._replicas.by_key.get(ReplicaKey(found.topic_id, partition))
         if replica is None:
@@ -41,13 +54,15 @@ class Locator:
             )
         return found, replica
 
-    def led(self, topic: str, topic_id: str, partition: int, epoch: int) -> tuple[Replica, Marks]:
+    def led(
+        self, topic: str, topic_id: str, partition: int, epoch: int, operation: Operation
+    ) -> tuple[Replica, Marks]:
         """A replica led here, in the epoch that the client names (0: any).
 
         Raises as `replica`, and NotLeaderError with NOT_LEADER, FENCED_LEADER_EPOCH or
         UNKNOWN_LEADER_EPOCH; or the error of a machine that stopped itself and still leads.
         """
-        _, replica = self.replica(topic, topic_id, partition)
+        _, replica = self.replica(topic, topic_id, partition, operation)
         marks = replica.marks
         stopped = replica.machine.error
         if stopped is not None and marks.leader == self._replicas.broker_id:

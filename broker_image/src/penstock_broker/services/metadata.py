@@ -6,9 +6,11 @@ one broker only, so that no id is ever assigned twice.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
+from penstock.core.authorization import Kind, Operation
+from penstock.core.authorization.producers import check_producer_id, owned_producer_id
 from penstock.core.types import BrokerId, ProducerId, is_transactional_producer
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
@@ -17,6 +19,7 @@ from penstock.rpc.errors import error_from_wire, error_to_wire
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.session import ControllerSession
 from penstock_broker.services.limits import PARTITIONS_MAX, check_count
+from penstock_broker.serving.callers import Role, caller
 from penstock_broker.serving.listener import for_caller
 
 _EPOCH_MAX: Final = 2**15 - 1
@@ -41,10 +44,18 @@ def describe(view: ClusterView, request: pb.MetadataRequest) -> pb.MetadataRespo
     )
 
 
-def _topics(view: ClusterView, names: Iterable[str]) -> list[pb.TopicInfo]:
+def _topics(view: ClusterView, names: Sequence[str]) -> list[pb.TopicInfo]:
     found = []
-    for name in names or sorted(view.names):
+    if not names:
+        view.access.check_ready(caller())
+        names = [
+            name
+            for name in sorted(view.names)
+            if view.access.allows(Operation.DESCRIBE, Kind.TOPIC, name)
+        ]
+    for name in names:
         try:
+            view.access.check(Operation.DESCRIBE, Kind.TOPIC, name)
             found.append(view.topic(name).wire)
         except PenstockError as error:
             found.append(pb.TopicInfo(topic=name, error=error_to_wire(error)))
@@ -82,8 +93,12 @@ class ProducerIds:
     async def init(self, request: pb.InitProducerRequest) -> pb.InitProducerResponse:
         """A new id with epoch 0, or the next epoch of the given one."""
         try:
+            who = caller()
+            owner = who.principal if who.role is Role.USER else ""
+            if request.producer_id >= 0:
+                check_producer_id(request.producer_id, owner)
             known = next_identity(ProducerId(request.producer_id), request.producer_epoch)
-            producer_id, epoch = known or (await self.take(), 0)
+            producer_id, epoch = known or (owned_producer_id(await self.take(), owner), 0)
         except PenstockError as error:
             return _refused(error)
         return pb.InitProducerResponse(producer_id=producer_id, producer_epoch=epoch)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
 
+from penstock.core.authorization import Operation
 from penstock.core.batch import Batch
 from penstock.core.isolation import NONE_ABORTED, Isolation, is_hidden, named
 from penstock.core.records import decode_batch
@@ -77,7 +78,7 @@ class Offsets:
     ) -> broker_pb2.ListOffsetsResult:
         refuse_internal(part.topic, "read by clients")
         replica, marks = self._locator.led(
-            part.topic, part.topic_id, part.partition, part.leader_epoch
+            part.topic, part.topic_id, part.partition, part.leader_epoch, Operation.DESCRIBE
         )
         offset, timestamp_ms = await self._find(replica, marks, part, isolation)
         return broker_pb2.ListOffsetsResult(
@@ -141,7 +142,7 @@ class Offsets:
         """Moves the log start, never past the last stable offset; the answer has the new one."""
         try:
             replica, marks = self._locator.led(
-                request.topic, request.topic_id, request.partition, 0
+                request.topic, request.topic_id, request.partition, 0, Operation.DELETE
             )
             before = marks.high_watermark if request.before_offset == -1 else request.before_offset
             if not 0 <= before <= marks.high_watermark:

@@ -25,6 +25,7 @@ from penstock.rpc.streams.frames import Received
 from penstock.rpc.streams.parsing import parsed
 from penstock_broker.services.opening import Opened
 from penstock_broker.services.producing import PendingProduce, Producing
+from penstock_broker.serving.callers import caller
 from penstock_broker.serving.edge import check_cluster_id
 from penstock_broker.serving.request_limits import RequestCheck
 
@@ -43,6 +44,7 @@ class _Produces:
         reads slowly does not make the broker slow.
         """
         self._producing = producing
+        self._who = caller()
         self._observe = observe
         self._inflight_max = inflight_max
         self._inflight = 0
@@ -65,7 +67,7 @@ class _Produces:
 
         self._inflight += 1
         try:
-            pending = self._producing.submit(request, answered, opened)
+            pending = self._producing.submit(request, answered, opened, self._who)
         except BaseException:
             self._observe(monotonic() - arrived_s)
             raise

@@ -20,6 +20,8 @@ from itertools import count
 from time import time_ns
 from typing import Final, NamedTuple, TypeVar
 
+from penstock.core.authorization import Kind, Operation
+from penstock.core.authorization.producers import check_producer_id
 from penstock.core.batch import Batch
 from penstock.core.compaction.keymap import check_keys
 from penstock.core.records import check_batch
@@ -38,6 +40,7 @@ from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.limits import PARTITIONS_MAX, ByteBudget, check_count
 from penstock_broker.services.locate import Locator, unknown_outcome
 from penstock_broker.services.opening import Opened, Opener, check_opened
+from penstock_broker.serving.callers import NOBODY, Caller, Role, caller
 
 _DEFAULT_TIMEOUT_MS: Final = 30_000
 _MAX_TIMEOUT_MS: Final = 600_000
@@ -123,7 +126,8 @@ class Producing:
                 done.set_result(None)
 
         opening = self.opening(request)
-        pending = self.submit(request, answered, None if opening is None else await opening)
+        who = caller()
+        pending = self.submit(request, answered, None if opening is None else await opening, who)
         try:
             await done
         finally:
@@ -135,20 +139,24 @@ class Producing:
         request: pb.ProduceRequest,
         answered: Callable[[PendingProduce], None],
         opened: Opened | None = None,
+        who: Caller = NOBODY,
     ) -> PendingProduce:
         """Appends what can be appended, at once; calls `answered` once all have results.
 
-        `opened`: what `opening` found, None if it had nothing to wait for.
+        `opened`: what `opening` found, None if it had nothing to wait for. `who`: the caller.
         Raises ClusterError for an invalid request; then nothing was appended.
         """
         check_count("partitions", len(request.partitions), PARTITIONS_MAX)
         if request.transactional_id:
             check_transactional_id(request.transactional_id)
+            self._locator.access.check(
+                Operation.WRITE, Kind.TRANSACTIONAL_ID, request.transactional_id, who
+            )
         acks = _known(_ACKS, request.acks, "acks")
         sync = _known(_SYNC, request.sync, "sync")
         timeout_ms = min(request.timeout_ms or _DEFAULT_TIMEOUT_MS, _MAX_TIMEOUT_MS)
         deadline_ms = self._clock.now_ms() + timeout_ms
-        terms = _Terms(acks, sync, deadline_ms, request.transactional_id, opened)
+        terms = _Terms(acks, sync, deadline_ms, request.transactional_id, opened, who)
         pending = PendingProduce(request, timeout_ms, deadline_ms + GRACE_MS, answered)
         try:
             self._append_all(pending, request, terms)
@@ -192,12 +200,16 @@ class Producing:
         terms: "_Terms",
     ) -> None:
         refuse_internal(part.topic, "written by producers")
-        topic, replica = self._locator.replica(part.topic, part.topic_id, part.partition)
+        topic, replica = self._locator.replica(
+            part.topic, part.topic_id, part.partition, Operation.WRITE, terms.who
+        )
         if not part.HasField("batch"):
             raise ClusterError(
                 f"the request has no batch for {replica}; send one", ErrorCode.INVALID_REQUEST
             )
         batch = batch_from_wire(part.batch)
+        if terms.who.role is Role.USER:
+            check_producer_id(batch.header.producer_id, terms.who.principal)
         self._reserve(pending, batch)
         check_batch(batch, max_bytes=topic.config.max_message_bytes)
         if topic.config.cleanup_policy.compacts and not check_opened(part, index, terms.opened):
@@ -317,6 +329,7 @@ class _Terms(NamedTuple):
     deadline_ms: int
     transactional_id: str
     opened: Opened | None
+    who: Caller
 
 
 class _Size(NamedTuple):

@@ -12,6 +12,7 @@ it, and the coordinator may change during the wait.
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from penstock.core.authorization import Kind, Operation
 from penstock.core.transactions import contract as c
 from penstock.core.transactions.contract_views import (
     Described,
@@ -225,7 +226,11 @@ class TransactionService(TransactionServiceServicer):
         transactions = []
         for answer in found:
             assert isinstance(answer, Listed)
-            transactions += [wire.listing(one) for one in answer.transactions]
+            transactions += [
+                wire.listing(one)
+                for one in answer.transactions
+                if self._may_describe(one.transactional_id)
+            ]
         return pb.ListTransactionsResponse(transactions=transactions, loading_partitions=loading)
 
     async def DescribeTransactions(
@@ -239,6 +244,7 @@ class TransactionService(TransactionServiceServicer):
 
     async def _describe(self, transactional_id: str) -> pb.TransactionDescription:
         try:
+            self._locator.access.check(Operation.DESCRIBE, Kind.TRANSACTIONAL_ID, transactional_id)
             coordinator = self._coordinators.find(transactional_id)
             answer = await coordinator.ask(
                 lambda number: DescribeRequested(number, transactional_id)
@@ -280,7 +286,11 @@ class TransactionService(TransactionServiceServicer):
         ledgers = []
         for answer in found:
             assert isinstance(answer, Ledgers)
-            ledgers += [wire.ledger(name, one) for name, one in sorted(answer.ledgers.items())]
+            ledgers += [
+                wire.ledger(name, one)
+                for name, one in sorted(answer.ledgers.items())
+                if self._may_describe(name)
+            ]
         return pb.ListLedgersResponse(ledgers=ledgers, loading_partitions=loading)
 
     async def ForgetLedger(
@@ -303,7 +313,9 @@ class TransactionService(TransactionServiceServicer):
 
     def _partition(self, part: pb.TopicPartitionName) -> pb.PartitionTransactions:
         try:
-            replica, marks = self._locator.led(part.topic, "", part.partition, 0)
+            replica, marks = self._locator.led(
+                part.topic, "", part.partition, 0, Operation.DESCRIBE
+            )
         except PenstockError as error:
             return pb.PartitionTransactions(
                 topic=part.topic, partition=part.partition, error=error_to_wire(error)
@@ -323,6 +335,11 @@ class TransactionService(TransactionServiceServicer):
                 )
                 for entry in replica.machine.open_transactions
             ],
+        )
+
+    def _may_describe(self, transactional_id: str) -> bool:
+        return self._locator.access.allows(
+            Operation.DESCRIBE, Kind.TRANSACTIONAL_ID, transactional_id
         )
 
     async def _ask_all(self, make: Callable[[int], c.Request]) -> tuple[list[c.Answer], list[int]]:

@@ -9,9 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, TypeAlias
-
-from google.protobuf.message import Message
+from typing import Any, Final, Protocol, TypeAlias
 
 from penstock.errors import ClusterError, ErrorCode
 
@@ -55,9 +53,19 @@ Identify: TypeAlias = Callable[[Any], Awaitable[Caller]]
 CREDENTIALS_EXPIRED, AUTH_NOT_READY."""
 IdentifyToken: TypeAlias = Callable[[str], Awaitable[Caller]]
 """The same by the token in a stream's hello; "": there is none."""
-Authorize: TypeAlias = Callable[[Caller, str, Message], None]
-"""Whether a caller may call a method ("Produce") with this request. Raises
-ClusterError(PERMISSION_DENIED). What is decided per part of a request, its service decides."""
+
+
+class Door(Protocol):
+    """Who may call what (`access.Access`)."""
+
+    def authorize(self, who: Caller, method: str, request: Any) -> None:
+        """Raises ClusterError unless they may call a method ("Produce") with this request.
+
+        What is decided per part of a request, its service decides.
+        """
+
+    def finished(self, who: Caller, method: str, request: Any, answer: Any) -> None:
+        """A call that is not a stream is over: `answer` is its response, or the error."""
 
 
 def caller() -> Caller:

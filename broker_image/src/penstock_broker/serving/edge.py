@@ -29,7 +29,7 @@ from penstock.rpc.errors import abort
 from penstock.rpc.streams.contract import Handle, MessageStream
 from penstock_broker.observability import EventLog
 from penstock_broker.serving import callers
-from penstock_broker.serving.callers import NOBODY, Authorize, Caller, Identify
+from penstock_broker.serving.callers import NOBODY, Caller, Door, Identify
 from penstock_broker.serving.expiry import bounded_by_credentials
 from penstock_broker.serving.open_streams import OpenStreams, counted
 from penstock_broker.serving.request_limits import RequestCheck
@@ -76,18 +76,18 @@ class Edge(grpc.aio.ServerInterceptor):
         *,
         streams: OpenStreams | None = None,
         identify: Identify | None = None,
-        authorize: Authorize | None = None,
+        access: Door | None = None,
     ) -> None:
         """`cluster_id` returns "" while unknown; `observe(method, seconds)` gets the time at work.
 
         `entered` is called in the context of every call, before it is handled. `streams` counts
         open ones, also those of other services; None: nobody does. `identify` None: nobody is asked
-        who they are. `authorize` None: whoever is let in may do everything; it is asked about every
+        who they are. `access` None: whoever is let in may do everything; it is asked about every
         request, those of a stream as well.
         """
         self._streams = streams
         self._identify = identify
-        self._authorize = authorize
+        self._access = access
         self._entered = entered
         self._cluster_id = cluster_id
         self._observe = observe
@@ -131,18 +131,29 @@ class Edge(grpc.aio.ServerInterceptor):
             started = monotonic()
             _waited_s.set(0.0)
             try:
-                self._entered()
-                who = await self._let_in(context)
-                self._check(who, name, request)
-                return await inner(request, context)
+                return await self._answer(inner, request, context, name)
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
             except Exception as error:  # noqa: BLE001 - the edge: nothing else may leave
-                await abort(context, answer_for(name, error))
+                seen = answer_for(name, error)
+                if self._access is not None:
+                    self._access.finished(callers.caller(), name, request, seen)
+                await abort(context, seen)
             finally:
                 self._observe(name, monotonic() - started - _waited_s.get())
 
         return call
+
+    async def _answer(
+        self, inner: Callable[[Any, Any], Awaitable[Any]], request: Any, context: Any, name: str
+    ) -> Any:
+        self._entered()
+        who = await self._let_in(context)
+        self._check(who, name, request)
+        answer = await inner(request, context)
+        if self._access is not None:
+            self._access.finished(who, name, request, answer)
+        return answer
 
     def _stream(self, inner: Callable[[Any, Any], Awaitable[None]], name: str) -> Any:
         async def call(_requests: object, context: Any) -> None:
@@ -175,8 +186,8 @@ class Edge(grpc.aio.ServerInterceptor):
     def _check(self, who: Caller, name: str, request: Any) -> None:
         if isinstance(request, _Refused):
             raise request.error
-        if self._authorize is not None:
-            self._authorize(who, name, request)
+        if self._access is not None:
+            self._access.authorize(who, name, request)
         kind = type(request)
         if kind in self._nameless:
             return

@@ -221,3 +221,21 @@ def _refused(text: str, what: str) -> ClusterError:
         "| * + ? and \\ before any of these",
         ErrorCode.INVALID_REQUEST,
     )
+
+
+def literal_prefix(text: str) -> str:
+    """With what every name begins that the pattern matches; "": they have nothing in common.
+
+    Cautious: a pattern with alternatives, or what is not a pattern at all, has no such prefix.
+    """
+    prefix, index = "", 0
+    while index < len(text):
+        escaped = text[index] == "\\"
+        char = text[index + 1 : index + 2] if escaped else text[index]
+        if not char or (not escaped and char in _META):
+            break
+        index += 2 if escaped else 1
+        if text[index : index + 1] in {"*", "?"}:
+            break  # the character may be missing
+        prefix += char
+    return "" if "|" in text else prefix

@@ -1,0 +1,103 @@
+"""The rules of access as the controller has stored them, and questions about them.
+
+The controller decides by these itself, about calls that brokers make for users, whose brokers may
+know older rules.
+"""
+
+from collections.abc import Iterable
+
+from penstock.core.authorization import CLUSTER, Resource, Rule, Rulebook
+from penstock.core.authorization.checks import check_operation, check_principal
+from penstock.core.control.draft import Stored
+from penstock.proto.v1 import admin_pb2 as pb
+from penstock.rpc.access import (
+    access_to_wire,
+    operation_from_wire,
+    resource_from_wire,
+    resource_to_wire,
+    rule_to_wire,
+)
+from penstock_broker.controller.runtime import ControllerRuntime
+from penstock_broker.serving.access import Access
+from penstock_broker.serving.callers import Caller, Role
+
+
+class StoredRules:
+    """Follows the adopted state: each use is by the rules as of then."""
+
+    def __init__(self, runtime: ControllerRuntime, rulebook: Rulebook | None = None) -> None:
+        self._runtime = runtime
+        self._rulebook = rulebook or Rulebook()
+        self._access = Access(self._rulebook)
+        self._seen: Stored | None = None
+
+    @property
+    def rulebook(self) -> Rulebook:
+        """Raises ClusterError(NOT_CONTROLLER)."""
+        stored = self._runtime.machine.stored
+        if stored is not self._seen:
+            self._seen = stored
+            access = stored.cluster.access
+            self._rulebook.put_cluster(access.rules, access.groups)
+            for topic in stored.topics.values():
+                self._rulebook.put_topic(topic.name, topic.access)
+            self._rulebook.keep_topics(stored.topics)
+        return self._rulebook
+
+    @property
+    def access(self) -> Access:
+        """Raises ClusterError(NOT_CONTROLLER)."""
+        _ = self.rulebook
+        return self._access
+
+    def authorize(self, who: Caller, method: str, request: object) -> None:
+        """As `Access.authorize`."""
+        if who.role is Role.USER:
+            self.access.authorize(who, method, request)
+
+    def finished(self, who: Caller, method: str, request: object, answer: object) -> None:
+        """Nothing: the broker that the user has called writes the audit log."""
+
+
+def describe_access(
+    rules: Rulebook, request: pb.DescribeAccessRequest
+) -> pb.DescribeAccessResponse:
+    """Rules of what the request names, also if it has none; or of all that have some."""
+    wanted = [resource_from_wire(resource) for resource in request.resources]
+    own = dict(rules.own())
+    found: Iterable[tuple[Resource, tuple[Rule, ...]]]
+    if wanted:
+        known = {**own, CLUSTER: rules.cluster}
+        found = [(resource, known.get(resource, ())) for resource in wanted]
+    else:
+        cluster = [(CLUSTER, rules.cluster)] if rules.cluster else []
+        found = [*cluster, *sorted(own.items(), key=lambda one: (one[0].kind.value, one[0].name))]
+    return pb.DescribeAccessResponse(
+        access=[access_to_wire(resource, known) for resource, known in found]
+    )
+
+
+def check_access(
+    rules: Rulebook, who: Caller, request: pb.CheckAccessRequest
+) -> pb.CheckAccessResponse:
+    """About the caller, or a principal that the request names. Raises PenstockError.
+
+    Of another principal, the groups are not known: a rule for a group of theirs does not count.
+    """
+    operation = operation_from_wire(request.operation)
+    resource = resource_from_wire(request.resource)
+    check_operation(operation, resource.kind)
+    about_caller = request.principal in {"", who.principal}
+    if about_caller and who.role is not Role.USER:
+        return pb.CheckAccessResponse(principal=who.principal, allowed=True)
+    principal = request.principal or who.principal
+    check_principal(principal)
+    groups = who.groups if about_caller else ()
+    decision = rules.decide(principal, groups, operation, resource)
+    by_rule = decision.rule is not None and decision.of is not None
+    return pb.CheckAccessResponse(
+        principal=principal,
+        allowed=decision.allowed,
+        resource=resource_to_wire(decision.of) if by_rule and decision.of else None,
+        rule=rule_to_wire(decision.rule) if by_rule and decision.rule else None,
+    )
