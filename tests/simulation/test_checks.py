@@ -68,7 +68,13 @@ class Cluster:
         self.checks.broker_down(broker)
         broker.incarnation = 2
 
-    def journal(self, changed: PartitionDocument, *registered: int, answered: bool = True) -> None:
+    def journal(
+        self,
+        changed: PartitionDocument,
+        *registered: int,
+        answered: bool = True,
+        controller_epoch: int = 1,
+    ) -> None:
         """A majority stores `changed` and the registration of these brokers' second runs.
 
         `answered`: the controller knows it.
@@ -80,10 +86,10 @@ class Cluster:
             CLUSTER_KEY: encode_cluster(cluster),
         }
         for keeper in (BrokerId(1), BrokerId(2)):
-            journal = Journal(ControllerEpoch(1), self._sequence, texts)
+            journal = Journal(ControllerEpoch(controller_epoch), self._sequence, texts)
             self.checks.journal_kept(keeper, journal)
         if answered:
-            self.checks.adopted([topic(changed, version)])
+            self.checks.adopted(controller_epoch, [topic(changed, version)])
 
     def store(
         self,
@@ -101,10 +107,10 @@ class Cluster:
         cluster, version = self._next_cluster(runs)
         if deleted:
             cluster = replace(cluster, tombstones=(Tombstone(TOPIC_ID, version),))
-        self.checks.learning = learned
+        self.checks.learning = 1 if learned else None
         self.checks.metadata_changed(topic(changed, version))
         self.checks.registrations_changed(cluster)
-        self.checks.learning = False
+        self.checks.learning = None
 
     def _next_cluster(self, runs: dict[BrokerId, int]) -> tuple[ClusterDocument, int]:
         self._sequence += 1
@@ -210,6 +216,24 @@ def test_no_journal_undoes_one_that_its_controller_knows_to_be_kept() -> None:
     cluster.journal(document(leader=2, epoch=2, isr=(2, 3), version=2))
     with pytest.raises(RuleError, match=r"I21|I1:"):
         cluster.journal(document(leader=3, epoch=2, isr=(3,), version=3))
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_journal_may_lack_what_a_former_controller_stored_beside_the_take_over(
+    *, told: bool
+) -> None:
+    """Its successor has read before that. Nobody acts on it, unless a broker was told."""
+    cluster = Cluster()
+    grown = document(leader=1, epoch=1, isr=(1, 3), version=3)
+    cluster.store(grown)
+    cluster.checks.adopted(1, [topic(grown, 2)])
+    older = document(leader=1, epoch=1, isr=(1,), version=2)
+    if told:
+        cluster.checks.told(KEY, grown.state)
+        with pytest.raises(RuleError, match="I21: "):
+            cluster.journal(older, controller_epoch=2)
+    else:
+        cluster.journal(older, controller_epoch=2)
 
 
 def test_a_registration_that_a_journal_takes_back_was_never_told() -> None:

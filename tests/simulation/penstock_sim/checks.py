@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.batch import Batch
 from penstock.core.control.documents import (
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from penstock_sim.world import World
 
 _next_offset = attrgetter("next_offset")
+_K = TypeVar("_K")
 
 
 class Checks:
@@ -70,12 +71,15 @@ class Checks:
         self._dealt_with: dict[tuple[int, ReplicaKey], int] = {}
         """By broker: the version of the state that took its last loss into account. A journal may
         follow an older one, which did not."""
-        self.learning = False
-        """What changes now comes from a journal: it replaces what a write without an answer
-        may have stored, of which nobody was told."""
-        self._certain: dict[ReplicaKey, PartitionDocument] = {}
-        """The newest that a broker was told of, or that its controller knows to be durable: no
-        journal undoes it. One that was kept unheard may be replaced by the next."""
+        self.learning: int | None = None
+        """What changes now comes from a journal of this controller epoch: it replaces what a write
+        without an answer may have stored, and what a former controller stored beside the take-over,
+        if no broker was told of it."""
+        self._told: dict[ReplicaKey, PartitionDocument] = {}
+        """The newest that a broker was told of: no journal undoes it."""
+        self._adopted: dict[tuple[int, ReplicaKey], PartitionDocument] = {}
+        """The newest that the controller of this epoch knows to be durable: no journal of its own
+        undoes it. One that was kept unheard may be replaced by the next."""
         self._documents: dict[tuple[ReplicaKey, PartitionState], PartitionDocument] = {}
         self._versions: dict[str, int] = {}
         self._journals = JournalCounts()
@@ -253,7 +257,7 @@ class Checks:
         """
         if not self._is_news("", cluster.metadata_version):
             return
-        if self.learning:
+        if self.learning is not None:
             self._forget_unknown_runs(cluster)
         deleted = {tombstone.topic_id for tombstone in cluster.tombstones}
         lost = sorted(self.lost)
@@ -280,7 +284,7 @@ class Checks:
         self.journals += 1
         cluster = journal.documents.get(CLUSTER_KEY)
         registered = None if cluster is None else decode_cluster(cluster, CLUSTER_KEY)
-        self.learning = True
+        self.learning = int(journal.controller_epoch)
         if registered is not None:
             self._forget_unknown_runs(registered)
         for key, text in journal.documents.items():
@@ -288,7 +292,7 @@ class Checks:
                 self.metadata_changed(decode_topic(text, key))
         if registered is not None:
             self.registrations_changed(registered)
-        self.learning = False
+        self.learning = None
 
     def _forget_unknown_runs(self, cluster: ClusterDocument) -> None:
         """A registration that a late write had stored is not known any more."""
@@ -299,9 +303,9 @@ class Checks:
 
     def told(self, key: ReplicaKey, state: PartitionState) -> None:
         """A broker was told this state."""
-        self._make_certain(key, self._documents.get((key, state), PartitionDocument(state)))
+        _keep_newest(self._told, key, self._documents.get((key, state), PartitionDocument(state)))
 
-    def adopted(self, topics: Iterable[TopicDocument]) -> None:
+    def adopted(self, controller_epoch: int, topics: Iterable[TopicDocument]) -> None:
         """A controller knows that these are durable, and decides on them from now on.
 
         A topic that is not among them may be deleted in a journal only: the store does not know.
@@ -313,12 +317,14 @@ class Checks:
             self.topic_removed(SHORT_LIVED_TOPIC)
         for topic in topics:
             for index, document in enumerate(topic.partitions):
-                self._make_certain(ReplicaKey(topic.topic_id, index), document)
+                key = ReplicaKey(topic.topic_id, index)
+                _keep_newest(self._adopted, (controller_epoch, key), document)
 
-    def _make_certain(self, key: ReplicaKey, document: PartitionDocument) -> None:
-        known = self._certain.get(key)
-        if known is None or document.state.version > known.state.version:
-            self._certain[key] = document
+    def _certain(self, controller_epoch: int, key: ReplicaKey) -> PartitionDocument | None:
+        """What a journal of this epoch must build on."""
+        known = (self._told.get(key), self._adopted.get((controller_epoch, key)))
+        found = [document for document in known if document is not None]
+        return max(found, key=lambda document: document.state.version, default=None)
 
     def _is_news(self, name: str, metadata_version: int) -> bool:
         known = self._versions.get(name, -1)
@@ -338,7 +344,9 @@ class Checks:
         for index, document in enumerate(topic.partitions):
             key = ReplicaKey(topic.topic_id, index)
             self._documents[key, document.state] = document
-            base = self._certain.get(key, document) if self.learning else self.stored.get(key)
+            base = self.stored.get(key)
+            if self.learning is not None:
+                base = self._certain(self.learning, key) or document
             self._partition_changed(key, base, document)
 
     def topic_removed(self, name: str) -> None:
@@ -504,6 +512,12 @@ class Checks:
         for one, two in zip(mine, wanted, strict=False):
             if one is not two and one != two:
                 raise RuleError(f"{rule} has {one.header}, committed is {two.header} of {key}")
+
+
+def _keep_newest(known: dict[_K, PartitionDocument], key: _K, document: PartitionDocument) -> None:
+    before = known.get(key)
+    if before is None or document.state.version > before.state.version:
+        known[key] = document
 
 
 def _who(broker: SimBroker, replica: Replica) -> str:

@@ -9,14 +9,13 @@ store of ours. In every second seed brokers keep a journal while the store is un
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.control import ControlConfig
 from penstock.core.control import contract as cc
-from penstock.core.control.documents import TopicDocument
+from penstock.core.control.draft import Stored
 from penstock.errors import PenstockError
 from penstock_broker.controller.process import ControllerProcess
 from penstock_broker.controller.runtime import ControllerRuntime
@@ -50,7 +49,7 @@ class WatchedRuntime(ControllerRuntime):
         if self._defect is not None:
             shell.world.scheduler.fail(self._defect.__cause__ or self._defect)
         elif machine is not None and heeded and isinstance(event, cc.WriteDone):
-            shell.adopted(machine.stored.topics.values())
+            shell.adopted(machine.stored)
 
     def _log(self, decision: cc.Decision) -> None:
         super()._log(decision)
@@ -95,10 +94,10 @@ class ControllerShell:
     def _is_learning(self) -> bool:
         return self.world.journal and not self.runtime.has_taken_over
 
-    def adopted(self, topics: Iterable[TopicDocument]) -> None:
-        """They are durable, and it decides on them."""
+    def adopted(self, stored: Stored) -> None:
+        """It is durable, and this controller decides on it."""
         try:
-            self.world.checks.adopted(topics)
+            self.world.checks.adopted(int(stored.cluster.controller_epoch), stored.topics.values())
         except Exception as error:  # noqa: BLE001 - in a shell's task: it might be swallowed
             self.world.scheduler.fail(error)
 

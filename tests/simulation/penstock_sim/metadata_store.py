@@ -64,7 +64,7 @@ class MetaStore:
             raise WriteConflictError(change.key, change.expected, version)
         self._versions += 1
         checks = self._world.checks
-        checks.learning = learned
+        checks.learning = self._epoch() if learned else None
         try:
             if isinstance(change, Delete):
                 del self.documents[change.key]
@@ -73,8 +73,14 @@ class MetaStore:
                 self.documents[change.key] = StoredText(change.text, str(self._versions))
                 self._changed(change)
         finally:
-            checks.learning = False
+            checks.learning = None
         return str(self._versions)
+
+    def _epoch(self) -> int | None:
+        cluster = self.documents.get(CLUSTER_KEY)
+        if cluster is None:
+            return None
+        return int(decode_cluster(cluster.text, CLUSTER_KEY).controller_epoch)
 
     def _changed(self, change: Put) -> None:
         checks = self._world.checks
