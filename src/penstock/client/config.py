@@ -8,6 +8,7 @@ keyword arguments exist; a test compares them with the dataclasses.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal, TypedDict
 
 from penstock.client.serializers import Serializer
@@ -83,8 +84,30 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientConfig:
-    """Settings of every client.
+class SecurityConfig:
+    """Whom a client trusts, and what it shows. Files are read again when they change.
+
+    None = the environment variable, else, for `ca_file` and `token_file`, the file in
+    /var/run/secrets/penstock.dev/ if there is one. "" = none, whatever the environment says.
+
+    Attributes:
+        ca_file: Certificates (PEM) of the CAs that may have signed brokers' certificates; with it,
+            all connections use TLS. PENSTOCK_CA_FILE, or ca.crt. None found: plaintext.
+        token_file: A file with a token that says who the client is, and nothing else.
+            PENSTOCK_TOKEN_FILE, or the file `token`. Sent over TLS only.
+        certificate_file: A certificate (PEM) that the client shows. PENSTOCK_CERTIFICATE_FILE.
+        key_file: The certificate's key (PEM). PENSTOCK_KEY_FILE.
+    """
+
+    ca_file: str | Path | None = None
+    token_file: str | Path | None = None
+    certificate_file: str | Path | None = None
+    key_file: str | Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig(SecurityConfig):
+    """Settings of every client; those of `SecurityConfig` too.
 
     Attributes:
         connect_timeout_ms: How long to look for any broker that answers before UnreachableError.
@@ -293,7 +316,16 @@ class ConsumerConfig(ClientConfig):
             check_transactional_id(self.transactional_id)
 
 
-class ClientOptions(TypedDict, total=False):
+class SecurityOptions(TypedDict, total=False):
+    """Keyword arguments of every client; see SecurityConfig."""
+
+    ca_file: str | Path | None
+    token_file: str | Path | None
+    certificate_file: str | Path | None
+    key_file: str | Path | None
+
+
+class ClientOptions(SecurityOptions, total=False):
     """Keyword arguments of every client; see ClientConfig."""
 
     connect_timeout_ms: int

@@ -186,8 +186,8 @@ async def _existing(asking: Asking, topics: Iterable[str]) -> set[str]:
 def _checked(method: Any) -> Callable[..., Awaitable[Any]]:
     """DescribeGroups, with the one group's error raised."""
 
-    async def call(request: Any, *, timeout: float) -> Any:  # noqa: ASYNC109 - as stubs have it
-        answer = await method(request, timeout=timeout)
+    async def call(request: Any, *, timeout: float, metadata: Any) -> Any:  # noqa: ASYNC109 - as stubs
+        answer = await method(request, timeout=timeout, metadata=metadata)
         if answer.groups[0].HasField("error"):
             raise error_from_wire(answer.groups[0].error)
         return answer

@@ -68,8 +68,10 @@ async def describe_transaction(asking: Asking, transactional_id: str) -> Transac
     )
 
     def checked(stub: TransactionServiceStub) -> Callable[..., Awaitable[Any]]:
-        async def call(request: Any, *, timeout: float) -> Any:  # noqa: ASYNC109 - as stubs
-            answer = await stub.DescribeTransactions(request, timeout=timeout)  # type: ignore[misc]  # the stub is of an async channel
+        async def call(request: Any, *, timeout: float, metadata: Any) -> Any:  # noqa: ASYNC109 - as stubs
+            answer = await stub.DescribeTransactions(  # type: ignore[misc]  # the stub is of an async channel
+                request, timeout=timeout, metadata=metadata
+            )
             if answer.transactions[0].HasField("error"):
                 raise error_from_wire(answer.transactions[0].error)
             return answer

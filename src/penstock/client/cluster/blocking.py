@@ -12,6 +12,7 @@ from typing import Final
 
 import grpc
 
+from penstock.client.cluster.credentials import Credentials
 from penstock.client.cluster.view import Leader, MetadataSnapshot
 from penstock.client.cluster.wire import view_from_wire
 from penstock.core.types import TopicPartition
@@ -28,8 +29,18 @@ METADATA_TIMEOUT_S: Final = 3.0
 class BlockingCluster:
     """Channels by address, leaders by partition. For one thread."""
 
-    def __init__(self, bootstrap: tuple[str, ...], cluster_id: str = "") -> None:
-        """Connects on first use. `cluster_id` "" = the one of the first broker that answers."""
+    def __init__(
+        self,
+        bootstrap: tuple[str, ...],
+        cluster_id: str = "",
+        credentials: Credentials | None = None,
+    ) -> None:
+        """Connects on first use. `cluster_id` "" = the one of the first broker that answers.
+
+        `credentials` None: plaintext.
+        """
+        self.credentials = credentials or Credentials()
+        self._generation = self.credentials.generation
         self._bootstrap = bootstrap
         self._view = MetadataSnapshot(cluster_id)
         self._doubted: set[TopicPartition] = set()
@@ -61,9 +72,13 @@ class BlockingCluster:
         self._doubted.add(where)
 
     def broker(self, address: str) -> BrokerServiceStub:
-        """Its calls block, and raise grpc.RpcError."""
+        """Its calls block, and raise grpc.RpcError. They show `credentials.metadata()`."""
+        if self._generation != self.credentials.generation:
+            self._generation = self.credentials.generation
+            self._stubs.clear()  # a channel that nobody uses any more closes
         if address not in self._stubs:
-            self._stubs[address] = BrokerServiceStub(open_channel(address))
+            channel = open_channel(address, self.credentials.tls)
+            self._stubs[address] = BrokerServiceStub(channel)
         return self._stubs[address]
 
     def _learn(self, topic: str) -> None:
@@ -80,10 +95,13 @@ class BlockingCluster:
         failures: list[str] = []
         # Brokers first, the user's addresses last: those may be a load balancer, or dead.
         for address in dict.fromkeys([*self._view.addresses(), *self._bootstrap]):
+            shown = self.credentials.shown()
             try:
-                return self.broker(address).Metadata(request, timeout=METADATA_TIMEOUT_S)
+                return self.broker(address).Metadata(
+                    request, timeout=METADATA_TIMEOUT_S, metadata=shown.metadata
+                )
             except grpc.RpcError as problem:
-                error = error_from_rpc(problem, address)
+                error = self.credentials.judged(error_from_rpc(problem, address), shown)
                 if not error.retriable:
                     raise error from None
                 failures.append(error.message)

@@ -19,6 +19,7 @@ from time import monotonic
 from typing import Final, TypeVar
 
 from penstock.client.cluster.connections import Connection, Connections
+from penstock.client.cluster.credentials import credentials_of
 from penstock.client.cluster.view import MetadataSnapshot
 from penstock.client.cluster.wire import view_from_wire
 from penstock.client.config import ClientConfig
@@ -61,7 +62,7 @@ class Cluster:
         Otherwise questions are spread over the brokers.
         """
         self.view = MetadataSnapshot()
-        self.connections = Connections(config.resolve_address)
+        self.connections = Connections(config.resolve_address, credentials_of(config))
         self.config = config
         self._bootstrap = bootstrap
         self._sticky = sticky

@@ -6,6 +6,9 @@ A call either returns its answer or raises a PenstockError; gRPC errors do not l
 Channels connect on first use and live until the client closes. They are known by the address a
 broker advertises, whatever `resolve_address` makes of it.
 
+With TLS, every call shows what `credentials` has; when its files change, channels are replaced, and
+calls and streams on the former ones go on for a while.
+
 A channel that cannot connect is replaced: gRPC resolves a name again only after a second, then 1.6,
 2.6 … (no setting changes that), and would keep the address of a deleted pod while its successor
 already serves under the same name.
@@ -19,6 +22,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
+from penstock.client.cluster.credentials import Credentials
 from penstock.client.cluster.streams import StreamPort
 from penstock.client.model import BrokerDescription
 from penstock.errors import ClusterError, ErrorCode, UnreachableError
@@ -39,6 +43,8 @@ PAUSE_S: Final = 0.1
 """Pause between attempts that are refused at once, or whose name cannot be resolved (yet)."""
 LAST_CALLS_S: Final = 5.0
 """How long calls that still wait on a replaced channel may take."""
+LAST_STREAMS_S: Final = 60.0
+"""The same if it was replaced for other certificates, and works: streams leave it by themselves."""
 
 
 async def _ask_on(call: Any, request: Any) -> Any:
@@ -54,28 +60,43 @@ class Connection:
     `address` is what errors name; `target` is what the channel connects to.
     """
 
-    def __init__(self, address: str, target: str) -> None:
+    def __init__(self, address: str, target: str, credentials: Credentials | None = None) -> None:
+        """`credentials` None: plaintext."""
         self.address = address
+        self.credentials = credentials or Credentials()
         self._target = target
-        self.streams = StreamPort()
+        self._known_as = address.rpartition(":")[0] if target != address else ""
+        self.streams = StreamPort(self.credentials.tls)
         self._patience_s = PATIENCE_S
         self._replaced: list[tuple[float, grpc.aio.Channel]] = []
+        """With the times at which they may be closed."""
         self._open()
 
     def _open(self) -> None:
         self._opened_s = time.monotonic()
-        self.channel = open_aio_channel(self._target)
+        self._generation = self.credentials.generation
+        self.channel = open_aio_channel(
+            self._target, self.credentials.tls, known_as=self._known_as.strip("[]")
+        )
         self.broker = BrokerServiceStub(self.channel)
         self.admin = AdminServiceStub(self.channel)
         self.group = GroupServiceStub(self.channel)
         self.transactions = TransactionServiceStub(self.channel)
 
+    def follow_files(self) -> None:
+        """From now on uses certificates as they are in the files."""
+        if self._generation != self.credentials.generation:
+            self._replaced.append((time.monotonic() + LAST_STREAMS_S, self.channel))
+            self._open()
+
     async def _replace(self) -> None:
         """A new channel, which looks the name up and connects at once."""
-        self._replaced.append((time.monotonic(), self.channel))
+        self._replaced.append((time.monotonic() + LAST_CALLS_S, self.channel))
         self._open()
-        while self._replaced[0][0] < time.monotonic() - LAST_CALLS_S:
-            _, channel = self._replaced.pop(0)
+        now_s = time.monotonic()
+        due = [channel for until_s, channel in self._replaced if until_s < now_s]
+        self._replaced = [each for each in self._replaced if each[0] >= now_s]
+        for channel in due:
             await channel.close()
 
     async def call(
@@ -84,8 +105,18 @@ class Connection:
         request: Any,
         timeout_s: float,
     ) -> Answer:
-        """One unary call of a method of this connection's stubs; raises PenstockError."""
-        return await self._answer(method(request, timeout=timeout_s))
+        """One unary call of a method of this connection's stubs; raises PenstockError.
+
+        Made once more if it was refused, and there is a newer token.
+        """
+        shown = self.credentials.metadata()
+        try:
+            return await self._answer(method(request, timeout=timeout_s, metadata=shown))
+        except ClusterError as error:
+            if not self.credentials.has_newer(error, shown):
+                raise
+        shown = self.credentials.metadata()
+        return await self._answer(method(request, timeout=timeout_s, metadata=shown))
 
     async def ask_on(self, call: Any, request: Any) -> Any:
         """The next answer on a stream of this connection, after `request` was written to it.
@@ -149,7 +180,13 @@ class Connection:
 class Connections:
     """All channels of one client. Owned by its event loop."""
 
-    def __init__(self, resolve_address: Callable[[str], str] | None = None) -> None:
+    def __init__(
+        self,
+        resolve_address: Callable[[str], str] | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """`credentials` None: plaintext."""
+        self.credentials = credentials or Credentials()
         self._resolve = resolve_address or str
         self._by_address: dict[str, Connection] = {}
         self._stream_addresses: dict[str, str] = {}
@@ -161,8 +198,12 @@ class Connections:
             raise ClusterError("the client is closed", ErrorCode.CLOSED)
         connection = self._by_address.get(address)
         if connection is None:
-            connection = self._by_address[address] = Connection(address, self._resolve(address))
+            target = self._resolve(address)
+            connection = Connection(address, target, self.credentials)
+            self._by_address[address] = connection
             connection.streams.address = self._stream_addresses.get(address, "")
+        else:
+            connection.follow_files()
         return connection
 
     def learn(self, brokers: Iterable[BrokerDescription]) -> None:

@@ -11,9 +11,11 @@ import asyncio
 from time import monotonic
 from typing import Final
 
+from penstock.client.cluster.credentials import NOTHING, Shown
 from penstock.errors import OverloadedError, PenstockError, UnreachableError
 from penstock.proto.v1 import streams_pb2 as pb
 from penstock.rpc.streams.tcp import TcpStream, open_tcp_stream
+from penstock.rpc.tls import Tls
 
 CONNECT_S: Final = 1.0
 """How long an attempt to connect may take."""
@@ -27,20 +29,25 @@ BROKEN_S: Final = 1.0
 class StreamPort:
     """Where one broker accepts message streams."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: Tls | None = None) -> None:
+        """`tls` None: plaintext."""
+        self._tls = tls
         self.address = ""
         """`host:port`; empty: nowhere, as far as known."""
         self._left_alone: tuple[str, float] = ("", 0.0)
         """An address, and until when."""
 
-    async def open(self, hello: pb.StreamHello) -> TcpStream | None:
-        """A stream whose hello is sent; None: use gRPC. The caller ends it."""
+    async def open(self, hello: pb.StreamHello, shown: Shown = NOTHING) -> TcpStream | None:
+        """A stream whose hello is sent, with what is shown; None: use gRPC.
+
+        The caller ends it.
+        """
         address = self.address
         if not address or (self._left_alone[0] == address and self._left_alone[1] > monotonic()):
             return None
         try:
             async with asyncio.timeout(CONNECT_S):
-                return await _greeted(address, hello)
+                return await _greeted(address, _complete(hello, shown), self._tls)
         except UnreachableError as error:
             # A broker that starts refuses at once, and may be there a moment later.
             if not error.refused:
@@ -58,9 +65,15 @@ class StreamPort:
         self._left_alone = (self.address, monotonic() + seconds)
 
 
-async def _greeted(address: str, hello: pb.StreamHello) -> TcpStream:
+def _complete(hello: pb.StreamHello, shown: Shown) -> pb.StreamHello:
+    if shown.token is None:
+        return hello
+    return pb.StreamHello(cluster_id=hello.cluster_id, method=hello.method, token=shown.token.text)
+
+
+async def _greeted(address: str, hello: pb.StreamHello, tls: Tls | None) -> TcpStream:
     """A stream to what has proved to be a broker. Raises PenstockError."""
-    stream = await open_tcp_stream(address)
+    stream = await open_tcp_stream(address, tls)
     try:
         await stream.send(hello.SerializeToString())
         await stream.greeted()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import grpc
 
 from penstock.client.cluster.blocking import BlockingCluster
+from penstock.client.cluster.credentials import Shown, credentials_of
 from penstock.client.cluster.wire import ISOLATION_TO_WIRE
 from penstock.client.consumer.range_reader import (
     FetchedBatches,
@@ -31,7 +32,8 @@ def open_range_reader(
 
     `cluster_id`: refuse any other cluster; "" = take the first that answers.
     """
-    return RangeReader(LeaderFetcher(BlockingCluster(bootstrap, cluster_id), config), config)
+    cluster = BlockingCluster(bootstrap, cluster_id, credentials_of(config))
+    return RangeReader(LeaderFetcher(cluster, config), config)
 
 
 class LeaderFetcher:
@@ -66,8 +68,11 @@ class LeaderFetcher:
                 )
             ],
         )
-        future = self._cluster.broker(leader.address).Fetch.future(request, timeout=timeout_s)
-        return _Sent(self._cluster, wanted.where, leader.address, future, self._config)
+        shown = self._cluster.credentials.shown()
+        future = self._cluster.broker(leader.address).Fetch.future(
+            request, timeout=timeout_s, metadata=shown.metadata
+        )
+        return _Sent(self._cluster, wanted.where, leader.address, future, self._config, shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +97,15 @@ class _Sent:
     address: str
     future: "grpc.Future[pb.FetchResponse]"
     config: RangeConfig
+    shown: Shown
 
     def result(self) -> FetchedBatches:
         try:
             response = self.future.result()
         except grpc.RpcError as problem:
             self.cluster.doubt(self.where)
-            raise error_from_rpc(problem, self.address) from None
+            error = error_from_rpc(problem, self.address)
+            raise self.cluster.credentials.judged(error, self.shown) from None
         for found in response.results:
             if TopicPartition(found.topic, found.partition) == self.where:
                 return self._fetched(found)

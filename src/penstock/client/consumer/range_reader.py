@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from penstock.client.config import IsolationLevel
+from penstock.client.config import IsolationLevel, SecurityConfig
 from penstock.client.model import ConsumedBatch
 from penstock.core.batch import Batch, BatchFlags
 from penstock.core.records import decode_batch
@@ -52,7 +52,7 @@ class RecordRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RangeConfig:
+class RangeConfig(SecurityConfig):
     """How ranges are read. Sizes in bytes, times in ms.
 
     Attributes:

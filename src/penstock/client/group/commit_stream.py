@@ -13,7 +13,8 @@ from typing import Any
 import grpc
 
 from penstock.client.cluster.connections import Connection
-from penstock.errors import ClusterError, ErrorCode, UnreachableError
+from penstock.client.cluster.credentials import Shown
+from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
 from penstock.proto.v1 import group_pb2 as pb
 
 
@@ -23,6 +24,7 @@ class CommitStream:
 
     def __init__(self) -> None:
         self._connection: Connection | None = None
+        self._shown: Shown | None = None
         # A stream-stream call of the generated stub; its type parameters carry no information.
         self._call: Any = None
 
@@ -35,10 +37,7 @@ class CommitStream:
         REQUEST_TIMED_OUT after `timeout_s`. The outcome of the last two is unknown; the next
         commit opens another stream.
         """
-        if self._call is None or self._call.done() or self._connection is not connection:
-            self.close()
-            self._call = connection.group.CommitOffsetsStream()
-            self._connection = connection
+        shown = self._open(connection)
         answer: pb.CommitOffsetsResponse | None = None
         try:
             async with asyncio.timeout(timeout_s):
@@ -48,12 +47,27 @@ class CommitStream:
                 f"{connection.address}: no answer to a commit within {timeout_s:g} s",
                 ErrorCode.REQUEST_TIMED_OUT,
             ) from None
+        except PenstockError as error:
+            raise connection.credentials.judged(error, shown) from error
         finally:
             if answer is None:
                 self.close()  # its answer, if it comes, belongs to no commit
         if answer is grpc.aio.EOF:
             raise UnreachableError(f"{connection.address}: the coordinator ended the stream")
         return answer
+
+    def _open(self, connection: Connection) -> Shown:
+        """What the stream to this connection shows; opens one if there is none that will do."""
+        shown, credentials = self._shown, connection.credentials
+        is_open = self._call is not None and not self._call.done()
+        is_same = is_open and self._connection is connection
+        if is_same and shown is not None and not credentials.is_outdated(shown):
+            return shown
+        self.close()
+        shown = self._shown = credentials.shown()
+        self._call = connection.group.CommitOffsetsStream(metadata=shown.metadata)
+        self._connection = connection
+        return shown
 
     def close(self) -> None:
         """Closes the stream; an answer in flight is lost."""

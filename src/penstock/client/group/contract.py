@@ -103,10 +103,12 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class StreamEnded:
-    """`error` None: with OK, after a leave. `throttle_ms`: come back no earlier."""
+    """`error` None: with OK, after a leave. `throttle_ms`: come back no earlier. `on_purpose`: this
+    side ended it, to open another at once."""
 
     error: PenstockError | None
     throttle_ms: int = 0
+    on_purpose: bool = False
 
 
 @dataclass(frozen=True, slots=True)

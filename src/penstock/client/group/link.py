@@ -6,6 +6,9 @@
 
 Runs on the client's event loop beside the user's code and never waits for it: heartbeats are sent
 however slow a handler is. One stream at a time; messages of an older one are dropped.
+
+When there is a newer token, the stream is opened again as after a broken connection: as the same
+member, at the same epoch, so the group does not notice.
 """
 
 import asyncio
@@ -20,6 +23,7 @@ import grpc
 from penstock.client.clock import now_ms
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.connections import Connection
+from penstock.client.cluster.credentials import Shown
 from penstock.client.config import ConsumerConfig
 from penstock.client.group.contract import (
     Event,
@@ -49,6 +53,8 @@ from penstock.rpc.cancelling import heeding_cancellation
 from penstock.rpc.errors import error_from_rpc
 
 FIND_S: Final = 5.0
+RENEWAL_CHECK_S: Final = 2.0
+"""How often to look whether there is something newer to show."""
 
 _log = logging.getLogger("penstock.client")
 
@@ -186,7 +192,11 @@ class GroupLink:
         error: PenstockError | None = None
         try:
             connection = await self._coordinator.connection(FIND_S)
-            await self._talk(connection, hello)
+            shown = connection.credentials.shown()
+            try:
+                await self._talk(connection, hello, shown)
+            except PenstockError as ended:
+                raise connection.credentials.judged(ended, shown) from ended
         except PenstockError as ended:
             error = ended
             self._coordinator.failed(ended)
@@ -196,13 +206,18 @@ class GroupLink:
             throttle_ms = error.throttle_ms if isinstance(error, OverloadedError) else 0
             self.handle(StreamEnded(error, throttle_ms))
 
-    async def _talk(self, connection: Connection, hello: Hello) -> None:
+    async def _talk(self, connection: Connection, hello: Hello, shown: Shown) -> None:
         # A stream-stream call of the generated stub; its type parameters carry no information.
-        call: Any = connection.group.Join()
+        call: Any = connection.group.Join(metadata=shown.metadata)
         first = hello_to_wire(hello, self._config, self.member_id, self._cluster.view.cluster_id)
         if self._streaming is asyncio.current_task():
             self.handle(HelloSaid())
         writing = self._tasks.spawn(self._write(call, first), "group-write")
+        renewing = None
+        if connection.credentials.tls is not None:
+            streaming = asyncio.current_task()
+            renewal = self._reopen_when_outdated(connection, shown, streaming)
+            renewing = self._tasks.spawn(renewal, "group-renew")
         patience_s: float | None = self._config.request_timeout_ms / 1000
         try:
             while True:
@@ -216,9 +231,19 @@ class GroupLink:
                     )
                 self.handle(heard_from_wire(answer))
         finally:
-            if writing is not None:
-                writing.cancel()
+            for task in (writing, renewing):
+                if task is not None:
+                    task.cancel()
             call.cancel()
+
+    async def _reopen_when_outdated(
+        self, connection: Connection, shown: Shown, streaming: "asyncio.Task[Any] | None"
+    ) -> None:
+        while not connection.credentials.is_outdated(shown):  # noqa: ASYNC110 - of files
+            await asyncio.sleep(RENEWAL_CHECK_S)
+        if self._streaming is streaming and self.membership.phase is Phase.MEMBER:
+            self._close()
+            self.handle(StreamEnded(None, on_purpose=True))
 
     async def _write(self, call: Any, first: pb.JoinRequest) -> None:
         try:

@@ -272,7 +272,9 @@ class Membership:
         if self.phase not in (Phase.JOINING, Phase.MEMBER):
             return
         error = event.error
-        if error is not None and error.lost is Lost.MEMBERSHIP:
+        if event.on_purpose:
+            self._want_stream(now_ms)
+        elif error is not None and error.lost is Lost.MEMBERSHIP:
             self._fenced(error.code, now_ms, ready)
         elif error is None or error.retriable:
             self._retry(error, max(event.throttle_ms, self._backoff_ms()), now_ms, ready)

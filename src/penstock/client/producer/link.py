@@ -7,7 +7,8 @@ The link pulls: it asks for the next request only when the transport has accepte
 so with a slow broker batches grow instead of queues. The stream keeps the order in which requests
 were written, which a series of unary calls would not. When it ends, for any reason, every request
 without an answer has an unknown outcome; the lanes decide what to do about it. A new stream is
-opened when there is something to send.
+opened when there is something to send. When there is a newer token, the link waits for the answers
+and opens another stream.
 """
 
 import asyncio
@@ -79,6 +80,7 @@ class ProduceLink:
     def __init__(self, connection: Connection, source: RequestSource) -> None:
         self.address = connection.address
         self._connection = connection
+        self._shown = connection.credentials.shown()
         self._source = source
         self._work = asyncio.Event()
         self._snap = asyncio.Event()
@@ -119,13 +121,15 @@ class ProduceLink:
     async def _connect(self) -> ProduceWire | None:
         """A stream to the broker; None: it cannot be reached."""
         connection = self._connection
-        stream = await connection.streams.open(_HELLO)
+        connection.follow_files()
+        shown = self._shown = connection.credentials.shown()
+        stream = await connection.streams.open(_HELLO, shown)
         if stream is None:
             if not await connection.ready(CONNECT_S):
                 return None
             # The broker may have come up in between.
-            stream = await connection.streams.open(_HELLO)
-        return GrpcWire(connection) if stream is None else MessageWire(stream)
+            stream = await connection.streams.open(_HELLO, shown)
+        return GrpcWire(connection, shown) if stream is None else MessageWire(stream)
 
     async def _stream(self, wire: ProduceWire) -> None:
         """One stream, from its first request to its end. Never raises but CancelledError."""
@@ -156,6 +160,8 @@ class ProduceLink:
             if pause_ms > 0:
                 await asyncio.sleep(pause_ms / 1000)
             self._work.clear()
+            if self._connection.credentials.is_outdated(self._shown):
+                await self._drain()
             request = self._source.next_request(self.address)
             if request is None:
                 await self._work.wait()
@@ -167,12 +173,21 @@ class ProduceLink:
             if not await wire.write(request.message):
                 return  # the stream has ended: the reader knows why
 
+    async def _drain(self) -> None:
+        """Waits for the answers, and ends the stream."""
+        while self._pending:
+            await self._work.wait()
+            self._work.clear()
+        self.wake()  # there may be something to send
+        raise StreamBrokenError(UnreachableError(f"{self.address}: opened again with a new token"))
+
     async def _read(self, wire: ProduceWire) -> None:
         try:
             await wire.deliver(self._take)
         except PenstockError as error:
             self._connection.streams.ended(error)
-            raise StreamBrokenError(_as_broken(error)) from error
+            judged = self._connection.credentials.judged(error, self._shown)
+            raise StreamBrokenError(_as_broken(judged)) from error
         raise StreamBrokenError(UnreachableError(f"{self.address}: the broker ended the stream"))
 
     def _take(self, answer: pb.ProduceResponse) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import grpc
 
 from penstock.client.cluster.connections import Connection
+from penstock.client.cluster.credentials import Shown
 from penstock.errors import PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.cancelling import heeding_cancellation
@@ -41,10 +42,10 @@ class ProduceWire(Protocol):
 class GrpcWire:
     """A `ProduceWire` over `BrokerService.ProduceStream`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, shown: Shown) -> None:
         self._address = connection.address
         # A stream-stream call of the generated stub; its type parameters carry no information.
-        self._call: Any = connection.broker.ProduceStream()
+        self._call: Any = connection.broker.ProduceStream(metadata=shown.metadata)
 
     async def write(self, request: pb.ProduceRequest) -> bool:
         """See `ProduceWire`."""
