@@ -40,7 +40,7 @@ RSA = Issuer("https://rsa.example", algorithm="RS256")
 PEOPLE = Issuer(
     "https://login.example", "flights", kind="oidc", usernameClaim="email", groupsClaim="teams"
 )
-PEER = "ipv4:10.0.0.7:41234"
+HOST = "10.0.0.7"
 
 
 def known(*issuers: Issuer) -> Issuers:
@@ -278,9 +278,9 @@ def file(tmp_path: Path) -> Path:
     return write_issuers(tmp_path / "issuers.json", OURS)
 
 
-async def code_of(login: TokenLogin, token: str, peer: str = PEER) -> ErrorCode:
+async def code_of(login: TokenLogin, token: str, host: str = HOST) -> ErrorCode:
     with pytest.raises(ClusterError) as raised:
-        await login.of_token(token, peer)
+        await login.of_token(token, host)
     return raised.value.code
 
 
@@ -288,9 +288,9 @@ async def test_a_token_is_checked_once(file: Path, executor: CountingExecutor) -
     login = TokenLogin(IssuersFile(file), executor)
     token = OURS.token()
     async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(login.of_token(token, PEER)) for _ in range(50)]
+        asked = [tasks.create_task(login.of_token(token, HOST)) for _ in range(50)]
     callers = {task.result() for task in asked}
-    callers.add(await login.of_token(token, "ipv4:10.0.0.8:1"))
+    callers.add(await login.of_token(token, "10.0.0.8"))
     assert len(callers) == 1
     (caller,) = callers
     assert caller.role is Role.USER
@@ -302,10 +302,10 @@ async def test_a_known_token_ends_when_it_expires(file: Path, executor: Counting
     clock = [now_s()]
     login = TokenLogin(IssuersFile(file), executor, now_s=lambda: clock[0])
     token = OURS.token()
-    caller = await login.of_token(token, PEER)
+    caller = await login.of_token(token, HOST)
     assert caller.expires_s is not None
     clock[0] = caller.expires_s + 59
-    await login.of_token(token, PEER)
+    await login.of_token(token, HOST)
     clock[0] = caller.expires_s + 61
     assert await code_of(login, token) is ErrorCode.CREDENTIALS_EXPIRED
     assert await code_of(login, token) is ErrorCode.CREDENTIALS_EXPIRED
@@ -327,7 +327,7 @@ async def test_random_key_ids_fetch_nothing(
     issuers = IssuersFile(file)
     login = TokenLogin(issuers, executor)
     tokens = [OURS.token(headers={"kid": str(uuid4())}) for _ in range(300)]
-    codes = {await code_of(login, token, f"ipv4:10.0.0.{n}:1") for n, token in enumerate(tokens)}
+    codes = {await code_of(login, token, f"10.0.0.{n}") for n, token in enumerate(tokens)}
     assert codes == {ErrorCode.UNAUTHENTICATED}
     assert not connected
     assert issuers.generation == 1
@@ -339,16 +339,16 @@ async def test_bad_tokens_of_one_host_stop_being_looked_at(
     """Attack 11."""
     login = TokenLogin(IssuersFile(file), executor)
     honest = OURS.token("etl/honest")
-    await login.of_token(honest, PEER)
+    await login.of_token(honest, HOST)
     head, payload, _ = OURS.token().split(".")
     codes = []
     for number in range(2_000):
         codes.append(await code_of(login, f"{head}.{payload}.{number:05}"))
-        await login.of_token(honest, PEER)
+        await login.of_token(honest, HOST)
     assert codes[0] is ErrorCode.UNAUTHENTICATED
     assert ErrorCode.THROTTLED in codes
     assert executor.given < 1 + FAILURES_BURST + 60  # a few more for each second that this takes
-    newcomer = await login.of_token(OURS.token("etl/other"), "ipv4:10.0.0.8:1")
+    newcomer = await login.of_token(OURS.token("etl/other"), "10.0.0.8")
     assert newcomer.principal == "serviceaccount:etl/other"
 
 
@@ -366,12 +366,12 @@ async def test_what_waits_to_be_checked_is_bounded(file: Path, executor: Countin
     """Attack 11, from many hosts: the thread is busy, and known tokens pass all the same."""
     login = TokenLogin(IssuersFile(file), executor)
     honest = OURS.token("etl/honest")
-    await login.of_token(honest, PEER)
+    await login.of_token(honest, HOST)
     gate = threading.Event()
     executor.submit(gate.wait, 60)
     given = executor.given
-    of_one = [(f"a.b.{number}", PEER) for number in range(WAITING_PER_HOST_MAX + 10)]
-    of_many = [(f"a.b.x{n}", f"ipv4:10.1.{n // 250}.{n % 250}:1") for n in range(1_000)]
+    of_one = [(f"a.b.{number}", HOST) for number in range(WAITING_PER_HOST_MAX + 10)]
+    of_many = [(f"a.b.x{n}", f"10.1.{n // 250}.{n % 250}") for n in range(1_000)]
     async with asyncio.TaskGroup() as tasks:
         asked = [tasks.create_task(_outcome(login, *each)) for each in [*of_one, *of_many]]
         await wait_until_async(
@@ -379,7 +379,7 @@ async def test_what_waits_to_be_checked_is_bounded(file: Path, executor: Countin
             what="all but those that may wait are refused",
         )
         assert executor.given - given == WAITING_MAX
-        assert (await login.of_token(honest, PEER)).principal == "serviceaccount:etl/honest"
+        assert (await login.of_token(honest, HOST)).principal == "serviceaccount:etl/honest"
         gate.set()
     codes = [task.result() for task in asked]
     assert codes.count(ErrorCode.UNAUTHENTICATED) == WAITING_MAX
@@ -387,9 +387,9 @@ async def test_what_waits_to_be_checked_is_bounded(file: Path, executor: Countin
     assert codes.count(ErrorCode.THROTTLED) == len(codes) - WAITING_MAX
 
 
-async def _outcome(login: TokenLogin, token: str, peer: str) -> ErrorCode:
+async def _outcome(login: TokenLogin, token: str, host: str) -> ErrorCode:
     try:
-        await login.of_token(token, peer)
+        await login.of_token(token, host)
     except ClusterError as error:
         return error.code
     raise AssertionError("a bad token got in")
@@ -403,8 +403,8 @@ async def test_a_caller_who_leaves_does_not_take_others_along(
     executor.submit(gate.wait, 60)
     token = OURS.token()
     async with asyncio.TaskGroup() as tasks:
-        first = tasks.create_task(login.of_token(token, PEER))
-        second = tasks.create_task(login.of_token(token, PEER))
+        first = tasks.create_task(login.of_token(token, HOST))
+        second = tasks.create_task(login.of_token(token, HOST))
         await asyncio.sleep(0)  # polls nothing: a turn of the loop
         first.cancel()
         await asyncio.sleep(0)  # polls nothing: a turn of the loop

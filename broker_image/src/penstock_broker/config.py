@@ -62,7 +62,7 @@ class BrokerConfig:
     the port of `replication_listen`, clients that want message streams at that of `stream_listen`;
     empty: they use gRPC. Probes ask `health_listen`; empty: they ask where clients do. With TLS,
     brokers and controllers connect to `advertise_host` at the port of `internal_listen`; without,
-    it is empty.
+    it is empty. `token_issuers`: the file that says whose tokens let users in; None: nobody's.
     """
 
     broker_id: BrokerId
@@ -80,6 +80,7 @@ class BrokerConfig:
     stream_listen: str = ""
     health_listen: str = ""
     internal_listen: str = ""
+    token_issuers: Path | None = None
     settings: Settings = field(default_factory=Settings)
 
 

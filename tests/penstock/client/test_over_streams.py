@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from itertools import count
+from typing import Any
 
 import pytest
 from support.cluster import Cluster
@@ -12,7 +13,6 @@ from support.waiting import wait_until_async
 from penstock.client import AsyncConsumer, AsyncProducer, TopicPartition
 from penstock.client.cluster import connections, streams
 from penstock.client.cluster.streams import StreamPort
-from penstock.proto.v1 import streams_pb2
 from penstock.rpc.streams.tcp import TcpStream
 
 MakeCluster = Callable[..., Cluster]
@@ -25,8 +25,8 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[TcpStream]:
     found: list[TcpStream] = []
     inner = StreamPort.open
 
-    async def noted(self: StreamPort, hello: streams_pb2.StreamHello) -> TcpStream | None:
-        stream = await inner(self, hello)
+    async def noted(self: StreamPort, *asked: Any) -> TcpStream | None:
+        stream = await inner(self, *asked)
         if stream is not None:
             found.append(stream)
         return stream

@@ -15,7 +15,7 @@ from penstock_broker.serving.tokens.issuers import parse_issuers
 from penstock_broker.serving.tokens.login import TokenLogin
 
 OURS = Issuer()
-PEER = "ipv4:10.0.0.7:41234"
+HOST = "10.0.0.7"
 
 
 def parse(*entries: Any) -> Any:
@@ -97,7 +97,7 @@ class Looking:
         """The principal, or the error's code."""
         self.file._looked_s = -LOOK_EVERY_S
         try:
-            return (await self.login.of_token(token, PEER)).principal
+            return (await self.login.of_token(token, HOST)).principal
         except ClusterError as error:
             return error.code.name
 

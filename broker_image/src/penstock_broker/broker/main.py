@@ -28,6 +28,7 @@ from penstock_broker.observability import EventLog, configure_logging, serve_met
 from penstock_broker.serving import plaintext
 from penstock_broker.serving.edge import first_error
 from penstock_broker.serving.interpreter import check_interpreter
+from penstock_broker.serving.tokens import file as issuers
 from penstock_broker.store.options import StoreOptions
 from penstock_broker.store.rocks import RocksLogStore
 
@@ -96,6 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     plaintext.add_arguments(parser)
     enrolling.add_arguments(parser)
+    issuers.add_arguments(parser)
     add("--metrics-listen", default="", metavar="HOST:PORT", help="Prometheus endpoint")
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     add("--config", action="append", default=[], metavar="KEY=VALUE", help="settings; repeatable")
@@ -189,6 +191,7 @@ def _config(args: argparse.Namespace, *, secured: bool) -> BrokerConfig:
         stream_listen=args.stream_listen,
         health_listen=args.health_listen,
         internal_listen=args.internal_listen,
+        token_issuers=args.token_issuers,
         settings=parse_settings(args.config),
     )
 

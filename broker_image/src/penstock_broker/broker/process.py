@@ -48,7 +48,7 @@ from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.services.offsets import Offsets
 from penstock_broker.services.opening import Opener
 from penstock_broker.services.producing import Producing
-from penstock_broker.serving.callers import knows_no_users
+from penstock_broker.serving.tokens.users import Users
 from penstock_broker.store.interface import LogStore
 from penstock_broker.store.losses import promise_nothing
 from penstock_broker.transactions.metrics import TransactionMetrics
@@ -166,6 +166,7 @@ class BrokerProcess:
             parked_max=settings.fetch_parked_max,
         )
         self._opening = ThreadPoolExecutor(1, "opener")
+        self._users = Users(self._config.token_issuers)
         producing = Producing(
             locator,
             self._replicas,
@@ -181,7 +182,7 @@ class BrokerProcess:
             self._services(store, producing, offsets, producer_ids),
             lambda: self._view.cluster_id,
             self.metrics.observe_request,
-            identify=knows_no_users,
+            identify=self._users.identify,
             access=self._view.access,
         )
         self.metrics.observe_groups(lambda: self._coordination.groups.totals)
@@ -226,7 +227,7 @@ class BrokerProcess:
                 observe=self.metrics.observe_request,
                 inflight_max=settings.stream_inflight_max,
                 streams_max=max(1, settings.rpcs_max // 2),
-                identify=knows_no_users,
+                identify=self._users.identify_token,
             ),
         )
 
@@ -268,6 +269,7 @@ class BrokerProcess:
                 self._opening,
             ):
                 executor.shutdown(wait=True)
+            self._users.close()
 
     async def _shut_down(self) -> None:
         """Hands over leaderships, stops serving, then makes lazily written state durable."""

@@ -20,8 +20,9 @@ from penstock_broker.services.fetch_stream import FetchMessages
 from penstock_broker.services.fetching import Fetching
 from penstock_broker.services.produce_stream import ProduceMessages
 from penstock_broker.services.producing import Producing
-from penstock_broker.serving.callers import IdentifyToken, entered
+from penstock_broker.serving.callers import IdentifyToken, caller, entered
 from penstock_broker.serving.edge import check_cluster_id, guarded
+from penstock_broker.serving.expiry import bounded_by_credentials
 
 HELLO_TIMEOUT_S: Final = 5.0
 
@@ -75,9 +76,13 @@ class ClientStreams:
         self._server.close()
 
     async def _serve(self, stream: MessageStream) -> None:
-        match await self._hello(stream):
-            case None:
-                return
+        method = await self._hello(stream)
+        if method is not None:
+            with bounded_by_credentials(caller()):
+                await self._serve_method(stream, method)
+
+    async def _serve_method(self, stream: MessageStream, method: int) -> None:
+        match method:
             case pb.STREAM_METHOD_PRODUCE:
                 await ProduceMessages(
                     self._producing,
@@ -107,6 +112,6 @@ class ClientStreams:
         if hello is None:
             return None
         if self._identify is not None:
-            entered(await self._identify(hello.token))
+            entered(await self._identify(hello.token, stream.peer_host))
         check_cluster_id(hello.cluster_id, self._cluster_id())
         return hello.method

@@ -51,8 +51,8 @@ _CALLER: Final[ContextVar[Caller]] = ContextVar("caller", default=NOBODY)
 Identify: TypeAlias = Callable[[Any], Awaitable[Caller]]
 """Finds out who makes a call, from its gRPC context. Raises ClusterError: UNAUTHENTICATED,
 CREDENTIALS_EXPIRED, AUTH_NOT_READY."""
-IdentifyToken: TypeAlias = Callable[[str], Awaitable[Caller]]
-"""The same by the token in a stream's hello; "": there is none."""
+IdentifyToken: TypeAlias = Callable[[str, str], Awaitable[Caller]]
+"""The same by the token in a stream's hello ("": there is none), and the host it comes from."""
 
 
 class Door(Protocol):
@@ -73,7 +73,7 @@ def caller() -> Caller:
     return _CALLER.get()
 
 
-async def knows_no_users(_: object) -> Caller:
+async def knows_no_users(*_: object) -> Caller:
     """`Identify` and `IdentifyToken` of a broker that was not told whose tokens to accept."""
     raise ClusterError(
         "this broker accepts no users: it was started without --token-issuers",

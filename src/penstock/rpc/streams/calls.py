@@ -22,6 +22,11 @@ class _Call:
     """What both ends of a call have in common."""
 
     @property
+    def peer_host(self) -> str:
+        """See `MessageStream`."""
+        return ""
+
+    @property
     def peer_uris(self) -> tuple[str, ...]:
         """See `MessageStream`. None here: who calls over gRPC, its context says."""
         return ()

@@ -60,6 +60,11 @@ class MessageStream(Protocol):
         ...
 
     @property
+    def peer_host(self) -> str:
+        """The address of the other side's host; "": not known."""
+        ...
+
+    @property
     def peer_uris(self) -> tuple[str, ...]:
         """The URIs in the other side's certificate; none without TLS, or without a certificate."""
         ...

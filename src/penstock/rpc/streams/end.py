@@ -23,6 +23,11 @@ class StreamEnd:
     """See the module."""
 
     @property
+    def peer_host(self) -> str:
+        """See `MessageStream`."""
+        return ""
+
+    @property
     def peer_uris(self) -> tuple[str, ...]:
         """See `MessageStream`."""
         return ()

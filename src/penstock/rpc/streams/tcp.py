@@ -82,6 +82,13 @@ class TcpStream(StreamEnd, asyncio.BufferedProtocol):
     # ------------------------------------------------------------ MessageStream
 
     @property
+    def peer_host(self) -> str:
+        """See `MessageStream`."""
+        assert self._transport is not None, "users get connected streams"
+        peer = self._transport.get_extra_info("peername")
+        return str(peer[0]) if peer else ""
+
+    @property
     def peer_uris(self) -> tuple[str, ...]:
         """See `MessageStream`."""
         assert self._transport is not None, "users get connected streams"

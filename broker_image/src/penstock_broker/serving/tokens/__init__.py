@@ -1,7 +1,7 @@
 """Tokens of users: JSON web tokens, checked with keys that lie in a file.
 
     --token-issuers FILE ─▶ issuers.IssuersFile ─▶ Issuers (whom to believe, with which keys)
-    a call, a hello ─▶ identifying.TokenLogin ─ known? ─▶ Caller
+    a call, a hello ─▶ login.TokenLogin ─ known? ─▶ Caller
                               └─ not yet ─▶ checking.verified, in a thread ─▶ kept until it ends
 
 Belongs here: who a token says its holder is, and whether that can be believed. Never here: what the

@@ -105,11 +105,12 @@ class TokenLogin:
                         f"the metadata {HEADER} must be 'Bearer ' and a token",
                         ErrorCode.UNAUTHENTICATED,
                     )
-                return await self.of_token(value[len(SCHEME) :].strip(), context.peer())
+                host = host_of_peer(context.peer())
+                return await self.of_token(value[len(SCHEME) :].strip(), host)
         raise no_token()
 
-    async def of_token(self, token: str, peer: str) -> Caller:
-        """Who holds this token; "": nobody. `peer`: gRPC's name of the caller, or "".
+    async def of_token(self, token: str, host: str) -> Caller:
+        """Who holds this token; "": nobody. `host`: where the caller is. See `IdentifyToken`.
 
         Raises ClusterError: UNAUTHENTICATED, CREDENTIALS_EXPIRED, AUTH_NOT_READY, THROTTLED.
         """
@@ -130,7 +131,7 @@ class TokenLogin:
             del self._refused[digest]
         waiting = self._waiting.get(digest)
         if waiting is None:
-            waiting = self._begin(token, digest, host_of_peer(peer))
+            waiting = self._begin(token, digest, host)
         return await asyncio.shield(waiting.answer)
 
     def _still_valid(self, digest: bytes, known: _Known) -> Caller:
