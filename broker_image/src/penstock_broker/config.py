@@ -62,7 +62,8 @@ class BrokerConfig:
     the port of `replication_listen`, clients that want message streams at that of `stream_listen`;
     empty: they use gRPC. Probes ask `health_listen`; empty: they ask where clients do. With TLS,
     brokers and controllers connect to `advertise_host` at the port of `internal_listen`; without,
-    it is empty. `token_issuers`: the file that says whose tokens let users in; None: nobody's.
+    it is empty. `token_issuers`: the file that says whose tokens let users in; None: no user
+    gets in.
     """
 
     broker_id: BrokerId

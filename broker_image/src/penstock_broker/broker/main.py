@@ -95,9 +95,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with TLS: for other brokers and controllers, which show a certificate; --listen is "
         "then for clients alone; default: $PENSTOCK_INTERNAL_LISTEN",
     )
-    plaintext.add_arguments(parser)
-    enrolling.add_arguments(parser)
-    issuers.add_arguments(parser)
+    for part in (plaintext, enrolling, issuers):
+        part.add_arguments(parser)
     add("--metrics-listen", default="", metavar="HOST:PORT", help="Prometheus endpoint")
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     add("--config", action="append", default=[], metavar="KEY=VALUE", help="settings; repeatable")

@@ -1,7 +1,7 @@
 """What a client trusts and what it shows: a CA, a token, perhaps a certificate.
 
     settings ─▶ environment ─▶ /var/run/secrets/penstock.dev/ ─▶ Credentials
-    token file, written anew ─▶ the next call shows it; streams are opened again (`is_outdated`)
+    token file, rewritten ─▶ the next call shows it; streams are opened again (`is_outdated`)
     refused (90, 92) ─▶ the file is read at once; has it another token, the call is made once more
 
 A token is sent over TLS only. How long it counts can be read in it if it is a JSON web token; what
