@@ -169,6 +169,41 @@ def _cluster() -> Iterator[tuple[tuple[str, ...], Rule]]:
     yield from _config(CLUSTER_SETTINGS, "cluster")
     yield from _cluster_settings()
     yield _volumes()
+    yield from _security()
+
+
+def _security() -> Iterator[tuple[tuple[str, ...], Rule]]:
+    mode = "(has({0}.security) ? {0}.security.mode : 'Disabled')"
+    new, old = mode.format("self"), mode.format("oldSelf")
+    yield (
+        ("spec",),
+        at(
+            ".security",
+            rule(
+                f"{new} == {old}",
+                "spec.security.mode cannot be changed once it is applied: brokers with and without "
+                "TLS cannot talk to each other; restore it, or create another Cluster and copy the "
+                "topics",
+                "spec.security.mode is %s and was %s; it cannot be changed once it is applied, "
+                "because brokers with and without TLS cannot talk to each other: restore it, or "
+                "create another Cluster and copy the topics",
+                new,
+                old,
+            ),
+        ),
+    )
+    yield (
+        ("spec",),
+        at(
+            ".external",
+            rule(
+                f"{new} != 'Strict' || !has(self.external) || (has(self.external.host) && "
+                "self.external.host != '')",
+                "spec.external.host is missing; with spec.security.mode Strict, certificates must "
+                "name the address that clients use",
+            ),
+        ),
+    )
 
 
 def _cluster_settings() -> Iterator[tuple[tuple[str, ...], Rule]]:

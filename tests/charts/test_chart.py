@@ -25,6 +25,7 @@ from support.waiting import wait_until
 import penstock
 from penstock.kubernetes.resources import RESOURCES, path_of
 from penstock_operator.objects import Installation, broker_objects, controller_objects, read_cluster
+from penstock_operator.objects.security import authority_secret
 
 CHART = ROOT / "charts" / "penstock"
 GOLDEN = Path(__file__).parent / "golden"
@@ -319,8 +320,11 @@ class TestOnAnApiServer:
             made["metadata"].pop("ownerReferences", None)  # there is no such Cluster
             apply(made)
         for kind, (_, plural) in sorted(RESOURCES.items()):
-            if plural not in {"events", "leases", "nodes", "storageclasses"}:
+            if plural not in {"events", "leases", "nodes", "secrets", "storageclasses"}:
                 call("GET", path_of(kind, streams))
+        secret = authority_secret(desired, b"certificate", b"key")
+        secret["metadata"].pop("ownerReferences", None)
+        call("POST", path_of("Secret", streams), secret)
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         call("POST", leases, {**lease, "metadata": {"name": "penstock-operator"}})
@@ -335,6 +339,8 @@ class TestOnAnApiServer:
         wide = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{role_name}"
         for refused in (
             lambda: call("GET", f"/api/v1/namespaces/{streams}/secrets"),
+            lambda: call("GET", path_of("Secret", streams, "flights-ca")),
+            lambda: call("DELETE", path_of("Secret", streams, "flights-ca")),
             lambda: apply({**role, "metadata": {"name": "more"}, "rules": secrets}),
             lambda: apply({**role, "metadata": {"name": "held"}, "rules": maps}),
             lambda: apply(everything),

@@ -42,6 +42,7 @@ NOT_SEEN: dict[Permission, str] = {
         )
     },
     ("bind", GROUP, "clusterroles"): "no request: the API server asks when a RoleBinding is made",
+    ("create", "", "serviceaccounts/token"): "to log in to brokers of a Strict Cluster",
     ("get", "penstock.dev", "topics"): "one rule for our three kinds",
     ("patch", "penstock.dev", "topics"): "finalizers, once the brokers answer",
     ("get", "penstock.dev", "consumergroups"): "one rule for our three kinds",
@@ -220,6 +221,7 @@ def live_a_life(scene: Scene) -> None:
             "uid": made["metadata"]["uid"],
             "controller": True,
         }
+        scene.make("Cluster", "guarded", security={"mode": "Strict"})
         scene.make("Topic", "t", cluster="flights")
         scene.make("ConsumerGroup", "g", cluster="flights", deletionPolicy="Delete")
         broker_set = scene.url("/apis/apps/v1", "statefulsets", "flights-broker")
@@ -238,6 +240,7 @@ def live_a_life(scene: Scene) -> None:
             ("delete", "", "pods"),
             ("patch", "", "pods"),
             ("patch", "", "persistentvolumeclaims"),
+            ("create", "", "secrets"),
             ("delete", "", "services"),
             ("delete", GROUP, "roles"),
             ("delete", GROUP, "rolebindings"),

@@ -33,6 +33,14 @@ METADATA: dict[str, Any] = {
 }
 BODIES: dict[str, dict[str, Any]] = {
     "defaults": {"metadata": METADATA, "spec": {}},
+    "strict": {
+        "metadata": METADATA,
+        "spec": {
+            "security": {"mode": "Strict"},
+            "external": {"type": "NodePort", "host": "flights.example.com"},
+            "allowFrom": {"clients": [{"namespaceSelector": {"matchLabels": {"team": "air"}}}]},
+        },
+    },
     "everything": {
         "metadata": {**METADATA, "annotations": {PAUSED: "false", FORCE_ROLL: "1"}},
         "spec": {

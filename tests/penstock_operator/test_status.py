@@ -7,9 +7,10 @@ import pytest
 import yaml
 from support.operator_world import desired, settled
 
+from penstock.core.manifest.objects import SecurityMode
 from penstock_operator.model import Plan, Severity, Wait
 from penstock_operator.plan import plan_cluster
-from penstock_operator.status import cluster_status, conditions
+from penstock_operator.status import cluster_status, conditions, failed_status
 
 ROOT = Path(__file__).parents[2]
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
@@ -47,10 +48,26 @@ def test_the_crd_keeps_every_field_of_the_status() -> None:
 def test_a_ready_cluster_says_so_to_kstatus() -> None:
     status = ready_status()
     shown = {each["type"]: each["status"] for each in status["conditions"]}
-    assert shown == {"Ready": "True", "Reconciling": "False", "Stalled": "False"}
+    assert shown == {
+        "Ready": "True",
+        "Reconciling": "False",
+        "Stalled": "False",
+        "Secured": "False",
+    }
     assert status["phase"] == "Ready"
     assert status["message"] == ""
     assert status["brokers"]["ready"] == status["brokers"]["registered"] == 3
+
+
+def test_a_cluster_that_asks_nobody_says_so_and_a_strict_one_does_not() -> None:
+    (open_,) = [each for each in ready_status()["conditions"] if each["type"] == "Secured"]
+    assert open_["reason"] == "SecurityDisabled"
+    strict = desired(spec_security=SecurityMode.STRICT)
+    status = cluster_status(strict, settled(strict).observed(), Plan(), {}, NOW)
+    (secured,) = [each for each in status["conditions"] if each["type"] == "Secured"]
+    assert (secured["status"], secured["reason"]) == ("True", "Strict")
+    wait = Wait("InvalidSpec", "no", Severity.BLOCKED)
+    assert secured in failed_status(2, wait, status, LATER)["conditions"]
 
 
 def test_the_same_state_is_the_same_status_whenever_it_is_looked_at() -> None:
@@ -91,8 +108,8 @@ def test_nothing_is_settled_in_the_pass_that_applies_a_new_template() -> None:
     plan = plan_cluster(newer, observed)
     assert plan.actions
     status = cluster_status(newer, observed, plan, {}, NOW)
-    shown = {each["type"]: each["status"] for each in status["conditions"]}
-    assert shown == {"Ready": "True", "Reconciling": "True", "Stalled": "False"}
+    shown = {each["type"] for each in status["conditions"] if each["status"] == "True"}
+    assert shown == {"Ready", "Reconciling"}
 
 
 def test_while_no_broker_answers_the_last_numbers_stay() -> None:

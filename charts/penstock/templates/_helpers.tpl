@@ -68,7 +68,13 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   resources: [serviceaccounts]
   verbs: [create, get, list, patch]
 - apiGroups: [""]
-  resources: [configmaps]          # topics that were changed through the brokers
+  resources: [serviceaccounts/token]   # to log in to brokers as <cluster>-admin
+  verbs: [create]
+- apiGroups: [""]
+  resources: [secrets]             # <cluster>-ca: made once, never read
+  verbs: [create]
+- apiGroups: [""]
+  resources: [configmaps]          # topics that were changed through the brokers, <cluster>-trust
   verbs: [list, watch]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [rolebindings]

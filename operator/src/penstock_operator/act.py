@@ -5,9 +5,12 @@ them then. Before a broker's pod is deleted, its identity is checked once more: 
 answered must belong to this Cluster, and the pod must be the one that was planned (I26).
 """
 
-from typing import assert_never
+from time import monotonic
+from typing import Final, assert_never
 
+from penstock.certificates import new_authority
 from penstock.errors import PenstockError
+from penstock.kubernetes.errors import KubernetesError
 from penstock.logs import EventLog
 from penstock_operator.brokers import Brokers
 from penstock_operator.events import Events
@@ -17,6 +20,7 @@ from penstock_operator.model import (
     Apply,
     ForgetBroker,
     GrowClaim,
+    MakeAuthority,
     MarkRack,
     MoveLeaders,
     Object,
@@ -27,7 +31,10 @@ from penstock_operator.model import (
 )
 from penstock_operator.names import FORCE_ROLL, RACK
 from penstock_operator.objects import DesiredCluster
+from penstock_operator.objects.security import authority_secret
 
+_AUTHORITY_AGAIN_S: Final = 60.0
+"""Until the controllers publish it, which may take as long as to pull an image."""
 _log = EventLog("penstock_operator.act")
 
 
@@ -36,6 +43,8 @@ class Acting:
 
     def __init__(self, kube: Kube, brokers: Brokers, events: Events) -> None:
         self._kube, self._brokers, self._events = kube, brokers, events
+        self._authority_s: float | None = None
+        """When there certainly was a CA, by our clock."""
 
     async def carry_out(
         self, action: Action, body: Object, desired: DesiredCluster, observed: Observed
@@ -45,6 +54,8 @@ class Acting:
         match action:
             case Apply():
                 await self._apply(action, body, observed)
+            case MakeAuthority():
+                await self._make_authority(action, body, desired)
             case GrowClaim():
                 await self._grow(action, body, namespace)
             case OrphanSet():
@@ -82,6 +93,25 @@ class Acting:
             elif live["spec"].get("replicas") != wanted:
                 note = f"scaling from {live['spec'].get('replicas')} to {wanted} brokers"
                 await self._events.tell(body, "Cluster", "Scaled", note)
+
+    async def _make_authority(
+        self, action: MakeAuthority, body: Object, desired: DesiredCluster
+    ) -> None:
+        made_s = self._authority_s
+        if made_s is not None and monotonic() - made_s < _AUTHORITY_AGAIN_S:
+            return
+        certificate, key = new_authority(desired.names.cluster)
+        secret = authority_secret(desired, certificate, key)
+        try:
+            await self._kube.create("Secret", desired.names.namespace, secret)
+        except KubernetesError as error:
+            if not error.is_conflict:
+                raise
+        else:
+            _log.info("made the CA", secret=action.secret)
+            note = f"made a CA for the cluster, in Secret {action.secret}"
+            await self._events.tell(body, "Cluster", "AuthorityMade", note)
+        self._authority_s = monotonic()
 
     async def _grow(self, action: GrowClaim, body: Object, namespace: str) -> None:
         size: Object = {"spec": {"resources": {"requests": {"storage": action.size}}}}

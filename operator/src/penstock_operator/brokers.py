@@ -9,6 +9,7 @@ must not delay its volumes and certificates.
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from penstock.client import AsyncAdmin, ClientConfig
@@ -16,6 +17,7 @@ from penstock.client.model import ClusterDescription, TopicDescription
 from penstock.core.manifest.objects import MIN_INSYNC
 from penstock.core.manifest.topics import AddPartitions, AlterConfig, CreateTopic, Step
 from penstock.errors import PenstockError
+from penstock_operator.credentials import Credentials, Files
 from penstock_operator.model import BrokerFacts, BrokerState, PartitionState, TopicState
 from penstock_operator.names import GRPC_PORT
 from penstock_operator.objects import DesiredCluster
@@ -26,9 +28,11 @@ _CONFIG: Final = ClientConfig(connect_timeout_ms=3_000, request_timeout_ms=8_000
 class Brokers:
     """Asks the brokers of one Cluster. `close` it when the Cluster no longer exists."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: Credentials | None = None) -> None:
+        """`credentials` None: for Clusters that ask nobody who they are."""
+        self._credentials = credentials
         self._admin: AsyncAdmin | None = None
-        self._bootstrap = ""
+        self._connected: tuple[str, Files | None] = ("", None)
 
     async def ask(self, desired: DesiredCluster) -> tuple[BrokerFacts | None, str]:
         """Their answer, or None and why there is none."""
@@ -45,9 +49,10 @@ class Brokers:
         """The client; a new one when the number of brokers has changed."""
         hosts = (desired.names.broker_host(i) for i in range(desired.spec.brokers))
         bootstrap = ",".join(f"{host}:{GRPC_PORT}" for host in hosts)
-        if self._admin is None or bootstrap != self._bootstrap:
+        shown = None if self._credentials is None else await self._credentials.files(desired)
+        if self._admin is None or self._connected != (bootstrap, shown):
             await self.close()
-            self._admin, self._bootstrap = AsyncAdmin(bootstrap, _CONFIG), bootstrap
+            self._admin, self._connected = AsyncAdmin(bootstrap, _config(shown)), (bootstrap, shown)
         return self._admin
 
     async def move_leaders(self, desired: DesiredCluster, broker_id: int) -> None:
@@ -70,6 +75,12 @@ class Brokers:
             with suppress(PenstockError):
                 await self._admin.close()
             self._admin = None
+
+
+def _config(shown: Files | None) -> ClientConfig:
+    if shown is None:
+        return _CONFIG
+    return replace(_CONFIG, ca_file=shown.ca, token_file=shown.token)
 
 
 def facts_of(

@@ -72,6 +72,11 @@ class Kube:
         where = path_of(kind, namespace)
         return await self._run(partial(self._api.request, "POST", where, body=body))
 
+    async def request_token(self, namespace: str, account: str, body: Object) -> Object:
+        """A token of a ServiceAccount, by a TokenRequest."""
+        where = path_of("ServiceAccount", namespace, account) + "/token"
+        return await self._run(partial(self._api.request, "POST", where, body=body))
+
     async def merge(
         self, kind: str, namespace: str, name: str, body: Object, *, status: bool = False
     ) -> Object:

@@ -145,6 +145,8 @@ class Observed:
     """Rack of each node by its name; empty unless racks are configured."""
     controllers_problem: str = ""
     """Why a controller's pod is not running, naming the pod; empty if all are."""
+    trust: str = ""
+    """The CA's certificate (PEM), as controllers have published it; empty: they have not."""
     recorded_cluster_id: str = ""
     """`status.clusterId` of the resource: the id that brokers must report."""
 
@@ -160,6 +162,13 @@ class Apply:
     """Server-side apply of a whole object."""
 
     object: Object
+
+
+@dataclass(frozen=True, slots=True)
+class MakeAuthority:
+    """Creates the Secret with a new CA, unless there is one: it is never read, nor replaced."""
+
+    secret: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +234,7 @@ class RemoveObject:
 
 Action = (
     Apply
+    | MakeAuthority
     | GrowClaim
     | OrphanSet
     | MarkRack

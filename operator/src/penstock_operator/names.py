@@ -26,6 +26,8 @@ CONTROLLER_PORT: Final = 9093
 EXTERNAL_PORT: Final = 9094
 REPLICATION_PORT: Final = 9096
 STREAM_PORT: Final = 9097
+INTERNAL_PORT: Final = 9098
+ENROL_PORT: Final = 9099
 METRICS_PORT: Final = 9404
 HEALTH_PORT: Final = 9405
 
@@ -62,6 +64,10 @@ class Names(ClusterNames):
     @property
     def controllers_address(self) -> str:
         return f"{self.controllers_host}:{CONTROLLER_PORT}"
+
+    @property
+    def enrolment_address(self) -> str:
+        return f"{self.controllers_host}:{ENROL_PORT}"
 
     def labels(self, component: str | None = None) -> dict[str, str]:
         """Labels of an object; with `component`, also the labels by which its pods are selected."""

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any, Final
 
 from penstock.kubernetes.errors import KubernetesError
-from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
+from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL, TRUST_KEY, TRUST_LABEL
 from penstock.kubernetes.quantity import quantity
 from penstock_operator.brokers import Brokers
 from penstock_operator.kube import Kube
@@ -46,6 +46,7 @@ class Children:
         self._pods: list[Object] = []
         self._controllers: list[Object] = []
         self._claims: list[Object] = []
+        self._trust: list[Object] = []
         self.dirty = True
 
     async def read(self, desired: DesiredCluster) -> None:
@@ -72,6 +73,10 @@ class Children:
             for kind in OWNED
             for each in listings[kind].result()
         }
+        self._trust = []
+        if desired.is_strict:
+            of_ours = f"{TRUST_LABEL}={desired.names.cluster}"
+            self._trust = await self._kube.list("ConfigMap", namespace, of_ours)
         for wanted in _wanted(desired):
             # An object of others may have one of our names, without our label.
             key = (wanted["kind"], wanted["metadata"]["name"])
@@ -88,6 +93,13 @@ class Children:
     @property
     def objects(self) -> Mapping[tuple[str, str], Object]:
         return self._objects
+
+    def trust(self, desired: DesiredCluster) -> str:
+        """See `Observed`."""
+        for each in self._trust:
+            if each["metadata"]["name"] == desired.names.trust:
+                return str((each.get("data") or {}).get(TRUST_KEY) or "")
+        return ""
 
     def pods(self) -> dict[int, PodState]:
         states = [pod_state(each) for each in self._pods]
@@ -163,6 +175,7 @@ async def observe(
         brokers=facts,
         brokers_problem=problem,
         racks=await children.racks(desired),
+        trust=children.trust(desired),
         recorded_cluster_id=recorded_cluster_id,
         controllers_problem=children.controllers_problem(),
     )

@@ -18,6 +18,7 @@ from penstock_operator.plan.gates import is_serving
 READY: Final = "Ready"
 RECONCILING: Final = "Reconciling"
 STALLED: Final = "Stalled"
+SECURED: Final = "Secured"
 _MESSAGE_MAX: Final = 1_000
 
 
@@ -75,7 +76,11 @@ def cluster_status(
     pods = observed.pods.values()
     not_ready = why_not_ready(desired, observed, plan)
     waits = plan.waits or _applying(plan)
-    shown = conditions(not_ready, waits, desired.generation, before.get("conditions") or (), now)
+    known = before.get("conditions") or ()
+    shown = [
+        *conditions(not_ready, waits, desired.generation, known, now),
+        _secured(desired, known, now),
+    ]
     wanted = f"{COMPONENT_LABEL}={BROKER},{CLUSTER_LABEL}={desired.names.cluster}"
     numbers = _numbers(facts, before)
     ready = sum(pod.ready and not pod.terminating for pod in pods)
@@ -101,6 +106,20 @@ def cluster_status(
     }
 
 
+def _secured(desired: DesiredCluster, before: Sequence[Mapping[str, Any]], now: str) -> Object:
+    """A warning to whoever looks; nothing waits for it."""
+    known = next((each for each in before if each["type"] == SECURED), None)
+    status, reason, words = ("True", "Strict", "everybody shows who they are")
+    if not desired.is_strict:
+        status, reason = "False", "SecurityDisabled"
+        words = (
+            "whoever reaches a broker may read and change everything; a new Cluster with "
+            "spec.security.mode Strict asks who they are"
+        )
+    row = (SECURED, status, reason, words)
+    return _condition(row, desired.generation, known, now)
+
+
 def _applying(plan: Plan) -> tuple[Wait, ...]:
     """A change in this pass may cause more, as a template causes a roll: the generation must not
     count as settled before the next pass has checked."""
@@ -109,9 +128,12 @@ def _applying(plan: Plan) -> tuple[Wait, ...]:
 
 def failed_status(generation: int, wait: Wait, before: Mapping[str, Any], now: str) -> Object:
     """The part of a status that changes when a spec cannot be applied."""
+    known = before.get("conditions") or ()
+    # A merge patch replaces the whole list.
+    others = [dict(each) for each in known if each["type"] == SECURED]
     return {
         "observedGeneration": generation,
-        "conditions": conditions(wait, [wait], generation, before.get("conditions") or (), now),
+        "conditions": [*conditions(wait, [wait], generation, known, now), *others],
         "message": wait.message[:_MESSAGE_MAX],
     }
 

@@ -23,6 +23,7 @@ from penstock.logs import EventLog
 from penstock_operator.act import Acting
 from penstock_operator.brokers import Brokers
 from penstock_operator.clock import now_text
+from penstock_operator.credentials import Credentials
 from penstock_operator.events import Events
 from penstock_operator.groups import Groups, View
 from penstock_operator.kube import Kube
@@ -77,11 +78,12 @@ class Worker:
         self._wake = asyncio.Event()
         self._wake.set()
         self._children = Children(deps.kube)
-        self._brokers = Brokers()
+        self._credentials = Credentials(deps.kube)
+        self._brokers = Brokers(self._credentials)
         self._acting = Acting(deps.kube, self._brokers, deps.events)
         self._topics = Topics(deps.kube, self._brokers, deps.events)
         # With its own connections: a hanging group must not use up those of the Cluster.
-        self._groups = Groups(deps.kube, deps.events, Brokers(), (namespace, name))
+        self._groups = Groups(deps.kube, deps.events, Brokers(self._credentials), (namespace, name))
         self._topics_dirty = True
         self._resources: list[TopicResource] = []
         self.finished_at = monotonic()
@@ -111,6 +113,7 @@ class Worker:
             groups.cancel()
         await self._brokers.close()
         await self._groups.close()
+        self._credentials.close()
 
     async def _run(self) -> None:
         failures = 0

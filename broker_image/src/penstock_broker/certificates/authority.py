@@ -18,12 +18,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from penstock.certificates import BACKDATED, CA_DAYS, key_usage, new_authority, private_pem
 from penstock.errors import ErrorCode, MisuseError
 
-CA_DAYS: Final = 5 * 365
 LEAF_DAYS: Final = 30
-BACKDATED: Final = timedelta(minutes=5)
-"""Clocks differ: a certificate counts from a little before it was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +57,7 @@ class Authority:
     @classmethod
     def new(cls, name: str, *, now: datetime | None = None, days: int = CA_DAYS) -> "Authority":
         """A CA with a key of its own. `name`: for people."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = _name(name)
-        begins = (now or datetime.now(UTC)) - BACKDATED
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(subject)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(begins)
-            .not_valid_after(begins + timedelta(days=days))
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_key_usage(signs=True), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-            .sign(key, hashes.SHA256())
-        )
-        return cls(certificate, key)
+        return cls.load(Pair(*new_authority(name, now=now, days=days)))
 
     @classmethod
     def load(cls, pair: Pair) -> "Authority":
@@ -98,7 +80,7 @@ class Authority:
     @property
     def pair(self) -> Pair:
         """The CA's own certificate and key."""
-        return Pair(self.certificate, _private(self._key))
+        return Pair(self.certificate, private_pem(self._key))
 
     @property
     def certificate(self) -> bytes:
@@ -110,7 +92,7 @@ class Authority:
     ) -> Pair:
         """A certificate with a new key."""
         key = ec.generate_private_key(ec.SECP256R1())
-        return Pair(self._sign(key.public_key(), subject, days, now), _private(key))
+        return Pair(self._sign(key.public_key(), subject, days, now), private_pem(key))
 
     def sign(
         self, csr: bytes, subject: Subject, *, days: float = LEAF_DAYS, now: datetime | None = None
@@ -155,7 +137,7 @@ class Authority:
             .not_valid_before(now - BACKDATED)
             .not_valid_after(ends)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_key_usage(signs=False), critical=True)
+            .add_extension(key_usage(signs=False), critical=True)
             .add_extension(_purposes(server=bool(subject.uri)), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer.value), False
@@ -173,7 +155,7 @@ def generate_csr() -> tuple[bytes, bytes]:
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
     return (
         request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM),
-        _private(key),
+        private_pem(key),
     )
 
 
@@ -203,31 +185,9 @@ def _ip(host: str) -> IPv4Address | IPv6Address | None:
         return None
 
 
-def _key_usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs,
-        crl_sign=signs,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
 def _purposes(*, server: bool) -> x509.ExtendedKeyUsage:
     """A server also calls others; a user only calls."""
     both = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if server:
         both.append(ExtendedKeyUsageOID.SERVER_AUTH)
     return x509.ExtendedKeyUsage(both)
-
-
-def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )

@@ -5,17 +5,16 @@ they sign with. Two that write at once write the same. What somebody removes or 
 again.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.kubernetes.api import Api
 from penstock.kubernetes.errors import KubernetesError
-from penstock.kubernetes.names import ClusterNames
+from penstock.kubernetes.names import TRUST_KEY, TRUST_LABEL, ClusterNames
 from penstock.kubernetes.resources import path_of
 from penstock_broker.controller.metadata_store.kubernetes_objects import ClusterObjects
 from penstock_broker.observability import EventLog
 
-CA_KEY: Final = "ca.crt"
 _events = EventLog("trust")
 
 
@@ -28,11 +27,19 @@ def publish_trust(api: Api, objects: ClusterObjects, certificate: bytes) -> None
     found = api.list(path, fieldSelector=query)
     if not found:
         _create(api, path, _config_map(objects, names.trust, text))
-    elif (found[0].get("data") or {}).get(CA_KEY) != text:
+        return
+    live = found[0]
+    metadata, data = live["metadata"], live.get("data") or {}
+    labels = metadata.get("labels") or {}
+    if data.get(TRUST_KEY) != text or labels.get(TRUST_LABEL) != names.cluster:
         # What others added stays; the version refuses a write between list and update.
-        live = found[0]
-        data = {**(live.get("data") or {}), CA_KEY: text}
-        body = {"apiVersion": "v1", "kind": "ConfigMap", **live, "data": data}
+        body = {
+            **live,
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {**metadata, "labels": {**labels, TRUST_LABEL: names.cluster}},
+            "data": {**data, TRUST_KEY: text},
+        }
         api.request("PUT", f"{path}/{names.trust}", body=body)
         _events.warning("replaced the certificates that clients trust", name=names.trust)
 
@@ -62,8 +69,8 @@ def _config_map(objects: ClusterObjects, name: str, text: str) -> dict[str, Any]
         "metadata": {
             "name": name,
             "namespace": objects.namespace,
-            "labels": objects.labels(),
+            "labels": objects.labels(**{TRUST_LABEL: objects.cluster}),
             "ownerReferences": objects.owners,
         },
-        "data": {CA_KEY: text},
+        "data": {TRUST_KEY: text},
     }

@@ -28,6 +28,12 @@ from penstock_operator.objects.pods import (
 )
 from penstock_operator.objects.policies import broker_policy
 from penstock_operator.objects.ports import CLIENT, EXTERNAL, broker_ports
+from penstock_operator.objects.security import (
+    ENROLMENT_MOUNT,
+    accounts,
+    enrolment_arguments,
+    enrolment_volume,
+)
 
 DATA_PATH: Final = "/var/lib/penstock"
 INFO_PATH: Final = "/etc/penstock/pod"
@@ -80,6 +86,7 @@ def broker_objects(desired: DesiredCluster) -> list[Object]:
             },
         },
         broker_policy(desired),
+        *accounts(desired),
     ]
     if desired.external is not None:
         objects.append(_external_bootstrap(desired))
@@ -174,6 +181,7 @@ def _template(desired: DesiredCluster) -> Object:
         f"--log-level={desired.log_level}",
         *_rack_arguments(desired),
         *_external_arguments(desired),
+        *enrolment_arguments(desired),
         *config_arguments(desired.broker_settings),
     ]
     main = container(desired, BROKER, args, broker_ports(desired), desired.resources)
@@ -188,6 +196,9 @@ def _template(desired: DesiredCluster) -> Object:
     main["volumeMounts"] = [{"name": "data", "mountPath": DATA_PATH}, TMP_MOUNT]
     spec = pod_spec(desired, BROKER, names.broker)
     spec["volumes"] = [TMP_VOLUME]
+    if desired.is_strict:
+        main["volumeMounts"].append(ENROLMENT_MOUNT)
+        spec["volumes"].append(enrolment_volume(desired))
     if desired.spec.rack_topology_key:
         main["volumeMounts"].append({"name": "pod", "mountPath": INFO_PATH})
         field = {"fieldPath": f"metadata.annotations['{RACK}']"}

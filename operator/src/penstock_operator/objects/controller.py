@@ -18,7 +18,12 @@ from penstock_operator.objects.pods import (
     pod_spec,
 )
 from penstock_operator.objects.policies import controller_policy
-from penstock_operator.objects.ports import CONTROLLER_PORTS
+from penstock_operator.objects.ports import controller_ports
+from penstock_operator.objects.security import (
+    AUTHORITY_MOUNT,
+    authority_arguments,
+    authority_volume,
+)
 
 CONTROLLER: Final = "controller"
 
@@ -37,7 +42,7 @@ def controller_objects(desired: DesiredCluster) -> list[Object]:
                 "clusterIP": "None",
                 "publishNotReadyAddresses": True,
                 "selector": selector,
-                "ports": [port.service for port in CONTROLLER_PORTS if port.in_service],
+                "ports": [port.service for port in controller_ports(desired) if port.in_service],
             },
         },
         controller_policy(desired),
@@ -84,12 +89,17 @@ def _deployment(desired: DesiredCluster) -> Object:
         f"--metrics-listen=0.0.0.0:{METRICS_PORT}",
         f"--log-level={desired.log_level}",
         *owner,
+        *authority_arguments(desired),
         *config_arguments(desired.controller_settings),
     ]
-    main = container(desired, CONTROLLER, args, CONTROLLER_PORTS, desired.controller_resources)
+    ports = controller_ports(desired)
+    main = container(desired, CONTROLLER, args, ports, desired.controller_resources)
     main["volumeMounts"] = [TMP_MOUNT]
     spec = pod_spec(desired, CONTROLLER, names.controller)
     spec["volumes"] = [TMP_VOLUME]
+    if desired.is_strict:
+        main["volumeMounts"].append(AUTHORITY_MOUNT)
+        spec["volumes"].append(authority_volume(desired))
     spec["containers"] = [main]
     # A controller on a dead node must be replaced sooner than after five minutes.
     spec["tolerations"] = [

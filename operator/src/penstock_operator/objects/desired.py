@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.core.manifest.fields import Problem, Report, read_fields
-from penstock.core.manifest.objects import ClusterSpec, DeletionPolicy
+from penstock.core.manifest.objects import ClusterSpec, DeletionPolicy, SecurityMode
 from penstock.core.manifest.schema import CLUSTER_SPEC
 from penstock.core.manifest.settings import check_cluster_settings
 from penstock.core.settings import split_config
@@ -99,9 +99,15 @@ class DesiredCluster:
         return self.spec.deletion_policy is DeletionPolicy.RETAIN
 
     @property
+    def is_strict(self) -> bool:
+        """Whether everybody must prove who they are."""
+        return self.spec.security is SecurityMode.STRICT
+
+    @property
     def probes_apart(self) -> bool:
         """Whether probes ask a port of their own, which the image must know."""
-        return has_health_port(self.image, self.installation.image)
+        # An image without that port cannot be Strict either, and with TLS there is no other.
+        return self.is_strict or has_health_port(self.image, self.installation.image)
 
     @property
     def broker_settings(self) -> dict[str, str]:

@@ -57,7 +57,7 @@ def container(
         "imagePullPolicy": desired.pull_policy,
         "args": args,
         "ports": [port.container for port in ports],
-        "env": environment(ports),
+        "env": environment(desired, ports),
         "resources": resources,
         "securityContext": CONTAINER_SECURITY,
         # The last lines of the log say why a process refused to start; the status shows them.

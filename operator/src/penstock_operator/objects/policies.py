@@ -11,11 +11,13 @@ from penstock_operator.objects.pods import meta
 from penstock_operator.objects.ports import (
     CLIENT,
     CONTROLLER,
-    CONTROLLER_PORTS,
+    ENROL,
+    INTERNAL,
     REPLICATION,
     Callers,
     Port,
     broker_ports,
+    controller_ports,
 )
 
 OPERATOR_LABELS: Final = {"app.kubernetes.io/name": "penstock-operator"}
@@ -27,10 +29,14 @@ Service's is translated."""
 
 def broker_policy(desired: DesiredCluster) -> Object:
     """Brokers call each other and the controllers."""
+    enrol = [ENROL.allowed] if desired.is_strict else []
     egress = [
         _dns(),
-        {"to": [_pods(desired, "broker")], "ports": [CLIENT.allowed, REPLICATION.allowed]},
-        {"to": [_pods(desired, "controller")], "ports": [CONTROLLER.allowed]},
+        {
+            "to": [_pods(desired, "broker")],
+            "ports": [_between_servers(desired).allowed, REPLICATION.allowed],
+        },
+        {"to": [_pods(desired, "controller")], "ports": [CONTROLLER.allowed, *enrol]},
     ]
     return _policy(desired, "broker", broker_ports(desired), egress)
 
@@ -40,11 +46,16 @@ def controller_policy(desired: DesiredCluster) -> Object:
     ports = desired.installation.api_server_ports
     egress = [
         _dns(),
-        {"to": [_pods(desired, "broker")], "ports": [CLIENT.allowed]},
+        {"to": [_pods(desired, "broker")], "ports": [_between_servers(desired).allowed]},
         # A policy cannot name the API server's address.
         {"ports": [{"port": port, "protocol": "TCP"} for port in ports]},
     ]
-    return _policy(desired, "controller", CONTROLLER_PORTS, egress if ports else None)
+    return _policy(desired, "controller", controller_ports(desired), egress if ports else None)
+
+
+def _between_servers(desired: DesiredCluster) -> Port:
+    """Where brokers and controllers call brokers."""
+    return INTERNAL if desired.is_strict else CLIENT
 
 
 def _policy(
@@ -77,11 +88,14 @@ def _callers(desired: DesiredCluster, port: Port) -> list[Object]:
     match port.callers:
         case Callers.BROKERS:
             return [_pods(desired, "broker")]
+        case Callers.SERVERS:
+            return [_pods(desired, "broker"), _pods(desired, "controller")]
         case Callers.SCRAPERS:
             return list(desired.metrics_from)
         case Callers.CLIENTS if desired.clients_from:
-            own = [_pods(desired, "broker"), _pods(desired, "controller"), _operator(desired)]
-            return [*own, *desired.clients_from]
+            servers = [_pods(desired, "broker"), _pods(desired, "controller")]
+            own = [] if desired.is_strict else servers
+            return [*own, _operator(desired), *desired.clients_from]
         case _:
             return []
 

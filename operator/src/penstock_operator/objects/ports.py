@@ -3,6 +3,14 @@
 Containers, environment, headless Services and network policies are made from it. A port that came
 after the first is told by an environment variable and not by an option: an image of an older
 release would refuse an option that it does not know.
+
+| port | only with Strict | who proves what |
+|---|---|---|
+| 9092, 9094, 9097 | | Strict: TLS, and callers show tokens; otherwise plaintext |
+| 9093, 9096 | | Strict: certificates of both sides; otherwise plaintext |
+| 9098 | yes | certificates of both sides |
+| 9099 | yes | TLS, and brokers' pods show tokens |
+| 9404, 9405 | | nobody is asked: metrics and health, read only |
 """
 
 from dataclasses import dataclass
@@ -11,9 +19,11 @@ from typing import Final
 
 from penstock_operator.names import (
     CONTROLLER_PORT,
+    ENROL_PORT,
     EXTERNAL_PORT,
     GRPC_PORT,
     HEALTH_PORT,
+    INTERNAL_PORT,
     METRICS_PORT,
     REPLICATION_PORT,
     STREAM_PORT,
@@ -27,6 +37,7 @@ class Callers(Enum):
     CLIENTS = "clients: `spec.allowFrom.clients`, and the cluster's own pods"
     OUTSIDE = "clients outside Kubernetes, whose addresses a NodePort hides"
     BROKERS = "the brokers of this cluster"
+    SERVERS = "the brokers and controllers of this cluster"
     SCRAPERS = "`spec.allowFrom.metrics`"
     NODE = "the kubelet, which policies never keep out"
 
@@ -71,20 +82,36 @@ HEALTH: Final = Port(
     "health", HEALTH_PORT, Callers.NODE, "PENSTOCK_HEALTH_LISTEN", in_service=False
 )
 
-CONTROLLER_PORTS: Final = (CONTROLLER, METRICS, HEALTH)
+INTERNAL: Final = Port("internal", INTERNAL_PORT, Callers.SERVERS, "PENSTOCK_INTERNAL_LISTEN")
+ENROL: Final = Port("enrol", ENROL_PORT, Callers.BROKERS, "PENSTOCK_ENROL_LISTEN")
 
 
 def broker_ports(desired: DesiredCluster) -> tuple[Port, ...]:
     """Those that the brokers of this Cluster listen on."""
     external = () if desired.external is None else (EXTERNAL,)
-    return (CLIENT, STREAMS, METRICS, REPLICATION, *external, HEALTH)
+    internal = (INTERNAL,) if desired.is_strict else ()
+    return (CLIENT, STREAMS, METRICS, REPLICATION, *internal, *external, HEALTH)
 
 
-def environment(ports: tuple[Port, ...]) -> list[Object]:
-    """Where to listen, for ports that no option tells of; and that plaintext is meant."""
+def controller_ports(desired: DesiredCluster) -> tuple[Port, ...]:
+    """Those that the controllers of this Cluster listen on."""
+    enrol = (ENROL,) if desired.is_strict else ()
+    return (CONTROLLER, METRICS, *enrol, HEALTH)
+
+
+def environment(desired: DesiredCluster, ports: tuple[Port, ...]) -> list[Object]:
+    """Where to listen, for ports that no option tells of; and that plaintext is meant, or who may
+    do everything."""
     listen = [
         {"name": port.variable, "value": f"0.0.0.0:{port.number}"}
         for port in ports
         if port.variable
     ]
-    return [*listen, {"name": "PENSTOCK_INSECURE", "value": "true"}]
+    if not desired.is_strict:
+        return [*listen, {"name": "PENSTOCK_INSECURE", "value": "true"}]
+    namespace, names = desired.names.namespace, desired.names
+    return [
+        *listen,
+        {"name": "PENSTOCK_ADMINS", "value": f"serviceaccount:{namespace}/{names.admin}"},
+        {"name": "PENSTOCK_VIEWERS", "value": f"serviceaccount:{namespace}/{names.viewer}"},
+    ]

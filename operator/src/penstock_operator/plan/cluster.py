@@ -8,6 +8,7 @@ from penstock_operator.compare import is_applied, stamped
 from penstock_operator.model import (
     Action,
     Apply,
+    MakeAuthority,
     MarkRack,
     Object,
     Observed,
@@ -85,6 +86,10 @@ def _objects(desired: DesiredCluster, observed: Observed) -> _Track:
     live_budget = observed.live("PodDisruptionBudget", desired.names.broker)
     wanted = [_budget(each, observed, live_budget) for each in wanted]
     actions: list[Action] = []
+    if desired.is_strict and not observed.trust:
+        # Published means that it exists. A CA that is lost later is not replaced by itself: nobody
+        # would trust the new one.
+        actions.append(MakeAuthority(desired.names.authority))
     for each in wanted:
         key = (each["kind"], each["metadata"]["name"])
         if not is_applied(each, observed.live(*key)):

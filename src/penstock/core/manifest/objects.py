@@ -21,6 +21,13 @@ class DeletionPolicy(Enum):
     DELETE = "Delete"
 
 
+class SecurityMode(Enum):
+    """Whether callers are asked who they are."""
+
+    DISABLED = "Disabled"
+    STRICT = "Strict"
+
+
 @dataclass(frozen=True, slots=True)
 class Resources:
     """Kubernetes' requests and limits: quantities by resource. Empty = none."""
@@ -105,11 +112,12 @@ class ClusterSpec:
     external: External | None = None
     pod: PodSpec = field(default_factory=PodSpec)
     allow_from: AllowFrom = field(default_factory=AllowFrom)
+    security: SecurityMode = SecurityMode.DISABLED
 
     @classmethod
     def from_values(cls, values: Values) -> "ClusterSpec":
         rack, storage = values.nested("rack"), values.nested("storage")
-        external = values.optional("external")
+        external, security = values.optional("external"), values.optional("security")
         return cls(
             brokers=values.integer("brokers"),
             storage_size=storage.text("size"),
@@ -125,6 +133,7 @@ class ClusterSpec:
             external=None if external is None else External.from_values(external),
             pod=PodSpec.from_values(values.nested("pod")),
             allow_from=AllowFrom.from_values(values.nested("allowFrom")),
+            security=_security_mode(security),
         )
 
     def effective_config(self) -> dict[str, str]:
@@ -270,6 +279,12 @@ class Manifest:
 
     def topics_of(self, cluster: str) -> tuple[Topic, ...]:
         return tuple(topic for topic in self.topics if topic.spec.cluster == cluster)
+
+
+def _security_mode(security: Values | None) -> SecurityMode:
+    """Strict, where it is asked for (`parse` has already reported a mode that does not exist)."""
+    strict = security is not None and security.text("mode") == SecurityMode.STRICT.value
+    return SecurityMode.STRICT if strict else SecurityMode.DISABLED
 
 
 def _number(text: str, otherwise: int) -> int:

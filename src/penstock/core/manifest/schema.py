@@ -191,6 +191,25 @@ _ALLOW_FROM: Final = Field(
     ),
 )
 
+_SECURITY: Final = Field(
+    name="security",
+    kind=Kind.OBJECT,
+    doc="Who may connect, and how. Absent = Disabled. Ignored in local mode.",
+    optional=True,
+    fields=(
+        Field(
+            name="mode",
+            kind=Kind.TEXT,
+            doc="Strict = TLS everywhere, servers have certificates of the cluster's own CA, users "
+            "log in with tokens of ServiceAccounts, and what no rule allows is denied. Disabled = "
+            "plaintext: whoever reaches a broker may do everything. It cannot be changed yet once "
+            "the Cluster is applied.",
+            required=True,
+            choices=("Disabled", "Strict"),
+        ),
+    ),
+)
+
 CLUSTER_SPEC: Final = (
     Field(
         name="brokers",
@@ -227,6 +246,7 @@ CLUSTER_SPEC: Final = (
     _EXTERNAL,
     _POD,
     _ALLOW_FROM,
+    _SECURITY,
     DELETION_POLICY,
 )
 

@@ -13,6 +13,7 @@ from penstock.core.manifest.objects import (
     MIN_INSYNC,
     REPLICATION_FACTOR,
     ClusterSpec,
+    SecurityMode,
     TopicSpec,
 )
 from penstock.core.manifest.problems import Report
@@ -46,6 +47,17 @@ def check_cluster_settings(spec: ClusterSpec, report: Report) -> None:
         report.add(f"spec.config.{name}", f"cannot be used: {text}")
     _check_sessions(spec, problems.keys(), report)
     _check_replication(spec, problems.keys(), report)
+    _check_security(spec, report)
+
+
+def _check_security(spec: ClusterSpec, report: Report) -> None:
+    strict, external = spec.security is SecurityMode.STRICT, spec.external
+    if strict and external is not None and not external.host:
+        report.add(
+            "spec.external.host",
+            "is missing; with spec.security.mode Strict, certificates must name the address that "
+            "clients use",
+        )
 
 
 def _check_value(name: str, text: str) -> None:

@@ -37,14 +37,15 @@ _MESSAGE: Final = _text(
 CONDITIONS: Final = Field(
     name="conditions",
     kind=Kind.OBJECTS,
-    doc="Ready, Reconciling and Stalled, as kubectl wait and kstatus expect them.",
+    doc="Ready, Reconciling and Stalled, as kubectl wait and kstatus expect them; of a Cluster, "
+    "Secured as well: whether callers are asked who they are.",
     key="type",
     max_items=16,
     fields=(
         Field(
             name="type",
             kind=Kind.TEXT,
-            doc="Ready, Reconciling or Stalled.",
+            doc="Ready, Reconciling, Stalled or Secured.",
             required=True,
             max_length=316,
         ),
