@@ -63,7 +63,7 @@ class BrokerConfig:
     empty: they use gRPC. Probes ask `health_listen`; empty: they ask where clients do. With TLS,
     brokers and controllers connect to `advertise_host` at the port of `internal_listen`; without,
     it is empty. `token_issuers`: the file that says whose tokens let users in; None: no user
-    gets in.
+    gets in. `admins` and `viewers` have these roles whatever the rules say.
     """
 
     broker_id: BrokerId
@@ -82,6 +82,8 @@ class BrokerConfig:
     health_listen: str = ""
     internal_listen: str = ""
     token_issuers: Path | None = None
+    admins: tuple[str, ...] = ()
+    viewers: tuple[str, ...] = ()
     settings: Settings = field(default_factory=Settings)
 
 

@@ -25,7 +25,7 @@ from penstock_broker.certificates.enrolment_client import Enrolment
 from penstock_broker.config import BrokerConfig, parse_address, parse_settings
 from penstock_broker.datadir import DataDirectory
 from penstock_broker.observability import EventLog, configure_logging, serve_metrics
-from penstock_broker.serving import plaintext
+from penstock_broker.serving import plaintext, roles
 from penstock_broker.serving.edge import first_error
 from penstock_broker.serving.interpreter import check_interpreter
 from penstock_broker.serving.tokens import file as issuers
@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with TLS: for other brokers and controllers, which show a certificate; --listen is "
         "then for clients alone; default: $PENSTOCK_INTERNAL_LISTEN",
     )
-    for part in (plaintext, enrolling, issuers):
+    for part in (plaintext, roles, enrolling, issuers):
         part.add_arguments(parser)
     add("--metrics-listen", default="", metavar="HOST:PORT", help="Prometheus endpoint")
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
@@ -174,6 +174,7 @@ def _config(args: argparse.Namespace, *, secured: bool) -> BrokerConfig:
         "--external-listen": args.external_listen,
     }
     plaintext.check_plaintext(listeners, insecure=args.insecure or secured)
+    admins, viewers = roles.parse_roles(args)
     return BrokerConfig(
         broker_id=BrokerId(args.broker_id),
         data_dir=args.data_dir,
@@ -191,6 +192,8 @@ def _config(args: argparse.Namespace, *, secured: bool) -> BrokerConfig:
         health_listen=args.health_listen,
         internal_listen=args.internal_listen,
         token_issuers=args.token_issuers,
+        admins=admins,
+        viewers=viewers,
         settings=parse_settings(args.config),
     )
 

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Final
 
+from penstock.core.authorization import Rulebook
 from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.rpc.transport import Transport
@@ -83,6 +84,7 @@ class BrokerProcess:
             cluster_id=directory.cluster_id,
             controller_epoch=directory.controller_epoch,
             metadata_version=directory.metadata_version,
+            rules=Rulebook(config.admins, config.viewers),
         )
         self._replication = Replication(
             config,

@@ -26,7 +26,7 @@ from penstock_broker.controller.metrics import ControllerMetrics
 from penstock_broker.controller.process import ControllerProcess
 from penstock_broker.controller.seams import ControllerSeams
 from penstock_broker.observability import EventLog, configure_logging, serve_metrics
-from penstock_broker.serving import plaintext
+from penstock_broker.serving import plaintext, roles
 from penstock_broker.serving.edge import first_error
 from penstock_broker.serving.interpreter import check_interpreter
 
@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="gRPC address; port 0: any free port, logged as `controller listening`",
     )
     plaintext.add_arguments(parser)
+    roles.add_arguments(parser)
     enrolment_setup.add_arguments(parser)
     parser.add_argument("--metrics-listen", metavar="HOST:PORT", help="Prometheus address")
     parser.add_argument(
@@ -79,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         check_interpreter()
         config = ControlConfig.parse(_settings(args.config))
+        roles.parse_roles(args)
         for option, address in (
             ("--listen", args.listen),
             ("--metrics-listen", args.metrics_listen),
@@ -135,6 +137,7 @@ async def _serve(
             cluster_id=args.cluster_id,
             health_listen=args.health_listen,
             journaled=args.metadata == "kubernetes",
+            rulebook=roles.rulebook(args),
         )
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)

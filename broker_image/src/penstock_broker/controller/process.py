@@ -11,6 +11,7 @@ import asyncio
 from dataclasses import replace
 from typing import Final
 
+from penstock.core.authorization import Rulebook
 from penstock.core.control import ControlConfig
 from penstock_broker.controller.metadata_store.journal_holders import GrpcJournalHolders
 from penstock_broker.controller.metadata_store.journaled import JournaledStore
@@ -36,10 +37,11 @@ class ControllerProcess:
         health_listen: str = "",
         journaled: bool = False,
         runtime: type[ControllerRuntime] = ControllerRuntime,
+        rulebook: Rulebook | None = None,
     ) -> None:
         """`journaled`: brokers keep changes while the store is unavailable. `cluster_id`: see the
         runtime. `runtime`: of a kind that the simulator can watch. `health_listen`: where probes
-        ask too, empty: nowhere else.
+        ask too, empty: nowhere else. `rulebook`: with the roles that the options give.
 
         Raises RuntimeError when `listen` is not available.
         """
@@ -50,7 +52,7 @@ class ControllerProcess:
             store = JournaledStore(seams.store, self._holders, config.takeover_min_brokers)
             seams = replace(seams, store=store)
         self.runtime = runtime(config, seams, cluster_id)
-        self.server = bind(self.runtime, listen, seams)
+        self.server = bind(self.runtime, listen, seams, rulebook)
         self.listening = asyncio.Event()
         self.stop_requested = asyncio.Event()
 
