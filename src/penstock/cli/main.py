@@ -24,6 +24,7 @@ from typer.exceptions import TyperException
 
 from penstock import __version__
 from penstock.cli import (
+    acl,
     cluster,
     consume,
     dump_log,
@@ -170,6 +171,7 @@ def _assemble() -> typer.Typer:
     app.add_typer(topic.app, name="topic")
     app.add_typer(group.app, name="group")
     app.add_typer(txn.app, name="txn")
+    app.add_typer(acl.app, name="acl")
     for module in (produce, consume, offsets, dump_log, kube):
         module.register(app)
     app.add_typer(perf.app, name="perf")

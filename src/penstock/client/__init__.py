@@ -19,6 +19,7 @@ Beside them: what all of them share, such as settings and the data that users ge
 about order and duplicates are kept in `producer/lane.py`.
 """
 
+from penstock.client.admin.access_calls import AccessDecision
 from penstock.client.admin.admin import AsyncAdmin
 from penstock.client.admin.transaction_model import (
     BlockingTransaction,
@@ -90,6 +91,7 @@ from penstock.errors import PenstockError
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "AccessDecision",
     "Acks",
     "Admin",
     "AsyncAdmin",

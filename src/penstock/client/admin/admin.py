@@ -13,7 +13,14 @@ broker has learned of a change, so that it reads its own writes.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self, Unpack
 
-from penstock.client.admin import cluster_calls, group_calls, topic_calls, transaction_calls
+from penstock.client.admin import (
+    access_calls,
+    cluster_calls,
+    group_calls,
+    topic_calls,
+    transaction_calls,
+)
+from penstock.client.admin.access_calls import AccessDecision
 from penstock.client.admin.asking import Asking
 from penstock.client.admin.transaction_model import (
     BlockingTransaction,
@@ -34,6 +41,7 @@ from penstock.client.model import (
     OffsetSpec,
     TopicDescription,
 )
+from penstock.core.authorization import Operation, Resource, Rule
 from penstock.core.lag import PartitionLag
 from penstock.core.offset_reset import Move, ResetTo
 from penstock.core.types import TopicPartition
@@ -146,6 +154,33 @@ class AsyncAdmin:
     async def describe_configs(self, topic: str) -> list[ConfigEntry]:
         """Every config of a topic, set or default, with its documentation."""
         return await topic_calls.describe_configs(self._asking, topic)
+
+    # -- who may do what ----------------------------------------------------------------
+
+    async def alter_access(
+        self, resource: Resource, rules: Sequence[Rule], *, validate_only: bool = False
+    ) -> None:
+        """Replaces all rules of a topic, a group, or the cluster; none: its rules go.
+
+        Other brokers learn of it within a second or two. A topic's rules are deleted with it, those
+        of a group stay until they are replaced. Raises ClusterError INVALID_REQUEST, UNKNOWN_TOPIC.
+        """
+        await access_calls.alter_access(self._asking, resource, rules, validate_only=validate_only)
+
+    async def describe_access(
+        self, resources: Iterable[Resource] | None = None
+    ) -> dict[Resource, tuple[Rule, ...]]:
+        """Rules of these resources, as they are stored; None: of all that have some."""
+        return await access_calls.describe_access(self._asking, resources)
+
+    async def check_access(
+        self, operation: Operation, resource: Resource, *, principal: str = ""
+    ) -> AccessDecision:
+        """Whether a principal may do this, and by which rule; "": you.
+
+        Of somebody else, only rules for the principal itself are known, not those for groups.
+        """
+        return await access_calls.check_access(self._asking, operation, resource, principal)
 
     # -- brokers and their data ---------------------------------------------------------
 

@@ -6,6 +6,7 @@ Decides nothing; arguments, errors and meanings are documented at `AsyncAdmin`.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self, Unpack
 
+from penstock.client.admin.access_calls import AccessDecision
 from penstock.client.admin.admin import AsyncAdmin
 from penstock.client.admin.transaction_model import (
     BlockingTransaction,
@@ -26,6 +27,7 @@ from penstock.client.model import (
     TopicDescription,
 )
 from penstock.client.sync.loop_thread import shared_loop
+from penstock.core.authorization import Operation, Resource, Rule
 from penstock.core.lag import PartitionLag
 from penstock.core.offset_reset import Move, ResetTo
 from penstock.core.types import TopicPartition
@@ -113,6 +115,24 @@ class Admin:
     def describe_configs(self, topic: str) -> list[ConfigEntry]:
         """Every config of a topic, set or default, with its documentation."""
         return self._loop.run(self._core.describe_configs(topic))
+
+    def alter_access(
+        self, resource: Resource, rules: Sequence[Rule], *, validate_only: bool = False
+    ) -> None:
+        """See `AsyncAdmin.alter_access`."""
+        self._loop.run(self._core.alter_access(resource, rules, validate_only=validate_only))
+
+    def describe_access(
+        self, resources: Iterable[Resource] | None = None
+    ) -> dict[Resource, tuple[Rule, ...]]:
+        """Rules of these resources, as they are stored; None: of all that have some."""
+        return self._loop.run(self._core.describe_access(resources))
+
+    def check_access(
+        self, operation: Operation, resource: Resource, *, principal: str = ""
+    ) -> AccessDecision:
+        """Whether a principal may do this, and by which rule; "": you."""
+        return self._loop.run(self._core.check_access(operation, resource, principal=principal))
 
     def describe_cluster(self) -> ClusterDescription:
         """Brokers, and how many topics and partitions are in which state."""
