@@ -35,7 +35,7 @@ const (
 	AccessOperation_ACCESS_OPERATION_WRITE AccessOperation = 3
 	// To see that it exists, and its state. Every other operation includes it.
 	AccessOperation_ACCESS_OPERATION_DESCRIBE AccessOperation = 4
-	// To change settings, partitions, rules.
+	// To change settings and partitions; of the cluster, also rules.
 	AccessOperation_ACCESS_OPERATION_ALTER AccessOperation = 5
 	// To delete it, or, of topics, records.
 	AccessOperation_ACCESS_OPERATION_DELETE AccessOperation = 6
@@ -147,7 +147,7 @@ func (AccessRole) EnumDescriptor() ([]byte, []int) {
 
 type AccessRule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As "serviceaccount:etl/spark", "cert:ada", "oidc:<issuer>/<subject>",
+	// As "serviceaccount:etl/spark", "serviceaccount:etl/*", "cert:ada", "oidc:<issuer>/<subject>",
 	// "oidc-group:<issuer>/<group>"; "*": everybody who is known.
 	Principals []string          `protobuf:"bytes,1,rep,name=principals,proto3" json:"principals,omitempty"`
 	Operations []AccessOperation `protobuf:"varint,2,rep,packed,name=operations,proto3,enum=penstock.proto.v1.AccessOperation" json:"operations,omitempty"`

@@ -35,7 +35,7 @@ class _AccessOperationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Acces
     ACCESS_OPERATION_DESCRIBE: _AccessOperation.ValueType  # 4
     """To see that it exists, and its state. Every other operation includes it."""
     ACCESS_OPERATION_ALTER: _AccessOperation.ValueType  # 5
-    """To change settings, partitions, rules."""
+    """To change settings and partitions; of the cluster, also rules."""
     ACCESS_OPERATION_DELETE: _AccessOperation.ValueType  # 6
     """To delete it, or, of topics, records."""
     ACCESS_OPERATION_RESET: _AccessOperation.ValueType  # 7
@@ -53,7 +53,7 @@ ACCESS_OPERATION_WRITE: AccessOperation.ValueType  # 3
 ACCESS_OPERATION_DESCRIBE: AccessOperation.ValueType  # 4
 """To see that it exists, and its state. Every other operation includes it."""
 ACCESS_OPERATION_ALTER: AccessOperation.ValueType  # 5
-"""To change settings, partitions, rules."""
+"""To change settings and partitions; of the cluster, also rules."""
 ACCESS_OPERATION_DELETE: AccessOperation.ValueType  # 6
 """To delete it, or, of topics, records."""
 ACCESS_OPERATION_RESET: AccessOperation.ValueType  # 7
@@ -98,7 +98,7 @@ class AccessRule(_message.Message):
     transactional_id_prefix: _builtins.str
     @_builtins.property
     def principals(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """As "serviceaccount:etl/spark", "cert:ada", "oidc:<issuer>/<subject>",
+        """As "serviceaccount:etl/spark", "serviceaccount:etl/*", "cert:ada", "oidc:<issuer>/<subject>",
         "oidc-group:<issuer>/<group>"; "*": everybody who is known.
         """
 
