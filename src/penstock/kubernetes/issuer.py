@@ -4,6 +4,7 @@ Whoever has an account may read both: Kubernetes binds `system:service-account-i
 all ServiceAccounts (OpenID Connect Discovery 1.0, RFC 7517).
 """
 
+import json
 from typing import Final
 
 from penstock.kubernetes.api import Api
@@ -20,8 +21,8 @@ def published_issuer(api: Api) -> tuple[str, Json]:
     Raises KubernetesError. The keys are asked for where this API server has them, and not where its
     configuration says, which may be an address that only outsiders reach.
     """
-    issuer = api.request("GET", CONFIGURATION).get("issuer")
-    keys = api.request("GET", KEYS)
+    issuer = _object(api, CONFIGURATION).get("issuer")
+    keys = _object(api, KEYS)
     if not isinstance(issuer, str) or not issuer or not keys.get("keys"):
         raise KubernetesError(
             f"the Kubernetes API at {api.host} publishes no issuer or no keys of ServiceAccounts' "
@@ -29,3 +30,12 @@ def published_issuer(api: Api) -> tuple[str, Json]:
             0,
         )
     return issuer, keys
+
+
+def _object(api: Api, path: str) -> Json:
+    """Empty for anything else. The keys have a media type of their own, and no other is served."""
+    try:
+        found = json.loads(api.text(path))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -39,7 +39,7 @@ from penstock_broker.observability import EventLog
 _RETRY_S: Final = 1.0
 _GRACE_S: Final = 0.5
 _THREADS: Final = 2
-PUBLISH_EVERY_S: Final = 60.0
+PUBLISH_EVERY_S: Final = 20.0
 _events = EventLog("enrolment")
 
 
@@ -177,7 +177,7 @@ class Enrolling:
             await server.stop(_GRACE_S)
 
     async def _publish(self, around: Around, executor: Executor) -> None:
-        """Now, and again each minute in case somebody removed it."""
+        """Now, and again every 20 s in case somebody removed it."""
         if around.publish is None:
             return
         loop = asyncio.get_running_loop()
