@@ -67,6 +67,13 @@ class Tls:
         self._refresh()
         return self._generation
 
+    @property
+    def certificates(self) -> tuple[bytes, bytes]:
+        """What is in use, as PEM: the trusted CAs; the own certificate and its chain, b"" if there
+        is none."""
+        loaded = self._refresh()
+        return loaded.roots, loaded.pair[1] if loaded.pair else b""
+
     def look_now(self) -> None:
         """Looks at the files at the next use, however short the last look is ago."""
         self._looked_s = -LOOK_EVERY_S
@@ -118,6 +125,11 @@ class Tls:
         self._seen, self.problem = seen, ""
         self._generation += 1
         return self._loaded
+
+
+def generation_of(tls: Tls | None) -> int:
+    """`Tls.generation`; 0 without TLS."""
+    return 0 if tls is None else tls.generation
 
 
 def _paths(files: TlsFiles) -> tuple[Path, ...]:

@@ -11,9 +11,10 @@ large batches for compacted topics.
 
 import asyncio
 import uuid
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from penstock.core.authorization import Rulebook
 from penstock.core.types import BrokerId
@@ -49,6 +50,7 @@ from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.services.offsets import Offsets
 from penstock_broker.services.opening import Opener
 from penstock_broker.services.producing import Producing
+from penstock_broker.serving.tls_watch import CertificateMetrics, watch_tls
 from penstock_broker.serving.tokens.users import Users
 from penstock_broker.store.interface import LogStore
 from penstock_broker.store.losses import promise_nothing
@@ -121,6 +123,8 @@ class BrokerProcess:
         self._build_services(store)
         self.metrics.observe_controller(lambda: self._session.connected)
         self.metrics.observe_replicas(self.totals)
+        if transport.tls is not None:
+            self.metrics.registry.register(CertificateMetrics(transport.tls))
 
     def _build_maintenance(self, store: LogStore) -> None:
         settings = self._config.settings
@@ -252,6 +256,7 @@ class BrokerProcess:
                         self._compaction.run(),
                         *self._coordination.parts(),
                         self._lag.run(),
+                        *self._watching_tls(),
                     )
                 ]
                 self.listening.set()
@@ -272,6 +277,10 @@ class BrokerProcess:
             ):
                 executor.shutdown(wait=True)
             self._users.close()
+
+    def _watching_tls(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        tls = self._seams.transport.tls
+        return () if tls is None else (watch_tls(tls),)
 
     async def _shut_down(self) -> None:
         """Hands over leaderships, stops serving, then makes lazily written state durable."""

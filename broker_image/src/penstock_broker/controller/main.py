@@ -29,6 +29,7 @@ from penstock_broker.observability import EventLog, configure_logging, serve_met
 from penstock_broker.serving import plaintext, roles
 from penstock_broker.serving.edge import first_error
 from penstock_broker.serving.interpreter import check_interpreter
+from penstock_broker.serving.tls_watch import CertificateMetrics
 
 FAILED: Final = 1
 REFUSED: Final = 2
@@ -145,9 +146,10 @@ async def _serve(
     metrics = None
     if args.metrics_listen is not None:
         try:
-            metrics = serve_metrics(
-                args.metrics_listen, ControllerMetrics(process.runtime).registry
-            )
+            registry = ControllerMetrics(process.runtime).registry
+            if seams.transport.tls is not None:
+                registry.register(CertificateMetrics(seams.transport.tls))
+            metrics = serve_metrics(args.metrics_listen, registry)
         except OSError as error:
             reason = f"--metrics-listen {args.metrics_listen} cannot be used: {error.strerror}"
             return _refuse(f"{reason}; give another address")

@@ -19,6 +19,7 @@ from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.seams import ControllerSeams
 from penstock_broker.controller.server import bind
 from penstock_broker.observability import EventLog
+from penstock_broker.serving.tls_watch import watch_tls
 
 _GRACE_S: Final = 0.5
 _events = EventLog("controller")
@@ -73,10 +74,12 @@ class ControllerProcess:
         _events.info("controller listening", address=self.server.address)
         try:
             async with asyncio.TaskGroup() as tasks:
-                parts = (
+                parts = [
                     tasks.create_task(self.runtime.run(), name="runtime"),
                     tasks.create_task(self.server.watch_health(), name="health"),
-                )
+                ]
+                if self._transport.tls is not None:
+                    parts.append(tasks.create_task(watch_tls(self._transport.tls), name="tls"))
                 await self.stop_requested.wait()
                 for part in parts:
                     part.cancel()

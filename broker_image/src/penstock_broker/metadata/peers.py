@@ -1,7 +1,8 @@
 """Connections to the other brokers of the cluster: one for each run of a broker.
 
 A channel that was idle while a pod was replaced tries the old pod's address first, and delays its
-caller for seconds. So a broker that has registered again is resolved again.
+caller for seconds. So a broker that has registered again is resolved again. A channel keeps the
+certificate that it began with, so other files of TLS need another channel, too.
 """
 
 from collections import Counter
@@ -13,11 +14,12 @@ import grpc
 from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2
+from penstock.rpc.tls import generation_of
 from penstock.rpc.transport import Transport
 from penstock_broker.metadata.image import ClusterView, internal_address
 
-_Run = tuple[str, str]
-"""(address, incarnation)"""
+_Run = tuple[str, str, int]
+"""(address, incarnation, generation of TLS)"""
 
 
 class PeerChannels:
@@ -38,7 +40,7 @@ class PeerChannels:
         info = self._view.brokers.get(broker_id)
         if info is None or not info.alive:
             raise ClusterError(f"broker {broker_id} is not alive", ErrorCode.UNREACHABLE)
-        run = _run(info)
+        run = self._run(info)
         await self._close_unused()
         if run not in self._channels:
             self._channels[run] = self._transport.open(run[0])
@@ -58,11 +60,10 @@ class PeerChannels:
 
     async def _close_unused(self) -> None:
         """Closes channels of brokers that left, or came back, once nobody uses them."""
-        known = {_run(info) for info in self._view.brokers.values()}
+        known = {self._run(info) for info in self._view.brokers.values()}
         gone = [run for run in self._channels if run not in known and not self._busy[run]]
         for channel in [self._channels.pop(run) for run in gone]:
             await channel.close()
 
-
-def _run(info: broker_pb2.BrokerInfo) -> _Run:
-    return internal_address(info), info.incarnation
+    def _run(self, info: broker_pb2.BrokerInfo) -> _Run:
+        return internal_address(info), info.incarnation, generation_of(self._transport.tls)

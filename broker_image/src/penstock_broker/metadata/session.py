@@ -10,11 +10,12 @@ controller with an older epoch than the newest one seen, also by earlier runs, i
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import grpc
 
@@ -23,11 +24,14 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.controller_pb2_grpc import ControllerServiceStub
-from penstock.rpc.cancelling import being_cancelled, heeding_cancellation
-from penstock.rpc.errors import error_from_rpc, error_from_wire
+from penstock.rpc.cancelling import being_cancelled
+from penstock.rpc.channel import CONNECTION_AGE_S
+from penstock.rpc.errors import error_from_rpc
+from penstock.rpc.tls import generation_of
 from penstock.rpc.transport import Transport
 from penstock_broker.config import BrokerConfig
 from penstock_broker.metadata.discovery import ask_all
+from penstock_broker.metadata.line import Line, SessionCall, read, unanswered
 from penstock_broker.observability import EventLog
 
 if TYPE_CHECKING:
@@ -35,7 +39,6 @@ if TYPE_CHECKING:
     from penstock.proto.v1.admin_pb2_grpc import AdminServiceAsyncStub
     from penstock.proto.v1.controller_pb2_grpc import ControllerServiceAsyncStub
 
-_SessionCall: TypeAlias = "grpc.aio.StreamStreamCall[pb.SessionRequest, pb.SessionResponse]"
 _BACKOFF_S: Final = (0.1, 0.2, 0.5)
 """The last one is well below the session timeout (1.8 s): a controller that comes back waits that
 long for the brokers it knew, and then considers them dead."""
@@ -47,6 +50,11 @@ _REGISTER_TIMEOUT_S: Final = 5.0
 _CALL_TIMEOUT_S: Final = 10.0
 _NO_SESSION_S: Final = 1.0
 """How long a stopping broker looks for a controller: twice the time to find a live one."""
+_RENEW_S: Final = CONNECTION_AGE_S * 0.8
+"""A controller with TLS ends connections soon after: the stream is replaced before."""
+_RENEW_AGAIN_S: Final = 10.0
+_LAST_CALLS_S: Final = 1.0
+"""How long calls on the former channel may take once a stream was replaced."""
 _A = TypeVar("_A")
 _events = EventLog("session")
 
@@ -155,13 +163,13 @@ class ControllerSession:
             async with asyncio.timeout(_CALL_TIMEOUT_S):
                 return await answer
         except (grpc.aio.AioRpcError, TimeoutError) as error:
-            raise _unanswered(what, error) from error
+            raise unanswered(what, error) from error
         except asyncio.CancelledError as error:
             if being_cancelled():
                 raise
             # The session ended and closed its channel during this call: gRPC then raises as if the
             # caller itself were cancelled, which would silently end its task.
-            raise _unanswered(what, error) from error
+            raise unanswered(what, error) from error
 
     async def hand_over(self, timeout_s: float) -> bool:
         """Asks the controller to move all leaderships off this broker; True once none is left.
@@ -222,44 +230,70 @@ class ControllerSession:
 
     async def _attempt(self, address: str) -> bool:
         """Runs one session from start to end; True if it was established."""
-        channel = self._transport.open(address)
+        line, alive = self._dial(address), False
         try:
-            return await self._serve(address, channel)
+            timeout_s = await self._register(address, line)
+            alive = True
+            while True:
+                await self._receive(line, timeout_s)
+                line = await self._renewed(address, line)
+        except (grpc.aio.AioRpcError, PenstockError, TimeoutError) as error:
+            self._explain(address, error)
         finally:
             if self._connection is not None:
                 self._connection = None
                 self._news.set()
                 _events.warning("controller session ended", controller=address)
-            await channel.close()
-
-    async def _serve(self, address: str, channel: grpc.aio.Channel) -> bool:
-        ready: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        call: _SessionCall = ControllerServiceStub(channel).Session(self._requests(ready))
-        alive = False
-        try:
-            registered = await self._registration(call)
-            await self._sink.registered(registered)
-            self._outdated = False
-            self._connection = ControllerConnection(
-                address, channel, registered.broker_session, registered.controller_epoch
-            )
-            self._news.set()
-            alive = True
-            self._failures = 0
-            _events.info(
-                "registered",
-                controller=address,
-                controller_epoch=registered.controller_epoch,
-                broker_session=registered.broker_session,
-            )
-            ready.set_result(registered.heartbeat_interval_ms / 1000)
-            await self._receive(call, registered.session_timeout_ms / 1000)
-        except (grpc.aio.AioRpcError, PenstockError, TimeoutError) as error:
-            self._explain(address, error)
-        finally:
-            ready.cancel()
-            call.cancel()
+            await line.hang_up()
         return alive
+
+    def _dial(self, address: str) -> Line:
+        channel = self._transport.open(address)
+        ready: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        call: SessionCall = ControllerServiceStub(channel).Session(self._requests(ready))
+        tls = self._transport.tls
+        renew_s = math.inf if tls is None else asyncio.get_running_loop().time() + _RENEW_S
+        return Line(channel, call, ready, generation_of(tls), renew_s)
+
+    async def _register(self, address: str, line: Line) -> float:
+        """Makes this the live session; returns its timeout in seconds."""
+        registered = await self._registration(line.call)
+        await self._sink.registered(registered)
+        self._outdated = False
+        self._connection = ControllerConnection(
+            address, line.channel, registered.broker_session, registered.controller_epoch
+        )
+        self._news.set()
+        self._failures = 0
+        _events.info(
+            "registered",
+            controller=address,
+            controller_epoch=registered.controller_epoch,
+            broker_session=registered.broker_session,
+        )
+        line.ready.set_result(registered.heartbeat_interval_ms / 1000)
+        return registered.session_timeout_ms / 1000
+
+    async def _renewed(self, address: str, line: Line) -> Line:
+        """Another stream to the same controller, before this one becomes too old.
+
+        The controller puts the new one in place of the old, which ends once its calls have. If it
+        cannot be opened, the old one goes on.
+        """
+        newer = self._dial(address)
+        try:
+            await self._register(address, newer)
+        except (grpc.aio.AioRpcError, PenstockError, TimeoutError) as error:
+            await newer.hang_up()
+            line.renew_s = asyncio.get_running_loop().time() + _RENEW_AGAIN_S
+            line.generation = newer.generation
+            _events.warning("session not renewed", controller=address, reason=str(error))
+            return line
+        except BaseException:
+            await newer.hang_up()
+            raise
+        await line.hang_up(_LAST_CALLS_S)
+        return newer
 
     def _explain(self, address: str, error: Exception) -> None:
         """Logs why a session failed; raises if another attempt is pointless."""
@@ -276,9 +310,9 @@ class ControllerSession:
                 reason=str(seen) or "no answer in time",
             )
 
-    async def _registration(self, call: _SessionCall) -> pb.Registered:
+    async def _registration(self, call: SessionCall) -> pb.Registered:
         async with asyncio.timeout(_REGISTER_TIMEOUT_S):
-            response = await _read(call)
+            response = await read(call)
         if response.WhichOneof("message") != "registered":
             raise ClusterError(
                 f"the controller answered {response.WhichOneof('message')} to a registration",
@@ -286,10 +320,11 @@ class ControllerSession:
             )
         return response.registered
 
-    async def _receive(self, call: _SessionCall, timeout_s: float) -> None:
-        """Applies images as they come; returns or raises when the session ends."""
-        while True:
-            response = await self._next(call, timeout_s)
+    async def _receive(self, line: Line, timeout_s: float) -> None:
+        """Applies images as they come; returns when a renewal is due, raises at the end."""
+        tls, loop = self._transport.tls, asyncio.get_running_loop()
+        while loop.time() < line.renew_s and line.generation == generation_of(tls):
+            response = await self._next(line.call, timeout_s)
             match response.WhichOneof("message"):
                 case "image":
                     await self._sink.apply(response.image)
@@ -301,11 +336,11 @@ class ControllerSession:
                 case _:
                     pass
 
-    async def _next(self, call: _SessionCall, timeout_s: float) -> pb.SessionResponse:
+    async def _next(self, call: SessionCall, timeout_s: float) -> pb.SessionResponse:
         self._check_not_outdated()
         try:
             async with asyncio.timeout(timeout_s) as self._reading:
-                response = await _read(call)
+                response = await read(call)
         finally:
             self._reading = None
         self._check_not_outdated()
@@ -352,28 +387,3 @@ class ControllerSession:
                 async with asyncio.timeout(interval_s):
                     await self._beat.wait()
             self._beat.clear()
-
-
-async def _read(call: _SessionCall) -> pb.SessionResponse:
-    """The next message; raises the controller's error, or one for the end of the stream."""
-    with heeding_cancellation():
-        response: Any = await call.read()
-    if response is grpc.aio.EOF:
-        raise ClusterError("the controller ended the session", ErrorCode.CONTROLLER_UNAVAILABLE)
-    if response.WhichOneof("message") == "error":
-        raise error_from_wire(response.error)
-    assert isinstance(response, pb.SessionResponse)
-    return response
-
-
-def _unanswered(what: str, error: BaseException) -> PenstockError:
-    """The error for a call without an answer; a refusal by the controller passes through."""
-    if isinstance(error, grpc.aio.AioRpcError):
-        seen = error_from_rpc(error)
-        if seen.code not in {ErrorCode.UNREACHABLE, ErrorCode.REQUEST_TIMED_OUT}:
-            return seen
-    return ClusterError(
-        f"{what}: the controller did not answer in time; whether it was done is unknown, "
-        "check before you try again",
-        ErrorCode.CONTROLLER_UNAVAILABLE,
-    )

@@ -76,7 +76,7 @@ class SimChannel:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def close(self) -> None:
+    async def close(self, _grace: float | None = None) -> None:
         """Ends all calls as if their callers had cancelled them."""
         if self._state is _State.SHUTDOWN:
             return

@@ -25,6 +25,7 @@ from penstock.proto.v1 import journal_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import JournalServiceStub
 from penstock.rpc.errors import error_from_rpc
 from penstock.rpc.journal import journal_from_wire, journal_to_wire
+from penstock.rpc.tls import generation_of
 from penstock.rpc.transport import Transport
 
 TIMEOUT_S: Final = 1.5
@@ -51,8 +52,8 @@ class GrpcJournalHolders:
         self._transport = transport
         self._tasks = tasks
         self._timeout_s = timeout_s
-        self._channels: dict[str, tuple[str, grpc.aio.Channel]] = {}
-        """By address: the broker's incarnation, and the channel to it."""
+        self._channels: dict[str, tuple[tuple[str, int], grpc.aio.Channel]] = {}
+        """By address: the broker's incarnation and the generation of TLS; the channel to it."""
 
     async def promise(self, ask: AskPromises) -> Promises:
         """See `AskPromises`."""
@@ -128,14 +129,16 @@ class GrpcJournalHolders:
     ) -> tuple[list[grpc.aio.Channel], list[grpc.aio.Channel]]:
         """The channels to use, and those of earlier runs, to close."""
         channels, replaced = [], []
+        generation = generation_of(self._transport.tls)
         for broker in brokers:
             address = broker.internal_address
-            incarnation, channel = self._channels.get(address, ("", None))
-            if channel is None or incarnation != broker.incarnation:
+            wanted = broker.incarnation, generation
+            known, channel = self._channels.get(address, (None, None))
+            if channel is None or known != wanted:
                 if channel is not None:
                     replaced.append(channel)
                 channel = self._transport.open(address)
-                self._channels[address] = broker.incarnation, channel
+                self._channels[address] = wanted, channel
             channels.append(channel)
         return channels, replaced
 
