@@ -229,7 +229,13 @@ class TcpStream(StreamEnd, asyncio.BufferedProtocol):
         self._left = True
         if not self.is_over:
             half = "in the middle of a message" if self._frames.has_half_a_frame else "unexpectedly"
+            if not self._frames.is_greeted and self._is_secured:
+                half = "before the other side spoke: perhaps it does not accept this certificate"
             self.over(UnreachableError(f"the connection ended: {_explained(why) or half}"))
+
+    @property
+    def _is_secured(self) -> bool:
+        return self._transport is not None and bool(self._transport.get_extra_info("ssl_object"))
 
 
 class TcpStreamServer:
