@@ -1,4 +1,4 @@
-"""Says what becomes of a process's certificates: in its log, and when they end, as a metric."""
+"""Says which certificates a process uses: in its log, and when they end, as a metric."""
 
 import asyncio
 from collections.abc import Iterable
