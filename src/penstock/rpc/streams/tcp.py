@@ -20,6 +20,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, cast
 
 from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
@@ -134,7 +135,8 @@ class TcpStream(StreamEnd, asyncio.BufferedProtocol):
             if not self._left:
                 transport.write(end_frame(error))
                 if transport.can_write_eof():
-                    transport.write_eof()
+                    with suppress(OSError):  # the other side has broken the connection already
+                        transport.write_eof()
                 # What arrives is dropped, up to the other side's end: a socket that is closed with
                 # unread bytes makes the kernel drop what is on its way to the other side.
             else:
