@@ -8,6 +8,7 @@ which whoever keeps channels does when `generation` has moved (grpc/grpc#41779).
 """
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -41,10 +42,13 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """What was read from the files at one time, and proved to be usable. `pair`: key, chain."""
+    """What was read from the files at one time, and proved to be usable. `pair`: key, chain.
+    `servers`: contexts by whether they ask clients for a certificate."""
 
     roots: bytes
     pair: tuple[bytes, bytes] | None
+    client: ssl.SSLContext
+    servers: Mapping[bool, ssl.SSLContext]
 
 
 class Tls:
@@ -101,14 +105,12 @@ class Tls:
         )
 
     def client_context(self) -> ssl.SSLContext:
-        """For connections of message streams; made again for each."""
-        self._refresh()
-        return _context(self.files, ssl.PROTOCOL_TLS_CLIENT, ask_clients=False)
+        """For a connection of a message stream. Shared: do not change it."""
+        return self._refresh().client
 
     def server_context(self, *, ask_clients: bool) -> ssl.SSLContext:
-        """For accepting message streams, with what is in the files now."""
-        self._refresh()
-        return _context(self.files, ssl.PROTOCOL_TLS_SERVER, ask_clients=ask_clients)
+        """For accepting a message stream. Shared: do not change it."""
+        return self._refresh().servers[ask_clients]
 
     def _refresh(self) -> _Loaded:
         if monotonic() - self._looked_s < LOOK_EVERY_S:
@@ -150,12 +152,15 @@ def _look(files: TlsFiles) -> tuple[tuple[int, int, int], ...]:
 
 
 def _load(files: TlsFiles) -> _Loaded:
-    purpose = ssl.PROTOCOL_TLS_CLIENT if files.key is None else ssl.PROTOCOL_TLS_SERVER
-    _context(files, purpose, ask_clients=False)  # proves that they can be used, and fit together
+    """Contexts read the files themselves: made now, which proves that they can be used, and not
+    when half of the next ones may be there."""
+    client = _context(files, ssl.PROTOCOL_TLS_CLIENT, ask_clients=False)
+    asking = () if files.key is None else (False, True)
+    servers = {ask: _context(files, ssl.PROTOCOL_TLS_SERVER, ask_clients=ask) for ask in asking}
     read = {path: path.read_bytes() for path in _paths(files)}
     if files.certificate is None or files.key is None:
-        return _Loaded(read[files.ca], None)
-    return _Loaded(read[files.ca], (read[files.key], read[files.certificate]))
+        return _Loaded(read[files.ca], None, client, servers)
+    return _Loaded(read[files.ca], (read[files.key], read[files.certificate]), client, servers)
 
 
 def _context(files: TlsFiles, protocol: int, *, ask_clients: bool) -> ssl.SSLContext:

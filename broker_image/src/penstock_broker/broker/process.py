@@ -123,11 +123,11 @@ class BrokerProcess:
         self._build_services(store)
         self.metrics.observe_controller(lambda: self._session.connected)
         self.metrics.observe_replicas(self.totals)
-        if transport.tls is not None:
-            self.metrics.registry.register(CertificateMetrics(transport.tls))
 
     def _build_maintenance(self, store: LogStore) -> None:
-        settings = self._config.settings
+        settings, tls = self._config.settings, self._seams.transport.tls
+        if tls is not None:
+            self.metrics.registry.register(CertificateMetrics(tls))
         self._disk = DiskGuard(
             self._measure_disk,
             reserve_bytes=settings.disk_reserve_bytes,

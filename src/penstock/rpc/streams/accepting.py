@@ -10,13 +10,11 @@ ends their own first, because a real handshake takes milliseconds.
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.errors import MisuseError
 from penstock.rpc.tls import Tls
 
 HANDSHAKE_S: Final = 5.0
@@ -44,8 +42,6 @@ class Accepting:
     def __init__(self, secured: Secured, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
         self._secured = secured
         self._protocol = protocol
-        self._generation = 0
-        self._context: ssl.SSLContext | None = None
         self._shaking: dict[asyncio.Task[None], None] = {}
         """Handshakes under way, the oldest first."""
 
@@ -69,29 +65,16 @@ class Accepting:
                 task.add_done_callback(lambda done: self._shaking.pop(done, None))
 
     async def _shake_hands(self, connection: socket.socket) -> None:
+        secured = self._secured
         # Whoever fails to prove who they are hears so from TLS itself.
         with suppress(OSError):
             try:
                 await asyncio.get_running_loop().connect_accepted_socket(
                     self._protocol,
                     connection,
-                    ssl=self._newest(),
+                    ssl=secured.tls.server_context(ask_clients=secured.ask_clients),
                     ssl_handshake_timeout=HANDSHAKE_S,
                 )
             except BaseException:
                 connection.close()
                 raise
-
-    def _newest(self) -> ssl.SSLContext:
-        tls = self._secured.tls
-        generation = tls.generation
-        if self._context is None or generation != self._generation:
-            try:
-                context = tls.server_context(ask_clients=self._secured.ask_clients)
-            except MisuseError:
-                # They were usable and have changed once more: `generation` will move again.
-                if self._context is None:
-                    raise ConnectionAbortedError("no usable certificate") from None
-                return self._context
-            self._context, self._generation = context, generation
-        return self._context
