@@ -18,6 +18,7 @@ from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
 from penstock.rpc.batches import batch_from_wire, batch_to_wire
 from penstock.rpc.channel import open_channel
 from penstock.rpc.errors import error_from_rpc, error_from_wire
+from penstock.rpc.tls import Tls
 
 
 class _Result(Protocol):
@@ -59,8 +60,8 @@ def make_batch(
 class Wire:
     """A connection to one broker."""
 
-    def __init__(self, address: str) -> None:
-        self.channel = open_channel(address)
+    def __init__(self, address: str, tls: Tls | None = None) -> None:
+        self.channel = open_channel(address, tls)
         self.data = BrokerServiceStub(self.channel)
         self.admin = AdminServiceStub(self.channel)
 
