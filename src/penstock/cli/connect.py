@@ -5,6 +5,9 @@
     neither ─────▶ the one local cluster ─▶ whoever listens on localhost:9092
                    ─▶ the one Cluster that kubeconfig shows ─▶ localhost:9092
 
+What it trusts and shows: --ca-file, --token-file, --certificate, --key; a local cluster found by
+itself is known to have a CA and an admin's token, or neither.
+
 As `kubectl penstock …`, a command means Kubernetes: local clusters are ignored. If there are
 several candidates, the command never guesses.
 """
@@ -13,17 +16,21 @@ import importlib
 import socket
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.cli.kube.choice import KubeChoice
 from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
     from penstock.client import Admin
-    from penstock.client.config import AddressResolver, ClientOptions
+    from penstock.client.config import AddressResolver, ClientOptions, SecurityOptions
 
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 PROBE_S: Final = 0.3
+
+
+def _no_files() -> "SecurityOptions":
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,7 @@ class Wanted:
     cluster: str | None = None
     choice: KubeChoice = field(default_factory=KubeChoice)
     is_plugin: bool = False
+    files: "SecurityOptions" = field(default_factory=_no_files)
 
     def locate(self, bootstrap: str | None) -> "Located":
         """See the module. Raises MisuseError, or the error of Kubernetes for a named cluster."""
@@ -48,23 +56,30 @@ class Wanted:
                 ErrorCode.INVALID_REQUEST,
             )
         if bootstrap:
-            return Located(bootstrap)
+            return Located(bootstrap, files=self.files)
         if self.cluster or self.is_plugin:
             return self._in_kubernetes()
         local = _local_cluster()
         if local is not None:
-            return Located(local)
+            return Located(local.state.bootstrap, files=self._files_of(local.root))
         if self.choice.may_connect and not _listens_locally():
             reach: Any = importlib.import_module("penstock.cli.kube.reach")
             reached = reach.reach_only(self.choice)
             if reached is not None:
-                return Located(reached.bootstrap, reached.forwarder.resolve)
-        return Located(DEFAULT_BOOTSTRAP)
+                return Located(reached.bootstrap, reached.forwarder.resolve, self.files)
+        return Located(DEFAULT_BOOTSTRAP, files=self.files)
+
+    def _files_of(self, root: Any) -> "SecurityOptions":
+        """Of a local cluster, unless something else was given."""
+        state: Any = importlib.import_module("penstock_broker.local.state")
+        files: Any = dict(state.StateDirectory(root).client_files)
+        files.update({key: given for key, given in self.files.items() if given is not None})
+        return cast("SecurityOptions", files)
 
     def _in_kubernetes(self) -> "Located":
         reach: Any = importlib.import_module("penstock.cli.kube.reach")
         reached = reach.reach(self.choice, self.cluster)
-        return Located(reached.bootstrap, reached.forwarder.resolve)
+        return Located(reached.bootstrap, reached.forwarder.resolve, self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +88,12 @@ class Located:
 
     bootstrap: str
     resolve_address: "AddressResolver | None" = None
+    files: "SecurityOptions" = field(default_factory=_no_files)
 
     @property
     def options(self) -> "ClientOptions":
         """Keyword arguments of every client."""
-        return {"resolve_address": self.resolve_address}
+        return cast("ClientOptions", {"resolve_address": self.resolve_address, **self.files})
 
 
 WANTED: Final[ContextVar[Wanted]] = ContextVar("wanted", default=Wanted())  # noqa: B039 - frozen
@@ -97,19 +113,20 @@ def open_admin(where: "str | Located | None") -> "Admin":
     return Admin(located.bootstrap, **located.options)
 
 
-def _local_cluster() -> str | None:
-    """The one running local cluster's address; None if there is none, or no broker installed."""
+def _local_cluster() -> Any:
+    """The one running local cluster (a `registry.KnownCluster`); None without one, or without the
+    broker extra."""
     try:
         registry: Any = importlib.import_module("penstock_broker.local.registry")
     except ModuleNotFoundError:
         return None
-    running = [one.state for one in registry.running_clusters()]
+    running = registry.running_clusters()
     if len(running) > 1:
-        names = ", ".join(f"{one.cluster} ({one.bootstrap})" for one in running)
+        names = ", ".join(f"{one.state.cluster} ({one.state.bootstrap})" for one in running)
         raise MisuseError(
             f"several local clusters are running; choose one with --bootstrap: {names}"
         )
-    return str(running[0].bootstrap) if running else None
+    return running[0] if running else None
 
 
 def _listens_locally() -> bool:

@@ -4,6 +4,7 @@ Only the command line is here: `penstock_broker.local` does the work, and is loa
 runs.
 """
 
+import shlex
 import sys
 import time
 from dataclasses import asdict
@@ -53,6 +54,7 @@ def _progress(line: str) -> None:
     epilog=example(
         "penstock local up -f examples/flights/cluster.yaml",
         "penstock local up -f examples/flights/cluster.yaml --detach --port 0",
+        "penstock local up -f examples/flights/cluster.yaml --secure",
     )
 )
 def up(
@@ -77,6 +79,12 @@ def up(
             "--detach", "-d", help="Return when the cluster is running; `local down` stops it."
         ),
     ] = False,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure", help="With TLS, tokens and rules, as on Kubernetes; made with the first up."
+        ),
+    ] = False,
 ) -> None:
     """Start a cluster and create its topics; if it is running, apply what has changed.
 
@@ -84,7 +92,7 @@ def up(
     restarted.
     """
     foreground = _load("foreground")
-    request = foreground.UpRequest(manifest, cluster, data_dir, port)
+    request = foreground.UpRequest(manifest, cluster, data_dir, port, secure=secure)
     local_up = foreground.LocalUp(request, _progress)
     state = local_up.running()
     if state is not None:
@@ -92,12 +100,60 @@ def up(
         for line in changes:
             _progress(line)
         _say_running(state.cluster, state.bootstrap, "" if changes else "; nothing to change")
+        _say_how_to_log_in(local_up.directory)
     elif detach:
         state = local_up.detach()
         stop = local_up.stop_command()
         _say_running(state.cluster, state.bootstrap, f"; stop it with {stop}")
+        _say_how_to_log_in(local_up.directory)
     else:
-        local_up.run(lambda c: _say_running(c.cluster.name, c.bootstrap, "; Ctrl-C stops it"))
+
+        def say(running: Any) -> None:
+            _say_running(running.cluster.name, running.bootstrap, "; Ctrl-C stops it")
+            _say_how_to_log_in(local_up.directory)
+
+        local_up.run(say)
+
+
+def _say_how_to_log_in(directory: Any) -> None:
+    files = directory.client_files
+    if files["ca_file"]:
+        ca, token = shlex.quote(files["ca_file"]), shlex.quote(files["token_file"])
+        typer.echo("as its administrator, with --bootstrap or from your programs:")
+        typer.echo(f"  export PENSTOCK_CA_FILE={ca} PENSTOCK_TOKEN_FILE={token}")
+        sys.stdout.flush()
+
+
+@app.command(
+    epilog=example(
+        "penstock local token spark --out spark.token", "penstock local token spark --for 10m"
+    )
+)
+def token(
+    *,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Whose: the principal serviceaccount:local/NAME.")
+    ],
+    valid_for: Annotated[
+        str, typer.Option("--for", metavar="DURATION", help="How long it counts: 90s, 10m, 24h.")
+    ] = "1h",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write it to this file, which only you can read."),
+    ] = None,
+    cluster: Cluster = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Make a token of any user of a cluster that was started with --secure."""
+    from penstock.core.offset_reset import parse_duration_ms  # noqa: PLC0415 - not for --help
+
+    root = _find_root(cluster, data_dir)
+    security = _load("security")
+    made = security.token_of(root, name, parse_duration_ms(valid_for) / 1000)
+    if out is None:
+        typer.echo(made)
+    else:
+        security.write_token(out, made)
 
 
 def _say_running(cluster: str, bootstrap: str, rest: str) -> None:

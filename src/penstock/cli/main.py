@@ -40,6 +40,7 @@ from penstock.cli.connect import WANTED, Wanted
 from penstock.cli.extras import describe_missing
 from penstock.cli.kube import commands as kube
 from penstock.cli.kube.choice import KubeChoice
+from penstock.cli.options import CaFile, CertificateFile, KeyFile, TokenFile
 from penstock.errors import PenstockError
 
 PLUGIN: Final = "kubectl penstock"
@@ -121,6 +122,16 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
+_program: Final = typer.Typer(
+    cls=PenstockGroup,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+@_program.callback()
 def _options(
     context: typer.Context,
     *,
@@ -136,6 +147,10 @@ def _options(
     namespace: kube.Namespace = None,
     kube_context: kube.Context = None,
     kubeconfig: kube.Kubeconfig = None,
+    ca_file: CaFile = None,
+    token_file: TokenFile = None,
+    certificate: CertificateFile = None,
+    key: KeyFile = None,
     debug: Annotated[
         bool, typer.Option("--debug", envvar="PENSTOCK_DEBUG", help="Show tracebacks of failures.")
     ] = False,
@@ -152,20 +167,19 @@ def _options(
         cluster,
         KubeChoice(namespace, kube_context, kubeconfig),
         is_plugin=context.info_name == PLUGIN,
+        files={
+            "ca_file": ca_file,
+            "token_file": token_file,
+            "certificate_file": certificate,
+            "key_file": key,
+        },
     )
     WANTED.set(wanted)
     context.obj = wanted.locate  # for commands of packages that may not import this one
 
 
 def _assemble() -> typer.Typer:
-    app = typer.Typer(
-        cls=PenstockGroup,
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    )
-    app.callback()(_options)
+    app = _program
     app.add_typer(local.app, name="local")
     app.add_typer(cluster.app, name="cluster")
     app.add_typer(topic.app, name="topic")

@@ -37,6 +37,38 @@ Bootstrap = Annotated[
         "localhost:9092, else the only Cluster in the kubeconfig's context.",
     ),
 ]
+CaFile = Annotated[
+    str | None,
+    typer.Option(
+        "--ca-file",
+        metavar="FILE",
+        help="CA certificates of the cluster (PEM): use TLS. Without it: $PENSTOCK_CA_FILE, or "
+        "/var/run/secrets/penstock.dev/ca.crt.",
+    ),
+]
+TokenFile = Annotated[
+    str | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="Token that says who you are. Without it: $PENSTOCK_TOKEN_FILE, or "
+        "/var/run/secrets/penstock.dev/token.",
+    ),
+]
+CertificateFile = Annotated[
+    str | None,
+    typer.Option(
+        "--certificate",
+        metavar="FILE",
+        help="Certificate to show (PEM). Without it: $PENSTOCK_CERTIFICATE_FILE.",
+    ),
+]
+KeyFile = Annotated[
+    str | None,
+    typer.Option(
+        "--key", metavar="FILE", help="The certificate's key (PEM). Without it: $PENSTOCK_KEY_FILE."
+    ),
+]
 OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="Output format: for people, or for programs.")
 ]

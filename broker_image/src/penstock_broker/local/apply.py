@@ -5,9 +5,10 @@ controller counts every broker as alive, because topics cannot be placed before.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from penstock.client import Admin
+from penstock.client.config import SecurityOptions
 from penstock.core.manifest import Cluster, Manifest
 from penstock.core.manifest.topics import (
     AddPartitions,
@@ -22,15 +23,19 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 POLL_S = 0.1
 
 
-def apply_topics(bootstrap: str, manifest: Manifest, cluster: Cluster) -> list[str]:
+def apply_topics(
+    bootstrap: str, manifest: Manifest, cluster: Cluster, files: Mapping[str, str]
+) -> list[str]:
     """Creates and alters topics; returns a line for each change.
+
+    `files`: `StateDirectory.client_files`.
 
     Raises ManifestError, with nothing done, if any change is impossible.
     """
     topics = manifest.topics_of(cluster.name)
     if not topics:
         return []
-    with Admin(bootstrap) as admin:
+    with Admin(bootstrap, **options_of(files)) as admin:
         existing = {
             name: ExistingTopic(
                 partitions=len(seen.partitions),
@@ -55,8 +60,17 @@ def _take(admin: Admin, step: Step) -> None:
             admin.alter_configs(step.topic, step.changes, unset=step.removals)
 
 
+def options_of(files: Mapping[str, str]) -> SecurityOptions:
+    """Keyword arguments of a client."""
+    return {"ca_file": files["ca_file"], "token_file": files["token_file"]}
+
+
 def wait_for_brokers(
-    bootstrap: str, brokers: int, deadline: float, check: Callable[[], None]
+    bootstrap: str,
+    brokers: int,
+    deadline: float,
+    check: Callable[[], None],
+    files: Mapping[str, str],
 ) -> None:
     """Returns when the controller counts `brokers` brokers as alive.
 
@@ -64,7 +78,7 @@ def wait_for_brokers(
     if waiting has become pointless. Raises ClusterError(REQUEST_TIMED_OUT).
     """
     last = "no answer yet"
-    with Admin(bootstrap) as admin:
+    with Admin(bootstrap, **options_of(files)) as admin:
         while time.monotonic() < deadline:
             check()
             try:

@@ -33,9 +33,10 @@ from penstock_broker.local.arguments import (
     settings_of,
 )
 from penstock_broker.local.manifest_file import choose_cluster, load_manifest
-from penstock_broker.local.ports import Ports, reserved_ports
+from penstock_broker.local.ports import HOST, Ports, reserved_ports
 from penstock_broker.local.processes import identify_self
 from penstock_broker.local.registry import options_for, registry
+from penstock_broker.local.security import ADMIN_PRINCIPAL, LocalSecurity, check_mode
 from penstock_broker.local.server import ServerProcess
 from penstock_broker.local.state import LocalState, Phase, StateDirectory
 from penstock_broker.local.sweep import end_leftovers
@@ -59,7 +60,8 @@ class LocalOptions:
     `base_port`: brokers listen on base + id, the controller on base - 1; 0 = any free ports.
     `restart_crashed`: a process that exits or is killed is restarted after a
     growing pause. `ready_timeout_s` bounds `start` and `start_broker`; `stop_timeout_s` bounds
-    the clean stop of each process, before SIGKILL. `progress` gets one line per step.
+    the clean stop of each process, before SIGKILL. `progress` gets one line per step. `secure`:
+    with TLS, tokens and rules; the files for clients are in the folder `security`.
     """
 
     base_port: int = 0
@@ -67,6 +69,7 @@ class LocalOptions:
     ready_timeout_s: float = 60.0
     stop_timeout_s: float = 10.0
     progress: Callable[[str], None] = _silent
+    secure: bool = False
 
 
 class LocalCluster:
@@ -80,6 +83,7 @@ class LocalCluster:
         self.cluster = cluster
         self.directory = directory
         self.options = options
+        self._security = LocalSecurity(directory, cluster.name) if options.secure else None
         self._servers: dict[str, ServerProcess] = {}
         self._phase: Phase = "starting"
         self._held = contextlib.ExitStack()
@@ -135,6 +139,8 @@ class LocalCluster:
         except BaseException:
             self.stop()
             raise
+        if self._security is not None:
+            self._security.start_renewing()
         if self.options.restart_crashed:
             self._watcher.start()
 
@@ -142,9 +148,14 @@ class LocalCluster:
         deadline = time.monotonic() + self.options.ready_timeout_s
         self._phase = "starting"
         self._refuse_to_shrink()
+        check_mode(self.directory, secure=self._security is not None)
         end_leftovers(self.directory.read(), LEFTOVERS_TIMEOUT_S)
         names = [CONTROLLER, *(f"broker-{i}" for i in range(self.cluster.spec.brokers))]
-        ports = self._held.enter_context(reserved_ports(names, self.options.base_port))
+        ports = self._held.enter_context(
+            reserved_ports(names, self.options.base_port, health=self._security is not None)
+        )
+        if self._security is not None:
+            self._security.prepare(names)
         self._servers = {name: self._server_process(name, ports) for name in names}
         for server in self._servers.values():
             server.start()
@@ -152,12 +163,15 @@ class LocalCluster:
         for server in self._servers.values():
             self._wait_until_serving(server, deadline)
             self.options.progress(f"{server.name} is ready on {server.address}")
-        wait_for_brokers(self.bootstrap, len(names) - 1, deadline, self._raise_if_ended)
+        files = self.directory.client_files
+        wait_for_brokers(self.bootstrap, len(names) - 1, deadline, self._raise_if_ended, files)
         self.apply(self.manifest)
 
     def stop(self) -> None:
         """Stops everything; nothing runs when it returns. Idempotent; kills slow processes."""
         self._watcher.stop()
+        if self._security is not None:
+            self._security.stop_renewing()
         with self._lock:
             self._phase = "stopping"
             if self._servers:
@@ -193,7 +207,7 @@ class LocalCluster:
 
         Raises ManifestError, before anything is changed, if a change is impossible.
         """
-        lines = apply_topics(self.bootstrap, manifest, self.cluster)
+        lines = apply_topics(self.bootstrap, manifest, self.cluster, self.directory.client_files)
         for line in lines:
             self.options.progress(line)
         return lines
@@ -272,7 +286,13 @@ class LocalCluster:
             broker_id = int(name.removeprefix("broker-"))
             controller = ports[CONTROLLER]
             arguments = broker_arguments(self.cluster, broker_id, data, ports[name], controller)
-        return ServerProcess(name, arguments, ports[name], self.directory.log_file(name))
+        environment = {}
+        if self._security is not None:
+            arguments += self._security.options(name)
+            arguments.append(f"--health-listen={HOST}:{ports[name].health}")
+            environment = {"PENSTOCK_ADMINS": ADMIN_PRINCIPAL}
+        log_file = self.directory.log_file(name)
+        return ServerProcess(name, arguments, ports[name], log_file, environment)
 
     def _refuse_to_shrink(self) -> None:
         brokers = self.cluster.spec.brokers

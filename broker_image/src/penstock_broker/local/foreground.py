@@ -28,6 +28,7 @@ from penstock_broker.local.cluster import LocalCluster, LocalOptions
 from penstock_broker.local.manifest_file import choose_cluster, parse_text, read_text
 from penstock_broker.local.processes import signals_deferred
 from penstock_broker.local.registry import options_for, register, registry
+from penstock_broker.local.security import check_mode
 from penstock_broker.local.state import UMASK, LocalState, StateDirectory, private
 
 POLL_S = 0.1
@@ -43,6 +44,7 @@ class UpRequest:
     cluster: str | None = None
     data_dir: Path | None = None
     base_port: int = 0
+    secure: bool = False
 
 
 class LocalUp:
@@ -59,6 +61,7 @@ class LocalUp:
         root = request.data_dir or registry() / self.cluster.name
         self.directory = StateDirectory(root)
         self.directory.create()
+        check_mode(self.directory, secure=request.secure)
         self._text = text
 
     def running(self) -> LocalState | None:
@@ -96,7 +99,9 @@ class LocalUp:
                 f"{self.stop_command()}, then `up`",
                 ErrorCode.INVALID_CONFIG,
             )
-        return apply_topics(state.bootstrap, self.manifest, self.cluster)
+        return apply_topics(
+            state.bootstrap, self.manifest, self.cluster, self.directory.client_files
+        )
 
     def run(self, on_ready: Callable[[LocalCluster], None]) -> None:
         """Starts the cluster and returns after a signal, when nothing runs any more.
@@ -105,7 +110,10 @@ class LocalUp:
         """
         self.directory.write_manifest(self._text)
         options = LocalOptions(
-            base_port=self.request.base_port, restart_crashed=True, progress=self.progress
+            base_port=self.request.base_port,
+            restart_crashed=True,
+            progress=self.progress,
+            secure=self.request.secure,
         )
         cluster = LocalCluster(self.manifest, self.cluster, self.directory, options)
         with stop_signals(later=cluster.kill_all):
@@ -153,6 +161,7 @@ class LocalUp:
             "--manifest", str(self.directory.manifest_file), "--source", self.manifest.source,
             "--cluster", self.cluster.name, "--data-dir", str(self.directory.root),
             "--port", str(self.request.base_port),
+            *(["--secure"] if self.request.secure else []),
         ]  # fmt: skip
         supervisor = None
         try:
@@ -226,6 +235,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--cluster", required=True)
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--secure", action="store_true")
     args = parser.parse_args(argv)
 
     def progress(line: str) -> None:
@@ -233,7 +243,9 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
 
     try:
-        request = UpRequest(args.manifest, args.cluster, args.data_dir, args.port)
+        request = UpRequest(
+            args.manifest, args.cluster, args.data_dir, args.port, secure=args.secure
+        )
         LocalUp(request, progress).run(lambda _: None)
     except PenstockError as error:
         progress(f"penstock: {error.message}")

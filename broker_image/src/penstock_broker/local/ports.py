@@ -34,10 +34,11 @@ _ATTEMPTS = 100
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports of one process."""
+    """The ports of one process. `health` 0: asked where it serves."""
 
     serve: int
     metrics: int
+    health: int = 0
 
 
 class ReservedPort:
@@ -91,8 +92,10 @@ def fixed_ports(base_port: int, brokers: int) -> dict[str, Ports]:
 
 
 @contextlib.contextmanager
-def reserved_ports(names: list[str], base_port: int) -> Iterator[dict[str, Ports]]:
-    """Reserves two ports for each process name while the block runs.
+def reserved_ports(
+    names: list[str], base_port: int, *, health: bool = False
+) -> Iterator[dict[str, Ports]]:
+    """Reserves two ports for each process name while the block runs; with `health`, three.
 
     Args:
         names: `controller` and `broker-0` to `broker-<n-1>`.
@@ -113,7 +116,8 @@ def reserved_ports(names: list[str], base_port: int) -> Iterator[dict[str, Ports
         ports = {}
         for name in names:
             fixed = wanted.get(name, Ports(0, 0))
-            ports[name] = Ports(reserve(name, fixed.serve), reserve(name, fixed.metrics))
+            serve, metrics = reserve(name, fixed.serve), reserve(name, fixed.metrics)
+            ports[name] = Ports(serve, metrics, reserve(name, 0) if health else 0)
         yield ports
 
 

@@ -5,11 +5,13 @@ that was reused counts as ended and is never signalled.
 """
 
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.client import Admin
 from penstock.errors import ClusterError, MisuseError, PenstockError
+from penstock_broker.local.apply import options_of
 from penstock_broker.local.processes import is_alive, send_signal
 from penstock_broker.local.registry import known_clusters
 from penstock_broker.local.state import LocalState, RecordedProcess, StateDirectory
@@ -87,7 +89,7 @@ def status(root: Path) -> LocalStatus:
     if phase != "running":
         return bare
     try:
-        return _with_roles(bare)
+        return _with_roles(bare, StateDirectory(root).client_files)
     except PenstockError as error:
         return replace(bare, problem=error.message)
 
@@ -148,11 +150,12 @@ def _process_status(process: RecordedProcess) -> ProcessStatus:
     )
 
 
-def _with_roles(bare: LocalStatus) -> LocalStatus:
+def _with_roles(bare: LocalStatus, files: Mapping[str, str]) -> LocalStatus:
     with Admin(
         bare.bootstrap,
         connect_timeout_ms=ANSWER_TIMEOUT_MS,
         request_timeout_ms=ANSWER_TIMEOUT_MS,
+        **options_of(files),
     ) as admin:
         seen = admin.describe_cluster()
         topics = admin.describe_topics().values()

@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import grpc
@@ -37,7 +37,16 @@ _STATUS = health_pb2.HealthCheckResponse.ServingStatus
 class ServerProcess:
     """A controller or broker process. `name` is `controller` or `broker-<id>`."""
 
-    def __init__(self, name: str, arguments: Sequence[str], ports: Ports, log_file: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        ports: Ports,
+        log_file: Path,
+        environment: Mapping[str, str],
+    ) -> None:
+        """`environment`: variables beside this process's."""
+        self._environment = environment
         self.name = name
         self.ports = ports
         self.log_file = log_file
@@ -77,7 +86,7 @@ class ServerProcess:
             self.log_file.replace(self.log_file.with_suffix(".log.1"))
         command = [sys.executable, "-m", "penstock_broker.local.child", *self._arguments]
         # gRPC's C core would write lines of its own between the JSON lines.
-        environment = {"GRPC_VERBOSITY": "NONE", **os.environ}
+        environment = {"GRPC_VERBOSITY": "NONE", **os.environ, **self._environment}
         with open(self.log_file, "ab", opener=private) as log, signals_deferred():
             self._child = subprocess.Popen(
                 command,
@@ -92,7 +101,7 @@ class ServerProcess:
 
     def is_serving(self) -> bool:
         """Whether its gRPC health service says SERVING now (asks, at most a second)."""
-        with open_channel(self.address) as channel:
+        with open_channel(f"{HOST}:{self.ports.health or self.ports.serve}") as channel:
             try:
                 answer = health_pb2_grpc.HealthStub(channel).Check(
                     health_pb2.HealthCheckRequest(), timeout=HEALTH_TIMEOUT_S

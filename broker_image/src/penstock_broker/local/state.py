@@ -6,6 +6,7 @@
            lock            held (flock) by the process that runs the cluster
            logs/*.log      standard error of each process: JSON lines
            controller/  broker-0/ …   data directories
+           security/       keys, certificates and tokens, of a cluster made with --secure
 
 Only the user who starts a cluster can read what is in it. All users of the machine reach loopback,
 where its processes listen, but records, logs and manifests lie in folders of mode 0700.
@@ -98,6 +99,19 @@ class StateDirectory:
     def manifest_file(self) -> Path:
         return self.root / "manifest.yaml"
 
+    @property
+    def security(self) -> Path:
+        """Exists if the cluster was made with --secure (`local.security`)."""
+        return self.root / "security"
+
+    @property
+    def client_files(self) -> dict[str, str]:
+        """What its own helpers' clients use: the admin's token, or plaintext."""
+        if not self.security.is_dir():
+            return {"ca_file": "", "token_file": ""}
+        files = {"ca_file": "ca.crt", "token_file": "admin.token"}
+        return {setting: str(self.security / name) for setting, name in files.items()}
+
     def log_file(self, process: str) -> Path:
         return self.root / "logs" / f"{process}.log"
 
@@ -179,7 +193,7 @@ class StateDirectory:
     def _folders(self) -> list[Path]:
         """Those with our names; a link may lead anywhere, so it is none of them."""
         names = [entry.name for entry in self.root.iterdir() if _BROKER.fullmatch(entry.name)]
-        folders = [self.root / name for name in ("controller", "logs", *names)]
+        folders = [self.root / name for name in ("controller", "logs", "security", *names)]
         return [folder for folder in folders if folder.is_dir() and not folder.is_symlink()]
 
     def _is_ours(self) -> bool:

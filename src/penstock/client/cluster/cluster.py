@@ -67,6 +67,7 @@ class Cluster:
         self._bootstrap = bootstrap
         self._sticky = sticky
         self._answered_last = ""
+        self._diagnosed = False
         self._taught_by = ""
         self._topics: set[str] = set()
         self._topic_errors: dict[str, PenstockError] = {}
@@ -260,10 +261,25 @@ class Cluster:
             pause_s = min(patience_s / 10, self.config.retry_backoff_max_ms / 1000)
             if not self._answered_last and _all_refused(reasons):
                 deadline = min(deadline, began + REFUSED_S)
+            if not self._answered_last:
+                await self._diagnose(reasons)
             if monotonic() + pause_s >= deadline:
                 raise _nobody_answered(reasons, self._candidates(), timeout_s)
             await asyncio.sleep(pause_s)
             patience_s = min(patience_s * 2, timeout_s)
+
+    async def _diagnose(self, reasons: dict[str, PenstockError]) -> None:
+        """Raises UnreachableError, once, if it is plain that no address here can ever answer."""
+        unclear = [a for a, error in reasons.items() if not _is_refusal(error)]
+        if self._diagnosed or not unclear or len(unclear) < len(reasons):
+            return
+        self._diagnosed = True
+        for address in unclear:
+            connection = self.connections.to(address)
+            found = await connection.diagnosis()
+            if found is not None:
+                self._diagnosed = False
+                raise found
 
     async def aclose(self) -> None:
         await self.connections.aclose()
@@ -319,6 +335,11 @@ def _unknown_topic(name: str) -> ClusterError:
         "never creates topics)",
         ErrorCode.UNKNOWN_TOPIC,
     )
+
+
+def _is_refusal(error: PenstockError) -> bool:
+    """Whether nothing listens there, or a broker has answered."""
+    return not is_silence(error) or (isinstance(error, UnreachableError) and error.refused)
 
 
 def _all_refused(reasons: dict[str, PenstockError]) -> bool:

@@ -23,6 +23,7 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from penstock.client.cluster.credentials import Credentials
+from penstock.client.cluster.diagnosis import diagnose
 from penstock.client.cluster.streams import StreamPort
 from penstock.client.model import BrokerDescription
 from penstock.errors import ClusterError, ErrorCode, UnreachableError
@@ -142,6 +143,10 @@ class Connection:
         broken = self.channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE
         if broken and time.monotonic() - self._opened_s > PAUSE_S:
             await self._replace()
+
+    async def diagnosis(self) -> UnreachableError | None:
+        """What is certainly wrong with this address; None: nothing that can be seen."""
+        return await diagnose(self._target, self.credentials.tls, self._known_as.strip("[]"))
 
     async def ready(self, timeout_s: float) -> bool:
         """Whether there is a connection now or within `timeout_s`."""
