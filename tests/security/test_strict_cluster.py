@@ -15,8 +15,12 @@ from support.apiserver import ApiServer
 from support.strict_pods import StrictPods
 from support.waiting import wait_until
 
+from penstock.cli.kube.login import login_to
 from penstock.client import AsyncAdmin, ClientConfig
-from penstock.errors import ErrorCode, PenstockError
+from penstock.errors import ErrorCode, MisuseError, PenstockError
+from penstock.kubernetes.api import Api, Timeouts
+from penstock.kubernetes.connect import connect
+from penstock.kubernetes.names import ClusterNames
 from penstock.proto.v1 import enrolment_pb2 as pb
 from penstock.proto.v1 import journal_pb2
 from penstock.proto.v1.enrolment_pb2_grpc import EnrolmentServiceStub
@@ -131,6 +135,48 @@ def test_the_trust_that_somebody_changes_is_written_again(pods: StrictPods) -> N
     assert pods.waited("/api/v1", "configmaps", pods.names.trust)["data"]["ca.crt"] == before
     now = pods.waited("/api/v1", "secrets", pods.names.authority)
     assert now["metadata"]["resourceVersion"] == secret["metadata"]["resourceVersion"]
+
+
+def user(pods: StrictPods, name: str, *accounts: str) -> Api:
+    """Of somebody who may read ConfigMaps, and create tokens of these accounts."""
+    rules = [
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]},
+        {
+            "apiGroups": [""],
+            "resources": ["serviceaccounts/token"],
+            "resourceNames": list(accounts) or ["nobody"],
+            "verbs": ["create"],
+        },
+    ]
+    config = pods.server.service_account(pods.names.namespace, name, rules)
+    return connect("tests", Timeouts(5.0, 20.0), kubeconfig=str(config))
+
+
+async def test_people_log_in_as_the_account_whose_tokens_they_may_create(pods: StrictPods) -> None:
+    names = ClusterNames(pods.names.cluster, pods.names.namespace)
+    api = user(pods, "looks", names.viewer)
+    login = login_to(api, pods.cluster, only_look=False)
+    assert login is not None, "the Cluster is Strict"
+    files = [Path(str(each)) for each in login.options.values()]
+    assert all(each.parent.stat().st_mode & 0o077 == 0 for each in files)
+    try:
+        async with AsyncAdmin(pods.address(GRPC_PORT), ClientConfig(**login.options)) as client:
+            assert (await client.describe_cluster()).brokers
+            with pytest.raises(PenstockError) as caught:
+                await client.create_topic("t", 1, 1)
+        assert caught.value.code is ErrorCode.PERMISSION_DENIED
+    finally:
+        login.close()
+        api.close()
+    assert not any(each.exists() for each in files)
+
+
+def test_who_may_create_no_token_is_told_what_is_missing(pods: StrictPods) -> None:
+    api = user(pods, "stranger")
+    with pytest.raises(MisuseError) as caught:
+        login_to(api, pods.cluster, only_look=True)
+    api.close()
+    assert "of neither ServiceAccount flights-admin nor flights-viewer" in caught.value.message
 
 
 def test_no_key_or_token_is_in_a_log(pods: StrictPods) -> None:

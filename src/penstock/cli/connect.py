@@ -22,6 +22,7 @@ from penstock.cli.kube.choice import KubeChoice
 from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
+    from penstock.cli.kube.reach import Reached
     from penstock.client import Admin
     from penstock.client.config import AddressResolver, ClientOptions, SecurityOptions
 
@@ -66,20 +67,26 @@ class Wanted:
             reach: Any = importlib.import_module("penstock.cli.kube.reach")
             reached = reach.reach_only(self.choice)
             if reached is not None:
-                return Located(reached.bootstrap, reached.forwarder.resolve, self.files)
+                return self._through(reached)
         return Located(DEFAULT_BOOTSTRAP, files=self.files)
 
     def _files_of(self, root: Any) -> "SecurityOptions":
         """Of a local cluster, unless something else was given."""
         state: Any = importlib.import_module("penstock_broker.local.state")
-        files: Any = dict(state.StateDirectory(root).client_files)
-        files.update({key: given for key, given in self.files.items() if given is not None})
-        return cast("SecurityOptions", files)
+        return self._files_over(state.StateDirectory(root).client_files)
+
+    def _files_over(self, known: Any) -> "SecurityOptions":
+        given = {key: value for key, value in self.files.items() if value is not None}
+        return cast("SecurityOptions", {**known, **given})
 
     def _in_kubernetes(self) -> "Located":
         reach: Any = importlib.import_module("penstock.cli.kube.reach")
-        reached = reach.reach(self.choice, self.cluster)
-        return Located(reached.bootstrap, reached.forwarder.resolve, self.files)
+        return self._through(reach.reach(self.choice, self.cluster))
+
+    def _through(self, reached: "Reached") -> "Located":
+        """With the Cluster's own CA and login, unless something else was given."""
+        files = self._files_over(reached.options)
+        return Located(reached.bootstrap, reached.forwarder.resolve, files, reached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,8 @@ class Located:
     bootstrap: str
     resolve_address: "AddressResolver | None" = None
     files: "SecurityOptions" = field(default_factory=_no_files)
+    reached: "Reached | None" = None
+    """Holds what leads to a Cluster in Kubernetes."""
 
     @property
     def options(self) -> "ClientOptions":

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.cli.kube.choice import KubeChoice, connect
 from penstock.cli.kube.forward import Forwarder, open_with
+from penstock.cli.kube.login import Login, login_to
 from penstock.cli.kube.snapshot import (
     choose_cluster,
     find_clusters,
@@ -27,6 +28,7 @@ from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
 from penstock.kubernetes.resources import Json, path_of
 
 if TYPE_CHECKING:
+    from penstock.client.config import SecurityOptions
     from penstock.kubernetes.api import Api
 
 GRPC_PORT: Final = 9092
@@ -39,6 +41,18 @@ class Reached:
     name: str
     bootstrap: str
     forwarder: Forwarder
+    login: Login | None = None
+
+    @property
+    def options(self) -> "SecurityOptions":
+        """What a client shows to the brokers."""
+        return {} if self.login is None else self.login.options
+
+    def close(self) -> None:
+        """Connections end with the process or their other side."""
+        self.forwarder.close()
+        if self.login is not None:
+            self.login.close()
 
 
 def reach(choice: KubeChoice, cluster: str | None) -> Reached:
@@ -73,9 +87,14 @@ def reach_only(choice: KubeChoice) -> Reached | None:
 
 
 def reach_cluster(
-    api: "Api", cluster: Json, complain: Callable[[str], None] | None = None
+    api: "Api",
+    cluster: Json,
+    complain: Callable[[str], None] | None = None,
+    *,
+    only_look: bool = False,
 ) -> Reached:
-    """`complain` is called for pods that cannot be reached; without it, the user is told."""
+    """`complain` is called for pods that cannot be reached; without it, the user is told.
+    `only_look`: nothing will be changed."""
     name, namespace = name_of(cluster), str(cluster["metadata"]["namespace"])
     pods = api.list(
         path_of("Pod", namespace),
@@ -87,8 +106,9 @@ def reach_cluster(
             f"Cluster {full_name(cluster)} has no running broker; `kubectl penstock why {name} "
             f"-n {namespace}` says what it is waiting for"
         )
+    login = login_to(api, cluster, only_look=only_look)
     forwarder = Forwarder(name, namespace, open_with(api, namespace), complain or _complain)
-    return Reached(full_name(cluster), ",".join(addresses), forwarder)
+    return Reached(full_name(cluster), ",".join(addresses), forwarder, login)
 
 
 def bootstrap_addresses(cluster: str, namespace: str, pods: list[Json]) -> list[str]:

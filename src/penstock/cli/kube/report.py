@@ -144,11 +144,12 @@ def _metrics(api: Api, pod: Json) -> str | None:
 def _ask_brokers(api: Api, snapshot: Snapshot) -> Any:
     from penstock.client import Admin  # noqa: PLC0415 - grpc only when it is needed
 
-    reached = reach_cluster(api, snapshot.cluster)
+    reached = reach_cluster(api, snapshot.cluster, only_look=True)
     resolve = reached.forwarder.resolve
     with Admin(
         reached.bootstrap,
         resolve_address=resolve,
+        **reached.options,
         request_timeout_ms=DESCRIBE_MS,
         connect_timeout_ms=DESCRIBE_MS,
     ) as admin:

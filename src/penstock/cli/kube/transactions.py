@@ -37,10 +37,11 @@ def look(api: "Api", snapshot: Snapshot) -> Snapshot:
     told: list[str] = []
     reached = None
     try:
-        reached = reach_cluster(api, snapshot.cluster, told.append)
+        reached = reach_cluster(api, snapshot.cluster, told.append, only_look=True)
         with Admin(
             reached.bootstrap,
             resolve_address=reached.forwarder.resolve,
+            **reached.options,
             connect_timeout_ms=TIMEOUT_MS,
             request_timeout_ms=TIMEOUT_MS,
         ) as admin:
@@ -50,7 +51,7 @@ def look(api: "Api", snapshot: Snapshot) -> Snapshot:
         return replace(snapshot, gaps=(*snapshot.gaps, gap))
     finally:
         if reached is not None:
-            reached.forwarder.close()
+            reached.close()
     return replace(snapshot, blocking=tuple(found))
 
 
