@@ -44,6 +44,7 @@ def cluster_of(options: SourceOptions) -> "ClusterOffsets":
             request_timeout_ms=options.client.request_timeout_ms,
             # Retries are counted here (fetchOffset.numRetries), not there.
             unknown_topic_timeout_ms=500,
+            **options.client.files,
         )
     return ClusterOffsets(_admins[key], options)
 
@@ -59,6 +60,7 @@ def _committer_of(settings: ClientSettings, group_id: str) -> Consumer:
             connect_timeout_ms=min(settings.connect_timeout_ms, COMMIT_TIMEOUT_MS),
             request_timeout_ms=min(settings.request_timeout_ms, COMMIT_TIMEOUT_MS),
             unknown_topic_timeout_ms=500,
+            **settings.files,
         )
     return _committers[key]
 

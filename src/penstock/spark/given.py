@@ -8,10 +8,13 @@ the option belongs. `options` makes a reader's options of it, `sink_options` a w
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.errors import MisuseError
 from penstock.spark import values
+
+if TYPE_CHECKING:
+    from penstock.client.config import SecurityOptions
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -58,12 +61,18 @@ COMMON_SETTINGS: Final = (
     "penstock.cluster.id",
     "penstock.connect.timeout.ms",
     "penstock.request.timeout.ms",
+    "penstock.ca.file",
+    "penstock.token.file",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """How to reach the cluster and how much to fetch at once. Sizes in bytes, times in ms."""
+    """How to reach the cluster and how much to fetch at once. Sizes in bytes, times in ms.
+
+    `…_file`: paths on the driver and every executor (`SecurityConfig`); never a token itself, which
+    would show in Spark's UI.
+    """
 
     bootstrap: tuple[str, ...]
     cluster_id: str = ""
@@ -71,6 +80,13 @@ class ClientSettings:
     fetch_max_bytes: int = 4 << 20
     fetch_max_wait_ms: int = 500
     request_timeout_ms: int = 30_000
+    ca_file: str | None = None
+    token_file: str | None = None
+
+    @property
+    def files(self) -> "SecurityOptions":
+        """Keyword arguments of every client."""
+        return {"ca_file": self.ca_file, "token_file": self.token_file}
 
 
 class Given:
@@ -142,4 +158,6 @@ def client_settings(read: Given) -> ClientSettings:
         fetch_max_bytes=read.get("penstock.fetch.max.bytes", values.fetch_bytes, 4 << 20),
         fetch_max_wait_ms=read.get("penstock.fetch.max.wait.ms", values.not_negative, 500),
         request_timeout_ms=read.get("penstock.request.timeout.ms", values.positive, 30_000),
+        ca_file=read.get("penstock.ca.file", values.nonempty, None),
+        token_file=read.get("penstock.token.file", values.nonempty, None),
     )

@@ -53,6 +53,7 @@ def config_of(options: SourceOptions) -> RangeConfig:
         request_timeout_ms=options.client.request_timeout_ms,
         progress_timeout_ms=options.poll_timeout_ms,
         isolation_level="read_committed",
+        **options.client.files,
     )
 
 

@@ -130,7 +130,9 @@ def check_cluster(client: ClientSettings) -> None:
 
     if not client.cluster_id:
         return
-    with Admin(client.bootstrap, connect_timeout_ms=client.connect_timeout_ms) as admin:
+    with Admin(
+        client.bootstrap, connect_timeout_ms=client.connect_timeout_ms, **client.files
+    ) as admin:
         seen = admin.describe_cluster().cluster_id
     if seen != client.cluster_id:
         raise MisuseError(
@@ -154,6 +156,7 @@ def make_producer(options: SinkOptions, transactional_id: str | None = None) -> 
         transactional_id=transactional_id,
         transaction_timeout_ms=options.transaction_timeout_ms,
         client_id="spark",
+        **client.files,
     )
 
 

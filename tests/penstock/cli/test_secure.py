@@ -1,0 +1,53 @@
+"""`penstock local up --secure` and `penstock local token`, as a user types them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from support.local import write_manifest
+
+from penstock_broker.certificates.authority import Authority
+
+if TYPE_CHECKING:
+    from .conftest import Program
+
+
+def test_the_life_of_a_secure_cluster(program: "Program", tmp_path: Path) -> None:
+    manifest = write_manifest(tmp_path)
+    up = ("local", "up", "-f", manifest, "--detach", "--port", 0)
+    told = program.ok(*up, "--secure").splitlines()
+    bootstrap = told[0].split("running on ")[1].split(";")[0]
+    ca, token = (word.split("=")[1] for word in told[-1].split()[1:])
+    # Found by itself, the cluster's own files are used; by its address, those that are given.
+    assert "flights" in program.ok("topic", "list")
+    given = ("--ca-file", ca, "--token-file", token)
+    program.ok(*given, "produce", "flights", "--bootstrap", bootstrap, stdin="one\n")
+    assert "uses TLS" in program.fails("topic", "list", "--bootstrap", bootstrap)
+    assert '"healthy": true' in program.ok("local", "status", "-o", "json")
+    assert "nothing to change" in program.ok(*up, "--secure")
+
+    program.ok("local", "token", "ada", "--for", "10m", "--out", tmp_path / "ada.token")
+    assert (tmp_path / "ada.token").stat().st_mode & 0o777 == 0o600
+    hers = ("--token-file", tmp_path / "ada.token")
+    denied = program.fails(*hers, "topic", "create", "hers", "--partitions", "1")
+    assert "serviceaccount:local/ada" in denied
+    assert "cannot be a name" in program.fails("local", "token", "Ada Lovelace")
+
+    program.ok("local", "down")
+    assert "made with --secure" in program.fails(*up)
+    program.ok(*up, "--secure")
+    assert "flights" in program.ok("topic", "list")
+    root = Path(ca).parent.parent
+    program.ok("local", "down", "--purge", "--yes")
+    assert not root.exists()
+
+
+def test_a_cluster_without_tls_stays_so(program: "Program", tmp_path: Path) -> None:
+    up = ("local", "up", "-f", write_manifest(tmp_path), "--detach", "--port", 0)
+    bootstrap = program.ok(*up).split("running on ")[1].split(";")[0]
+    assert "was made without --secure" in program.fails(*up, "--secure")
+    assert "no cluster with --secure" in program.fails("local", "token", "ada")
+    (tmp_path / "ca.crt").write_bytes(Authority.new("test").certificate)
+    given = ("--ca-file", tmp_path / "ca.crt")
+    told = program.fails(*given, "topic", "list", "--bootstrap", bootstrap)
+    assert "does not use TLS" in told
+    program.ok("local", "down")
