@@ -116,3 +116,14 @@ def test_what_a_user_may_do_by_rules_and_only_that(secured: Secured) -> None:
     with secured.producer("bob", delivery_timeout_ms=4_000, request_timeout_ms=2_000) as producer:
         refused = code(lambda: producer.send("orders", value=b"no").result())
         assert refused in {ErrorCode.UNKNOWN_TOPIC, ErrorCode.DELIVERY_TIMED_OUT}
+
+    with secured.admin() as root, secured.producer("ada") as producer:
+        producer.send("orders", value=b"v").result()
+        root.alter_access(T, [Rule(principals=(ADA,), operations=(Operation.READ,))])
+        wait_until(
+            lambda: (
+                code(lambda: producer.send("orders", value=b"no").result())
+                is ErrorCode.PERMISSION_DENIED
+            ),
+            what="the open stream refuses",
+        )
