@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.processes import HOST
+from support.secure import Certificates
 
 from penstock.errors import MisuseError
 from penstock_broker.serving.plaintext import check_plaintext
@@ -86,6 +87,38 @@ def test_whoever_says_so_is_obeyed(tmp_path: Path, way: str, who: object) -> Non
         code, told = start(*words, "--insecure")
     else:
         code, told = start(*words, PENSTOCK_INSECURE="true")
+    assert code == 2
+    assert "loopback" not in told
+    assert f"--listen {ELSEWHERE}" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--tls-ca", "/nowhere/ca.crt"], "--tls-certificate, --tls-key is missing"),
+        (
+            [w for o in ("ca", "certificate", "key") for w in (f"--tls-{o}", f"/nowhere/{o}")],
+            "/nowhere/ca cannot be used for TLS: No such file",
+        ),
+        (["--internal-listen", f"{HOST}:0"], "--internal-listen go together"),
+    ],
+    ids=["one of three", "no files", "a port between servers without TLS"],
+)
+def test_half_of_tls_is_refused(tmp_path: Path, options: list[str], told: str) -> None:
+    code, line = start(*broker(tmp_path), *options)
+    assert code == 2
+    assert told in line
+    assert not (tmp_path / "data").exists()
+
+
+def test_with_tls_a_broker_may_listen_anywhere(tmp_path: Path) -> None:
+    """It goes on to bind the address, which nobody has."""
+    secured = Certificates(tmp_path / "certificates").broker(0).options
+    code, told = start(*broker(tmp_path, listen=ELSEWHERE), *secured)
+    assert code == 2
+    assert "--internal-listen go together" in told, "clients and servers have a port each"
+    words = broker(tmp_path, **{"listen": ELSEWHERE, "internal-listen": ELSEWHERE})
+    code, told = start(*words, *secured)
     assert code == 2
     assert "loopback" not in told
     assert f"--listen {ELSEWHERE}" in told

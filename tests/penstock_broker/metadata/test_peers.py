@@ -1,14 +1,18 @@
 """Connections between brokers: a run of a broker gets one, and the next run another."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from support.secure import Certificates
 
 from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2
+from penstock.rpc.streams.contract import Clients
+from penstock.rpc.tls import Tls
 from penstock.rpc.transport import GrpcTransport
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.peers import PeerChannels
@@ -36,15 +40,20 @@ async def call(channel: grpc.aio.Channel) -> bytes:
 class Scene:
     """A view in which broker 1 is a real server on loopback."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, port: int, tls: Tls | None = None) -> None:
+        self._port, self._internal = (port, 0) if tls is None else (1, port)
         self.view = ClusterView()
-        self.peers = PeerChannels(self.view, GrpcTransport())
+        self.peers = PeerChannels(self.view, GrpcTransport(tls))
 
     def registered(self, incarnation: str, *, alive: bool = True) -> None:
         """Broker 1 is known so from now on."""
         self.view.brokers[ONE] = broker_pb2.BrokerInfo(
-            broker_id=ONE, host="127.0.0.1", port=self._port, alive=alive, incarnation=incarnation
+            broker_id=ONE,
+            host="127.0.0.1",
+            port=self._port,
+            internal_port=self._internal,
+            alive=alive,
+            incarnation=incarnation,
         )
 
     async def connection(self) -> bytes:
@@ -70,6 +79,30 @@ async def test_a_run_keeps_its_connection_and_the_next_one_is_looked_up_anew(sce
     assert await scene.connection() == first
     scene.registered("second")
     assert await scene.connection() != first
+
+
+async def test_other_certificates_need_another_connection_to_the_internal_port(
+    tmp_path: Path,
+) -> None:
+    certificates = Certificates(tmp_path)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((_Who(),))
+    own = certificates.broker(1).tls
+    port = GrpcTransport(own).bind(server, "127.0.0.1:0", Clients.CERTIFIED)
+    await server.start()
+    tls = certificates.broker(0).tls
+    scene = Scene(port, tls)
+    try:
+        scene.registered("first")
+        first = await scene.connection()
+        tls.look_now()
+        assert await scene.connection() == first, "nothing has changed"
+        certificates.renew()
+        tls.look_now()
+        assert await scene.connection() != first
+    finally:
+        await scene.peers.close()
+        await server.stop(None)
 
 
 async def test_what_is_in_use_is_closed_only_afterwards(scene: Scene) -> None:
