@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import pytest
@@ -19,10 +19,12 @@ from penstock.proto.v1.controller_pb2_grpc import (
     ControllerServiceServicer,
     add_ControllerServiceServicer_to_server,
 )
+from penstock_broker.metadata.image import ClusterView
 from penstock_broker.replication.isr import IsrChanges
 
 KEY = ReplicaKey(TopicId("id-of-t"), 0)
 PROPOSAL = IsrProposal(leader_epoch=LeaderEpoch(1), version=3, isr=(BrokerId(0),))
+VERSION = 9
 STATE = broker_pb2.PartitionInfo(leader=0, leader_epoch=1, replicas=[0, 1], isr=[0], version=4)
 
 
@@ -64,7 +66,7 @@ class Obliging(ControllerServiceServicer):
         self.asked += 1
         await self.answers.wait()
         result = pb.IsrChangeResult(topic_id=KEY.topic_id, partition=STATE)
-        return pb.AlterIsrResponse(results=[result], metadata_version=9)
+        return pb.AlterIsrResponse(results=[result], metadata_version=VERSION)
 
 
 @dataclass
@@ -75,6 +77,7 @@ class Scene:
     broker: Broker
     heard: list[IsrAnswered]
     changes: IsrChanges
+    view: ClusterView
 
     async def answer(self) -> IsrAnswered:
         """What comes of a change."""
@@ -95,12 +98,13 @@ async def scene() -> AsyncIterator[Scene]:
     replicas: Any = SimpleNamespace(
         broker_id=BrokerId(0), by_key={KEY: LED}, handle=lambda _, event: heard.append(event)
     )
-    changes = IsrChanges(replicas, broker.session, cast("Any", SimpleNamespace(cluster_id="c")))
+    view = ClusterView(cluster_id="c", metadata_version=VERSION)
+    changes = IsrChanges(replicas, broker.session, view)
     try:
         async with running(broker), asyncio.TaskGroup() as tasks:
             await wait_until_async(lambda: broker.session.connected, what="a session")
             sending = tasks.create_task(changes.run())
-            yield Scene(controller, broker, heard, changes)
+            yield Scene(controller, broker, heard, changes, view)
             sending.cancel()
     finally:
         await server.stop(None)
@@ -146,4 +150,20 @@ async def test_a_change_under_way_as_its_session_ends_is_unknown_and_the_next_is
     scene.controller.answers.set()
     await wait_until_async(lambda: scene.broker.session.connected, what="the next session")
     scene.changes.propose(LED, PROPOSAL)
+    assert (await scene.answer()).state is not None
+
+
+async def test_an_answer_waits_for_the_image_that_names_the_runs_of_brokers(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that knew the new version, and not that a follower has lost its data since, would
+    propose to take it in."""
+    scene.view.metadata_version = VERSION - 1
+    seen: list[int] = []
+    monkeypatch.setattr(scene.broker.session, "saw", seen.append)
+    scene.changes.propose(LED, PROPOSAL)
+    await wait_until_async(lambda: seen, what="the controller's answer")
+    assert scene.heard == []
+    scene.view.apply(pb.ClusterImage(controller_epoch=1, metadata_version=VERSION))
+    scene.view.announce()
     assert (await scene.answer()).state is not None

@@ -1,6 +1,11 @@
 """ISR changes, sent to the controller as compare-and-swaps, many partitions in one call.
 
-    IsrProposal ─▶ [ latest per partition ] ─▶ AlterIsr (one call at a time) ─▶ IsrAnswered
+    IsrProposal ─▶ [ latest per partition ] ─▶ AlterIsr (one call at a time) ─▶ its image
+        ─▶ IsrAnswered
+
+An answer waits for the image of its metadata version. Only images name the runs of brokers: with
+the answer alone, a machine would propose again on the newest version, and count what the former run
+of a broker acknowledged that has come back without its data (decision 7).
 
 No answer means that the outcome is unknown: the machine gets `IsrAnswered(None)` and asks again, or
 learns the outcome from the next image. While there is no controller, the machine gets the same
@@ -62,6 +67,8 @@ class IsrChanges:
             if answer.HasField("error"):
                 raise error_from_wire(answer.error)
             self._session.saw(answer.metadata_version)
+            await self._session.call("ISR change", self._image_of(answer.metadata_version))
+            self._session.check_follows(connection)
         except PenstockError as error:
             if self._answers:
                 # Log an unavailable controller once, even if it stays unavailable for an hour.
@@ -83,6 +90,10 @@ class IsrChanges:
                 reason=str(error_seen) if error_seen else None,
             )
             self._answered(replica, IsrAnswered(state, error_seen))
+
+    async def _image_of(self, metadata_version: int) -> None:
+        while self._view.metadata_version < metadata_version:
+            await self._view.next_image()
 
     def _answered(self, replica: Replica, event: IsrAnswered) -> None:
         if self._replicas.by_key.get(replica.key) is replica:

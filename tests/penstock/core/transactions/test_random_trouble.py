@@ -197,4 +197,4 @@ def test_an_answer_that_waits_for_nobody_and_says_visible_is_found(
         return replace(known, visible=True) if isinstance(known, Ended) else known
 
     monkeypatch.setattr(ending, "answer_when_visible", hasty)
-    assert "has yet to hear" in found()
+    assert "has not stored the marker" in found()
