@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from penstock.core.control.documents import BrokerRegistration
+from penstock.core.control.documents import BrokerRegistration, TopicDocument, encode_topic
 from penstock.core.control.journal.contract import (
     AskKeep,
     AskPromises,
@@ -18,7 +18,7 @@ from penstock.core.control.journal.contract import (
     Kept,
     Promises,
 )
-from penstock.core.types import BrokerId, ControllerEpoch
+from penstock.core.types import BrokerId, ControllerEpoch, TopicId
 from penstock.proto.v1 import journal_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import (
     JournalServiceServicer,
@@ -31,6 +31,17 @@ from penstock_broker.services.journal import JournalService
 from penstock_broker.serving.edge import Edge
 
 FILE = "journal.json"
+TEXT = encode_topic(
+    TopicDocument(
+        name="t",
+        topic_id=TopicId("id-ä"),
+        controller_epoch=ControllerEpoch(2),
+        metadata_version=8,
+        configs={},
+        partitions=(),
+    )
+)
+JOURNAL = Journal(ControllerEpoch(2), 3, {"topic/t": TEXT}, {"topic/gone": 7})
 
 
 class Hanging(JournalServiceServicer):

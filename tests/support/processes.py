@@ -89,7 +89,7 @@ class ServerProcess:
         self.launcher = ["-m", "penstock_broker.local.child"]
         self.environment: dict[str, str] = {}
         """Beside that of the tests."""
-        self.health_address = reserved[0].address
+        self.health_address = reserved[0].address if reserved else ""
         """Where health answers in plaintext."""
         self._reserved = reserved
         self._log_began = 0

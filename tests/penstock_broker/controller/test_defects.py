@@ -38,6 +38,8 @@ class Serving:
             health_listen="",
             metadata=None,
             cluster_id="",
+            admin=[],
+            viewer=[],
         )
         self._store = store
 

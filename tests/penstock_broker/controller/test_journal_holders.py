@@ -7,13 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.journal_servers import Servers, asking
+from support.journal_servers import JOURNAL, Servers, asking
 from support.waiting import wait_until_async
 
 from penstock.core.control.journal.contract import AskKeep, Holders, Journal, Kept
 from penstock.core.types import ControllerEpoch
-
-JOURNAL = Journal(ControllerEpoch(2), 3, {"topic/t": "ä text"}, {"topic/gone": 7})
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from support.sessions import Broker, running
 from support.waiting import wait_until_async
 
 from penstock.core.control import ControlConfig
+from penstock.core.control.journal.checks import EPOCH_JUMP_MAX
 from penstock.core.control.journal.documents import registered
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
@@ -111,7 +112,7 @@ async def test_a_controller_for_which_brokers_keep_changes_goes_on_until_the_sto
 
 async def test_a_forged_promise_ends_nobody_elses_session(scene: Scene) -> None:
     runtime = scene.process.runtime
-    await scene.promise(2, epoch=2**62)
+    await scene.promise(2, epoch=EPOCH_JUMP_MAX)
     events = runtime.counters.events
     await wait_until_async(lambda: runtime.counters.events > events + 100, what="it was refused")
     assert runtime.active

@@ -7,26 +7,13 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from support.journal_servers import FILE, Servers, asking, keep, promise
+from support.journal_servers import FILE, JOURNAL, Servers, asking, keep, promise
 from support.waiting import wait_until_async
 
-from penstock.core.control.documents import TopicDocument, encode_topic
 from penstock.core.control.journal.contract import AskKeep, Journal, Kept, Promises
-from penstock.core.types import ControllerEpoch, TopicId
+from penstock.core.types import ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.datadir import DurableFile
-
-TEXT = encode_topic(
-    TopicDocument(
-        name="t",
-        topic_id=TopicId("id-ä"),
-        controller_epoch=ControllerEpoch(2),
-        metadata_version=8,
-        configs={},
-        partitions=(),
-    )
-)
-JOURNAL = Journal(ControllerEpoch(2), 3, {"topic/t": TEXT}, {"topic/gone": 7})
 
 
 @pytest.fixture
