@@ -7,6 +7,10 @@ All problems of a manifest are collected, never only the first.
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
+
+_SHOWN_MAX: Final = 20
+"""Names up to this number are all shown: the fields of a Cluster are fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(given.lower(), folded, n=1, cutoff=0.6)
     if close:
         return f"; did you mean {folded[close[0]]}?"
-    return f"; known here: {', '.join(names)}" if names and len(names) <= 12 else ""
+    return f"; known here: {', '.join(names)}" if names and len(names) <= _SHOWN_MAX else ""
 
 
 def _shorten(text: str, limit: int = 60) -> str:
