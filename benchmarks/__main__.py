@@ -14,6 +14,7 @@ SCRIPTS = (
     "groups",
     "transactions",
     "latency",
+    "security",
     "memory",
     "store_layout",
     "verify_memory",

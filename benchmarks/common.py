@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock_broker.local import LocalCluster
+from penstock_broker.local.cluster import LocalOptions
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -126,12 +127,17 @@ def median(samples: list[float]) -> float:
 
 
 @contextlib.contextmanager
-def local_cluster(brokers: int) -> Iterator[LocalCluster]:
-    """A cluster of real processes on free ports, gone afterwards."""
+def local_cluster(brokers: int, *, secure: bool = False) -> Iterator[LocalCluster]:
+    """A cluster of real processes on free ports, gone afterwards.
+
+    `secure`: with TLS, tokens and rules; clients need its `directory.client_files`.
+    """
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
         manifest = Path(scratch) / "cluster.yaml"
         manifest.write_text(MANIFEST.format(brokers=brokers))
-        cluster = LocalCluster.from_manifest(manifest, data_dir=Path(scratch) / "data")
+        options = LocalOptions(secure=secure)
+        data = Path(scratch) / "data"
+        cluster = LocalCluster.from_manifest(manifest, data_dir=data, options=options)
         try:
             cluster.start()
             yield cluster

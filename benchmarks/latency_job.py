@@ -47,6 +47,7 @@ class Job:
         settle_s: How long the process warms itself up before.
         records: Of "pipeline": how many.
         rate: Of "send": records per second.
+        settings: Of "ours": further settings of the clients, such as `ca_file`.
     """
 
     side: str
@@ -59,6 +60,7 @@ class Job:
     settle_s: float = 0.0
     records: int = 0
     rate: int = 0
+    settings: dict[str, str] = field(default_factory=dict)
 
 
 def say(event: str, **fields: object) -> None:

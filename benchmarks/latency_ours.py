@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from typing import Any, cast
 
 from benchmarks.latency_figures import Sample
 from benchmarks.latency_job import (
@@ -32,6 +33,11 @@ def append(job: Job, gate: Gate) -> Sample:
     return asyncio.run(_append(job, gate))
 
 
+def _producer(job: Job) -> AsyncProducer:
+    # Settings are paths: which of a config's fields they are, no type tells.
+    return AsyncProducer(job.bootstrap, linger_ms=0, **cast("dict[str, Any]", job.settings))
+
+
 async def _append(job: Job, gate: Gate) -> Sample:
     value = b"." * RECORD_BYTES
 
@@ -43,10 +49,7 @@ async def _append(job: Job, gate: Gate) -> Sample:
 
     async with AsyncExitStack() as open_:
         made = 1 if job.shared else len(job.clients)
-        producers = [
-            await open_.enter_async_context(AsyncProducer(job.bootstrap, linger_ms=0))
-            for _ in range(made)
-        ]
+        producers = [await open_.enter_async_context(_producer(job)) for _ in range(made)]
         appends = [
             of(producers[at % made], number % PARTITIONS) for at, number in enumerate(job.clients)
         ]

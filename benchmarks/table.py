@@ -17,6 +17,7 @@ TITLES = {
     "groups": "Consumer groups",
     "transactions": "Transactions",
     "latency": "Small appends",
+    "security": "TLS, tokens and rules",
     "memory": "Memory under load",
     "encoding": "Encoding",
     "store_layout": "Store",
