@@ -76,7 +76,7 @@ JOURNAL_BUGS: Final[dict[str, tuple[Callable[[Any], None], str]]] = {
         ),
         (forget_writes_without_an_answer, "store_away kill_broker lose_power"),
         (do_not_restamp, "store_away kill_broker lose_power"),
-        (go_back_to_the_store, ""),
+        (go_back_to_the_store, "store_away kill_broker lose_power"),
         (lose_journals_at_a_restart, "store_away kill_broker"),
     )
 }
