@@ -21,6 +21,11 @@ import pytest
 TESTS = Path(__file__).parent
 sys.path += [str(TESTS), str(TESTS / "simulation")]
 
+# Children that are forked and then run Python before they exec (PySpark's launcher of the JVM)
+# abort in gRPC's handlers, one in fifty while calls are under way: JAVA_GATEWAY_EXITED. Nothing
+# here uses gRPC in a forked child. gRPC reads it when it is first used.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 # A crowded machine takes its time over examples; nothing is wrong with them.
 hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]

@@ -188,7 +188,7 @@ class Scene:
         wait_until(
             lambda: self.proxy.used >= set(wanted),
             what=f"requests that need {sorted(set(wanted))}",
-            timeout_s=60,
+            timeout_s=240,
         )
 
 
@@ -225,7 +225,7 @@ def live_a_life(scene: Scene) -> None:
         scene.make("Topic", "t", cluster="flights")
         scene.make("ConsumerGroup", "g", cluster="flights", deletionPolicy="Delete")
         broker_set = scene.url("/apis/apps/v1", "statefulsets", "flights-broker")
-        wait_until(lambda: get(server, broker_set), what="the StatefulSet", timeout_s=60)
+        wait_until(lambda: get(server, broker_set), what="the StatefulSet", timeout_s=240)
         # Of an earlier release: a Role of its own, and a binding to it.
         former["metadata"]["ownerReferences"] = [owner]  # type: ignore[index]
         role = scene.url(RBAC, "roles")

@@ -135,7 +135,11 @@ async def test_a_broker_that_comes_back_with_another_port_is_found_there(
             peer = used[-1]._transport
             return peer is not None and peer.get_extra_info("peername")[1] == port_of(cluster)
 
-        await wait_until_async(over_the_new_port, what="a stream at the new port")
+        await wait_until_async(
+            over_the_new_port,
+            what="a stream at the new port",
+            timeout_s=150,  # the old one is left alone for 30 s if it was silent
+        )
     values = await read(cluster, 3)
     assert values[:2] == [b"a", b"b"]
 
