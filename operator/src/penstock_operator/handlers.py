@@ -3,6 +3,9 @@
 Only `on.event` handlers: Kopf then writes nothing, neither annotations nor finalizers, and an
 operator that was down sees every object again when it starts. Objects of a Cluster are recognized
 by their label, a Topic by its spec.
+
+Handlers are coroutines: Kopf calls plain functions in threads, and two threads would start two
+workers for one Cluster.
 """
 
 from collections.abc import Mapping
@@ -34,16 +37,16 @@ def register(workers: Workers) -> kopf.OperatorRegistry:
         return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
 
     @kopf.on.event(GROUP, VERSION, "clusters", registry=registry)
-    def cluster_changed(namespace: str | None, name: str | None, **_: Any) -> None:
+    async def cluster_changed(namespace: str | None, name: str | None, **_: Any) -> None:
         workers.wake(namespace or "", name or "")
 
     @kopf.on.event(GROUP, VERSION, "topics", registry=registry)
-    def topic_changed(namespace: str | None, spec: Mapping[str, Any], **_: Any) -> None:
+    async def topic_changed(namespace: str | None, spec: Mapping[str, Any], **_: Any) -> None:
         if spec.get("cluster"):
             workers.wake(namespace or "", str(spec["cluster"]), topics=True)
 
     @kopf.on.event(GROUP, VERSION, "consumergroups", registry=registry)
-    def group_changed(
+    async def group_changed(
         namespace: str | None, spec: Mapping[str, Any], body: Mapping[str, Any], **other: Any
     ) -> None:
         if spec.get("cluster"):
@@ -51,10 +54,10 @@ def register(workers: Workers) -> kopf.OperatorRegistry:
             where = (namespace or "", str(spec["cluster"]))
             workers.group_changed(*where, body, deleted=deleted)
 
-    def child_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+    async def child_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
         workers.wake(namespace or "", labels[CLUSTER_LABEL])
 
-    def metadata_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+    async def metadata_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
         # A topic was changed through the brokers: check whether it drifted.
         workers.wake(namespace or "", labels[CLUSTER_LABEL], topics=True)
 
@@ -78,5 +81,7 @@ def kopf_settings(*, cluster_wide: bool) -> kopf.OperatorSettings:
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 330
     settings.watching.connect_timeout = 10
-    settings.batching.worker_limit = 50
+    # Kopf starts a task for each object, ours or not, and keeps it while it is idle. Their number
+    # must not be limited: the next object would wait for an idle one to end.
+    settings.queueing.idle_timeout = 0.1
     return settings
