@@ -352,6 +352,7 @@ async def test_a_commit_in_a_transaction_waits_for_its_coordinator() -> None:
             lambda number: c.TransactionEnded(
                 request_id=number,
                 group_id="g",
+                transactional_id="pay",
                 producer_id=ProducerId(7),
                 producer_epoch=0,
                 commit=True,

@@ -80,7 +80,10 @@ class Led:
         )
         (join,) = [out for out in ready.outputs if isinstance(out, c.SendJoin)]
         joined = c.TransactionJoined(
-            group_id=group, producer_id=join.producer_id, number=join.number
+            group_id=group,
+            transactional_id=join.transactional_id,
+            producer_id=join.producer_id,
+            number=join.number,
         )
         self.machine.handle(joined, 0)
 

@@ -16,7 +16,7 @@ from penstock.core.groups import offsets, pending, resets
 from penstock.core.groups.contract_views import OffsetAnswer
 from penstock.core.groups.loading import Loader
 from penstock.core.groups.records import EndedKey, PendingKey, PendingRecord
-from penstock.core.groups.state import Book, Group, Member
+from penstock.core.groups.state import Book, Group, GuardKey, Member
 from penstock.core.replication.contract import Marks
 from penstock.core.types import NO_PRODUCER, Offset, ProducerIdentity
 from penstock.errors import ClusterError, ErrorCode
@@ -133,7 +133,8 @@ def keep_offsets_before_the_group_has_joined(patch: Any) -> None:
     """The transaction's coordinator is not asked: it never tells the group how it ended."""
 
     def commit(book: Book, event: gc.CommitRequested) -> gc.Committed | None:
-        key = EndedKey(event.group_id, event.producer_id)
+        ended = EndedKey(event.group_id, event.producer_id)
+        key = GuardKey(ended, event.transactional_id)
         pending._check_epoch(book, key, event.producer_epoch)
         return pending._commit_joined(book, key, event)
 

@@ -233,7 +233,7 @@ def append_without_a_second_look(patch: Any) -> None:
     def joined(self: Transactions, answer: lc.Joined, out: Outbox, now_ms: int) -> bool:
         asked = self._asked.get(answer.number)
         entry = None if asked is None else self._log.producers.get(asked[0])
-        is_late = entry is not None and asked is not None and entry.producer_epoch > asked[1]
+        is_late = entry is not None and asked is not None and entry.producer_epoch > asked[1].epoch
         if asked is None or not is_late or answer.error is not None:
             return original(self, answer, out, now_ms)
         for request in self._take(*asked):

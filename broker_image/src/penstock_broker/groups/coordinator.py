@@ -103,6 +103,7 @@ class Coordinator(MachineHost[Event, Ready, Answer]):
             self.handle(
                 TransactionJoined(
                     group_id=join.group_id,
+                    transactional_id=join.transactional_id,
                     producer_id=join.producer_id,
                     number=join.number,
                     error=error,

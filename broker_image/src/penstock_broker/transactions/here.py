@@ -112,6 +112,7 @@ class Here:
             lambda number: TransactionEnded(
                 request_id=number,
                 group_id=group_id,
+                transactional_id=entry.transactional_id,
                 producer_id=entry.producer_id,
                 producer_epoch=entry.producer_epoch,
                 commit=entry.commit,

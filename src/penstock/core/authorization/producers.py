@@ -9,7 +9,9 @@ who they are; users cannot use it. The mark is not a secret, it is a digest: who
 topic gains nothing by an account whose mark is equal, and to be given such an account is up to
 administrators.
 
-Ids of transactional producers have no mark: they belong to their transactional id.
+Ids of transactional producers have no mark: they belong to their transactional id, whoever
+holds it. A mark of its name would not do: who may choose names finds two with the same mark. So the
+id's coordinator says whose a producer id is, when a transaction joins a partition or group.
 """
 
 from functools import lru_cache

@@ -139,6 +139,7 @@ class TransactionEnded:
 
     request_id: int
     group_id: str
+    transactional_id: str
     producer_id: ProducerId
     producer_epoch: int
     commit: bool
@@ -149,6 +150,7 @@ class TransactionJoined:
     """The answer to `SendJoin` with this number; None: the group has joined."""
 
     group_id: str
+    transactional_id: str
     producer_id: ProducerId
     number: int
     error: PenstockError | None = None

@@ -36,7 +36,7 @@ from penstock.core.groups.records import (
     OffsetRecord,
     PendingRecord,
 )
-from penstock.core.groups.state import Book, Group, Guard, Member
+from penstock.core.groups.state import Book, Group, Guard, GuardKey, Member
 from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
 
 GUARDS_MAX: Final = 10_000
@@ -54,7 +54,7 @@ def commit(book: Book, event: CommitRequested) -> Committed | None:
     check_group_id(event.group_id)
     offsets.check_size(event.offsets)
     _check_identity(book, event)
-    key = EndedKey(event.group_id, event.producer_id)
+    key = GuardKey(EndedKey(event.group_id, event.producer_id), event.transactional_id)
     _check_epoch(book, key, event.producer_epoch)
     group = book.groups.get(event.group_id)
     member = offsets.committer(book, group, event)
@@ -79,7 +79,7 @@ def commit(book: Book, event: CommitRequested) -> Committed | None:
 
 def joined(book: Book, event: TransactionJoined) -> None:
     """The coordinator has added the group as a participant, or refused."""
-    key = EndedKey(event.group_id, event.producer_id)
+    key = GuardKey(EndedKey(event.group_id, event.producer_id), event.transactional_id)
     guard = book.guards.get(key)
     if guard is None or guard.number != event.number:
         return  # the transaction has ended meanwhile, or the commits gave up
@@ -98,9 +98,10 @@ def joined(book: Book, event: TransactionJoined) -> None:
 def end(book: Book, event: TransactionEnded) -> EndStored:
     """The outcome: applied once, returned as often as it is requested. Raises ClusterError."""
     key = EndedKey(event.group_id, event.producer_id)
-    guard = book.guards.get(key)
+    waits = GuardKey(key, event.transactional_id)
+    guard = book.guards.get(waits)
     if guard is not None and guard.producer_epoch <= event.producer_epoch:
-        _give_up(book, key, guard, _fenced(key, guard.producer_epoch, event.producer_epoch))
+        _give_up(book, waits, guard, _fenced(key, guard.producer_epoch, event.producer_epoch))
     group = book.groups.get(event.group_id)
     pending = None if group is None else group.pending.get(event.producer_id)
     if pending is not None and pending.producer_epoch == event.producer_epoch:
@@ -127,9 +128,9 @@ def expire(book: Book) -> None:
         if guard.deadline_ms > book.now_ms:
             return
         error = ClusterError(
-            f"the coordinator of transaction {guard.transactional_id!r} did not confirm within "
-            f"{GUARD_TIMEOUT_MS} ms that group {key.group_id!r} has joined it: nothing was "
-            "committed, try again",
+            f"the coordinator of transaction {key.transactional_id!r} did not confirm within "
+            f"{GUARD_TIMEOUT_MS} ms that group {key.transaction.group_id!r} has joined it: "
+            "nothing was committed, try again",
             ErrorCode.CONCURRENT_TRANSACTIONS,
         )
         _give_up(book, key, guard, error)
@@ -161,12 +162,13 @@ def _check_identity(book: Book, event: CommitRequested) -> None:
         )
 
 
-def _check_epoch(book: Book, key: EndedKey, producer_epoch: int) -> None:
+def _check_epoch(book: Book, waits: GuardKey, producer_epoch: int) -> None:
     """Raises ClusterError(PRODUCER_FENCED) for a transaction that has ended. Checked first."""
+    key = waits.transaction
     known = book.ended.get(key)
     group = book.groups.get(key.group_id)
     pending = group.pending.get(key.producer_id) if group is not None else None
-    guard = book.guards.get(key)
+    guard = book.guards.get(waits)
     newest = max(
         -1 if known is None else known.producer_epoch + 1,
         -1 if pending is None else pending.producer_epoch,
@@ -178,10 +180,16 @@ def _check_epoch(book: Book, key: EndedKey, producer_epoch: int) -> None:
 
 def _is_pending(group: Group | None, event: CommitRequested) -> bool:
     pending = None if group is None else group.pending.get(event.producer_id)
-    return pending is not None and pending.producer_epoch == event.producer_epoch
+    # The coordinator has confirmed to whom the pending offsets belong: to their transactional id.
+    # Naming its producer id and epoch proves nothing, because everybody can read them.
+    return (
+        pending is not None
+        and pending.producer_epoch == event.producer_epoch
+        and pending.transactional_id == event.transactional_id
+    )
 
 
-def _guard(book: Book, key: EndedKey, event: CommitRequested) -> None:
+def _guard(book: Book, key: GuardKey, event: CommitRequested) -> None:
     """Asks the coordinator to join the group; the commit waits for the answer."""
     if len(book.guards) >= GUARDS_MAX:
         raise OverloadedError(
@@ -191,12 +199,12 @@ def _guard(book: Book, key: EndedKey, event: CommitRequested) -> None:
         )
     older = book.guards.pop(key, None)
     if older is not None:
-        _answer_all(book, older, _fenced(key, older.producer_epoch, event.producer_epoch - 1))
+        fenced = _fenced(key.transaction, older.producer_epoch, event.producer_epoch - 1)
+        _answer_all(book, older, fenced)
     book.guard_number += 1
     book.guards[key] = Guard(
         book.guard_number,
         event.producer_epoch,
-        event.transactional_id,
         book.now_ms + GUARD_TIMEOUT_MS,
         [event],
     )
@@ -211,7 +219,7 @@ def _guard(book: Book, key: EndedKey, event: CommitRequested) -> None:
     )
 
 
-def _commit_joined(book: Book, key: EndedKey, event: CommitRequested) -> Committed:
+def _commit_joined(book: Book, key: GuardKey, event: CommitRequested) -> Committed:
     """Everything is checked again: members and offsets may have changed."""
     _check_epoch(book, key, event.producer_epoch)
     group = book.groups.get(event.group_id)
@@ -286,7 +294,7 @@ def _apply(book: Book, group: Group, event: TransactionEnded, pending: PendingRe
         book.commits += len(pending.offsets)
 
 
-def _give_up(book: Book, key: EndedKey, guard: Guard, error: PenstockError) -> None:
+def _give_up(book: Book, key: GuardKey, guard: Guard, error: PenstockError) -> None:
     del book.guards[key]
     _answer_all(book, guard, error)
 

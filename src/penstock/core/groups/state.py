@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from penstock.core.groups.assignors import AssignedMember, AssignedTopic
 from penstock.core.groups.catalog import NO_PARTS, Catalog, Part, Parts
@@ -76,6 +77,14 @@ class Member:
         return self.current.left or (self.stream_id is None and self.seen)
 
 
+class GuardKey(NamedTuple):
+    """Commits wait apart for each transactional id that names a producer id: only its coordinator
+    knows which of them has it, and no other may stand in the way of that one."""
+
+    transaction: EndedKey
+    transactional_id: str
+
+
 @dataclass(slots=True)
 class Guard:
     """Commits of a transaction that wait until the group has joined it; temporary.
@@ -85,7 +94,6 @@ class Guard:
 
     number: int
     producer_epoch: int
-    transactional_id: str
     deadline_ms: int
     waiting: list[CommitRequested]
 
@@ -146,7 +154,7 @@ class Book:
     catalog: Catalog = field(default_factory=Catalog)
     streams: dict[int, tuple[str, str]] = field(default_factory=dict)
     ended: dict[EndedKey, EndedRecord] = field(default_factory=dict)
-    guards: dict[EndedKey, Guard] = field(default_factory=dict)
+    guards: dict[GuardKey, Guard] = field(default_factory=dict)
     guard_number: int = 0
     records: dict[bytes, bytes | None] = field(default_factory=dict)
     outputs: list[Output] = field(default_factory=list)

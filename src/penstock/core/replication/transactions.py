@@ -6,6 +6,12 @@
     ProduceRequested, transaction open here ──▶ appended at once
     EndRequested ───────▶ guards of the ended epoch go ─▶ marker appended ─▶ answered below the HW
 
+A producer id is known to everybody who reads what it wrote, so that naming it proves nothing. The
+caller may write under the transactional id of its request; that this id has the producer id and the
+epoch, its coordinator says when the transaction joins. So a request goes on with an open
+transaction without asking only under the id that has joined in this leadership. A new leader asks
+once more; this costs one join per open transaction, and no memory beyond the open ones.
+
 Nothing of a transaction is appended before its coordinator knows of this partition: a begin that is
 only known here is lost with the leader, and its records would stay open for ever. The guard makes
 late answers harmless (KAFKA-14884): join requested, transaction aborted and its marker appended,
@@ -21,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.core.batch import BatchFlags
 from penstock.core.replication.appending import Appending, failed
@@ -43,6 +49,17 @@ waiting for an end."""
 LAST_EPOCH: Final = 2**31 - 2
 """The last epoch that can be ended, because the marker begins the next one. After it, coordinators
 use a new producer id."""
+
+
+class _Claim(NamedTuple):
+    """Whose transaction a request says that it belongs to, beside its producer id."""
+
+    epoch: int
+    transactional_id: str
+
+
+def _claim(request: ProduceRequested) -> _Claim:
+    return _Claim(request.batch.header.producer_epoch, request.transactional_id)
 
 
 @dataclass(slots=True)
@@ -71,9 +88,12 @@ class Transactions:
         self._appending = appending
         self._shortage = shortage
         self._numbers = numbers
-        # A client may name any epoch: one that was not assigned must not replace another's.
-        self._guards: dict[ProducerId, dict[int, _Guard]] = {}
-        self._asked: dict[int, tuple[ProducerId, int]] = {}
+        # A client may name any epoch and any producer id: what was not assigned to its
+        # transactional id must not replace, or stand before, what was.
+        self._guards: dict[ProducerId, dict[_Claim, _Guard]] = {}
+        self._asked: dict[int, tuple[ProducerId, _Claim]] = {}
+        self._confirmed: dict[ProducerId, _Claim] = {}
+        """What coordinators said in this leadership, until the transaction ends here."""
         self._first_deadline_ms = 0
         self.waiting = 0
         """Requests behind guards."""
@@ -91,25 +111,30 @@ class Transactions:
             out.replies.append(failed(request, refusal))
             return False
         header = request.batch.header
-        entry = self._log.producers.get(header.producer_id)
-        if (
-            entry is not None
-            and entry.open_offset is not None
-            and entry.producer_epoch == header.producer_epoch
-        ):
+        claim, is_open = _claim(request), self._is_open(request)
+        if is_open and self._confirmed.get(header.producer_id) == claim:
             return self._appending.land(request, out, now_ms)
-        guard = self._guards.get(header.producer_id, {}).get(header.producer_epoch)
-        if guard is None and header.base_sequence != 0:
+        guard = self._guards.get(header.producer_id, {}).get(claim)
+        if guard is None and header.base_sequence != 0 and not is_open:
             out.replies.append(failed(request, _not_begun(request)))
             return False
         self._wait(guard or self._begin(request, out), request)
         return False
 
-    def _begin(self, request: ProduceRequested, out: Outbox) -> _Guard:
+    def _is_open(self, request: ProduceRequested) -> bool:
         header = request.batch.header
+        entry = self._log.producers.get(header.producer_id)
+        return (
+            entry is not None
+            and entry.open_offset is not None
+            and entry.producer_epoch == header.producer_epoch
+        )
+
+    def _begin(self, request: ProduceRequested, out: Outbox) -> _Guard:
+        header, claim = request.batch.header, _claim(request)
         guard = _Guard(next(self._numbers))
-        self._guards.setdefault(header.producer_id, {})[header.producer_epoch] = guard
-        self._asked[guard.number] = (header.producer_id, header.producer_epoch)
+        self._guards.setdefault(header.producer_id, {})[claim] = guard
+        self._asked[guard.number] = (header.producer_id, claim)
         out.joins.append(
             JoinRequest(
                 request.transactional_id, header.producer_id, header.producer_epoch, guard.number
@@ -129,6 +154,8 @@ class Transactions:
         if asked is None:
             return False
         done = False
+        if answer.error is None:
+            self._confirmed[asked[0]] = asked[1]
         for request in self._take(*asked):
             refusal = answer.error or self._refusal(request)
             if refusal is not None:
@@ -173,9 +200,12 @@ class Transactions:
             out.replies.append(failed(request, _no_transaction(request)))
             return False
         for guarded in sorted(self._guards.get(producer_id, {})):
-            if guarded <= epoch:
+            if guarded.epoch <= epoch:
                 # Decided, regardless of this marker's outcome.
                 self._refuse(self._take(producer_id, guarded), _ended_before(request), out)
+        confirmed = self._confirmed.get(producer_id)
+        if confirmed is not None and confirmed.epoch <= epoch:
+            del self._confirmed[producer_id]
         refusal = self._shortage(Acks.ALL, ENDS_MAX)
         if refusal is not None:
             out.replies.append(failed(request, refusal))
@@ -196,11 +226,11 @@ class Transactions:
         """Answers what waited past its deadline, and what follows it in its transaction."""
         if not self.waiting or now_ms < self._first_deadline_ms:
             return
-        for producer_id, epoch in tuple(self._asked.values()):
-            waiting = self._guards[producer_id][epoch].waiting
+        for producer_id, claim in tuple(self._asked.values()):
+            waiting = self._guards[producer_id][claim].waiting
             late = [at for at, one in enumerate(waiting) if one.deadline_ms <= now_ms]
             if late and late[0] == 0:
-                waiting = self._take(producer_id, epoch)
+                waiting = self._take(producer_id, claim)
                 self._refuse(waiting, _not_joined(waiting[0]), out)
             elif late:
                 refused = waiting[late[0] :]
@@ -211,10 +241,10 @@ class Transactions:
         deadlines = [one.deadline_ms for guard in guards for one in guard.waiting]
         self._first_deadline_ms = min(deadlines, default=0)
 
-    def _take(self, producer_id: ProducerId, epoch: int) -> list[ProduceRequested]:
+    def _take(self, producer_id: ProducerId, claim: _Claim) -> list[ProduceRequested]:
         """Removes a guard, and returns the requests that waited behind it."""
         guards = self._guards[producer_id]
-        guard = guards.pop(epoch)
+        guard = guards.pop(claim)
         if not guards:
             del self._guards[producer_id]
         del self._asked[guard.number]

@@ -42,11 +42,14 @@ EVENTS: tuple[c.Event, ...] = (
     c.TransactionEnded(
         request_id=REQUEST,
         group_id="free",
+        transactional_id="pay",
         producer_id=ProducerId(7),
         producer_epoch=0,
         commit=True,
     ),
-    c.TransactionJoined(group_id="free", producer_id=ProducerId(7), number=1),
+    c.TransactionJoined(
+        group_id="free", transactional_id="pay", producer_id=ProducerId(7), number=1
+    ),
     c.TopicsChanged(catalog=Catalog.of(CatalogTopic(name="t", topic_id=T, partitions=9))),
     c.Tick(),
 )

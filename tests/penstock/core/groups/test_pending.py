@@ -52,7 +52,11 @@ def joins(ready: c.Ready) -> list[c.SendJoin]:
 def answer_join(desk: Desk, join: c.SendJoin, error: PenstockError | None = None) -> c.Ready:
     ready: c.Ready = desk.feed(
         c.TransactionJoined(
-            group_id=join.group_id, producer_id=join.producer_id, number=join.number, error=error
+            group_id=join.group_id,
+            transactional_id=join.transactional_id,
+            producer_id=join.producer_id,
+            number=join.number,
+            error=error,
         )
     )
     return ready
@@ -72,7 +76,7 @@ def commit(desk: Desk, *offsets: c.NewOffset, **fields: Any) -> list[ErrorCode |
 
 
 def end(desk: Desk, *, commit: bool, epoch: int = 0, **more: Any) -> Any:
-    fields = {"group_id": "g", "producer_id": PID, **more}
+    fields = {"group_id": "g", "transactional_id": "pay", "producer_id": PID, **more}
     return desk.ask(
         c.TransactionEnded(request_id=desk.new_id(), producer_epoch=epoch, commit=commit, **fields)
     )
@@ -138,11 +142,33 @@ def test_a_join_that_is_refused_refuses_what_waits(desk: Desk) -> None:
     assert joins(desk.feed(request(desk, new(0, 5)))), "the next one asks again"
 
 
+def test_another_transactional_id_adds_nothing_to_what_is_pending(desk: Desk) -> None:
+    assert commit(desk, new(0, 5)) == [None]
+    (join,) = joins(desk.feed(request(desk, new(1, 9), transactional_id="thief")))
+    assert join.transactional_id == "thief"
+    assert commit(desk, new(1, 5)) == [None], "the owner does not notice"
+    ready = answer_join(desk, join, ClusterError("not its own", ErrorCode.PRODUCER_FENCED))
+    assert not ready.records
+
+
+def test_another_transactional_id_does_not_stand_in_the_way(desk: Desk) -> None:
+    fenced = ClusterError("not its own", ErrorCode.PRODUCER_FENCED)
+    (theirs,) = joins(desk.feed(request(desk, new(0, 9), epoch=7, transactional_id="thief")))
+    (ours,) = joins(desk.feed(request(desk, new(0, 5))))
+    assert answers(answer_join(desk, theirs, fenced)) == [fenced]
+    assert answers(answer_join(desk, ours)) == [c.Committed((None,))]
+
+
 def test_an_end_drops_the_guard_so_that_a_late_join_changes_nothing(desk: Desk) -> None:
     (join,) = joins(desk.feed(request(desk, new(0, 5))))
     ready = desk.feed(
         c.TransactionEnded(
-            request_id=99, group_id="g", producer_id=PID, producer_epoch=0, commit=True
+            request_id=99,
+            group_id="g",
+            transactional_id="pay",
+            producer_id=PID,
+            producer_epoch=0,
+            commit=True,
         )
     )
     fenced, done = answers(ready)

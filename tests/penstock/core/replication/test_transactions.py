@@ -362,7 +362,8 @@ def test_a_failed_write_undoes_what_it_began_and_what_it_ended(opened: Driver) -
     opened.failed(marker)
     assert codes(opened) == [(3, "DISK_FULL"), (4, "DISK_FULL")]
     assert [one.open_offset for one in opened.machine.open_transactions] == [2]
-    opened.transact(3)
+    assert [one.number for one in opened.transact(3).joins] == [3], "the coordinator had decided"
+    opened.joined(3)
     assert opened.outcomes() == [], "it is open again"
     ready = opened.end(commit=False)
     assert [one.first_offset for one in ready.aborted] == [2]
@@ -383,7 +384,31 @@ def test_a_new_leader_goes_on_with_what_is_open(drive: Drive) -> None:
     driver.assign()
     driver.written(synced=True)
     ready = driver.transact(1)
-    assert (appended(ready), ready.joins) == ([(5, 3, 1)], ())
+    assert (ready.append, ready.joins) == ((), (lc.JoinRequest("billing", SEVEN, 3, 1),))
+    driver.transact(2)
+    assert appended(driver.joined()) == [(5, 3, 1), (6, 3, 1)], "it asked once, in this leadership"
+    ready = driver.transact(3)
+    assert (appended(ready), ready.joins) == ([(7, 3, 1)], ())
+
+
+# ---------------------------------------------------------------- claims of others
+
+
+def test_another_transactional_id_adds_nothing_to_an_open_transaction(opened: Driver) -> None:
+    ready = opened.transact(3, transactional_id="thief")
+    assert (ready.append, ready.joins) == ((), (lc.JoinRequest("thief", SEVEN, 3, 2),))
+    assert appended(opened.transact(3)) == [(5, 3, 1)], "the owner does not notice"
+    ready = opened.joined(2, FENCED)
+    assert (ready.append, codes(opened)) == ((), [(3, "PRODUCER_FENCED")])
+    assert appended(opened.transact(4)) == [(6, 3, 1)]
+
+
+def test_another_transactional_id_does_not_stand_in_the_way(leader: Driver) -> None:
+    leader.transact(transactional_id="thief")
+    assert leader.transact().joins == (lc.JoinRequest("billing", SEVEN, 3, 2),)
+    leader.joined(1, FENCED)
+    assert codes(leader) == [(1, "PRODUCER_FENCED")]
+    assert appended(leader.joined(2)) == [(0, 3, 1)]
 
 
 def test_a_follower_knows_what_its_leader_knows(follower: Driver) -> None:
