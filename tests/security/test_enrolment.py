@@ -20,8 +20,10 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from support.enrolling import NAMES, EnrolmentScene, pod_token
-from support.tokens import Issuer, now_s, without_signature
+from support.tokens import Issuer, now_s, without_signature, write_issuers
+from support.waiting import wait_until_async
 
+from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import controller_pb2
 from penstock.proto.v1 import enrolment_pb2 as pb
@@ -30,7 +32,9 @@ from penstock.proto.v1.enrolment_pb2_grpc import EnrolmentServiceStub
 from penstock.rpc.channel import open_aio_channel, open_channel
 from penstock.rpc.errors import error_from_rpc
 from penstock_broker.certificates.authority import generate_csr
+from penstock_broker.certificates.enrolment_client import Enrolment, EnrolmentConfig
 from penstock_broker.controller.enrolment_issuers import PublishedIssuers
+from penstock_broker.serving.tokens.users import Users
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +200,62 @@ async def test_while_the_api_server_is_away_the_last_keys_stay() -> None:
         assert await source.look_again() == b"first"
         clock[0] += 30.0
         assert await source.look_again() == b"second"
+
+
+class Counted(Enrolment):
+    """Counts how often it asks a controller for newer issuers."""
+
+    refreshed = 0
+
+    async def _fetch_issuers(self, *, refresh: bool) -> None:
+        await super()._fetch_issuers(refresh=refresh)
+        self.refreshed += refresh
+
+
+async def test_users_with_unknown_key_ids_have_a_controller_asked_once(
+    scene: EnrolmentScene, tmp_path: Path
+) -> None:
+    """Attack 10 at a broker: 10,000 tokens from 10,000 hosts, and a real controller."""
+    clock = [1_000.0]
+    config = EnrolmentConfig(
+        broker_id=BrokerId(0),
+        folder=tmp_path,
+        controllers=(scene.enrol_address,),
+        token=scene.path / "token",
+        trust=scene.path / "trust.crt",
+    )
+    enrolment = Counted(config, now_s=lambda: clock[0])
+    await enrolment.ensure()
+    users = Users(write_issuers(tmp_path / "issuers.json", scene.issuer), enrolment.look_again)
+    good = scene.issuer.token("etl/spark")
+
+    async def shown(n: int) -> ErrorCode:
+        token = without_signature(good, alg="ES256", kid=f"{n}")
+        with pytest.raises(ClusterError) as caught:
+            await users.identify_token(token, f"10.0.{n // 200}.{n % 200}")
+        return caught.value.code
+
+    async def flood(first: int, end: int) -> set[ErrorCode]:
+        codes = set()
+        for begin in range(first, end, 200):
+            async with asyncio.TaskGroup() as group:
+                asked = [group.create_task(shown(n)) for n in range(begin, begin + 200)]
+            codes |= {task.result() for task in asked}
+        return codes
+
+    async with asyncio.TaskGroup() as tasks:
+        keeping = tasks.create_task(enrolment.keep())
+        codes = await flood(0, 5_000)
+        assert codes <= {ErrorCode.AUTH_NOT_READY, ErrorCode.UNAUTHENTICATED}
+        await wait_until_async(lambda: enrolment.refreshed == 1, what="a controller is asked")
+        clock[0] += 29.9
+        assert await flood(5_000, 10_000) == {ErrorCode.UNAUTHENTICATED}
+        assert enrolment.refreshed == 1
+        clock[0] += 0.2
+        assert await flood(10_000, 10_200) == {ErrorCode.AUTH_NOT_READY}
+        await wait_until_async(lambda: enrolment.refreshed == 2, what="it is asked again")
+        keeping.cancel()
+    users.close()
 
 
 async def test_random_key_ids_over_the_network_are_refused(scene: EnrolmentScene) -> None:

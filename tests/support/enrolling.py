@@ -54,6 +54,11 @@ class EnrolmentScene:
         return self._ports["enrol"].address
 
     @property
+    def broker_address(self) -> str:
+        """Where users reach the broker."""
+        return self._broker_ports["listen"].address
+
+    @property
     def internal_address(self) -> str:
         return self._broker_ports["internal"].address
 

@@ -5,11 +5,18 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 from cryptography import x509
 from support.enrolling import CLUSTER_ID, NAMES, EnrolmentScene, pod_token
 from support.tokens import Issuer
 from support.waiting import wait_until
+
+from penstock.errors import ErrorCode
+from penstock.proto.v1 import broker_pb2
+from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
+from penstock.rpc.channel import open_channel
+from penstock.rpc.errors import error_from_rpc
 
 
 @pytest.fixture
@@ -41,6 +48,34 @@ def test_a_broker_gets_its_certificate_and_registers_with_it(scene: EnrolmentSce
     issuers = scene.pem.with_name("token-issuers.json")
     wait_until(issuers.exists, what="the issuers are on the broker's disk")
     assert json.loads(issuers.read_bytes()) == {"issuers": [scene.issuer.entry]}
+
+
+def test_a_broker_lets_in_who_shows_the_issuers_new_key(scene: EnrolmentScene) -> None:
+    """It looks for keys every minute anyway: this one is let in long before."""
+    scene.start()
+    issuers = scene.pem.with_name("token-issuers.json")
+    wait_until(issuers.exists, what="the issuers are on the broker's disk")
+    rotated = Issuer(scene.issuer.issuer, NAMES.audience, key_id="two")
+    both = [key for each in (scene.issuer, rotated) for key in each.entry["jwks"]["keys"]]
+    entry = {**rotated.entry, "jwks": {"keys": both}}
+    (scene.path / "issuers.json").write_text(json.dumps({"issuers": [entry]}))
+    metadata = (("authorization", f"Bearer {rotated.token('etl/spark')}"),)
+    codes = []
+
+    def let_in() -> bool:
+        with open_channel(scene.broker_address, scene.tls()) as channel:
+            try:
+                BrokerServiceStub(channel).Metadata(
+                    broker_pb2.MetadataRequest(), timeout=10, metadata=metadata
+                )
+            except grpc.RpcError as error:
+                codes.append(error_from_rpc(error).code)
+                return False
+        return True
+
+    wait_until(let_in, timeout_s=30, what="the new key is known")
+    assert codes[0] is ErrorCode.AUTH_NOT_READY
+    assert set(codes) <= {ErrorCode.AUTH_NOT_READY, ErrorCode.THROTTLED}, "clients try again"
 
 
 def test_a_broker_waits_for_a_controller_and_says_so(scene: EnrolmentScene) -> None:

@@ -29,6 +29,7 @@ from penstock_broker.serving import plaintext, roles
 from penstock_broker.serving.edge import first_error
 from penstock_broker.serving.interpreter import check_interpreter
 from penstock_broker.serving.tokens import file as issuers
+from penstock_broker.serving.tokens.login import no_look_again
 from penstock_broker.store.options import StoreOptions
 from penstock_broker.store.rocks import RocksLogStore
 
@@ -262,7 +263,8 @@ async def _serve(
     enrolment: Enrolment | None,
 ) -> bool:
     """True after a clean stop; False when a part failed. Raises PenstockError if refused."""
-    process = BrokerProcess(config, directory, store, GrpcTransport(tls))
+    look_again = no_look_again if enrolment is None else enrolment.look_again
+    process = BrokerProcess(config, directory, store, GrpcTransport(tls), look_again=look_again)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, process.stop_requested.set)
     failure: PenstockError | None = None

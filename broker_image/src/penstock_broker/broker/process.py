@@ -51,6 +51,7 @@ from penstock_broker.services.offsets import Offsets
 from penstock_broker.services.opening import Opener
 from penstock_broker.services.producing import Producing
 from penstock_broker.serving.tls_watch import CertificateMetrics, watch_tls
+from penstock_broker.serving.tokens.login import LookAgain, no_look_again
 from penstock_broker.serving.tokens.users import Users
 from penstock_broker.store.interface import LogStore
 from penstock_broker.store.losses import promise_nothing
@@ -70,10 +71,13 @@ class BrokerProcess:
         directory: DataDirectory,
         store: LogStore,
         transport: Transport,
+        *,
+        look_again: LookAgain = no_look_again,
     ) -> None:
+        """`look_again`: for keys of users' tokens that the file of issuers does not have."""
+        self._users = Users(config.token_issuers, look_again)
         if not directory.data_intact:
             promise_nothing(store)
-        settings = config.settings
         self._config = config
         self._directory = directory
         self._incarnation = str(uuid.uuid4())
@@ -118,8 +122,6 @@ class BrokerProcess:
         )
         self._session = self.membership.session
         self._build_maintenance(store)
-        self._produce_budget = ByteBudget(settings.produce_inflight_bytes, "produce")
-        self._fetch_budget = ByteBudget(settings.fetch_inflight_bytes, "fetch")
         self._build_services(store)
         self.metrics.observe_controller(lambda: self._session.connected)
         self.metrics.observe_replicas(self.totals)
@@ -146,6 +148,8 @@ class BrokerProcess:
 
     def _build_services(self, store: LogStore) -> None:
         settings = self._config.settings
+        self._produce_budget = ByteBudget(settings.produce_inflight_bytes, "produce")
+        self._fetch_budget = ByteBudget(settings.fetch_inflight_bytes, "fetch")
         locator = Locator(self._view, self._replicas)
         offsets = Offsets(locator, self._replicas, store, self._seams.reading)
         producer_ids = ProducerIds(self._session, self._view, self._config.broker_id)
@@ -172,7 +176,6 @@ class BrokerProcess:
             parked_max=settings.fetch_parked_max,
         )
         self._opening = ThreadPoolExecutor(1, "opener")
-        self._users = Users(self._config.token_issuers)
         producing = Producing(
             locator,
             self._replicas,

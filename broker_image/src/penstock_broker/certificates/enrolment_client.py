@@ -14,8 +14,10 @@ import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
@@ -37,6 +39,10 @@ if TYPE_CHECKING:  # generated for type checkers only
     from penstock.proto.v1.enrolment_pb2_grpc import EnrolmentServiceAsyncStub
 
 LOOK_EVERY_S: Final = 60.0
+APART_S: Final = 30.0
+"""Between two looks for newer issuers that users' tokens ask for."""
+_ARRIVED_S: Final = 3.0
+"""Until what was fetched is read: `LOOK_EVERY_S` of the file, and a busy machine."""
 _RETRY_S: Final = (0.5, 1.0, 2.0, 5.0)
 _SAY_AGAIN_S: Final = 30.0
 _CALL_S: Final = 10.0
@@ -69,7 +75,10 @@ class Enrolment:
     """Of one broker. Owns the folder."""
 
     def __init__(
-        self, config: EnrolmentConfig, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        config: EnrolmentConfig,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now_s: Callable[[], float] = monotonic,
     ) -> None:
         self._config = config
         self._now = now
@@ -78,6 +87,9 @@ class Enrolment:
         """The file of issuers; there is none before a controller has answered."""
         self._said = ""
         self._said_s = 0.0
+        self._now_s = now_s
+        self._wanted = asyncio.Event()
+        self._wanted_s = self._arrived_s = -inf
 
     @property
     def files(self) -> TlsFiles:
@@ -108,11 +120,23 @@ class Enrolment:
                 found = self._judge()
                 if found.state is not State.GOOD:
                     await self._enrol(found)
-                await self._fetch_issuers()
+                await self._fetch_issuers(refresh=self._wanted.is_set())
                 self._said = ""
             except PenstockError as error:
                 self._complain("certificate and issuers stay as they are", error)
-            await asyncio.sleep(every_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wanted.wait(), every_s)
+
+    def look_again(self) -> bool:
+        """A user shows a key that is not known. See `LookAgain`."""
+        now_s = self._now_s()
+        if self._wanted.is_set() or now_s - self._arrived_s < _ARRIVED_S:
+            return True
+        if now_s - self._wanted_s < APART_S:
+            return False
+        self._wanted_s = now_s
+        self._wanted.set()
+        return True
 
     def _judge(self) -> Judgement:
         """Raises MisuseError."""
@@ -142,11 +166,17 @@ class Enrolment:
         self._replace(self._pem, pem)
         _events.info("enrolled", broker=int(self._config.broker_id), because=why.reason)
 
-    async def _fetch_issuers(self) -> None:
-        request = pb.ListTokenIssuersRequest()
-        answer = await self._ask(
-            lambda stub, token: stub.ListTokenIssuers(request, timeout=_CALL_S, metadata=token)
-        )
+    async def _fetch_issuers(self, *, refresh: bool) -> None:
+        request = pb.ListTokenIssuersRequest(refresh=refresh)
+        try:
+            answer = await self._ask(
+                lambda stub, token: stub.ListTokenIssuers(request, timeout=_CALL_S, metadata=token)
+            )
+        finally:
+            if refresh:
+                self._wanted.clear()
+        if refresh:
+            self._arrived_s = self._now_s()
         if not self.issuers.exists() or self.issuers.read_bytes() != answer.issuers:
             self._replace(self.issuers, answer.issuers)
             _events.info("the issuers of tokens changed", bytes=len(answer.issuers))

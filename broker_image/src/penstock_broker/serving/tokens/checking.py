@@ -28,6 +28,10 @@ _TOKEN: Final = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)
 _KUBERNETES_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", re.ASCII)
 
 
+class UnknownKeyError(ClusterError):
+    """UNAUTHENTICATED, unless the issuer has begun to sign with another key."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
     """What a token proves.
@@ -54,8 +58,8 @@ class Verified:
 def verified(token: str, issuers: Issuers, now_s: float) -> Verified:
     """`now_s`: seconds since 1970. Takes 0.2 ms, most of it for the signature.
 
-    Raises ClusterError: UNAUTHENTICATED, CREDENTIALS_EXPIRED; AUTH_NOT_READY while the issuer's
-    keys are not known.
+    Raises ClusterError: UNAUTHENTICATED (UnknownKeyError for an unknown key), CREDENTIALS_EXPIRED;
+    AUTH_NOT_READY while the issuer's keys are not known.
     """
     issuer, key_id = _signed_by(token, issuers)
     claims = _signed_claims(token, issuer, key_id)
@@ -98,7 +102,10 @@ def _signed_by(token: str, issuers: Issuers) -> tuple[Issuer, str]:
     key_id = header.get("kid")
     key = issuer.keys.get(key_id) if isinstance(key_id, str) else None
     if key is None:
-        raise _refused(f"issuer {issuer.issuer} has no key with the id {_shown(key_id)}")
+        raise UnknownKeyError(
+            f"the token is refused: issuer {issuer.issuer} has no key with the id {_shown(key_id)}",
+            ErrorCode.UNAUTHENTICATED,
+        )
     if header.get("alg") != key.algorithm or "crit" in header:
         raise _refused(
             f"it names algorithm {_shown(header.get('alg'))}; with this key only {key.algorithm} "

@@ -15,14 +15,14 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from hashlib import sha256
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.observability import EventLog
 from penstock_broker.serving.callers import LEEWAY_S, Caller, Role
 from penstock_broker.serving.expiry import wall_s
 from penstock_broker.serving.listener import host_of_peer
-from penstock_broker.serving.tokens.checking import Verified, expired, verified
+from penstock_broker.serving.tokens.checking import UnknownKeyError, Verified, expired, verified
 from penstock_broker.serving.tokens.file import IssuersFile
 
 HEADER: Final = "authorization"
@@ -38,6 +38,16 @@ FAILURES_BURST: Final = 20
 FAILURES_PER_S: Final = 2.0
 HOSTS_MAX: Final = 10_000
 _events = EventLog("tokens")
+
+
+LookAgain: TypeAlias = Callable[[], bool]
+"""Asks where keys come from for newer ones, unless that was a moment ago, and does not wait. True:
+an answer may be here soon. Called as often as anybody shows a key id that is not known."""
+
+
+def no_look_again() -> bool:
+    """Of a file that somebody else keeps up to date."""
+    return False
 
 
 class FailureLimit:
@@ -85,8 +95,10 @@ class TokenLogin:
         executor: Executor,
         *,
         now_s: Callable[[], float] = wall_s,
+        look_again: LookAgain = no_look_again,
     ) -> None:
         """`executor` checks tokens. `now_s`: seconds since 1970."""
+        self._look_again = look_again
         self._file = issuers
         self._executor = executor
         self._now_s = now_s
@@ -175,6 +187,13 @@ class TokenLogin:
             waiting.answer.cancel()
             return
         error = checking.exception()
+        if isinstance(error, UnknownKeyError) and self._look_again():
+            self._failures.failed(waiting.host, monotonic())
+            error = ClusterError(
+                "this broker does not know the key of this token, and has asked for newer ones; "
+                "try again",
+                ErrorCode.AUTH_NOT_READY,
+            )
         if isinstance(error, ClusterError):
             self._refuse(digest, generation, waiting.host, error)
             waiting.answer.set_exception(error)
