@@ -13,7 +13,7 @@ from support.waiting import wait_until_async
 from penstock.errors import ErrorCode, PenstockError, UnreachableError
 from penstock.rpc.streams import accepting
 from penstock.rpc.streams.accepting import Secured
-from penstock.rpc.streams.contract import MessageStream
+from penstock.rpc.streams.contract import Handle, MessageStream
 from penstock.rpc.streams.tcp import TcpStream, TcpStreamServer, open_tcp_stream
 from penstock.rpc.tls import Tls
 from penstock_broker.certificates.authority import Authority
@@ -36,11 +36,11 @@ async def echo(stream: MessageStream) -> None:
 
 @asynccontextmanager
 async def serving(
-    tls: Tls, *, ask_clients: bool = True, age_s: float = 3_600.0
+    tls: Tls, *, ask_clients: bool = True, age_s: float = 3_600.0, handle: Handle = echo
 ) -> AsyncIterator[str]:
     """The address of a server that runs meanwhile."""
     secured = Secured(tls, ask_clients=ask_clients, age_s=age_s)
-    server = TcpStreamServer(echo, 10, secured)
+    server = TcpStreamServer(handle, 10, secured)
     port = await server.listen(f"{HOST}:0")
     async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(server.run())
@@ -148,6 +148,25 @@ async def test_a_stream_ends_at_its_age_and_another_can_be_opened(
         assert caught.value.retriable
         await stream.close()
         assert (await greeting(address, tls)).endswith("/broker/1")
+
+
+async def impatient(stream: MessageStream) -> None:
+    await stream.receive()
+    raise TimeoutError
+
+
+async def test_a_handler_that_waits_too_long_is_not_taken_for_age(
+    certificates: Certificates,
+) -> None:
+    tls = certificates.broker(1).tls
+    async with serving(tls, handle=impatient) as address:
+        for _ in range(2):  # and the server goes on
+            stream = await open_tcp_stream(address, tls)
+            await stream.send(b"now")
+            with pytest.raises(PenstockError) as caught:
+                await stream.receive()
+            assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+            await stream.close()
 
 
 async def test_each_wrong_meeting_says_what_to_look_at(

@@ -57,17 +57,24 @@ class Serving:
         try:
             if refused:
                 raise OverloadedError(f"{self._streams_max} streams are open here, the maximum")
-            limit = asyncio.timeout(self._age())
-            async with limit:
-                await self._handle(stream)
-            error = None
-        except TimeoutError:
-            error = ClusterError("the connection is old; open another", ErrorCode.SHUTTING_DOWN)
+            error = await self._handled(stream)
         except PenstockError as refusal:
             error = refusal
         finally:
             await stream.close(error)
             self._streams -= 1
+
+    async def _handled(self, stream: AcceptedStream) -> PenstockError | None:
+        """How the stream ends. A TimeoutError of the handler is none of the limit's."""
+        limit = asyncio.timeout(self._age())
+        try:
+            async with limit:
+                await self._handle(stream)
+        except TimeoutError:
+            if not limit.expired():
+                return ClusterError("the server waited too long", ErrorCode.REQUEST_TIMED_OUT)
+            return ClusterError("the connection is old; open another", ErrorCode.SHUTTING_DOWN)
+        return None
 
     def _age(self) -> float | None:
         """Varied, so that not all come back at once."""
