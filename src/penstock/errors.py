@@ -51,6 +51,7 @@ class ErrorCode(IntEnum):
     CONTROLLER_UNAVAILABLE = 41
     NOT_CONTROLLER = 42
     BROKER_ID_IN_USE = 43
+    STALE_RULES = 44
     OUT_OF_ORDER_SEQUENCE = 50
     PRODUCER_FENCED = 51
     DISK_FULL = 60
@@ -169,6 +170,7 @@ TRAITS: Final[dict[ErrorCode, Traits]] = {
     ErrorCode.CONTROLLER_UNAVAILABLE: Traits(14, _MAYBE, retriable=True),
     ErrorCode.NOT_CONTROLLER: Traits(14, _MAYBE, retriable=True),
     ErrorCode.BROKER_ID_IN_USE: Traits(6, _NO),
+    ErrorCode.STALE_RULES: Traits(10, _NO),
     ErrorCode.OUT_OF_ORDER_SEQUENCE: Traits(9, _NO, lost=Lost.SEQUENCE),
     ErrorCode.PRODUCER_FENCED: Traits(9, _NO, lost=Lost.SEQUENCE),
     ErrorCode.DISK_FULL: Traits(8, _NO, retriable=True),

@@ -173,6 +173,8 @@ const (
 	ErrorCode_ERROR_CODE_CONTROLLER_UNAVAILABLE  ErrorCode = 41
 	ErrorCode_ERROR_CODE_NOT_CONTROLLER          ErrorCode = 42
 	ErrorCode_ERROR_CODE_BROKER_ID_IN_USE        ErrorCode = 43
+	// The rules are not those that the request expects. Read them again.
+	ErrorCode_ERROR_CODE_STALE_RULES ErrorCode = 44
 	// There is a gap before this sequence: an earlier batch never arrived. Nothing was appended.
 	ErrorCode_ERROR_CODE_OUT_OF_ORDER_SEQUENCE ErrorCode = 50
 	// A newer epoch of this producer id exists.
@@ -267,6 +269,7 @@ var (
 		41: "ERROR_CODE_CONTROLLER_UNAVAILABLE",
 		42: "ERROR_CODE_NOT_CONTROLLER",
 		43: "ERROR_CODE_BROKER_ID_IN_USE",
+		44: "ERROR_CODE_STALE_RULES",
 		50: "ERROR_CODE_OUT_OF_ORDER_SEQUENCE",
 		51: "ERROR_CODE_PRODUCER_FENCED",
 		60: "ERROR_CODE_DISK_FULL",
@@ -329,6 +332,7 @@ var (
 		"ERROR_CODE_CONTROLLER_UNAVAILABLE":     41,
 		"ERROR_CODE_NOT_CONTROLLER":             42,
 		"ERROR_CODE_BROKER_ID_IN_USE":           43,
+		"ERROR_CODE_STALE_RULES":                44,
 		"ERROR_CODE_OUT_OF_ORDER_SEQUENCE":      50,
 		"ERROR_CODE_PRODUCER_FENCED":            51,
 		"ERROR_CODE_DISK_FULL":                  60,
@@ -737,7 +741,7 @@ const file_penstock_proto_v1_errors_proto_rawDesc = "" +
 	"\x04Lost\x12\x14\n" +
 	"\x10LOST_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rLOST_SEQUENCE\x10\x01\x12\x13\n" +
-	"\x0fLOST_MEMBERSHIP\x10\x02*\xae\x15\n" +
+	"\x0fLOST_MEMBERSHIP\x10\x02*\xd4\x15\n" +
 	"\tErrorCode\x12$\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x1a\b\xa2\xbb\x18\x04\b\x02 \x02\x12!\n" +
 	"\x13ERROR_CODE_INTERNAL\x10\x01\x1a\b\xa2\xbb\x18\x04\b\r \x02\x12(\n" +
@@ -778,7 +782,9 @@ const file_penstock_proto_v1_errors_proto_rawDesc = "" +
 	"\xa2\xbb\x18\x06\b\x0e\x10\x01 \x02\x12)\n" +
 	"\x19ERROR_CODE_NOT_CONTROLLER\x10*\x1a\n" +
 	"\xa2\xbb\x18\x06\b\x0e\x10\x01 \x02\x12)\n" +
-	"\x1bERROR_CODE_BROKER_ID_IN_USE\x10+\x1a\b\xa2\xbb\x18\x04\b\x06 \x01\x120\n" +
+	"\x1bERROR_CODE_BROKER_ID_IN_USE\x10+\x1a\b\xa2\xbb\x18\x04\b\x06 \x01\x12$\n" +
+	"\x16ERROR_CODE_STALE_RULES\x10,\x1a\b\xa2\xbb\x18\x04\b\n" +
+	" \x01\x120\n" +
 	" ERROR_CODE_OUT_OF_ORDER_SEQUENCE\x102\x1a\n" +
 	"\xa2\xbb\x18\x06\b\t \x010\x01\x12*\n" +
 	"\x1aERROR_CODE_PRODUCER_FENCED\x103\x1a\n" +

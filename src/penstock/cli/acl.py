@@ -4,6 +4,7 @@ On Kubernetes, rules belong into manifests (`spec.access`); these commands are f
 clusters without manifests. A cluster that asks nobody who they are stores rules, and obeys none.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -21,7 +22,7 @@ from penstock.core.authorization import (
     Rule,
 )
 from penstock.core.authorization.changes import with_rule, without_principal
-from penstock.errors import MisuseError
+from penstock.errors import ClusterError, ErrorCode, MisuseError
 
 if TYPE_CHECKING:
     from penstock.client import Admin
@@ -34,6 +35,8 @@ _KINDS: Final = {
     "transactional-id": Kind.TRANSACTIONAL_ID,
     "cluster": Kind.CLUSTER,
 }
+_ATTEMPTS: Final = 50
+"""Each fails only if somebody else has changed the rules in between."""
 _PRINCIPAL_HELP: Final = "As serviceaccount:etl/spark; '*': everybody who is known."
 
 Topic = Annotated[str, typer.Option("--topic", "-t", help="Of this topic.")]
@@ -115,7 +118,7 @@ def allow(
         prefix=prefix,
     )
     with open_admin(bootstrap) as admin:
-        admin.alter_access(resource, with_rule(_rules(admin, resource), rule))
+        _change(admin, resource, lambda before: with_rule(before, rule))
     typer.echo(f"allowed, by the rules of {resource}")
 
 
@@ -139,14 +142,17 @@ def revoke(
     """Take a principal out of the rules of a topic or group, or with this role or prefix."""
     prefix = _prefix(topic_prefix, group_prefix, transactional_id_prefix)
     resource = _resource(topic, group, prefix, role)
-    with open_admin(bootstrap) as admin:
-        before = _rules(admin, resource)
+
+    def less(before: tuple[Rule, ...]) -> tuple[Rule, ...]:
         after = without_principal(before, principal, role, prefix)
         if after == before:
             raise MisuseError(
                 f"no such rule of {resource} names {principal}; see penstock acl list"
             )
-        admin.alter_access(resource, after)
+        return after
+
+    with open_admin(bootstrap) as admin:
+        _change(admin, resource, less)
     typer.echo(f"revoked, from the rules of {resource}")
 
 
@@ -188,8 +194,21 @@ def can_i(
         raise typer.Exit(1)
 
 
-def _rules(admin: "Admin", resource: Resource) -> tuple[Rule, ...]:
-    return admin.describe_access([resource]).get(resource, ())
+def _change(
+    admin: "Admin",
+    resource: Resource,
+    changed: Callable[[tuple[Rule, ...]], tuple[Rule, ...]],
+) -> None:
+    """Reads the rules and replaces them, again whenever somebody else did so in between."""
+    for left in reversed(range(_ATTEMPTS)):
+        before = admin.describe_access([resource]).get(resource, ())
+        try:
+            admin.alter_access(resource, changed(before), expected=before)
+        except ClusterError as error:
+            if error.code is not ErrorCode.STALE_RULES or not left:
+                raise
+        else:
+            return
 
 
 def _operation(text: str) -> Operation:

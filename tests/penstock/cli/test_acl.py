@@ -2,13 +2,19 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import pytest
 from support.cluster import Cluster
 from typer.testing import CliRunner
 
+from penstock.cli.acl import _change
 from penstock.cli.main import app
+from penstock.client import Admin
+from penstock.core.authorization import CLUSTER, Kind, Operation, Prefix, Resource, Rule
+from penstock.core.authorization.changes import with_rule
 
 ETL = "serviceaccount:etl/spark"
 
@@ -43,6 +49,35 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture
 def acl(cluster: Cluster) -> Program:
     return Program(cluster)
+
+
+@pytest.mark.parametrize("resource", [Resource(Kind.TOPIC, "raced"), CLUSTER])
+def test_two_changes_at_the_same_time_both_count(cluster: Cluster, resource: Resource) -> None:
+    """Each of four waits, with the rules that it has read, until all have read the same ones."""
+    if resource.name:
+        cluster.create_topic(resource.name, partitions=1)
+    meeting = Barrier(4)
+    people = [f"cert:{name}" for name in ("ada", "bob", "cy", "di")]
+
+    def join(person: str) -> None:
+        waits = [meeting.wait]
+
+        def changed(before: tuple[Rule, ...]) -> tuple[Rule, ...]:
+            while waits:
+                waits.pop()(60)
+            prefix = None if resource.name else Prefix(Kind.TOPIC, "raced-")
+            rule = Rule(principals=(person,), operations=(Operation.READ,), prefix=prefix)
+            return with_rule(before, rule)
+
+        with Admin(cluster.bootstrap) as admin:
+            _change(admin, resource, changed)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(join, people))
+    with Admin(cluster.bootstrap) as admin:
+        (rule,) = admin.describe_access([resource])[resource]
+        assert set(rule.principals) == set(people)
+        admin.alter_access(resource, ())
 
 
 def test_rules_are_made_shown_asked_about_and_taken_away(acl: Program) -> None:

@@ -227,6 +227,9 @@ def alter_access_from_wire(request_id: int, request: admin_pb2.AlterAccessReques
         resource=resource_from_wire(request.resource),
         rules=rules_from_wire(request.rules),
         validate_only=request.validate_only,
+        expected=(
+            rules_from_wire(request.expected.rules) if request.HasField("expected") else None
+        ),
     )
 
 

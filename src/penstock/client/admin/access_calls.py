@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from penstock.client.admin.asking import Asking, checked
 from penstock.client.cluster.connections import Connection
 from penstock.core.authorization import Operation, Resource, Rule
+from penstock.proto.v1 import access_pb2 as pb_access
 from penstock.proto.v1 import admin_pb2 as pb
 from penstock.rpc.access import (
     operation_to_wire,
@@ -34,10 +35,17 @@ class AccessDecision:
 
 
 async def alter_access(
-    asking: Asking, resource: Resource, rules: Sequence[Rule], *, validate_only: bool
+    asking: Asking,
+    resource: Resource,
+    rules: Sequence[Rule],
+    *,
+    validate_only: bool,
+    expected: Sequence[Rule] | None,
 ) -> None:
     """See `AsyncAdmin.alter_access`."""
+    seen = None if expected is None else pb_access.ResourceAccess(rules=rules_to_wire(expected))
     request = pb.AlterAccessRequest(
+        expected=seen,
         cluster_id=await asking.cluster_id(),
         resource=resource_to_wire(resource),
         rules=rules_to_wire(rules),

@@ -158,14 +158,24 @@ class AsyncAdmin:
     # -- who may do what ----------------------------------------------------------------
 
     async def alter_access(
-        self, resource: Resource, rules: Sequence[Rule], *, validate_only: bool = False
+        self,
+        resource: Resource,
+        rules: Sequence[Rule],
+        *,
+        validate_only: bool = False,
+        expected: Sequence[Rule] | None = None,
     ) -> None:
         """Replaces all rules of a topic, a group, or the cluster; none: its rules go.
+
+        `expected`: the rules as `describe_access` gave them. If they are others by now,
+        ClusterError STALE_RULES: nothing has changed; read them again. None: whatever they are.
 
         Other brokers learn of it within a second or two. A topic's rules are deleted with it, those
         of a group stay until they are replaced. Raises ClusterError INVALID_REQUEST, UNKNOWN_TOPIC.
         """
-        await access_calls.alter_access(self._asking, resource, rules, validate_only=validate_only)
+        await access_calls.alter_access(
+            self._asking, resource, rules, validate_only=validate_only, expected=expected
+        )
 
     async def describe_access(
         self, resources: Iterable[Resource] | None = None

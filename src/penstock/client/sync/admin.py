@@ -117,10 +117,17 @@ class Admin:
         return self._loop.run(self._core.describe_configs(topic))
 
     def alter_access(
-        self, resource: Resource, rules: Sequence[Rule], *, validate_only: bool = False
+        self,
+        resource: Resource,
+        rules: Sequence[Rule],
+        *,
+        validate_only: bool = False,
+        expected: Sequence[Rule] | None = None,
     ) -> None:
         """See `AsyncAdmin.alter_access`."""
-        self._loop.run(self._core.alter_access(resource, rules, validate_only=validate_only))
+        self._loop.run(
+            self._core.alter_access(resource, rules, validate_only=validate_only, expected=expected)
+        )
 
     def describe_access(
         self, resources: Iterable[Resource] | None = None

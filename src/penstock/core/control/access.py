@@ -2,13 +2,16 @@
 
 A topic's rules are in its document and go with it. Those of the cluster and of groups are in the
 cluster's document. A group has no document, so its rules stay until they are replaced: a group that
-was deleted and joined again has them still. To replace rules by the same ones changes nothing: so
-the request can be decided again after an unknown write.
+was deleted and joined again has them still. To replace rules by the same ones changes nothing,
+whatever the request expects: so it can be decided again after an unknown write.
+
+Who changes some of the rules reads them, and says which they expect to replace: of two who do so at
+the same time, one is told to read them again.
 """
 
 from dataclasses import replace
 
-from penstock.core.authorization import Kind, Resource, Rule
+from penstock.core.authorization import Kind, Rule
 from penstock.core.authorization.checks import (
     check_cluster_rules,
     check_own_rules,
@@ -28,16 +31,18 @@ def decide_alter_access(draft: Draft, request: AlterAccess) -> Done:
     resource, rules = request.resource, request.rules
     match resource.kind:
         case Kind.TOPIC:
-            changed = _topic(draft, resource, rules, validate_only=request.validate_only)
+            changed = _topic(draft, request)
         case Kind.GROUP:
             _check_group_id(resource.name)
             check_own_rules(resource, rules)
+            _check_expected(request, draft.cluster.access.groups.get(resource.name, ()))
             groups = {**draft.cluster.access.groups, resource.name: rules}
             if not rules:
                 del groups[resource.name]
             changed = _put(draft, draft.cluster.access.rules, groups, not request.validate_only)
         case Kind.CLUSTER:
             check_cluster_rules(rules)
+            _check_expected(request, draft.cluster.access.rules)
             groups = dict(draft.cluster.access.groups)
             changed = _put(draft, rules, groups, not request.validate_only)
         case Kind.TRANSACTIONAL_ID:
@@ -51,9 +56,17 @@ def decide_alter_access(draft: Draft, request: AlterAccess) -> Done:
     return Done()
 
 
-def _topic(
-    draft: Draft, resource: Resource, rules: tuple[Rule, ...], *, validate_only: bool
-) -> bool:
+def _check_expected(request: AlterAccess, known: tuple[Rule, ...]) -> None:
+    if request.expected is not None and known not in (request.expected, request.rules):
+        raise ClusterError(
+            f"the rules of {request.resource} are not those that the request expects: somebody has "
+            "changed them; read them again",
+            ErrorCode.STALE_RULES,
+        )
+
+
+def _topic(draft: Draft, request: AlterAccess) -> bool:
+    resource, rules = request.resource, request.rules
     refuse_internal(resource.name, "given rules")
     topic = draft.topic(resource.name)
     if topic is None:
@@ -63,7 +76,8 @@ def _topic(
             ErrorCode.UNKNOWN_TOPIC,
         )
     check_own_rules(resource, rules)
-    if validate_only or topic.access == rules:
+    _check_expected(request, topic.access)
+    if request.validate_only or topic.access == rules:
         return False
     draft.put_topic(replace(topic, access=rules))
     return True

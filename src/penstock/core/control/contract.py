@@ -214,13 +214,17 @@ class AlterConfigs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterAccess:
-    """Replaces all rules of a topic, of a group, or of the cluster."""
+    """Replaces all rules of a topic, of a group, or of the cluster.
+
+    `expected`: only if these are the rules; None: whatever they are.
+    """
 
     request_id: int
     cluster_id: str
     resource: Resource
     rules: tuple[Rule, ...]
     validate_only: bool = False
+    expected: tuple[Rule, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -755,6 +755,7 @@ class AlterAccessRequest(_message.Message):
     RESOURCE_FIELD_NUMBER: _builtins.int
     RULES_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     validate_only: _builtins.bool
     @_builtins.property
@@ -763,6 +764,10 @@ class AlterAccessRequest(_message.Message):
     def rules(self) -> _containers.RepeatedCompositeFieldContainer[_access_pb2.AccessRule]:
         """None: the resource's own rules go."""
 
+    @_builtins.property
+    def expected(self) -> _access_pb2.ResourceAccess:
+        """Set: replaces these rules only, as they were read; any others are STALE_RULES."""
+
     def __init__(
         self,
         *,
@@ -770,10 +775,11 @@ class AlterAccessRequest(_message.Message):
         resource: _access_pb2.AccessResource | None = ...,
         rules: _abc.Iterable[_access_pb2.AccessRule] | None = ...,
         validate_only: _builtins.bool = ...,
+        expected: _access_pb2.ResourceAccess | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expected", b"expected", "resource", b"resource"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "resource", b"resource", "rules", b"rules", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "expected", b"expected", "resource", b"resource", "rules", b"rules", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -111,6 +111,8 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     ERROR_CODE_CONTROLLER_UNAVAILABLE: _ErrorCode.ValueType  # 41
     ERROR_CODE_NOT_CONTROLLER: _ErrorCode.ValueType  # 42
     ERROR_CODE_BROKER_ID_IN_USE: _ErrorCode.ValueType  # 43
+    ERROR_CODE_STALE_RULES: _ErrorCode.ValueType  # 44
+    """The rules are not those that the request expects. Read them again."""
     ERROR_CODE_OUT_OF_ORDER_SEQUENCE: _ErrorCode.ValueType  # 50
     """There is a gap before this sequence: an earlier batch never arrived. Nothing was appended."""
     ERROR_CODE_PRODUCER_FENCED: _ErrorCode.ValueType  # 51
@@ -220,6 +222,8 @@ ERROR_CODE_CLUSTER_ID_MISMATCH: ErrorCode.ValueType  # 40
 ERROR_CODE_CONTROLLER_UNAVAILABLE: ErrorCode.ValueType  # 41
 ERROR_CODE_NOT_CONTROLLER: ErrorCode.ValueType  # 42
 ERROR_CODE_BROKER_ID_IN_USE: ErrorCode.ValueType  # 43
+ERROR_CODE_STALE_RULES: ErrorCode.ValueType  # 44
+"""The rules are not those that the request expects. Read them again."""
 ERROR_CODE_OUT_OF_ORDER_SEQUENCE: ErrorCode.ValueType  # 50
 """There is a gap before this sequence: an earlier batch never arrived. Nothing was appended."""
 ERROR_CODE_PRODUCER_FENCED: ErrorCode.ValueType  # 51

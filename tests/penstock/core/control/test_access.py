@@ -1,6 +1,7 @@
 """Rules of access as the controller keeps them: stored, checked, shown to brokers."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -86,6 +87,22 @@ def test_the_same_rules_again_write_nothing(three: World) -> None:
         before = three.machine.stored.metadata_version
         alter(three, resource, rules)
         assert three.machine.stored.metadata_version == before
+
+
+@pytest.mark.parametrize(("resource", "others"), [(T, READ), (G, READ), (CLUSTER, ADMIN)])
+def test_rules_that_are_not_the_expected_ones_stay(
+    three: World, resource: Resource, others: tuple[Rule, ...]
+) -> None:
+    alter(three, resource, others, expected=())
+    mine = (*others, replace(others[0], principals=("cert:ada",)))
+    error = refusal(three, resource, mine[1:], expected=())
+    assert error.code is ErrorCode.STALE_RULES
+    assert not error.retriable, "the same request never succeeds"
+    error = refusal(three, resource, mine[1:], expected=(), validate_only=True)
+    assert error.code is ErrorCode.STALE_RULES
+    alter(three, resource, mine, expected=others)
+    alter(three, resource, mine, expected=others)  # again, after an answer that was lost
+    alter(three, resource, (), expected=mine)
 
 
 def test_a_trial_changes_nothing(three: World) -> None:
