@@ -127,3 +127,21 @@ def test_what_a_user_may_do_by_rules_and_only_that(secured: Secured) -> None:
             ),
             what="the open stream refuses",
         )
+
+    options = {"unknown_topic_timeout_ms": 500, "metadata_max_age_ms": 3_600_000}
+    with secured.admin() as root, secured.producer("ada", **options) as producer:
+        root.alter_access(T, [rule])
+        wait_until(
+            lambda: (
+                code(lambda: producer.send("orders", value=b"v").result()) is ErrorCode.UNSPECIFIED
+            ),
+            what="the rule counts again",
+        )
+        root.alter_access(T, ())
+        wait_until(
+            lambda: (
+                code(lambda: producer.send("orders", value=b"no").result())
+                is ErrorCode.UNKNOWN_TOPIC
+            ),
+            what="the topic is gone for her",
+        )

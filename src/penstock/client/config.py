@@ -122,8 +122,9 @@ class ClientConfig(SecurityConfig):
         metadata_max_age_ms: Metadata is refreshed at least this often while in use, so that new
             partitions are seen. 300,000 (Kafka's).
         unknown_topic_timeout_ms: How long to look for a topic that no broker knows before
-            UNKNOWN_TOPIC: a new topic may not have reached every broker. 3,000. Admin clients do
-            not wait: they ask every broker once.
+            UNKNOWN_TOPIC: a new topic may not have reached every broker. 3,000. A producer gives
+            up records of a topic that it knew after five times as long, or its delivery timeout.
+            Admin clients do not wait: they ask every broker once.
         resolve_address: Maps an advertised (or bootstrap) address to the one to connect to, for
             clients that reach brokers through tunnels. None = the address itself.
     """

@@ -331,8 +331,8 @@ def is_silence(error: PenstockError) -> bool:
 
 def _unknown_topic(name: str) -> ClusterError:
     return ClusterError(
-        f"topic {name!r} does not exist; check the name, or create it (producing or consuming "
-        "never creates topics)",
+        f"topic {name!r} does not exist, or you may not see it; check the name, create it "
+        "(producing or consuming never creates topics), or ask an administrator for Describe",
         ErrorCode.UNKNOWN_TOPIC,
     )
 

@@ -37,6 +37,7 @@ from penstock.rpc.errors import error_from_wire
 REQUEST_BYTES: Final = 1024 * 1024
 """Size at which a request is closed: enough for several partitions to share one call."""
 TICK_MS: Final = 50
+_UNKNOWN_AGAIN: Final = 5
 """How often deadlines and silent brokers are checked while anything is in flight."""
 
 _log = logging.getLogger("penstock.client")
@@ -56,6 +57,8 @@ class Sender:
         self._link_of: dict[PartitionQueue, str] = {}
         self._links: dict[str, ProduceLink] = {}
         self._troubles: dict[PartitionQueue, PenstockError] = {}
+        self._unknown_since_ms: dict[PartitionQueue, int] = {}
+        """Since when brokers say that there is no such topic, and nothing else."""
         self._identity: ProducerIdentity | None = None
         self._identifying = False
         self._news = asyncio.Event()
@@ -208,6 +211,8 @@ class Sender:
                 f"{queue.where} has no leader" if known else f"{queue.where} does not exist",
                 ErrorCode.LEADER_NOT_AVAILABLE if known else ErrorCode.UNKNOWN_TOPIC,
             )
+            if not known:
+                self._unknown_since_ms.setdefault(queue, at_ms)
             self._cluster.refresh_soon()
             return TICK_MS
         waiting = any(not entry.outstanding for entry in lane.window)
@@ -225,12 +230,38 @@ class Sender:
         return min([TICK_MS, *later])
 
     def _expire(self, queue: PartitionQueue, lane: Lane[PendingBatch], at_ms: int) -> None:
+        since_ms = self._unknown_since_ms.get(queue)
+        if since_ms is not None and at_ms - since_ms >= self._unknown_topic_ms:
+            self._give_up_unknown(queue, lane, at_ms)
         for entry in lane.expire(at_ms):
             cause = entry.last_error or self._troubles.get(queue)
             self._give_up(queue, entry.batch, self._timed_out(cause), unknown=entry.unknown)
         for batch in self._accumulator.expire(queue, at_ms):
             cause = self._troubles.get(queue) or _last_error(lane)
             self._give_up(queue, batch, self._timed_out(cause), unknown=False)
+
+    def _give_up_unknown(self, queue: PartitionQueue, lane: Lane[PendingBatch], at_ms: int) -> None:
+        """As if all deadlines had passed: nobody has to wait that long to hear it."""
+        error = ClusterError(
+            f"for {self._unknown_topic_ms} ms no broker has known topic {queue.where.topic!r}: it "
+            "was deleted, or you may not see it any more",
+            ErrorCode.UNKNOWN_TOPIC,
+        )
+        del self._unknown_since_ms[queue]
+        last_ms = at_ms + self._config.delivery_timeout_ms
+        for entry in lane.expire(last_ms):
+            self._give_up(queue, entry.batch, error, unknown=entry.unknown)
+        for batch in self._accumulator.expire(queue, last_ms):
+            self._give_up(queue, batch, error, unknown=False)
+
+    @property
+    def _unknown_topic_ms(self) -> int:
+        """Longer than for a topic that nobody has seen yet: a broker that restarts may know less
+        than the one before."""
+        return min(
+            _UNKNOWN_AGAIN * self._cluster.config.unknown_topic_timeout_ms,
+            self._config.delivery_timeout_ms,
+        )
 
     def _timed_out(self, cause: PenstockError | None) -> ClusterError:
         why = "no answer yet" if cause is None else f"last error: {cause.message}"
@@ -332,6 +363,7 @@ class Sender:
     def _succeeded(self, sent: Sent, result: pb.ProduceResult) -> None:
         sent.lane.succeeded(sent.entry)
         self._troubles.pop(sent.queue, None)
+        self._unknown_since_ms.pop(sent.queue, None)
         if sent.entry.ghost or sent.entry.discarded:
             return
         batch = sent.entry.batch
@@ -353,6 +385,10 @@ class Sender:
     def _failed(self, sent: Sent, error: PenstockError) -> None:
         ghost = sent.entry.ghost
         self._troubles[sent.queue] = error
+        if error.code is ErrorCode.UNKNOWN_TOPIC:
+            self._unknown_since_ms.setdefault(sent.queue, now_ms())
+        else:
+            self._unknown_since_ms.pop(sent.queue, None)
         if sent.lane.failed(sent.entry, error, now_ms()) and not ghost:
             self._give_up(sent.queue, sent.entry.batch, error, unknown=sent.entry.unknown)
         if error.refresh_metadata:

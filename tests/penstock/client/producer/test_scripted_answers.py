@@ -7,6 +7,7 @@ protocol's rules for producers, and asks a script before every answer.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import repeat
 from typing import Any
 
 import grpc
@@ -376,6 +377,26 @@ async def test_corrupt_data_is_an_error_with_its_place_after_all_good_data(
         while len(seen) < 10:
             seen += [offset for batch in await consumer.poll(20) for offset in batch.offsets()]
         assert seen == list(range(5, 15))
+
+
+async def test_a_topic_that_can_be_seen_no_more_is_told_long_before_the_delivery_timeout(
+    double: Double,
+) -> None:
+    double.script = repeat(refused(ErrorCode.UNKNOWN_TOPIC))
+    async with producing(double, unknown_topic_timeout_ms=20) as producer:
+        deliveries = [await producer.send("t", b"%d" % number) for number in range(3)]
+        for delivery in deliveries:
+            with pytest.raises(ClusterError, match="'t': it was deleted, or you may not") as lost:
+                async with asyncio.timeout(60):  # the delivery timeout is twice as long
+                    await delivery
+            assert lost.value.code is ErrorCode.UNKNOWN_TOPIC
+
+
+async def test_a_topic_that_is_known_again_in_time_takes_its_records(double: Double) -> None:
+    double.script = iter([refused(ErrorCode.UNKNOWN_TOPIC)] * 3)
+    async with producing(double, unknown_topic_timeout_ms=20_000) as producer:
+        report = await (await producer.send("t", b"v"))
+        assert report.base_offset == 0
 
 
 async def test_data_the_broker_found_corrupt_is_an_error_with_its_place(double: Double) -> None:
