@@ -166,8 +166,11 @@ def _typed(row: Field, path: tuple[str, ...], rules: Rules) -> Schema:
         case Kind.OBJECT:
             return _object(row.fields, path, rules)
         case Kind.OBJECTS:
+            items = _object(row.fields, (*path, "*"), rules)
+            if not row.key:
+                return {**_list(row, items), "x-kubernetes-list-type": "atomic"}
             return {
-                **_list(row, _object(row.fields, (*path, "*"), rules)),
+                **_list(row, items),
                 "x-kubernetes-list-type": "map",
                 "x-kubernetes-list-map-keys": [row.key],
             }
@@ -203,7 +206,8 @@ def _limits(row: Field) -> Schema:
 
 
 def _list(row: Field, items: Schema) -> Schema:
-    return {"type": "array", "maxItems": row.max_items, "items": items}
+    least = {"minItems": row.min_items} if row.min_items else {}
+    return {"type": "array", **least, "maxItems": row.max_items, "items": items}
 
 
 def _object(rows: tuple[Field, ...], path: tuple[str, ...], rules: Rules) -> Schema:

@@ -10,7 +10,7 @@ import pytest
 from support.manifests import PLURALS, Case, cases, crd, schema, structural_problems
 
 from penstock.core.manifest import Manifest, ManifestError, parse_manifest
-from penstock.core.manifest.rows import Field
+from penstock.core.manifest.rows import Field, Kind
 from penstock.core.manifest.schema import CLUSTER_SPEC, TOPIC_SPEC
 from penstock.core.manifest.schema_groups import CONSUMER_GROUP_SPEC
 from penstock.core.manifest.status import CLUSTER_STATUS, CONSUMER_GROUP_STATUS, TOPIC_STATUS
@@ -118,7 +118,7 @@ class TestSchemas:
             found = set()
             for row in rows:
                 found |= {f"{path}.{row.name}"}
-                many = "[]" if row.key else ""
+                many = "[]" if row.kind is Kind.OBJECTS else ""
                 found |= paths(row.fields, f"{path}.{row.name}{many}")
             return found
 

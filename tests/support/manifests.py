@@ -94,6 +94,7 @@ def _limits(shape: dict[str, Any], value: Any) -> list[str]:
         ("maximum", number, lambda limit: value <= limit),
         ("maxLength", isinstance(value, str), lambda limit: len(value) <= limit),
         ("pattern", isinstance(value, str), lambda limit: re.search(limit, value) is not None),
+        ("minItems", isinstance(value, list), lambda limit: len(value) >= limit),
         ("maxItems", isinstance(value, list), lambda limit: len(value) <= limit),
         ("maxProperties", isinstance(value, dict), lambda limit: len(value) <= limit),
         ("enum", True, lambda limit: value in limit),

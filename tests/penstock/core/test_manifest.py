@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from penstock.core.authorization import Operation, Rule
+from penstock.core.authorization.checks import PRINCIPALS_MAX, RULES_MAX
 from penstock.core.manifest import (
     ClusterSpec,
     DeletionPolicy,
@@ -597,3 +599,62 @@ def test_every_row_of_the_schema_could_be_a_kubernetes_schema(row: Field) -> Non
     assert row.immutable == bool(row.immutable_doc), "says what to do instead"
     assert row.default is None or not row.choices or row.default in row.choices
     assert (row.pattern is None) == (row.pattern_doc == "")
+
+
+class TestAccess:
+    """`spec.access` of a Topic."""
+
+    def one(self, *rules: object) -> list[str]:
+        return problems(cluster(), topic(access=list(rules)))
+
+    def rule(self, **changes: Any) -> dict[str, Any]:
+        return {"principals": ["cert:ada"], "operations": ["Read"], **changes}
+
+    def test_rules_are_read_as_they_are_written(self) -> None:
+        written = [
+            {"principals": ["serviceaccount:etl/*", "*"], "operations": ["Read", "Write"]},
+            {"principals": ["oidc-group:https://login/ops"], "operations": ["Delete"]},
+        ]
+        assert parse(cluster(), topic(access=written)).topics[0].spec.access == (
+            Rule(
+                principals=("serviceaccount:etl/*", "*"),
+                operations=(Operation.READ, Operation.WRITE),
+            ),
+            Rule(principals=("oidc-group:https://login/ops",), operations=(Operation.DELETE,)),
+        )
+
+    def test_absent_is_not_empty(self) -> None:
+        assert parse(cluster(), topic()).topics[0].spec.access is None
+        assert parse(cluster(), topic(access=None)).topics[0].spec.access is None
+        assert parse(cluster(), topic(access=[])).topics[0].spec.access == ()
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"principals": ["ada"]}, "spec.access[0].principals[0] is 'ada'; it must be "),
+            ({"principals": []}, "spec.access[0].principals has 0 entries; it must have at least"),
+            ({"principals": None}, "spec.access[0].principals is missing"),
+            ({"operations": ["Create"]}, "spec.access[0].operations[0] is 'Create'; it must be "),
+            ({"operations": ["read"]}, "did you mean Read?"),
+            ({"operations": []}, "spec.access[0].operations has 0 entries"),
+            ({"role": "admin"}, "spec.access[0].role is not a known field"),
+            ({"principals": ["*"] * (PRINCIPALS_MAX + 1)}, "has 101 entries; the limit is 100"),
+        ],
+    )
+    def test_a_wrong_rule_is_told(self, changes: dict[str, Any], said: str) -> None:
+        (line,) = self.one(self.rule(**changes))
+        assert line.startswith("x.yaml: Topic/flights: spec.access[0].")
+        assert said in line
+
+    def test_wrong_lists_are_told(self) -> None:
+        (line,) = problems(cluster(), topic(access=self.rule()))
+        assert "spec.access is a mapping; it must be a list of mappings" in line
+        (line,) = self.one("cert:ada", self.rule(principals=["*"]))[:1]
+        assert "spec.access[0] is the string 'cert:ada'; it must be a mapping" in line
+        (line,) = self.one(*[self.rule()] * (RULES_MAX + 1))
+        assert "spec.access has 201 entries; the limit is 200" in line
+
+    def test_rules_that_are_too_large_together_are_told(self) -> None:
+        names = [f"cert:{index:0>400}" for index in range(100)]
+        (line,) = self.one(self.rule(principals=names))
+        assert "spec.access cannot be used: rules of topic flights take" in line

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from penstock.core.authorization import Kind, Operation, Resource, Rule
 from penstock.core.manifest import Cluster, ClusterSpec, ManifestError, Topic, TopicSpec
+from penstock.core.manifest.access import AlterAccess, plan_access
 from penstock.core.manifest.topics import (
     AddPartitions,
     AlterConfig,
@@ -169,3 +171,37 @@ class TestSettings:
         check_settings(
             self.cluster(broker_session_timeout_ms="200", broker_heartbeat_interval_ms="50"), "x"
         )
+
+
+class TestRules:
+    """Of the topic `flights`, by the manifest and as they are stored."""
+
+    flights = Resource(Kind.TOPIC, "flights")
+    read = Rule(principals=("cert:ada", "cert:bob"), operations=(Operation.READ,))
+    write = Rule(principals=("cert:ada",), operations=(Operation.WRITE,))
+
+    def test_rules_that_nobody_manages_are_left_alone(self) -> None:
+        assert plan_access({self.flights: None}, {self.flights: (self.read,)}) == []
+
+    def test_an_empty_list_removes_all(self) -> None:
+        (step,) = plan_access({self.flights: ()}, {self.flights: (self.read,)})
+        assert step == AlterAccess(self.flights, (self.read,), ())
+        assert str(step) == (
+            "topic flights: access: no longer allows cert:ada Read, no longer allows cert:bob Read"
+        )
+
+    def test_what_is_the_same_is_not_written(self) -> None:
+        assert plan_access({self.flights: ()}, {}) == []
+        assert plan_access({self.flights: (self.read,)}, {self.flights: (self.read,)}) == []
+
+    def test_a_step_says_what_changes(self) -> None:
+        (step,) = plan_access({self.flights: (self.write,)}, {self.flights: (self.read,)})
+        assert str(step) == (
+            "topic flights: access: allows cert:ada Write, no longer allows cert:ada Read, "
+            "no longer allows cert:bob Read"
+        )
+
+    def test_rules_that_allow_the_same_are_written_all_the_same(self) -> None:
+        stored = (self.read, self.write)
+        (step,) = plan_access({self.flights: (self.write, self.read)}, {self.flights: stored})
+        assert str(step) == "topic flights: access: the same in other words"

@@ -5,11 +5,13 @@ controller counts every broker as alive, because topics cannot be placed before.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from penstock.client import Admin
 from penstock.client.config import SecurityOptions
-from penstock.core.manifest import Cluster, Manifest
+from penstock.core.authorization import Kind, Resource
+from penstock.core.manifest import Cluster, Manifest, Topic
+from penstock.core.manifest.access import AlterAccess, plan_access
 from penstock.core.manifest.topics import (
     AddPartitions,
     AlterConfig,
@@ -26,7 +28,7 @@ POLL_S = 0.1
 def apply_topics(
     bootstrap: str, manifest: Manifest, cluster: Cluster, files: Mapping[str, str]
 ) -> list[str]:
-    """Creates and alters topics; returns a line for each change.
+    """Creates and alters topics and their rules of access; returns a line for each change.
 
     `files`: `StateDirectory.client_files`.
 
@@ -45,9 +47,19 @@ def apply_topics(
             for name, seen in admin.describe_topics().items()
         }
         steps = plan_topics(topics, cluster.spec, existing, manifest.source)
+        altered = _plan_access(admin, topics)
         for step in steps:
             _take(admin, step)
-    return [str(step) for step in steps]
+        for rules in altered:
+            admin.alter_access(rules.resource, rules.rules)
+    note = "" if files["ca_file"] else "; nobody is asked who they are without --secure"
+    return [*(str(step) for step in steps), *(f"{rules}{note}" for rules in altered)]
+
+
+def _plan_access(admin: Admin, topics: Sequence[Topic]) -> list[AlterAccess]:
+    wanted = {Resource(Kind.TOPIC, each.spec.topic_name): each.spec.access for each in topics}
+    managed = [resource for resource, rules in wanted.items() if rules is not None]
+    return plan_access(wanted, admin.describe_access(managed)) if managed else []
 
 
 def _take(admin: Admin, step: Step) -> None:

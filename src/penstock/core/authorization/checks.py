@@ -35,7 +35,7 @@ PRINCIPAL_PATTERN: Final = (
 )
 """What `check_principal` accepts, as CRDs and JSON schemas take it."""
 _PRINCIPAL: Final = re.compile(PRINCIPAL_PATTERN)
-_FORMS: Final = (
+PRINCIPAL_FORMS: Final = (
     '"serviceaccount:<namespace>/<name>", "serviceaccount:<namespace>/*", "cert:<common name>", '
     '"oidc:<issuer>/<subject>", "oidc-group:<issuer>/<group>", or "*" for everybody who is known'
 )
@@ -54,7 +54,7 @@ def check_principal(principal: str) -> None:
             f"{PRINCIPAL_MAX_CHARS}"
         )
     if _PRINCIPAL.fullmatch(principal) is None:
-        raise _wrong(f"principal {principal!r} is not one; write {_FORMS}")
+        raise _wrong(f"principal {principal!r} is not one; write {PRINCIPAL_FORMS}")
 
 
 def check_operation(operation: Operation, kind: Kind) -> None:
@@ -113,7 +113,7 @@ def check_total(rules: Sequence[Rule], groups: Mapping[str, Sequence[Rule]]) -> 
 
 def _check_principals(where: str, rule: Rule) -> None:
     if not rule.principals:
-        raise _wrong(f"{where} has no principals; name at least one: {_FORMS}")
+        raise _wrong(f"{where} has no principals; name at least one: {PRINCIPAL_FORMS}")
     if len(rule.principals) > PRINCIPALS_MAX:
         raise _wrong(
             f"{where} has {len(rule.principals)} principals, the limit is {PRINCIPALS_MAX}; split "

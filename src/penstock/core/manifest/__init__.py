@@ -2,7 +2,7 @@
 
 Belongs here: the table of every field of every kind (`schema`, `status`; a row: `rows`), its
 reader (`fields`, `convert`), the objects of a manifest (`objects`) and the checks that
-need several fields or objects (`settings`, `groups`, `parse`).
+need several fields or objects (`settings`, `groups`, `access`, `parse`).
 Pure: takes parsed YAML, never opens a file. Never here: YAML text, Kubernetes calls,
 and what to do about a manifest (local mode and the operator decide that).
 

@@ -109,7 +109,7 @@ def _texts(row: Field, value: object, here: str, report: Report) -> object:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         _refuse(row, value, here, report)
         return ()
-    _check_size(row, value, here, report)
+    check_size(row, value, here, report)
     for number, item in enumerate(value):
         _check_text(row, item, f"{here}[{number}]", report)
     return tuple(value)
@@ -119,13 +119,16 @@ def _opaques(row: Field, value: object, here: str, report: Report) -> object:
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
         _refuse(row, value, here, report)
         return ()
-    _check_size(row, value, here, report)
+    check_size(row, value, here, report)
     return tuple(value)
 
 
-def _check_size(
+def check_size(
     row: Field, value: "list[object] | Mapping[object, object]", here: str, report: Report
 ) -> None:
+    """Reports a list or mapping with too few or too many entries."""
+    if len(value) < row.min_items:
+        report.add(here, f"has {len(value)} entries; it must have at least {row.min_items}")
     if len(value) > row.max_items:
         report.add(here, f"has {len(value)} entries; the limit is {row.max_items}")
 
@@ -135,7 +138,7 @@ def _entries(row: Field, value: object, here: str, report: Report) -> list[tuple
     if not isinstance(value, Mapping):
         _refuse(row, value, here, report)
         return []
-    _check_size(row, value, here, report)
+    check_size(row, value, here, report)
     for key in value:
         if not isinstance(key, str):
             report.add(here, f"has the key {describe(key)}; names must be strings{quote_hint(key)}")

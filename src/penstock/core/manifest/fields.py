@@ -11,7 +11,7 @@ Next step: `parse` builds objects from the values and makes the checks across ob
 
 from collections.abc import Mapping
 
-from penstock.core.manifest.convert import convert
+from penstock.core.manifest.convert import check_size, convert
 from penstock.core.manifest.problems import Problem, Report, describe, did_you_mean
 from penstock.core.manifest.rows import Field, Kind
 
@@ -70,6 +70,12 @@ class Values:
         assert isinstance(value, Values)
         return value
 
+    def objects(self, name: str) -> "tuple[Values, ...] | None":
+        """The fields of each of the OBJECTS; None if absent."""
+        value = self._values[name]
+        assert value is None or isinstance(value, tuple)
+        return value
+
     def optional(self, name: str) -> "Values | None":
         """The fields of an OBJECT that may be absent."""
         value = self._values[name]
@@ -102,14 +108,27 @@ def _read(row: Field, given: Mapping[object, object], path: str, report: Report)
         if value is None and row.optional:
             return None
         return read_fields(row.fields, value, here, report)
-    assert row.kind is not Kind.OBJECTS, "only statuses have lists of objects"
     if value is None:
         if row.required:
             report.add(here, f"is missing; it must be {row.kind.value}: {row.doc}")
         return row.default
     before = len(report.problems)
-    read = convert(row, value, here, report)
+    if row.kind is Kind.OBJECTS:
+        read: object = _read_objects(row, value, here, report)
+    else:
+        read = convert(row, value, here, report)
     return read if len(report.problems) == before else row.default
+
+
+def _read_objects(row: Field, given: object, here: str, report: Report) -> tuple[Values, ...]:
+    if not isinstance(given, list):
+        report.add(here, f"is {describe(given)}; it must be {row.kind.value}")
+        return ()
+    check_size(row, given, here, report)
+    return tuple(
+        read_fields(row.fields, entry, f"{here}[{number}]", report)
+        for number, entry in enumerate(given)
+    )
 
 
 def _join(path: str, name: str) -> str:

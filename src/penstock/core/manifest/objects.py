@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from penstock.core.authorization.model import Rule
+from penstock.core.manifest.access import rules_from_values
 from penstock.core.manifest.fields import Values
 from penstock.core.offset_reset import ResetKind
 
@@ -155,7 +157,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """`partitions`, `replicas` None = the cluster's defaults."""
+    """`partitions`, `replicas` None = the cluster's defaults; `access` None = not managed."""
 
     cluster: str
     topic_name: str
@@ -163,6 +165,7 @@ class TopicSpec:
     replicas: int | None = None
     config: dict[str, str] = field(default_factory=dict)
     deletion_policy: DeletionPolicy = DeletionPolicy.RETAIN
+    access: tuple[Rule, ...] | None = None
 
     @classmethod
     def from_values(cls, values: Values, object_name: str) -> "TopicSpec":
@@ -173,6 +176,7 @@ class TopicSpec:
             replicas=values.optional_integer("replicas"),
             config=values.settings("config"),
             deletion_policy=DeletionPolicy(values.text("deletionPolicy")),
+            access=rules_from_values(values),
         )
 
     def effective_partitions(self, cluster: ClusterSpec) -> int:

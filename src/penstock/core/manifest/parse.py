@@ -9,6 +9,8 @@ Checks across objects (replicas against brokers, references) run on whatever cou
 
 from collections.abc import Mapping, Sequence
 
+from penstock.core.authorization.model import Kind
+from penstock.core.manifest.access import check_access
 from penstock.core.manifest.fields import read_fields
 from penstock.core.manifest.groups import check_group
 from penstock.core.manifest.objects import (
@@ -137,6 +139,7 @@ class _Reader:
                 topic = Topic(name, TopicSpec.from_values(values, name))
                 _check_topic_name(topic, report)
                 check_topic_settings(topic.spec, report)
+                check_access(Kind.TOPIC, topic.spec.topic_name, topic.spec.access, report)
                 self.topics.append(topic)
             case _:
                 values = read_fields(CONSUMER_GROUP_SPEC, spec, "spec", report)

@@ -43,10 +43,11 @@ class Field:
 
     `default` None with `required` False: absent stays absent (`doc` says what that means).
     `minimum` and `maximum` are inclusive and bound an INTEGER; `max_length` bounds TEXT and the
-    items of TEXTS, in characters; `pattern` must match all of them. `max_items` bounds lists and
-    mappings. `immutable` fields never change once applied; `immutable_doc` says what to do
-    instead. `fields` are the rows of an OBJECT, and of each of the OBJECTS, which `key`
-    distinguishes. An absent OBJECT has its fields' defaults; an `optional` one stays absent.
+    items of TEXTS, in characters; `pattern` must match all of them. `min_items` bounds lists,
+    `max_items` lists and mappings. `immutable` fields never change once applied; `immutable_doc`
+    says what to do instead. `fields` are the rows of an OBJECT, and of each of the OBJECTS, which
+    `key` distinguishes; without one they are replaced as a whole. An absent OBJECT has its fields'
+    defaults; an `optional` one stays absent.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Field:
     minimum: int | None = None
     maximum: int | None = None
     max_length: int = TEXT_LENGTH_MAX
+    min_items: int = 0
     max_items: int = ITEMS_MAX
     pattern: str | None = None
     pattern_doc: str = ""

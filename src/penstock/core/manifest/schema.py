@@ -9,6 +9,8 @@ in `status`.
 
 from typing import Final
 
+from penstock.core.authorization.model import Kind as ResourceKind
+from penstock.core.manifest.access import own_access
 from penstock.core.manifest.rows import Field, Kind
 from penstock.core.topic import PARTITIONS_MAX, TOPIC_NAME_MAX_CHARS
 
@@ -294,6 +296,7 @@ TOPIC_SPEC: Final = (
         "false in quotes.",
         max_items=64,
     ),
+    own_access(ResourceKind.TOPIC),
     DELETION_POLICY,
 )
 

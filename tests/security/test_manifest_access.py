@@ -1,0 +1,104 @@
+"""Rules in manifests of a secured local cluster: who is named gets in, who is removed is out."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.local import MANIFEST
+from support.waiting import wait_until
+
+from penstock.client import Admin, Producer
+from penstock.core.authorization import Kind, Operation, Resource, Rule
+from penstock.core.manifest import ManifestError
+from penstock.errors import ErrorCode, PenstockError
+from penstock_broker.local.cluster import LocalCluster, LocalOptions
+from penstock_broker.local.manifest_file import parse_text
+from penstock_broker.local.security import LocalSecurity, write_token
+
+ADA = "serviceaccount:local/ada"
+FLIGHTS = Resource(Kind.TOPIC, "flights")
+BARE = MANIFEST % {"brokers": 1, "partitions": 2}
+
+
+def with_access(access: str) -> str:
+    """The manifest, with this `access` of its topic."""
+    return BARE.replace("config:", f"access: {access}, config:")
+
+
+LET_IN = with_access(f'[{{principals: ["{ADA}"], operations: [Read, Write]}}]')
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    folder = tmp_path_factory.mktemp("secure")
+    file = folder / "cluster.yaml"
+    file.write_text(BARE)
+    options = LocalOptions(secure=True)
+    with LocalCluster.from_manifest(file, data_dir=folder / "d", options=options) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def ada(secure: LocalCluster, tmp_path: Path) -> dict[str, Any]:
+    """What a client of hers shows."""
+    token = LocalSecurity(secure.directory, secure.cluster.name).token("ada", 600)
+    write_token(tmp_path / "ada.token", token)
+    return {**secure.directory.client_files, "token_file": str(tmp_path / "ada.token")}
+
+
+def apply(secure: LocalCluster, text: str) -> list[str]:
+    return secure.apply(parse_text(text, "cluster.yaml"))
+
+
+def refusal(secure: LocalCluster, shown: dict[str, Any]) -> ErrorCode | None:
+    """Why she cannot write; None: she can."""
+    try:
+        with Producer(secure.bootstrap, delivery_timeout_ms=5_000, **shown) as producer:
+            producer.send("flights", b"hers").result(30)
+    except PenstockError as error:
+        return error.code
+    return None
+
+
+def stored(secure: LocalCluster) -> tuple[Rule, ...]:
+    with Admin(secure.bootstrap, **secure.directory.client_files) as admin:
+        return admin.describe_access([FLIGHTS])[FLIGHTS]
+
+
+def test_a_rule_lets_her_in_and_without_it_she_is_out(
+    secure: LocalCluster, ada: dict[str, Any]
+) -> None:
+    assert refusal(secure, ada) is not None
+    assert apply(secure, LET_IN) == [
+        f"topic flights: access: allows {ADA} Read, allows {ADA} Write"
+    ]
+    wait_until(lambda: refusal(secure, ada) is None, what="the rule has reached the broker")
+    assert apply(secure, LET_IN) == [], "nothing differs"
+    assert apply(secure, BARE) == [], "rules that are not managed stay"
+    assert refusal(secure, ada) is None
+    assert apply(secure, with_access("[]")) == [
+        f"topic flights: access: no longer allows {ADA} Read, no longer allows {ADA} Write"
+    ]
+    wait_until(lambda: refusal(secure, ada) is not None, what="she is out")
+
+
+def test_rules_set_by_hand_are_reset_only_where_the_manifest_has_rules(
+    secure: LocalCluster,
+) -> None:
+    everybody = Rule(principals=("*",), operations=(Operation.DELETE,))
+    with Admin(secure.bootstrap, **secure.directory.client_files) as admin:
+        admin.alter_access(FLIGHTS, [everybody])
+    assert apply(secure, BARE) == []
+    assert stored(secure) == (everybody,)
+    apply(secure, LET_IN)
+    assert [rule.principals for rule in stored(secure)] == [(ADA,)]
+
+
+def test_a_manifest_that_is_impossible_changes_no_rule(secure: LocalCluster) -> None:
+    apply(secure, LET_IN)
+    before = stored(secure)
+    fewer = BARE.replace("partitions: 2", "access: [], partitions: 1")
+    with pytest.raises(ManifestError):
+        apply(secure, fewer)
+    assert stored(secure) == before
