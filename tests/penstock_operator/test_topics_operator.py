@@ -16,6 +16,8 @@ from support.operator_world import desired
 from support.reachable import Reachable
 
 from penstock.client.model import TopicDescription
+from penstock.core.authorization import Kind, Operation, Resource, Rule
+from penstock.errors import ClusterError
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.names import API_VERSION
 from penstock_operator.events import Events
@@ -245,3 +247,113 @@ async def test_a_topic_that_the_cluster_has_no_room_for_says_so_until_there_is(
     finally:
         await bench.brokers.close()
         bench.kube.close()
+
+
+# ── Rules of access ───────────────────────────────────────────────────────────────────────
+
+ADA_READS = {"principals": ["cert:ada"], "operations": ["Read"]}
+READ = Rule(principals=("cert:ada",), operations=(Operation.READ,))
+WRITE = Rule(principals=("cert:bob",), operations=(Operation.WRITE,))
+
+
+async def rules(bench: Bench, topic: str) -> tuple[Rule, ...]:
+    resource = Resource(Kind.TOPIC, topic)
+    admin = await bench.brokers.admin(WISH)
+    return (await admin.describe_access([resource]))[resource]
+
+
+async def set_by_hand(bench: Bench, topic: str, *made: Rule) -> None:
+    admin = await bench.brokers.admin(WISH)
+    await admin.alter_access(Resource(Kind.TOPIC, topic), made)
+
+
+async def test_a_topic_has_its_rules_from_the_first_pass_on(bench: Bench) -> None:
+    bench.create("guarded", access=[ADA_READS])
+    assert not await bench.look()
+    assert await rules(bench, "guarded") == (READ,)
+    assert await bench.look()
+    body = bench.seen("guarded")
+    assert condition(body, "Ready")["status"] == "True"
+    assert "asks nobody who they are" in body["status"]["message"]
+    told = dict(bench.events())
+    assert told["AccessChanged"] == "topic guarded: access: allows cert:ada Read"
+    assert "spec.security.mode Strict" in told["AccessNotAsked"]
+
+
+async def test_rules_set_by_hand_are_reset_and_removed_ones_go(bench: Bench) -> None:
+    bench.create("reset", access=[ADA_READS])
+    await bench.settle()
+    await set_by_hand(bench, "reset", READ, WRITE)
+    await bench.settle()
+    assert await rules(bench, "reset") == (READ,)
+    bench.patch("reset", access=[])
+    await bench.settle()
+    assert await rules(bench, "reset") == ()
+    assert bench.seen("reset")["status"]["message"] == ""
+
+
+async def test_rules_that_no_resource_manages_stay(bench: Bench) -> None:
+    bench.create("unmanaged", access=[ADA_READS])
+    await bench.settle()
+    bench.patch("unmanaged", access=None)
+    await set_by_hand(bench, "unmanaged", WRITE)
+    assert await bench.look()
+    assert await rules(bench, "unmanaged") == (WRITE,)
+
+
+async def test_rules_do_not_wait_for_partitions_that_cannot_be(bench: Bench) -> None:
+    bench.create("stuck", partitions=1, access=[ADA_READS])
+    await bench.settle()
+    await (await bench.brokers.admin(WISH)).create_partitions("stuck", 2)
+    bench.patch("stuck", access=[])
+    assert not await bench.look()
+    assert await rules(bench, "stuck") == ()
+    assert condition(bench.seen("stuck"), "Ready")["reason"] == "InvalidSpec"
+
+
+async def test_brokers_that_do_not_say_the_rules_hold_up_nothing_else(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.create("partial", partitions=1, access=[ADA_READS])
+    await bench.settle()
+    admin = await bench.brokers.admin(WISH)
+
+    async def unknown(_: object) -> None:
+        raise ClusterError("no such call")
+
+    monkeypatch.setattr(admin, "describe_access", unknown)
+    bench.patch("partial", partitions=2, access=[])
+    assert not await bench.look()
+    stored = await bench.stored("partial")
+    assert stored is not None
+    assert len(stored.partitions) == 2
+    ready = condition(bench.seen("partial"), "Ready")
+    assert (ready["reason"], "no such call" in ready["message"]) == ("AccessUnknown", True)
+    monkeypatch.undo()
+    await bench.settle()
+    assert await rules(bench, "partial") == ()
+
+
+async def test_a_topic_whose_name_is_taken_gives_no_rules(bench: Bench) -> None:
+    bench.create("a-first", topicName="shared", access=[ADA_READS])
+    await bench.settle()
+    bench.create("b-second", topicName="shared", access=[])
+    for _ in range(2):
+        assert not await bench.look()
+    assert await rules(bench, "shared") == (READ,)
+    assert condition(bench.seen("b-second"), "Ready")["reason"] == "NameTaken"
+
+
+async def test_rules_stay_with_a_topic_that_is_retained_and_go_with_one_that_is_not(
+    bench: Bench,
+) -> None:
+    bench.create("retained", access=[ADA_READS])
+    bench.create("doomed", access=[ADA_READS], deletionPolicy="Delete")
+    await bench.settle()
+    bench.delete("retained")
+    bench.delete("doomed")
+    while bench.seen("doomed") is not None:
+        await bench.look()
+    assert await rules(bench, "retained") == (READ,)
+    await (await bench.brokers.admin(WISH)).create_topic("doomed", 1, 1)
+    assert await rules(bench, "doomed") == ()

@@ -7,11 +7,14 @@ and no timer each.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.core.authorization import Kind, Resource
 from penstock.core.manifest.topics import CreateTopic
 from penstock.errors import ErrorCode, PenstockError
 from penstock.kubernetes.errors import KubernetesError
+from penstock_operator.access import AccessRules, StoredRules, not_asked
 from penstock_operator.brokers import Brokers
 from penstock_operator.clock import now_text
 from penstock_operator.events import Events
@@ -25,11 +28,20 @@ from penstock_operator.status import conditions
 _AT_ONCE: Final = 16
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the brokers have said in this pass."""
+
+    topics: Mapping[str, TopicState]
+    rules: StoredRules
+
+
 class Topics:
     """The Topics of one Cluster."""
 
     def __init__(self, kube: Kube, brokers: Brokers, events: Events) -> None:
         self._kube, self._brokers, self._events = kube, brokers, events
+        self._access = AccessRules(brokers, events)
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def reconcile(
@@ -44,24 +56,39 @@ class Topics:
         paused = desired is not None and desired.paused
         plans = plan_resources(resources, cluster, facts, problem, paused=paused)
         known = facts.topics if facts is not None else {}
+        managed = [Resource(Kind.TOPIC, plan.topic) for plan in plans if plan.access is not None]
+        seen = _Seen(known, await self._access.stored(desired, managed))
         async with asyncio.TaskGroup() as group:
-            done = [group.create_task(self._one(plan, desired, known)) for plan in plans]
+            done = [group.create_task(self._one(plan, desired, seen)) for plan in plans]
         return all(task.result() for task in done)
 
-    async def _one(
-        self, plan: TopicPlan, desired: DesiredCluster | None, known: Mapping[str, TopicState]
-    ) -> bool:
+    async def _one(self, plan: TopicPlan, desired: DesiredCluster | None, seen: "_Seen") -> bool:
         async with self._slots:
             try:
                 wait, changed = await self._carry_out(plan, desired)
                 if plan.resource.deleting and wait is None:
                     return True
-                await self._report(plan, known.get(plan.topic), wait, changed=changed)
+                found = seen.topics.get(plan.topic)
+                waits = [] if wait is None else [wait]
+                note = ""
+                if desired is not None and plan.access is not None and (found or changed):
+                    # A topic that was just created gets its rules in the same pass.
+                    wait, altered = await self._access.carry_out(
+                        desired,
+                        plan.resource.body,
+                        Resource(Kind.TOPIC, plan.topic),
+                        plan.access,
+                        seen.rules,
+                    )
+                    waits += [] if wait is None else [wait]
+                    changed = changed or altered
+                    note = not_asked(desired, plan.access)
+                await self._report(plan, found, waits, note, changed=changed)
             except KubernetesError as error:
                 if error.status == 404:
                     return True  # deleted meanwhile
                 raise
-            return (wait is None or wait.reason == PAUSED_REASON) and not changed
+            return all(wait.reason == PAUSED_REASON for wait in waits) and not changed
 
     async def _carry_out(
         self, plan: TopicPlan, desired: DesiredCluster | None
@@ -103,12 +130,18 @@ class Topics:
         await self._kube.merge("Topic", metadata["namespace"], plan.resource.name, body)
 
     async def _report(
-        self, plan: TopicPlan, seen: TopicState | None, wait: Wait | None, *, changed: bool
+        self,
+        plan: TopicPlan,
+        seen: TopicState | None,
+        waits: list[Wait],
+        note: str,
+        *,
+        changed: bool,
     ) -> None:
+        """`note`: what a user should know of a topic that is Ready."""
         body = plan.resource.body
         before: Mapping[str, Any] = body.get("status") or {}
-        waits = [wait] if wait else []
-        not_ready = wait
+        not_ready = waits[0] if waits else None
         if changed and seen is None:
             not_ready = Wait("Creating", f"topic {plan.topic} was just created")
             waits = [not_ready]
@@ -118,7 +151,7 @@ class Topics:
             "conditions": conditions(
                 not_ready, waits, generation, before.get("conditions") or (), now_text()
             ),
-            "message": not_ready.message if not_ready else "",
+            "message": not_ready.message if not_ready else note,
             "topicId": seen.topic_id if seen else before.get("topicId", ""),
             "partitions": seen.partitions if seen else before.get("partitions", 0),
             "replicas": seen.replicas if seen else before.get("replicas", 0),

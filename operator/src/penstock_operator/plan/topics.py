@@ -1,6 +1,7 @@
 """What to do about each Topic of a Cluster: pure, from the resources and what exists.
 
     Topic ──▶ steps (create, add partitions, alter)        core.manifest.topics decides them
+          ├─▶ rules of access                              None: they are not managed
           ├─▶ finalizer on or off                          only deletionPolicy Delete needs one
           ├─▶ delete the topic                             if requested, and still the same topic
           └─▶ why not
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.core.authorization import Rule
 from penstock.core.manifest import ManifestError, Topic, parse_manifest
 from penstock.core.manifest.objects import DeletionPolicy
 from penstock.core.manifest.topics import ExistingTopic, Step, plan_topics
@@ -29,6 +31,8 @@ class TopicPlan:
     """For one resource. `finalizer`: True to add, False to remove, None as it is.
 
     `delete`: id of the topic to delete; empty = none. `wait`: why it is not Ready by itself.
+    `access`: the rules that the topic must have; None = leave them. They do not wait for steps that
+    are impossible: whoever is removed from a manifest must be out.
     """
 
     resource: TopicResource
@@ -37,6 +41,7 @@ class TopicPlan:
     finalizer: bool | None = None
     delete: str = ""
     wait: Wait | None = None
+    access: tuple[Rule, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,7 @@ def _plan(resource: TopicResource, view: TopicView) -> TopicPlan:
 
 def _plan_topic(resource: TopicResource, name: str, view: TopicView) -> TopicPlan:
     assert view.cluster is not None
+    access = None
     try:
         manifest = parse_manifest([view.cluster, _document(resource.body)], "spec")
         topic = manifest.topics[0]
@@ -117,11 +123,13 @@ def _plan_topic(resource: TopicResource, name: str, view: TopicView) -> TopicPla
             for known in (view.facts.topics.get(name),)
             if known is not None
         }
+        access = topic.spec.access
         steps = plan_topics([topic], manifest.clusters[0].spec, existing, "spec")
     except ManifestError as error:
         text = "; ".join(str(problem) for problem in error.problems)
-        return TopicPlan(resource, name, wait=Wait("InvalidSpec", text, Severity.BLOCKED))
-    return TopicPlan(resource, name, tuple(steps), finalizer)
+        wait = Wait("InvalidSpec", text, Severity.BLOCKED)
+        return TopicPlan(resource, name, wait=wait, access=access)
+    return TopicPlan(resource, name, tuple(steps), finalizer, access=access)
 
 
 def _document(body: Mapping[str, Any]) -> Object:
