@@ -47,6 +47,11 @@ def ada(secure: LocalCluster, tmp_path: Path) -> dict[str, Any]:
     return {**secure.directory.client_files, "token_file": str(tmp_path / "ada.token")}
 
 
+def as_admin(secure: LocalCluster) -> dict[str, Any]:
+    """What a client of the administrator's shows."""
+    return {**secure.directory.client_files}
+
+
 def apply(secure: LocalCluster, text: str) -> list[str]:
     return secure.apply(parse_text(text, "cluster.yaml"))
 
@@ -62,7 +67,7 @@ def refusal(secure: LocalCluster, shown: dict[str, Any]) -> ErrorCode | None:
 
 
 def stored(secure: LocalCluster) -> tuple[Rule, ...]:
-    with Admin(secure.bootstrap, **secure.directory.client_files) as admin:
+    with Admin(secure.bootstrap, **as_admin(secure)) as admin:
         return admin.describe_access([FLIGHTS])[FLIGHTS]
 
 
@@ -87,7 +92,7 @@ def test_rules_set_by_hand_are_reset_only_where_the_manifest_has_rules(
     secure: LocalCluster,
 ) -> None:
     everybody = Rule(principals=("*",), operations=(Operation.DELETE,))
-    with Admin(secure.bootstrap, **secure.directory.client_files) as admin:
+    with Admin(secure.bootstrap, **as_admin(secure)) as admin:
         admin.alter_access(FLIGHTS, [everybody])
     assert apply(secure, BARE) == []
     assert stored(secure) == (everybody,)
