@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from penstock.rpc.transport import GrpcTransport
 from penstock_broker.broker import enrolling
 from penstock_broker.broker.process import BrokerProcess
 from penstock_broker.certificates.enrolment_client import Enrolment
+from penstock_broker.certificates.own import check_own_certificate
 from penstock_broker.config import BrokerConfig, parse_address, parse_settings
 from penstock_broker.datadir import DataDirectory
 from penstock_broker.observability import EventLog, configure_logging, serve_metrics
@@ -118,6 +120,7 @@ def _run(args: argparse.Namespace) -> int:
     enrolment = enrolling.enrolled(args)
     tls = plaintext.tls_of(args)
     config = _config(args, secured=tls is not None)
+    _check_certificate(tls, config.broker_id, "")
     for option, address in (
         ("--listen", config.listen),
         ("--internal-listen", config.internal_listen),
@@ -132,6 +135,7 @@ def _run(args: argparse.Namespace) -> int:
     directory = DataDirectory.open(config.data_dir, cluster_id=None, broker_id=config.broker_id)
     clean = False
     try:
+        _check_certificate(tls, config.broker_id, directory.cluster_id)
         options = StoreOptions(strict_wal=directory.data_intact)
         store = RocksLogStore(directory.log_path, options)
         try:
@@ -197,6 +201,11 @@ def _config(args: argparse.Namespace, *, secured: bool) -> BrokerConfig:
         viewers=viewers,
         settings=parse_settings(args.config),
     )
+
+
+def _check_certificate(tls: Tls | None, broker_id: BrokerId, cluster_id: str) -> None:
+    if tls is not None:
+        check_own_certificate(tls.certificates[1], broker_id, cluster_id, datetime.now(UTC))
 
 
 def _check_internal(address: str, *, secured: bool) -> None:

@@ -11,12 +11,14 @@ import socket
 import sys
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from penstock.core.control import ControlConfig
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 from penstock.rpc.transport import GrpcTransport
+from penstock_broker.certificates.own import check_own_certificate
 from penstock_broker.clock import SystemClock
 from penstock_broker.controller import enrolment_setup
 from penstock_broker.controller.metadata_store.interface import BlockingStore, MetadataStore
@@ -93,6 +95,8 @@ def run(args: argparse.Namespace) -> int:
         store = _open_store(args)
         enrolling = enrolment_setup.enrolling_of(args, store)
         tls = plaintext.tls_of(args)
+        if tls is not None:
+            check_own_certificate(tls.certificates[1], None, args.cluster_id, datetime.now(UTC))
         trusted = args.insecure or tls is not None
         plaintext.check_plaintext({"--listen": args.listen}, insecure=trusted)
     except PenstockError as error:
