@@ -224,3 +224,25 @@ def test_tls_1_2_is_the_oldest(certificates: Certificates) -> None:
     tls = certificates.broker(1).tls
     for context in (tls.client_context(), tls.server_context(ask_clients=True)):
         assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+@pytest.mark.parametrize("size", [1, 70_000, 5_000_000])
+async def test_messages_of_all_sizes_pass_in_both_directions(
+    certificates: Certificates, size: int
+) -> None:
+    """Also those whose room grows while they arrive, and many that arrive at once."""
+    tls = certificates.broker(1).tls
+    async with serving(tls) as address:
+        stream = await open_tcp_stream(address, tls)
+        await stream.receive()
+        sent = [b"first", *(bytes([number]) * size for number in range(3))]
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(send_all(stream, sent))
+            heard = [await stream.receive() for _ in sent]
+        assert heard == sent
+        await stream.close()
+
+
+async def send_all(stream: MessageStream, messages: list[bytes]) -> None:
+    for message in messages:
+        await stream.send(message)

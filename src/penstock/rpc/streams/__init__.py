@@ -4,6 +4,7 @@
     frames    bytes on the wire: pure                   serving  the tasks of a server
     tcp       the carrier of brokers and clients        calls    the carrier to older releases: gRPC
     parsing   messages as protobuf                      accepting  with TLS, for `tcp`
+    secured   TLS between a socket and a protocol
 
 Belongs here: connections, framing, backpressure, how a stream ends. Never here: what the messages
 mean.

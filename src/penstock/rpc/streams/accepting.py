@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.rpc.streams.secured import HANDSHAKE_S, TlsConnection
 from penstock.rpc.tls import Tls
 
-HANDSHAKE_S: Final = 5.0
 HANDSHAKES_MAX: Final = 256
 _ACCEPT_AGAIN_S: Final = 0.1
 """After a failure to accept: this process has no descriptor left."""
@@ -39,7 +39,7 @@ class Secured:
 class Accepting:
     """Accepts connections for `protocol`; `run` once."""
 
-    def __init__(self, secured: Secured, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
+    def __init__(self, secured: Secured, protocol: Callable[[], asyncio.BufferedProtocol]) -> None:
         self._secured = secured
         self._protocol = protocol
         self._shaking: dict[asyncio.Task[None], None] = {}
@@ -66,15 +66,13 @@ class Accepting:
 
     async def _shake_hands(self, connection: socket.socket) -> None:
         secured = self._secured
+        context = secured.tls.server_context(ask_clients=secured.ask_clients)
+        layer = TlsConnection(self._protocol(), context)
         # Whoever fails to prove who they are hears so from TLS itself.
         with suppress(OSError):
             try:
-                await asyncio.get_running_loop().connect_accepted_socket(
-                    self._protocol,
-                    connection,
-                    ssl=secured.tls.server_context(ask_clients=secured.ask_clients),
-                    ssl_handshake_timeout=HANDSHAKE_S,
-                )
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: layer, connection)
             except BaseException:
                 connection.close()
                 raise
+            await layer.shake_hands(HANDSHAKE_S)

@@ -39,7 +39,7 @@ Received: TypeAlias = bytes | bytearray
 """A message or another body; whoever gets it owns it."""
 
 
-def _shared() -> memoryview:
+def shared_room() -> memoryview:
     """What all readers of a thread receive into, one after the other."""
     view: memoryview | None = getattr(_buffers, "view", None)
     if view is None:
@@ -115,7 +115,7 @@ class FrameReader:
         The room before must not be referred to any more.
         """
         if not self._body:
-            return _shared()
+            return shared_room()
         if self._body_at == len(self._body):
             self._body.extend(bytes(min(self._body_at, self._body_size - self._body_at)))
         return memoryview(self._body)[self._body_at :]
@@ -127,7 +127,7 @@ class FrameReader:
         protocol, or a message is too long; the connection is of no more use.
         """
         if not self._body:
-            yield from self._split(_shared()[:count])
+            yield from self._split(shared_room()[:count])
             return
         self._body_at += count
         if self._body_at == self._body_size:

@@ -25,7 +25,7 @@ from typing import Any, Final, cast
 
 from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
 from penstock.rpc.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
-from penstock.rpc.streams.accepting import HANDSHAKE_S, Accepting, Secured
+from penstock.rpc.streams.accepting import Accepting, Secured
 from penstock.rpc.streams.contract import FIRST_MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX, Handle
 from penstock.rpc.streams.end import READ_AHEAD_BYTES, StreamEnd
 from penstock.rpc.streams.frames import (
@@ -39,6 +39,7 @@ from penstock.rpc.streams.frames import (
     message_frame,
     message_header,
 )
+from penstock.rpc.streams.secured import HANDSHAKE_S, TlsConnection
 from penstock.rpc.streams.serving import Serving
 from penstock.rpc.tls import Tls
 
@@ -306,12 +307,15 @@ async def open_tcp_stream(address: str, tls: Tls | None = None) -> TcpStream:
     """
     host, port = _split(address)
     loop = asyncio.get_running_loop()
-    secured: dict[str, Any] = {}
-    if tls is not None:
-        secured = {"ssl": tls.client_context(), "ssl_handshake_timeout": HANDSHAKE_S}
     try:
-        _, stream = await loop.create_connection(TcpStream, host, port, **secured)
-    except (OSError, UnicodeError) as error:
+        if tls is None:
+            _, stream = await loop.create_connection(TcpStream, host, port)
+        else:
+            stream = TcpStream()
+            secured = TlsConnection(stream, tls.client_context(), host)
+            await loop.create_connection(lambda: secured, host, port)
+            await secured.shake_hands(HANDSHAKE_S)
+    except (OSError, ValueError) as error:  # an address that cannot be one is a ValueError
         refused = isinstance(error, ConnectionRefusedError)
         raise UnreachableError(f"{address}: {_explained(error)}", refused=refused) from error
     return stream
