@@ -35,7 +35,8 @@ class Producing:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._holder = certificates_of(cluster).broker(0)
+        # Keeps the former files while new ones are being written.
+        self._tls = certificates_of(cluster).broker(0).tls
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.acknowledged = 0
@@ -51,9 +52,10 @@ class Producing:
 
     def _run(self) -> None:
         address = self._cluster.internal[self._cluster.leader("t")]
-        with Wire(address, self._holder.tls) as kept:
+        with Wire(address, self._tls) as kept:
             while not self._stop.is_set():
-                with Wire(address, self._holder.tls) as new:
+                self._tls.look_now()
+                with Wire(address, self._tls) as new:
                     for wire in (kept, new):
                         try:
                             wire.produce("t", [str(self.acknowledged).encode()])

@@ -59,8 +59,6 @@ class Relay:
             while data := await reader.read(self._piece):
                 writer.write(change(data))
                 await writer.drain()
-                if self._piece == 1:
-                    await asyncio.sleep(0)  # so that pieces are read one by one
             writer.close()
 
     def cut(self) -> None:

@@ -23,7 +23,7 @@ HANDSHAKE_S: Final = 5.0
 class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
     """The protocol of a TCP connection, and the transport of `protocol` above it.
 
-    `protocol` hears of the connection once the handshake is done; of one that fails, nothing.
+    `protocol` gets its connection once the handshake is done, and is not called if that fails.
     """
 
     def __init__(
