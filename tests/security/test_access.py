@@ -479,10 +479,15 @@ async def test_changes_are_written_down(
     await cluster.allow(T, ADA, Operation.READ)
     drop = admin_pb2.DeleteTopicsRequest(topics=[admin_pb2.TopicName(topic="orders")])
     await cluster.admin.DeleteTopics(drop, metadata=as_user(ADA))
+    reset = group_pb2.ResetOffsetsRequest(group_id="readers")
+    groups, transactions = cluster.stub(GroupServiceStub), cluster.stub(TransactionServiceStub)
+    assert await refusal(groups.ResetOffsets(reset, metadata=as_user(ADA))) is DENIED
+    abort = transaction_pb2.AbortTransactionRequest(transactional_id="tx", producer_epoch=-1)
+    await refusal(transactions.AbortTransaction(abort, metadata=as_user(ROOT)))
     fields = [
         record.__dict__["fields"] for record in caplog.records if record.name == "penstock.audit"
     ]
-    assert fields == [
+    assert fields[:2] == [
         {
             "principal": ROOT,
             "call": "AlterAccess",
@@ -495,4 +500,8 @@ async def test_changes_are_written_down(
             "names": "orders",
             "outcome": "ERROR_CODE_PERMISSION_DENIED",
         },
+    ]
+    assert [(one["principal"], one["call"], one["names"]) for one in fields[2:]] == [
+        (ADA, "ResetOffsets", "readers"),
+        (ROOT, "AbortTransaction", "tx"),
     ]

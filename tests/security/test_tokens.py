@@ -317,6 +317,19 @@ async def test_a_missing_token_is_told_what_to_do(file: Path, executor: Counting
     assert executor.given == 0
 
 
+async def test_a_failed_login_is_in_the_audit_log_without_the_token(
+    file: Path, executor: CountingExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "penstock.audit")
+    token = OURS.token(exp=int(now_s()) - 600)
+    assert await code_of(TokenLogin(IssuersFile(file), executor), token) is (
+        ErrorCode.CREDENTIALS_EXPIRED
+    )
+    (record,) = [one for one in caplog.records if one.name == "penstock.audit"]
+    assert record.__dict__["fields"]["host"] == HOST
+    assert token.split(".")[2] not in caplog.text + str(record.__dict__)
+
+
 async def test_random_key_ids_fetch_nothing(
     file: Path, executor: CountingExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,19 +4,22 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from support.secure import Certificates
+from support.secure import CLUSTER_ID, HOSTS, Certificates
 from support.waiting import wait_until_async
 
+from penstock.core.types import BrokerId
 from penstock.errors import ErrorCode, PenstockError, UnreachableError
 from penstock.rpc.streams import accepting
 from penstock.rpc.streams.accepting import Secured
 from penstock.rpc.streams.contract import Handle, MessageStream
 from penstock.rpc.streams.tcp import TcpStream, TcpStreamServer, open_tcp_stream
 from penstock.rpc.tls import Tls
-from penstock_broker.certificates.authority import Authority
+from penstock_broker.certificates.authority import Authority, Subject
+from penstock_broker.certificates.names import ServerName
 
 HOST = "127.0.0.1"
 LIMIT_S = 60
@@ -148,6 +151,41 @@ async def test_a_stream_ends_at_its_age_and_another_can_be_opened(
         assert caught.value.retriable
         await stream.close()
         assert (await greeting(address, tls)).endswith("/broker/1")
+
+
+async def test_a_stream_of_a_ca_that_is_trusted_no_longer_ends_with_its_age(
+    certificates: Certificates,
+) -> None:
+    """Attack 24: whoever has an old certificate keeps an open stream, but not for ever."""
+    server, old = certificates.broker(1).tls, certificates.broker(2).tls
+    async with serving(server, age_s=1.0) as address:
+        stream = await open_tcp_stream(address, old)
+        await stream.receive()
+        certificates.trust(Authority.new("the next CA"), certificates.authority)
+        certificates.renew(certificates._trusted[0])
+        certificates.trust(certificates.authority)
+        server.look_now()
+        with pytest.raises(PenstockError) as ended:
+            await stream.receive()
+        assert ended.value.code is ErrorCode.SHUTTING_DOWN
+        await stream.close()
+        with pytest.raises(UnreachableError):
+            await greeting(address, old)
+
+
+async def test_a_client_whose_certificate_has_ended_is_refused(certificates: Certificates) -> None:
+    server, client = certificates.broker(1).tls, certificates.broker(2)
+    uri = ServerName(CLUSTER_ID, BrokerId(2)).uri
+    subject = Subject(common_name="broker", uri=uri, hosts=HOSTS)
+    before = datetime.now(UTC) - timedelta(days=2)
+    pair = certificates.authority.issue(subject, days=1, now=before)
+    assert client.files.certificate is not None
+    assert client.files.key is not None
+    client.files.certificate.write_bytes(pair.certificate)
+    client.files.key.write_bytes(pair.key)
+    async with serving(server) as address:
+        with pytest.raises(UnreachableError, match="not accept this"):
+            await greeting(address, client.tls)
 
 
 async def impatient(stream: MessageStream) -> None:

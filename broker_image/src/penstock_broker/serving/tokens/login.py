@@ -18,7 +18,8 @@ from time import monotonic
 from typing import Any, Final, TypeAlias
 
 from penstock.errors import ClusterError, ErrorCode
-from penstock_broker.observability import EventLog
+from penstock.logs import EventLog
+from penstock_broker.observability import AUDIT
 from penstock_broker.serving.callers import LEEWAY_S, Caller, Role
 from penstock_broker.serving.expiry import wall_s
 from penstock_broker.serving.listener import host_of_peer
@@ -37,7 +38,7 @@ WAITING_PER_HOST_MAX: Final = 64
 FAILURES_BURST: Final = 20
 FAILURES_PER_S: Final = 2.0
 HOSTS_MAX: Final = 10_000
-_events = EventLog("tokens")
+_audit = EventLog(AUDIT)
 
 
 LookAgain: TypeAlias = Callable[[], bool]
@@ -214,7 +215,7 @@ class TokenLogin:
         if generation == self._generation:
             _bounded(self._refused, REFUSED_MAX)
             self._refused[digest] = (error, monotonic() + REFUSED_S)
-        _events.warning("a login failed", host=host, reason=error.message)
+        _audit.warning("a login failed", host=host, reason=error.message)
 
     def _forget_outdated(self) -> None:
         """Other issuers: those whose key is gone are out, those that were refused may come in."""
