@@ -92,6 +92,7 @@ class Operator:
                 **os.environ,
                 "KUBECONFIG": str(kubeconfig or server.kubeconfig),
                 "POD_NAME": name,
+                "TMPDIR": str(directory),  # what a killed one leaves goes with the test's files
             },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -115,7 +115,12 @@ class ServerProcess:
         """Starts; `wait`: until health says SERVING. `extra`: more command line."""
         assert not self.is_running, f"{self.name} runs already"
         command = [sys.executable, *self.launcher, *self.arguments, *extra]
-        environment = {**os.environ, "GRPC_VERBOSITY": "NONE", **self.environment}
+        environment = {
+            **os.environ,
+            "GRPC_VERBOSITY": "NONE",
+            "TMPDIR": str(self.log.parent),  # what a killed one leaves goes with the test's files
+            **self.environment,
+        }
         self._close_pipe()
         if self not in _started:
             self.started_by = _running_test()
