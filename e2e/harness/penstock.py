@@ -50,11 +50,13 @@ class Partition:
 class Penstock:
     """A Penstock cluster on Kubernetes; `streams` is kubectl in its namespace."""
 
-    def __init__(self, kubectl: Kubectl, cluster: str = "flights") -> None:
+    def __init__(
+        self, kubectl: Kubectl, cluster: str = "flights", namespace: str = STREAMS
+    ) -> None:
         self.cluster = cluster
         self.operator = kubectl.in_namespace(OPERATOR_NAMESPACE)
-        self.streams = kubectl.in_namespace(STREAMS)
-        self.bootstrap = f"{cluster}-bootstrap.{STREAMS}.svc:9092"
+        self.streams = kubectl.in_namespace(namespace)
+        self.bootstrap = f"{cluster}-bootstrap.{namespace}.svc:9092"
         self.broker_selector = f"penstock.dev/cluster={cluster},app.kubernetes.io/component=broker"
         self.controller_selector = (
             f"penstock.dev/cluster={cluster},app.kubernetes.io/component=controller"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from e2e.harness.kubectl import Kubectl, Manifest
+from e2e.harness.login import Login
 from e2e.harness.nodes import CONTROL_PLANE_LABEL
 from e2e.harness.process import E2EError, last_line, wait_until
 
@@ -105,8 +106,12 @@ class Verdict:
 class Workload:
     """One run. Use it as a context manager: its pod is gone afterwards, however the block ended."""
 
-    def __init__(self, kubectl: Kubectl, load: Load, image: str, keep: Path) -> None:
+    def __init__(
+        self, kubectl: Kubectl, load: Load, image: str, keep: Path, login: Login | None = None
+    ) -> None:
+        """`login`: what its pod shows to a Strict Cluster."""
         self._kubectl = kubectl
+        self._login = login
         self._load = load
         self._image = image
         self._keep = keep
@@ -194,15 +199,17 @@ class Workload:
             "spec": {
                 "restartPolicy": "Never",
                 "terminationGracePeriodSeconds": 1,
-                **client_pod("verify", self._image, command),
+                **client_pod("verify", self._image, command, self._login),
             },
         }
 
 
-def client_pod(name: str, image: str, command: Sequence[str]) -> Manifest:
+def client_pod(
+    name: str, image: str, command: Sequence[str], login: Login | None = None
+) -> Manifest:
     """The greater part of a pod's spec: one container, beside the control plane, which may write
     into /work and /tmp."""
-    return {
+    spec: Manifest = {
         "automountServiceAccountToken": False,
         "nodeSelector": {CONTROL_PLANE_LABEL: ""},
         "tolerations": [{"key": CONTROL_PLANE_LABEL, "operator": "Exists"}],
@@ -230,3 +237,6 @@ def client_pod(name: str, image: str, command: Sequence[str]) -> Manifest:
         ],
         "volumes": [{"name": "work", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}],
     }
+    if login is not None:
+        login.add_to(spec)
+    return spec

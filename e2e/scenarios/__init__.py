@@ -8,6 +8,7 @@ Kubernetes; that is the harness.
 # ruff: noqa: I001 - the order is the order of play
 from e2e.scenarios import (
     install,
+    secure,
     resources,
     pods,
     faults,
@@ -39,6 +40,7 @@ __all__ = [
     "pipes",
     "pods",
     "resources",
+    "secure",
     "sizes",
     "spark",
     "spark_sink",
