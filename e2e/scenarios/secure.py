@@ -94,7 +94,7 @@ def secure(stage: Stage) -> None:
         raise
     finally:
         kubectl.delete(CLUSTERS, CLUSTER, wait_s=120.0)
-        kubectl.delete("namespace", NAMESPACE, wait_s=None)
+        kubectl.delete("namespace", NAMESPACE, wait_s=120.0)
 
 
 def _create(stage: Stage, kubectl: Kubectl) -> None:
