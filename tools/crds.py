@@ -167,6 +167,8 @@ def _typed(row: Field, path: tuple[str, ...], rules: Rules) -> Schema:
             return _object(row.fields, path, rules)
         case Kind.OBJECTS:
             items = _object(row.fields, (*path, "*"), rules)
+            if (*path, "*") in rules:
+                items["x-kubernetes-validations"] = rules[*path, "*"]
             if not row.key:
                 return {**_list(row, items), "x-kubernetes-list-type": "atomic"}
             return {

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from penstock.core.authorization.text import PREFIXES
 from penstock.core.manifest.rows import Field
 from penstock.core.manifest.schema import CLUSTER_NAME_MAX_CHARS
 from penstock.core.manifest.schema_groups import RESET_VALUES
@@ -168,6 +169,7 @@ def _cluster() -> Iterator[tuple[tuple[str, ...], Rule]]:
     )
     yield from _config(CLUSTER_SETTINGS, "cluster")
     yield from _cluster_settings()
+    yield from _access()
     yield _volumes()
     yield from _security()
 
@@ -265,6 +267,21 @@ def _volumes() -> tuple[tuple[str, ...], Rule]:
             "old size",
             new,
             old,
+        ),
+    )
+
+
+def _access() -> Iterator[tuple[tuple[str, ...], Rule]]:
+    """Of a rule of a Cluster: what it is about."""
+    names = ("role", *PREFIXES)
+    one_of = " + ".join(f"(has(self.{name}) ? 1 : 0)" for name in names)
+    path = ("spec", "access", "*")
+    yield path, rule(f"{one_of} == 1", f"it must have one of {', '.join(names)}")
+    yield (
+        path,
+        rule(
+            "has(self.role) != (has(self.operations) && self.operations.size() > 0)",
+            "it must have operations with a prefix, and none with a role",
         ),
     )
 

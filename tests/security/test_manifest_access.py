@@ -107,3 +107,18 @@ def test_a_manifest_that_is_impossible_changes_no_rule(secure: LocalCluster) -> 
     with pytest.raises(ManifestError):
         apply(secure, fewer)
     assert stored(secure) == before
+
+
+def test_rules_of_the_cluster_let_her_in_as_well(secure: LocalCluster, ada: dict[str, Any]) -> None:
+    rule = f'[{{principals: ["{ADA}"], topicPrefix: "fl", operations: [Write]}}]'
+    apply(secure, with_access("[]"))
+    wait_until(lambda: refusal(secure, ada) is not None, what="she is out")
+    given = BARE.replace("brokers: 1", f"brokers: 1\n  access: {rule}", 1)
+    assert apply(secure, given) == [f"the cluster: access: allows {ADA} Write on topics fl*"]
+    wait_until(lambda: refusal(secure, ada) is None, what="the rule has reached the broker")
+    assert apply(secure, BARE) == [], "rules that are not managed stay"
+    taken = BARE.replace("brokers: 1", "brokers: 1\n  access: []", 1)
+    assert apply(secure, taken) == [
+        f"the cluster: access: no longer allows {ADA} Write on topics fl*"
+    ]
+    wait_until(lambda: refusal(secure, ada) is not None, what="she is out again")

@@ -17,9 +17,11 @@ from enum import Enum
 from time import monotonic
 from typing import Any, Final
 
+from penstock.core.authorization import CLUSTER
 from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.names import API_VERSION
 from penstock.logs import EventLog
+from penstock_operator.access import AccessRules
 from penstock_operator.act import Acting
 from penstock_operator.brokers import Brokers
 from penstock_operator.clock import now_text
@@ -82,6 +84,7 @@ class Worker:
         self._brokers = Brokers(self._credentials)
         self._acting = Acting(deps.kube, self._brokers, deps.events)
         self._topics = Topics(deps.kube, self._brokers, deps.events)
+        self._access = AccessRules(self._brokers, deps.events)
         # With its own connections: a hanging group must not use up those of the Cluster.
         self._groups = Groups(deps.kube, deps.events, Brokers(self._credentials), (namespace, name))
         self._topics_dirty = True
@@ -107,13 +110,15 @@ class Worker:
 
     async def run(self) -> None:
         """Returns when neither the Cluster nor anything that belongs to it exists any longer."""
-        async with asyncio.TaskGroup() as tasks:
-            groups = tasks.create_task(self._groups.run(), name=f"groups of {self.name}")
-            await self._run()
-            groups.cancel()
-        await self._brokers.close()
-        await self._groups.close()
-        self._credentials.close()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                groups = tasks.create_task(self._groups.run(), name=f"groups of {self.name}")
+                await self._run()
+                groups.cancel()
+        finally:
+            self._credentials.close()
+            await self._brokers.close()
+            await self._groups.close()
 
     async def _run(self) -> None:
         failures = 0
@@ -185,6 +190,7 @@ class Worker:
         )
         if not topics_idle:
             self._topics_dirty = True
+        failed += await self._apply_access(body, desired, observed)
         await self._report(body, desired, observed, replace(plan, waits=(*failed, *plan.waits)))
         idle = plan.is_idle and topics_idle and not failed
         return Outcome.IDLE if idle else Outcome.BUSY
@@ -220,6 +226,17 @@ class Worker:
         if plan.actions:
             self._children.dirty = True
         return failed
+
+    async def _apply_access(
+        self, body: Object, desired: DesiredCluster, observed: Observed
+    ) -> list[Wait]:
+        """Why the cluster's rules of access are not those of the spec."""
+        wanted = desired.spec.access
+        if wanted is None or desired.paused or observed.brokers is None:
+            return []
+        stored = await self._access.stored(desired, [CLUSTER])
+        wait, _ = await self._access.carry_out(desired, body, CLUSTER, wanted, stored)
+        return [] if wait is None else [wait]
 
     async def _report(
         self, body: Object, desired: DesiredCluster, observed: Observed, plan: Plan

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from penstock.client import Admin
 from penstock.client.config import SecurityOptions
-from penstock.core.authorization import Kind, Resource
+from penstock.core.authorization import CLUSTER, Kind, Resource
 from penstock.core.manifest import Cluster, Manifest, Topic
 from penstock.core.manifest.access import AlterAccess, plan_access
 from penstock.core.manifest.topics import (
@@ -28,14 +28,14 @@ POLL_S = 0.1
 def apply_topics(
     bootstrap: str, manifest: Manifest, cluster: Cluster, files: Mapping[str, str]
 ) -> list[str]:
-    """Creates and alters topics and their rules of access; returns a line for each change.
+    """Creates and alters topics, and rules of access; returns a line for each change.
 
     `files`: `StateDirectory.client_files`.
 
     Raises ManifestError, with nothing done, if any change is impossible.
     """
     topics = manifest.topics_of(cluster.name)
-    if not topics:
+    if not topics and cluster.spec.access is None:
         return []
     with Admin(bootstrap, **options_of(files)) as admin:
         existing = {
@@ -47,7 +47,7 @@ def apply_topics(
             for name, seen in admin.describe_topics().items()
         }
         steps = plan_topics(topics, cluster.spec, existing, manifest.source)
-        altered = _plan_access(admin, topics)
+        altered = _plan_access(admin, cluster, topics)
         for step in steps:
             _take(admin, step)
         for rules in altered:
@@ -56,8 +56,9 @@ def apply_topics(
     return [*(str(step) for step in steps), *(f"{rules}{note}" for rules in altered)]
 
 
-def _plan_access(admin: Admin, topics: Sequence[Topic]) -> list[AlterAccess]:
-    wanted = {Resource(Kind.TOPIC, each.spec.topic_name): each.spec.access for each in topics}
+def _plan_access(admin: Admin, cluster: Cluster, topics: Sequence[Topic]) -> list[AlterAccess]:
+    wanted = {CLUSTER: cluster.spec.access}
+    wanted |= {Resource(Kind.TOPIC, each.spec.topic_name): each.spec.access for each in topics}
     managed = [resource for resource, rules in wanted.items() if rules is not None]
     return plan_access(wanted, admin.describe_access(managed)) if managed else []
 

@@ -203,11 +203,14 @@ class LocalCluster:
         self.stop()
 
     def apply(self, manifest: Manifest) -> list[str]:
-        """Creates and changes topics to match the manifest; returns a line for each change.
+        """Makes topics and rules of access those of the manifest; returns a line for each change.
 
-        Raises ManifestError, before anything is changed, if a change is impossible.
+        Other settings of its Cluster are read at start. Raises ManifestError, before anything is
+        changed, if a change is impossible.
         """
-        lines = apply_topics(self.bootstrap, manifest, self.cluster, self.directory.client_files)
+        name = self.cluster.name
+        cluster = next((one for one in manifest.clusters if one.name == name), self.cluster)
+        lines = apply_topics(self.bootstrap, manifest, cluster, self.directory.client_files)
         for line in lines:
             self.options.progress(line)
         return lines

@@ -13,14 +13,26 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.authorization.checks import (
+    CLUSTER_RULES_MAX,
     PRINCIPAL_FORMS,
     PRINCIPAL_MAX_CHARS,
     PRINCIPAL_PATTERN,
     PRINCIPALS_MAX,
     RULES_MAX,
+    check_cluster_rules,
     check_own_rules,
 )
-from penstock.core.authorization.model import OPERATIONS, Kind, Operation, Resource, Rule
+from penstock.core.authorization.model import (
+    CLUSTER,
+    OPERATIONS,
+    AccessRole,
+    Kind,
+    Operation,
+    Prefix,
+    Resource,
+    Rule,
+)
+from penstock.core.authorization.text import PREFIXES
 from penstock.core.manifest.fields import Values
 from penstock.core.manifest.problems import Report
 from penstock.core.manifest.rows import Field
@@ -67,24 +79,89 @@ def own_access(kind: Kind) -> Field:
     )
 
 
+_WITH_PREFIX: Final = tuple(
+    Field(
+        name=name,
+        kind=FieldKind.TEXT,
+        doc=f"The rule is about all {kind.value}s whose names begin so; empty = all of them.",
+    )
+    for name, kind in PREFIXES.items()
+)
+CLUSTER_ACCESS: Final = Field(
+    name=FIELD,
+    kind=FieldKind.OBJECTS,
+    doc="Who may do what with the Cluster, or with everything whose name begins in a certain way, "
+    "if the Cluster is Strict. Absent = rules set by `penstock acl` are kept; empty = it has none "
+    "of its own; otherwise it has exactly these. Each gives a role, or operations with one prefix.",
+    max_items=CLUSTER_RULES_MAX,
+    fields=(
+        _PRINCIPALS,
+        Field(
+            name="role",
+            kind=FieldKind.TEXT,
+            doc="admin = everything; viewer = to describe everything, and read no record.",
+            choices=tuple(role.value for role in AccessRole),
+        ),
+        *_WITH_PREFIX,
+        Field(
+            name="operations",
+            kind=FieldKind.TEXTS,
+            doc="What they may do with what the prefix covers; each includes Describe.",
+            max_items=len(Operation),
+            choices=tuple(operation.value for operation in Operation),
+        ),
+    ),
+)
+"""The row of `access` of a Cluster."""
+
+
 def rules_from_values(values: Values) -> tuple[Rule, ...] | None:
     """The rules of `access`; None if it is absent or wrong, which has been reported."""
     entries = values.objects(FIELD)
-    if entries is None:
-        return None
-    return tuple(
-        Rule(
-            principals=each.texts("principals"),
-            operations=tuple(Operation(text) for text in each.texts("operations")),
-        )
-        for each in entries
+    return None if entries is None else tuple(_rule(each) for each in entries)
+
+
+def _rule(values: Values) -> Rule:
+    role = values.text("role") if "role" in values else ""
+    return Rule(
+        principals=values.texts("principals"),
+        operations=tuple(Operation(text) for text in values.texts("operations")),
+        role=AccessRole(role) if role else None,
+        prefix=_prefix(values),
     )
+
+
+def _prefix(values: Values) -> Prefix | None:
+    """The first one; `check_cluster_access` reports that there are more."""
+    for name, kind in PREFIXES.items():
+        if name in values and values.given(name):
+            return Prefix(kind, values.text(name))
+    return None
+
+
+def check_cluster_access(values: Values, rules: tuple[Rule, ...] | None, report: Report) -> None:
+    """What rows cannot say: each rule gives a role, or operations with one prefix."""
+    for index, entry in enumerate(values.objects(FIELD) or ()):
+        given = [name for name in ("role", *PREFIXES) if entry.given(name)]
+        if len(given) != 1:
+            seen = " and ".join(given) or "none of them"
+            text = f"has {seen}; it must have one of role, {', '.join(PREFIXES)}"
+            report.add(f"spec.{FIELD}[{index}]", text)
+            return
+    _check(CLUSTER, rules, report)
 
 
 def check_access(kind: Kind, name: str, rules: tuple[Rule, ...] | None, report: Report) -> None:
     """What rows cannot say, such as the size of all rules together."""
+    _check(Resource(kind, name), rules, report)
+
+
+def _check(resource: Resource, rules: tuple[Rule, ...] | None, report: Report) -> None:
     try:
-        check_own_rules(Resource(kind, name), rules or ())
+        if resource == CLUSTER:
+            check_cluster_rules(rules or ())
+        else:
+            check_own_rules(resource, rules or ())
     except MisuseError as error:
         report.add(f"spec.{FIELD}", f"cannot be used: {error.message}")
 
@@ -120,9 +197,18 @@ def _allowed(rules: Iterable[Rule]) -> list[str]:
     """`serviceaccount:etl/spark Read`, in the order of the rules, each once."""
     return list(
         dict.fromkeys(
-            f"{principal} {operation.value}"
+            f"{principal} {what}"
             for rule in rules
             for principal in rule.principals
-            for operation in rule.operations
+            for what in _given(rule)
         )
     )
+
+
+def _given(rule: Rule) -> list[str]:
+    if rule.role is not None:
+        return [f"as {rule.role.value}"]
+    if rule.prefix is None:
+        return [operation.value for operation in rule.operations]
+    covered = f"{rule.prefix.kind.value}s {rule.prefix.text}*"
+    return [f"{operation.value} on {covered}" for operation in rule.operations]

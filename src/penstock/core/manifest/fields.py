@@ -26,6 +26,14 @@ class Values:
     def __init__(self, values: Mapping[str, object]) -> None:
         self._values = values
 
+    def __contains__(self, name: str) -> bool:
+        """Whether there is a row of this name."""
+        return name in self._values
+
+    def given(self, name: str) -> bool:
+        """Whether the field has a value, which may be empty."""
+        return self._values[name] is not None
+
     def integer(self, name: str) -> int:
         value = self._values[name]
         assert isinstance(value, int)

@@ -115,6 +115,7 @@ class ClusterSpec:
     pod: PodSpec = field(default_factory=PodSpec)
     allow_from: AllowFrom = field(default_factory=AllowFrom)
     security: SecurityMode = SecurityMode.DISABLED
+    access: tuple[Rule, ...] | None = None
 
     @classmethod
     def from_values(cls, values: Values) -> "ClusterSpec":
@@ -136,6 +137,7 @@ class ClusterSpec:
             pod=PodSpec.from_values(values.nested("pod")),
             allow_from=AllowFrom.from_values(values.nested("allowFrom")),
             security=_security_mode(security),
+            access=rules_from_values(values),
         )
 
     def effective_config(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ Checks across objects (replicas against brokers, references) run on whatever cou
 from collections.abc import Mapping, Sequence
 
 from penstock.core.authorization.model import Kind
-from penstock.core.manifest.access import check_access
+from penstock.core.manifest.access import check_access, check_cluster_access
 from penstock.core.manifest.fields import read_fields
 from penstock.core.manifest.groups import check_group
 from penstock.core.manifest.objects import (
@@ -128,11 +128,10 @@ class _Reader:
         spec = document.get("spec")
         match kind:
             case "Cluster":
-                cluster = Cluster(
-                    name,
-                    ClusterSpec.from_values(read_fields(CLUSTER_SPEC, spec, "spec", report)),
-                )
+                values = read_fields(CLUSTER_SPEC, spec, "spec", report)
+                cluster = Cluster(name, ClusterSpec.from_values(values))
                 check_cluster_settings(cluster.spec, report)
+                check_cluster_access(values, cluster.spec.access, report)
                 self.clusters.append(cluster)
             case "Topic":
                 values = read_fields(TOPIC_SPEC, spec, "spec", report)

@@ -10,7 +10,7 @@ in `status`.
 from typing import Final
 
 from penstock.core.authorization.model import Kind as ResourceKind
-from penstock.core.manifest.access import own_access
+from penstock.core.manifest.access import CLUSTER_ACCESS, own_access
 from penstock.core.manifest.rows import Field, Kind
 from penstock.core.topic import PARTITIONS_MAX, TOPIC_NAME_MAX_CHARS
 
@@ -249,6 +249,7 @@ CLUSTER_SPEC: Final = (
     _POD,
     _ALLOW_FROM,
     _SECURITY,
+    CLUSTER_ACCESS,
     DELETION_POLICY,
 )
 
