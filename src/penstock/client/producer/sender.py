@@ -37,8 +37,10 @@ from penstock.rpc.errors import error_from_wire
 REQUEST_BYTES: Final = 1024 * 1024
 """Size at which a request is closed: enough for several partitions to share one call."""
 TICK_MS: Final = 50
-_UNKNOWN_AGAIN: Final = 5
 """How often deadlines and silent brokers are checked while anything is in flight."""
+_UNKNOWN_AGAIN: Final = 5
+"""How much longer a topic may be unknown that was known before: a broker that restarts may know
+less than the one before."""
 
 _log = logging.getLogger("penstock.client")
 
@@ -57,8 +59,8 @@ class Sender:
         self._link_of: dict[PartitionQueue, str] = {}
         self._links: dict[str, ProduceLink] = {}
         self._troubles: dict[PartitionQueue, PenstockError] = {}
-        self._unknown_since_ms: dict[PartitionQueue, int] = {}
-        """Since when brokers say that there is no such topic, and nothing else."""
+        self._unknown_ms: dict[PartitionQueue, tuple[int, int]] = {}
+        """When brokers first and last said, without other news, that there is no such topic."""
         self._identity: ProducerIdentity | None = None
         self._identifying = False
         self._news = asyncio.Event()
@@ -212,7 +214,7 @@ class Sender:
                 ErrorCode.LEADER_NOT_AVAILABLE if known else ErrorCode.UNKNOWN_TOPIC,
             )
             if not known:
-                self._unknown_since_ms.setdefault(queue, at_ms)
+                self._heard_unknown(queue, at_ms)
             self._cluster.refresh_soon()
             return TICK_MS
         waiting = any(not entry.outstanding for entry in lane.window)
@@ -230,8 +232,8 @@ class Sender:
         return min([TICK_MS, *later])
 
     def _expire(self, queue: PartitionQueue, lane: Lane[PendingBatch], at_ms: int) -> None:
-        since_ms = self._unknown_since_ms.get(queue)
-        if since_ms is not None and at_ms - since_ms >= self._unknown_topic_ms:
+        first_ms, last_ms = self._unknown_ms.get(queue, (0, 0))
+        if last_ms - first_ms >= self._unknown_topic_ms:
             self._give_up_unknown(queue, lane, at_ms)
         for entry in lane.expire(at_ms):
             cause = entry.last_error or self._troubles.get(queue)
@@ -240,6 +242,10 @@ class Sender:
             cause = self._troubles.get(queue) or _last_error(lane)
             self._give_up(queue, batch, self._timed_out(cause), unknown=False)
 
+    def _heard_unknown(self, queue: PartitionQueue, at_ms: int) -> None:
+        first_ms, _ = self._unknown_ms.get(queue, (at_ms, at_ms))
+        self._unknown_ms[queue] = (first_ms, at_ms)
+
     def _give_up_unknown(self, queue: PartitionQueue, lane: Lane[PendingBatch], at_ms: int) -> None:
         """As if all deadlines had passed: nobody has to wait that long to hear it."""
         error = ClusterError(
@@ -247,7 +253,7 @@ class Sender:
             "was deleted, or you may not see it any more",
             ErrorCode.UNKNOWN_TOPIC,
         )
-        del self._unknown_since_ms[queue]
+        del self._unknown_ms[queue]
         last_ms = at_ms + self._config.delivery_timeout_ms
         for entry in lane.expire(last_ms):
             self._give_up(queue, entry.batch, error, unknown=entry.unknown)
@@ -256,8 +262,6 @@ class Sender:
 
     @property
     def _unknown_topic_ms(self) -> int:
-        """Longer than for a topic that nobody has seen yet: a broker that restarts may know less
-        than the one before."""
         return min(
             _UNKNOWN_AGAIN * self._cluster.config.unknown_topic_timeout_ms,
             self._config.delivery_timeout_ms,
@@ -363,7 +367,7 @@ class Sender:
     def _succeeded(self, sent: Sent, result: pb.ProduceResult) -> None:
         sent.lane.succeeded(sent.entry)
         self._troubles.pop(sent.queue, None)
-        self._unknown_since_ms.pop(sent.queue, None)
+        self._unknown_ms.pop(sent.queue, None)
         if sent.entry.ghost or sent.entry.discarded:
             return
         batch = sent.entry.batch
@@ -386,9 +390,9 @@ class Sender:
         ghost = sent.entry.ghost
         self._troubles[sent.queue] = error
         if error.code is ErrorCode.UNKNOWN_TOPIC:
-            self._unknown_since_ms.setdefault(sent.queue, now_ms())
+            self._heard_unknown(sent.queue, now_ms())
         else:
-            self._unknown_since_ms.pop(sent.queue, None)
+            self._unknown_ms.pop(sent.queue, None)
         if sent.lane.failed(sent.entry, error, now_ms()) and not ghost:
             self._give_up(sent.queue, sent.entry.batch, error, unknown=sent.entry.unknown)
         if error.refresh_metadata:

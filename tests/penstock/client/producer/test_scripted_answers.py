@@ -399,6 +399,16 @@ async def test_a_topic_that_is_known_again_in_time_takes_its_records(double: Dou
         assert report.base_offset == 0
 
 
+async def test_a_topic_that_was_unknown_once_is_not_given_up_for_a_slow_answer(
+    double: Double,
+) -> None:
+    double.script = iter([refused(ErrorCode.UNKNOWN_TOPIC), "silent"])
+    options = {"unknown_topic_timeout_ms": 1, "request_timeout_ms": 500}
+    async with producing(double, **options) as producer:
+        report = await (await producer.send("t", b"v"))
+        assert report.base_offset == 0
+
+
 async def test_data_the_broker_found_corrupt_is_an_error_with_its_place(double: Double) -> None:
     double.script = iter([refused(ErrorCode.DATA_CORRUPTED)])
     async with AsyncConsumer(f"127.0.0.1:{double.port}") as consumer:
