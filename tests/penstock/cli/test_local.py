@@ -184,8 +184,8 @@ class TestRefused:
         assert done.stderr.splitlines() == [
             (
                 "penstock: bad.yaml: Cluster/c: spec.colour is not a known field; known here: "
-                "allowFrom, brokers, config, controllers, deletionPolicy, external, image, "
-                "imagePullPolicy, pod, rack, resources, security, storage"
+                "access, allowFrom, brokers, config, controllers, deletionPolicy, external, "
+                "image, imagePullPolicy, pod, rack, resources, security, storage"
             ),
             (
                 "penstock: bad.yaml: Topic/t: spec.replicas is 5, but Cluster/c has 2 brokers; "
