@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from time import monotonic
 from typing import Final
 
@@ -89,19 +90,28 @@ class Tls:
         return grpc.ssl_channel_credentials(loaded.roots, key, chain)
 
     def server_credentials(self, *, ask_clients: bool) -> grpc.ServerCredentials:
-        """For a server, which uses the newest files for each connection.
+        """For one port of a server, which uses the newest files for each connection.
 
         `ask_clients`: only clients with a certificate of the CA get in.
         """
+        used = self._refresh()
+        lock = Lock()
 
-        def configuration() -> grpc.ServerCertificateConfiguration:
+        def changed() -> grpc.ServerCertificateConfiguration | None:
+            # gRPC calls it for every connection, on several threads, and replaces what handshakes
+            # under way refer to: given a configuration each time, it crashes under many of them.
+            nonlocal used
             loaded = self._refresh()
-            assert loaded.pair is not None, "a server has a certificate"
-            roots = loaded.roots if ask_clients else None
-            return grpc.ssl_server_certificate_configuration([loaded.pair], roots)
+            with lock:
+                if loaded is used:
+                    return None
+                used = loaded
+            return _configuration(loaded, ask_clients=ask_clients)
 
         return grpc.dynamic_ssl_server_credentials(
-            configuration(), configuration, require_client_authentication=ask_clients
+            _configuration(used, ask_clients=ask_clients),
+            changed,  # type: ignore[arg-type]  # None: unchanged; its stubs do not say so
+            require_client_authentication=ask_clients,
         )
 
     def client_context(self) -> ssl.SSLContext:
@@ -132,6 +142,12 @@ class Tls:
 def generation_of(tls: Tls | None) -> int:
     """`Tls.generation`; 0 without TLS."""
     return 0 if tls is None else tls.generation
+
+
+def _configuration(loaded: _Loaded, *, ask_clients: bool) -> grpc.ServerCertificateConfiguration:
+    assert loaded.pair is not None, "a server has a certificate"
+    roots = loaded.roots if ask_clients else None
+    return grpc.ssl_server_certificate_configuration([loaded.pair], roots)
 
 
 def _paths(files: TlsFiles) -> tuple[Path, ...]:
