@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.operator_world import desired
 
+from penstock.core.authorization import Operation, Rule
 from penstock.core.types import TopicPartition
 from penstock.kubernetes.names import PAUSED
 from penstock_operator.groups import View, reset
@@ -162,6 +163,34 @@ def test_a_deletion_waits_for_proof_that_nobody_reads() -> None:
     going["spec"]["deletionPolicy"] = "Retain"
     kept = plan(going, facts())
     assert (kept.delete, kept.finalizer) == (False, False)
+
+
+ACCESS = [{"principals": ["cert:ada"], "operations": ["Reset"]}]
+RESETS = Rule(principals=("cert:ada",), operations=(Operation.RESET,))
+
+
+def test_rules_of_access_wait_for_nothing_but_a_valid_spec_of_the_groups_owner() -> None:
+    made = body(access=ACCESS)
+    for seen in (None, facts(), facts(3), GroupFacts("Dead")):
+        assert plan(made, seen).access == (RESETS,)
+    assert plan(body(access=[]), facts()).access == ()
+    assert plan(body(), facts()).access is None, "not managed"
+    made["metadata"]["annotations"] = {PAUSED: "true"}
+    assert plan(made, facts()).access is None
+    other = plan_group(
+        GroupResource(body(access=ACCESS)), READY, {"readers": "first"}, Seen(facts())
+    )
+    assert (reasons(other), other.access) == (["NameTaken"], None)
+
+
+def test_managed_rules_go_with_the_group() -> None:
+    going = body(deletionPolicy="Delete", access=ACCESS)
+    going["metadata"] |= {"deletionTimestamp": NOW, "finalizers": [GROUP_FINALIZER]}
+    assert plan(going, facts(2)).access is None, "not before its members have left"
+    for seen in (facts(), GroupFacts("Dead")):
+        assert plan(going, seen).access == ()
+    del going["spec"]["access"]
+    assert plan(going, facts()).access is None, "rules set by hand stay"
 
 
 # ── Properties ────────────────────────────────────────────────────────────────────────────

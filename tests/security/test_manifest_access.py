@@ -1,4 +1,7 @@
-"""Rules in manifests of a secured local cluster: who is named gets in, who is removed is out."""
+"""Rules in manifests of a secured local cluster: who is named gets in, who is removed is out.
+
+Attack 17, of groups: whoever the manifest does not name neither joins a group nor resets it.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,9 +11,10 @@ import pytest
 from support.local import MANIFEST
 from support.waiting import wait_until
 
-from penstock.client import Admin, Producer
+from penstock.client import Admin, Consumer, Producer
 from penstock.core.authorization import Kind, Operation, Resource, Rule
 from penstock.core.manifest import ManifestError
+from penstock.core.types import TopicPartition
 from penstock.errors import ErrorCode, PenstockError
 from penstock_broker.local.cluster import LocalCluster, LocalOptions
 from penstock_broker.local.manifest_file import parse_text
@@ -122,3 +126,77 @@ def test_rules_of_the_cluster_let_her_in_as_well(secure: LocalCluster, ada: dict
         f"the cluster: access: no longer allows {ADA} Write on topics fl*"
     ]
     wait_until(lambda: refusal(secure, ada) is not None, what="she is out again")
+
+
+# ── Groups ────────────────────────────────────────────────────────────────────────────────
+
+TILLS = Resource(Kind.GROUP, "tills")
+FIRST = TopicPartition("flights", 0)
+READS = f'[{{principals: ["{ADA}"], operations: [Read]}}]'
+GROUP = """
+---
+apiVersion: penstock.dev/v1alpha1
+kind: ConsumerGroup
+metadata: {name: till-readers}
+spec: {cluster: test, groupId: tills%s}
+"""
+
+
+def with_group(access: str = "") -> str:
+    """She may read the topic; `access` is that of the group, empty = not managed."""
+    return LET_IN + GROUP % (f", access: {access}" if access else "")
+
+
+def join_refusal(secure: LocalCluster, shown: dict[str, Any]) -> ErrorCode | None:
+    """Why she cannot be a member who commits; None: she can."""
+    options: dict[str, Any] = {"group_id": "tills", "auto_offset_reset": "earliest", **shown}
+    try:
+        with Consumer(secure.bootstrap, **options) as consumer:
+            consumer.subscribe(["flights"])
+            wait_until(lambda: consumer.poll(0.1) or consumer.assignment(), what="she is a member")
+            consumer.commit()
+    except PenstockError as error:
+        return error.code
+    return None
+
+
+def reset_refusal(secure: LocalCluster, shown: dict[str, Any]) -> ErrorCode | None:
+    """Why she cannot move the group's offsets; None: she can."""
+    with Admin(secure.bootstrap, **shown) as admin:
+        try:
+            admin.reset_offsets("tills", {FIRST: 0})
+        except PenstockError as error:
+            return error.code
+    return None
+
+
+def test_17_who_is_not_named_neither_joins_a_group_nor_resets_it(
+    secure: LocalCluster, ada: dict[str, Any]
+) -> None:
+    apply(secure, with_group("[]"))
+    wait_until(lambda: refusal(secure, ada) is None, what="she may write the topic")
+    assert join_refusal(secure, ada) is ErrorCode.PERMISSION_DENIED
+    assert reset_refusal(secure, ada) is ErrorCode.PERMISSION_DENIED
+    assert apply(secure, with_group(READS)) == [f"group tills: access: allows {ADA} Read"]
+    wait_until(lambda: join_refusal(secure, ada) is None, what="the rule has reached the broker")
+    assert reset_refusal(secure, ada) is ErrorCode.PERMISSION_DENIED, "a reader resets nothing"
+    assert apply(secure, with_group()) == [], "rules that are not managed stay"
+    assert join_refusal(secure, ada) is None
+    both = READS.replace("[Read]", "[Read, Reset]")
+    assert apply(secure, with_group(both)) == [f"group tills: access: allows {ADA} Reset"]
+    wait_until(lambda: reset_refusal(secure, ada) is None, what="she may reset")
+    assert apply(secure, with_group("[]")) == [
+        f"group tills: access: no longer allows {ADA} Read, no longer allows {ADA} Reset"
+    ]
+    wait_until(lambda: join_refusal(secure, ada) is not None, what="she is out")
+    assert reset_refusal(secure, ada) is ErrorCode.PERMISSION_DENIED
+
+
+def test_a_groups_rules_are_applied_without_any_topic(secure: LocalCluster) -> None:
+    cluster = BARE.split("---")[0]
+    assert apply(secure, cluster + GROUP % f", access: {READS}") == [
+        f"group tills: access: allows {ADA} Read"
+    ]
+    with Admin(secure.bootstrap, **as_admin(secure)) as admin:
+        assert [rule.principals for rule in admin.describe_access([TILLS])[TILLS]] == [(ADA,)]
+    apply(secure, with_group("[]"))

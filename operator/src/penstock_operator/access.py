@@ -19,7 +19,11 @@ from penstock_operator.objects import DesiredCluster
 _AT_ONCE: Final = 100
 """Resources in one request: their rules, 32 KiB each at most, must fit an answer."""
 
-_OBJECTS: Final = {Kind.TOPIC: "Topic", Kind.CLUSTER: "Cluster"}
+_OBJECTS: Final = {
+    Kind.TOPIC: "Topic",
+    Kind.GROUP: "ConsumerGroup",
+    Kind.CLUSTER: "Cluster",
+}
 """The kind of object that manages rules of a resource."""
 
 

@@ -5,13 +5,13 @@ controller counts every broker as alive, because topics cannot be placed before.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from penstock.client import Admin
 from penstock.client.config import SecurityOptions
-from penstock.core.authorization import CLUSTER, Kind, Resource
-from penstock.core.manifest import Cluster, Manifest, Topic
-from penstock.core.manifest.access import AlterAccess, plan_access
+from penstock.core.authorization import CLUSTER, Kind, Resource, Rule
+from penstock.core.manifest import Cluster, Manifest
+from penstock.core.manifest.access import plan_access
 from penstock.core.manifest.topics import (
     AddPartitions,
     AlterConfig,
@@ -35,7 +35,8 @@ def apply_topics(
     Raises ManifestError, with nothing done, if any change is impossible.
     """
     topics = manifest.topics_of(cluster.name)
-    if not topics and cluster.spec.access is None:
+    rules = _rules(cluster, manifest)
+    if not topics and not rules:
         return []
     with Admin(bootstrap, **options_of(files)) as admin:
         existing = {
@@ -47,20 +48,23 @@ def apply_topics(
             for name, seen in admin.describe_topics().items()
         }
         steps = plan_topics(topics, cluster.spec, existing, manifest.source)
-        altered = _plan_access(admin, cluster, topics)
+        altered = plan_access(rules, admin.describe_access(list(rules))) if rules else []
         for step in steps:
             _take(admin, step)
-        for rules in altered:
-            admin.alter_access(rules.resource, rules.rules)
+        for each in altered:
+            admin.alter_access(each.resource, each.rules)
     note = "" if files["ca_file"] else "; nobody is asked who they are without --secure"
-    return [*(str(step) for step in steps), *(f"{rules}{note}" for rules in altered)]
+    return [*(str(step) for step in steps), *(f"{each}{note}" for each in altered)]
 
 
-def _plan_access(admin: Admin, cluster: Cluster, topics: Sequence[Topic]) -> list[AlterAccess]:
+def _rules(cluster: Cluster, manifest: Manifest) -> dict[Resource, tuple[Rule, ...]]:
+    """The rules that each resource must have, of the resources whose rules are managed."""
     wanted = {CLUSTER: cluster.spec.access}
-    wanted |= {Resource(Kind.TOPIC, each.spec.topic_name): each.spec.access for each in topics}
-    managed = [resource for resource, rules in wanted.items() if rules is not None]
-    return plan_access(wanted, admin.describe_access(managed)) if managed else []
+    for topic in manifest.topics_of(cluster.name):
+        wanted[Resource(Kind.TOPIC, topic.spec.topic_name)] = topic.spec.access
+    for group in manifest.groups_of(cluster.name):
+        wanted[Resource(Kind.GROUP, group.spec.group_id)] = group.spec.access
+    return {resource: rules for resource, rules in wanted.items() if rules is not None}
 
 
 def _take(admin: Admin, step: Step) -> None:

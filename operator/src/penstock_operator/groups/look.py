@@ -10,6 +10,7 @@ from typing import Final
 
 from penstock.client import AsyncAdmin
 from penstock.errors import PenstockError
+from penstock_operator.access import AccessRules, StoredRules, not_asked
 from penstock_operator.clock import now_text
 from penstock_operator.events import Events
 from penstock_operator.groups.carry import KIND, Carrier, refused
@@ -46,27 +47,41 @@ class Looked:
     after_ms: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The brokers in this pass. `admin` None: they cannot be asked. `rules`: what they said of the
+    groups whose resources manage rules of access."""
+
+    admin: AsyncAdmin | None
+    access: AccessRules
+    rules: StoredRules
+
+
 class Pass:
-    """What all groups of one pass share. `admin` None: the brokers cannot be asked."""
+    """What all groups of one pass share."""
 
     def __init__(
         self, kube: Kube, events: Events, view: View, owners: Mapping[str, str],
-        admin: AsyncAdmin | None, clock_ms: Callable[[], int],
+        asked: Asked, clock_ms: Callable[[], int],
     ) -> None:  # fmt: skip
         self._kube, self._events, self._clock_ms = kube, events, clock_ms
         self._carrier = Carrier(kube, events)
-        self._view, self._owners, self._admin = view, owners, admin
+        self._view, self._owners, self._asked = view, owners, asked
+        self._admin = asked.admin
 
     async def at(self, resource: GroupResource, track: Track) -> Looked:
         """Raises KubernetesError."""
         seen = await self._see(resource)
         plan = plan_group(resource, self._view, self._owners, seen)
         waits = list(plan.waits)
-        if plan.delete:
+        wait = await self._apply_access(plan)
+        if wait is None and plan.delete:
             assert self._admin is not None
             wait = await self._carrier.delete(plan, self._admin)
-            if wait is not None:
-                return await self._report(plan, resource, track, (seen, [*waits, wait], {}))
+        if wait is not None:
+            waits.append(wait)
+            if resource.deleting:
+                return await self._report(plan, resource, track, (seen, waits, {}))
         if plan.finalizer is not None:
             resource = await self._carrier.set_finalizer(plan)
         if resource.deleting and not waits:
@@ -85,6 +100,17 @@ class Pass:
         if not resource.deleting:
             status |= await self._scale(plan, seen, track, waits)
         return await self._report(plan, resource, track, (seen, waits, status))
+
+    async def _apply_access(self, plan: GroupPlan) -> Wait | None:
+        """Makes the group's rules those of the plan; returns why they are not."""
+        if plan.access is None or self._admin is None:
+            return None
+        assert self._view.desired is not None
+        resource = plan.resource
+        wait, _ = await self._asked.access.carry_out(
+            self._view.desired, resource.body, resource.access, plan.access, self._asked.rules
+        )
+        return wait
 
     async def _see(self, resource: GroupResource) -> Seen:
         if self._admin is None:
@@ -135,7 +161,10 @@ class Pass:
                 await self._events.tell(
                     resource.body, KIND, wait.reason, wait.message, warning=True
                 )
-        status = group_status(resource, seen, waits, plan.note, now_text()) | more
+        note = plan.note
+        if not note and self._view.desired is not None:
+            note = not_asked(self._view.desired, plan.access)
+        status = group_status(resource, seen, waits, note, now_text()) | more
         now_ms = self._clock_ms()
         since_ms = None if track.written_ms is None else now_ms - track.written_ms
         if worth_writing(resource.status, status, since_ms):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.core.authorization import Kind, Resource, Rule
 from penstock.core.manifest.objects import ConsumerGroupSpec, OffsetReset
 from penstock.core.types import TopicPartition
 from penstock.kubernetes.names import PAUSED
@@ -54,6 +55,15 @@ class GroupResource:
     @property
     def finalizers(self) -> tuple[str, ...]:
         return tuple(self.body["metadata"].get("finalizers") or ())
+
+    @property
+    def manages_access(self) -> bool:
+        return self.body["spec"].get("access") is not None
+
+    @property
+    def access(self) -> Resource:
+        """What rules of access are about."""
+        return Resource(Kind.GROUP, self.group_id)
 
     @property
     def paused(self) -> bool:
@@ -148,7 +158,9 @@ class GroupPlan:
 
     `delete`: delete the group, before the finalizer is removed. `spec` None: nothing is decided
     about it now. `drop_pending`: status.pendingReset was never applied and is no longer
-    requested. `note`: for people, even if the group is not waiting for anything.
+    requested. `note`: for people, even if the group is not waiting for anything. `access`: the
+    rules that the group must have; None = leave them. They wait for nothing else, not even for the
+    group to exist: whoever is removed from a manifest must be out.
     """
 
     resource: GroupResource
@@ -159,6 +171,7 @@ class GroupPlan:
     drop_pending: bool = False
     waits: tuple[Wait, ...] = ()
     note: str = ""
+    access: tuple[Rule, ...] | None = None
 
     @property
     def acts(self) -> bool:

@@ -94,7 +94,9 @@ def _plan_live(
     finalizer = None if wanted == (GROUP_FINALIZER in resource.finalizers) else wanted
     facts = seen.facts
     if facts is None:
-        return GroupPlan(resource, spec, finalizer, waits=(_nobody_says(view, seen),))
+        return GroupPlan(
+            resource, spec, finalizer, waits=(_nobody_says(view, seen),), access=spec.access
+        )
     waits = []
     step: CarryOut | WriteDown | None = _unfinished(resource.status, facts)
     wait = None
@@ -118,6 +120,7 @@ def _plan_live(
         drop_pending=step is None and _is_stale(resource.status, spec),
         waits=tuple(waits),
         note=_note(resource.status, spec),
+        access=spec.access,
     )
 
 
@@ -189,7 +192,10 @@ def _nobody_says(view: View, seen: Seen) -> Wait:
 def _plan_deletion(
     resource: GroupResource, view: View, owners: Mapping[str, str], seen: Seen
 ) -> GroupPlan:
-    """The finalizer is removed when nothing is left to do, as when the Cluster no longer exists."""
+    """The finalizer is removed when nothing is left to do, as when the Cluster no longer exists.
+
+    With the group go the rules that its resource managed, as those of a topic do.
+    """
     if GROUP_FINALIZER not in resource.finalizers:
         return GroupPlan(resource)
     keeps = resource.body["spec"].get("deletionPolicy", "Retain") != "Delete"
@@ -201,9 +207,10 @@ def _plan_deletion(
     facts = seen.facts
     if facts is None:
         return GroupPlan(resource, waits=(_nobody_says(view, seen),))
+    access = () if resource.manages_access else None
     if facts.state == NO_GROUP:
-        return GroupPlan(resource, finalizer=False)
+        return GroupPlan(resource, finalizer=False, access=access)
     if facts.members:
         text = f"the group will be deleted when its {facts.members} members have left; stop them"
         return GroupPlan(resource, waits=(Wait("GroupNotEmpty", text),))
-    return GroupPlan(resource, delete=True, finalizer=False)
+    return GroupPlan(resource, delete=True, finalizer=False, access=access)

@@ -18,10 +18,11 @@ from typing import Any, Final
 from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.names import PAUSED
 from penstock.logs import EventLog
+from penstock_operator.access import AccessRules, StoredRules
 from penstock_operator.brokers import Brokers
 from penstock_operator.events import Events
 from penstock_operator.groups.carry import KIND
-from penstock_operator.groups.look import Pass, Track
+from penstock_operator.groups.look import Asked, Pass, Track
 from penstock_operator.groups.model import GroupResource, View
 from penstock_operator.groups.plan import owners_of
 from penstock_operator.kube import Kube
@@ -53,6 +54,7 @@ class Groups:
     ) -> None:
         """`where`: namespace and name of the Cluster. `brokers` is closed with this."""
         self._kube, self._events, self._brokers = kube, events, brokers
+        self._access = AccessRules(brokers, events)
         self._namespace, self._cluster = where
         self._clock_ms = clock_ms
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -124,10 +126,13 @@ class Groups:
         if view is None or not due:
             return
         owners = owners_of(list(self._known.values()))
-        admin = None
+        admin, rules = None, StoredRules({})
         if view.desired is not None and not view.problem:
             admin = await self._brokers.admin(view.desired)
-        one = Pass(self._kube, self._events, view, owners, admin, self._clock_ms)
+            managed = [each.access for each, _ in due if each.manages_access]
+            rules = await self._access.stored(view.desired, managed)
+        asked = Asked(admin, self._access, rules)
+        one = Pass(self._kube, self._events, view, owners, asked, self._clock_ms)
         async with asyncio.TaskGroup() as tasks:
             for resource, track in due:
                 tasks.create_task(self._one(one, resource, track))

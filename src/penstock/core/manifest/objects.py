@@ -246,13 +246,17 @@ class ScaleTarget:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupSpec:
-    """`group_id` is the members' name of the group; resets and scaling only on request."""
+    """`group_id` is the members' name of the group; resets and scaling only on request.
+
+    `access` None = not managed.
+    """
 
     cluster: str
     group_id: str
     offset_reset: OffsetReset | None = None
     scale_target: ScaleTarget | None = None
     deletion_policy: DeletionPolicy = DeletionPolicy.RETAIN
+    access: tuple[Rule, ...] | None = None
 
     @classmethod
     def from_values(cls, values: Values, object_name: str) -> "ConsumerGroupSpec":
@@ -263,6 +267,7 @@ class ConsumerGroupSpec:
             offset_reset=None if reset is None else OffsetReset.from_values(reset),
             scale_target=None if target is None else ScaleTarget.from_values(target),
             deletion_policy=DeletionPolicy(values.text("deletionPolicy")),
+            access=rules_from_values(values),
         )
 
 
@@ -285,6 +290,9 @@ class Manifest:
 
     def topics_of(self, cluster: str) -> tuple[Topic, ...]:
         return tuple(topic for topic in self.topics if topic.spec.cluster == cluster)
+
+    def groups_of(self, cluster: str) -> tuple[ConsumerGroup, ...]:
+        return tuple(group for group in self.consumer_groups if group.spec.cluster == cluster)
 
 
 def _security_mode(security: Values | None) -> SecurityMode:

@@ -144,6 +144,7 @@ class _Reader:
                 values = read_fields(CONSUMER_GROUP_SPEC, spec, "spec", report)
                 group = ConsumerGroup(name, ConsumerGroupSpec.from_values(values, name))
                 check_group(group.spec, report)
+                check_access(Kind.GROUP, group.spec.group_id, group.spec.access, report)
                 self.groups.append(group)
 
     def _read_name(self, kind: str, given: object, report: Report) -> str:

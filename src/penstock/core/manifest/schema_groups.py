@@ -6,6 +6,8 @@ request, and scales its members. The valid `value` of an offset reset depends on
 
 from typing import Final
 
+from penstock.core.authorization.model import Kind as ResourceKind
+from penstock.core.manifest.access import own_access
 from penstock.core.manifest.rows import Field, Kind
 from penstock.core.manifest.schema import (
     BROKERS_MAX,
@@ -152,5 +154,6 @@ CONSUMER_GROUP_SPEC: Final = (
     ),
     _OFFSET_RESET,
     _SCALE_TARGET,
+    own_access(ResourceKind.GROUP),
     DELETION_POLICY,
 )
