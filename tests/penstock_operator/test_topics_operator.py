@@ -357,3 +357,27 @@ async def test_rules_stay_with_a_topic_that_is_retained_and_go_with_one_that_is_
     assert await rules(bench, "retained") == (READ,)
     await (await bench.brokers.admin(WISH)).create_topic("doomed", 1, 1)
     assert await rules(bench, "doomed") == ()
+
+
+async def test_more_topics_have_their_rules_than_one_request_asks_about(bench: Bench) -> None:
+    """A hundred are asked about at once, so the last of 103 are in a second request."""
+    names = [f"many-{number:03}" for number in range(103)]
+    every = [Resource(Kind.TOPIC, name) for name in names]
+    for name in names:
+        bench.create(name, partitions=1, access=[ADA_READS])
+    admin = await bench.brokers.admin(WISH)
+    try:
+        await bench.settle()
+        for name in (names[0], names[-1]):
+            await set_by_hand(bench, name, WRITE)
+        await bench.settle()
+        stored = await admin.describe_access(every)
+        assert [stored[resource] for resource in every] == [(READ,)] * len(names)
+        bench.patch(names[-1], access=[])
+        await bench.settle()
+        assert await rules(bench, names[-1]) == ()
+        assert await rules(bench, names[0]) == (READ,)
+    finally:
+        for name in await admin.describe_topics():
+            if name in names:
+                await admin.delete_topic(name)
