@@ -136,7 +136,7 @@ def run(
     where = context.obj(bootstrap)
     config = WorkloadConfig(
         bootstrap=where.bootstrap,
-        resolve_address=where.resolve_address,
+        options=where.options,
         topic=topic,
         partitions=partitions,
         replication_factor=replicas,

@@ -13,11 +13,11 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.client import Admin, ConsumedBatch, Consumer, TopicPartition
-from penstock.client.config import AddressResolver
+from penstock.client.config import ClientOptions
 from penstock.errors import ErrorCode, PenstockError
 from penstock.verify.history import HistoryWriter
 
@@ -42,7 +42,7 @@ class GroupReadersConfig:
     members: int
     churn_s: float
     settle_s: float
-    resolve_address: AddressResolver | None = None
+    options: ClientOptions = field(default_factory=ClientOptions)
 
 
 class GroupReaders:
@@ -120,7 +120,7 @@ class GroupReaders:
             client_id=name,
             auto_offset_reset="error",
             auto_commit_interval_ms=AUTO_COMMIT_MS,
-            resolve_address=config.resolve_address,
+            **config.options,
         ) as consumer:
             consumer.subscribe(config.topic, listener=_Listener(self._moved, name))
             while not self._finished.is_set():
@@ -168,7 +168,7 @@ class GroupReaders:
         self._history.write({**event, "first": 1} if first else event)
 
     def _admin(self) -> Admin:
-        return Admin(self._config.bootstrap, resolve_address=self._config.resolve_address)
+        return Admin(self._config.bootstrap, **self._config.options)
 
 
 class _Listener:

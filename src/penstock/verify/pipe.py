@@ -13,12 +13,12 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from penstock.client import ConsumedBatch, TopicPartition, Transformer
-from penstock.client.config import AddressResolver
+from penstock.client.config import ClientOptions
 from penstock.errors import ErrorCode, PenstockError, UnreachableError
 from penstock.verify.probe import PAUSE_S, ClusterProbe
 
@@ -39,7 +39,7 @@ class PipeConfig:
     members: int
     churn_s: float
     settle_s: float
-    resolve_address: AddressResolver | None = None
+    options: ClientOptions = field(default_factory=ClientOptions)
 
 
 class _LeavesInTheMiddleError(Exception):
@@ -52,7 +52,7 @@ class Pipe:
     def __init__(self, config: PipeConfig, record: Record) -> None:
         self._config = config
         self._record = record
-        self._cluster = ClusterProbe(config.bootstrap, config.resolve_address, config.settle_s)
+        self._cluster = ClusterProbe(config.bootstrap, config.options, config.settle_s)
         self._lock = threading.Lock()
         self._live: set[Transformer] = set()
         self._ends: Mapping[TopicPartition, int] | None = None
@@ -134,7 +134,7 @@ class Pipe:
                 group_id=config.group,
                 source=config.source,
                 client_id=name,
-                resolve_address=config.resolve_address,
+                **config.options,
             ) as member:
                 self._register(member)
                 try:

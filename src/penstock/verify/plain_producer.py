@@ -65,7 +65,7 @@ class PlainProducer:
             acks=config.acks,
             sync=config.sync,
             delivery_timeout_ms=config.delivery_timeout_ms,
-            resolve_address=config.resolve_address,
+            **config.options,
         ) as producer:
             self._producer = producer
             turn = 0

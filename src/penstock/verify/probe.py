@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from penstock.client import LATEST, Admin, ConsumedBatch, Consumer, TopicPartition
-from penstock.client.config import AddressResolver
+from penstock.client.config import ClientOptions
 from penstock.errors import ErrorCode, PenstockError, UnreachableError
 from penstock.verify.transactional import high_watermarks
 
@@ -20,11 +20,9 @@ POLL_S: Final = 0.5
 class ClusterProbe:
     """Asks again each time. `settle_s` bounds how long it waits for the cluster to come to rest."""
 
-    def __init__(
-        self, bootstrap: str, resolve_address: AddressResolver | None, settle_s: float
-    ) -> None:
+    def __init__(self, bootstrap: str, options: ClientOptions, settle_s: float) -> None:
         self._bootstrap = bootstrap
-        self._resolve_address = resolve_address
+        self._options = options
         self._settle_s = settle_s
 
     def reset(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -64,7 +62,7 @@ class ClusterProbe:
         until = time.monotonic() + self._settle_s
         topics = sorted({where.topic for where in begins})
         while (ends := self.ends(*topics)) != high_watermarks(
-            self._bootstrap, list(ends), self._resolve_address
+            self._bootstrap, list(ends), self._options
         ):
             if time.monotonic() > until:
                 raise PenstockError(
@@ -73,7 +71,7 @@ class ClusterProbe:
                     ErrorCode.REQUEST_TIMED_OUT,
                 )
             time.sleep(PAUSE_S)
-        with Consumer(self._bootstrap, resolve_address=self._resolve_address) as consumer:
+        with Consumer(self._bootstrap, **self._options) as consumer:
             consumer.assign(list(ends))
             for where, offset in begins.items():
                 consumer.seek(where, offset)
@@ -87,4 +85,4 @@ class ClusterProbe:
                     yield batch
 
     def _admin(self) -> Admin:
-        return Admin(self._bootstrap, resolve_address=self._resolve_address)
+        return Admin(self._bootstrap, **self._options)

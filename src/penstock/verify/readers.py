@@ -75,7 +75,7 @@ class Readers:
         config = self._config
         until = time.monotonic() + config.settle_s
         while True:
-            high = high_watermarks(config.bootstrap, list(self._starts), config.resolve_address)
+            high = high_watermarks(config.bootstrap, list(self._starts), config.options)
             self._ends = self._ends_now()
             if self._ends == high or time.monotonic() > until:
                 return high
@@ -85,7 +85,7 @@ class Readers:
         """Reads from where the run started until the ends are known and reached."""
         config = self._config
         progressed = time.monotonic()
-        with Consumer(config.bootstrap, resolve_address=config.resolve_address) as consumer:
+        with Consumer(config.bootstrap, **config.options) as consumer:
             consumer.assign(self._starts)
             for tp, offset in self._starts.items():
                 consumer.seek(tp, offset)

@@ -59,7 +59,7 @@ class Ring:
         self._config = config
         self._history = history
         self._now_ms = now_ms
-        self._cluster = ClusterProbe(config.bootstrap, config.resolve_address, config.settle_s)
+        self._cluster = ClusterProbe(config.bootstrap, config.options, config.settle_s)
         there, back = ring_topics(config.topic)
         self._loops = (
             Loop("there", f"verify-there-{config.tag:x}", (config.topic, back), there),
@@ -162,7 +162,7 @@ class Ring:
         the logs before it was committed."""
         config = self._config
         try:
-            ends = high_watermarks(config.bootstrap, self._sources, config.resolve_address)
+            ends = high_watermarks(config.bootstrap, self._sources, config.options)
         except PenstockError:
             return False
         done = {**committed[0], **committed[1]}

@@ -14,7 +14,7 @@ be possible. Therefore it is committed in `on_revoked`, before a partition leave
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.client import (
@@ -25,7 +25,7 @@ from penstock.client import (
     Transaction,
     TransactionError,
 )
-from penstock.client.config import AddressResolver
+from penstock.client.config import ClientOptions
 from penstock.errors import MisuseError, PenstockError
 from penstock.verify.recording import lines_of
 from penstock.verify.records import build_values
@@ -57,7 +57,7 @@ class RingConfig:
     members: int
     churn_s: float
     settle_s: float
-    resolve_address: AddressResolver | None = None
+    options: ClientOptions = field(default_factory=ClientOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class RingMember:
             auto_offset_reset="error",
             session_timeout_ms=TIMEOUT_MS,  # a leave is not noticed while all brokers are down
             transactional_id=transactional_id,
-            resolve_address=config.resolve_address,
+            **config.options,
         )
         self._producer = Producer(
             config.bootstrap,
@@ -97,7 +97,7 @@ class RingMember:
             transaction_timeout_ms=TIMEOUT_MS,
             max_block_ms=TIMEOUT_MS,
             client_id=name,
-            resolve_address=config.resolve_address,
+            **config.options,
         )
         self._transaction: Transaction | None = None
         self._number = 0

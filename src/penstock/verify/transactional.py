@@ -11,11 +11,11 @@ import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.client import ColumnsDelivery, Consumer, Producer, Transaction, TransactionError
-from penstock.client.config import AddressResolver
+from penstock.client.config import ClientOptions
 from penstock.core.types import TopicPartition
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 from penstock.verify.history import HistoryWriter
@@ -44,7 +44,7 @@ class TransactionalConfig:
     record_bytes: int
     pause_s: float
     delivery_timeout_ms: int
-    resolve_address: AddressResolver | None = None
+    options: ClientOptions = field(default_factory=ClientOptions)
 
 
 class TransactionalProducer:
@@ -77,7 +77,7 @@ class TransactionalProducer:
                 transactional_id=f"verify-{config.tag:x}-{self._index}",
                 transaction_timeout_ms=TIMEOUT_MS,
                 delivery_timeout_ms=config.delivery_timeout_ms,
-                resolve_address=config.resolve_address,
+                **config.options,
             ) as producer:
                 while not stopping.is_set() and self._one(producer, stopping, acknowledged):
                     stopping.wait(config.pause_s)
@@ -176,12 +176,10 @@ class TransactionalProducer:
 def high_watermarks(
     bootstrap: str,
     partitions: Sequence[TopicPartition],
-    resolve_address: AddressResolver | None,
+    options: ClientOptions,
 ) -> dict[TopicPartition, int]:
     """Where logs end for readers that also see uncommitted records."""
-    with Consumer(
-        bootstrap, isolation_level="read_uncommitted", resolve_address=resolve_address
-    ) as consumer:
+    with Consumer(bootstrap, isolation_level="read_uncommitted", **options) as consumer:
         consumer.assign(partitions)
         consumer.seek_to_end()
         return {tp: consumer.position(tp) for tp in partitions}

@@ -28,6 +28,7 @@ from functools import partial
 from typing import Final
 
 from penstock.client import LATEST, Admin, ConsumedBatch, ListedOffset
+from penstock.client.config import ClientOptions
 from penstock.core.partitioner import partition_for_key
 from penstock.core.types import TopicPartition
 from penstock.errors import PenstockError
@@ -93,7 +94,7 @@ class Workload:
         Raises PenstockError if the cluster cannot be reached or refuses the topic.
         """
         config = self._config
-        with Admin(config.bootstrap, resolve_address=config.resolve_address) as admin:
+        with Admin(config.bootstrap, **config.options) as admin:
             self._create_topic(admin, config.topic, config.partitions)
             topic = admin.describe_topics([config.topic])[config.topic]
             partitions = [TopicPartition(config.topic, each.partition) for each in topic.partitions]
@@ -176,7 +177,7 @@ class Workload:
                 config.members,
                 config.churn_s,
                 config.settle_s,
-                config.resolve_address,
+                config.options,
             ),
             self._history,
             self._record_batch,
@@ -205,7 +206,7 @@ class Workload:
                 members=config.members,
                 churn_s=config.churn_s,
                 settle_s=config.settle_s,
-                resolve_address=config.resolve_address,
+                options=config.options,
             ),
             self._record_batch,
         )
@@ -221,7 +222,7 @@ class Workload:
                 members=config.members,
                 churn_s=config.churn_s,
                 settle_s=config.settle_s,
-                resolve_address=config.resolve_address,
+                options=config.options,
             ),
             self._history,
             self._now_ms,
@@ -274,7 +275,7 @@ class Workload:
             record_bytes=config.record_bytes,
             pause_s=BATCHES_MAX / 2 / per_s if per_s else 0.0,
             delivery_timeout_ms=config.delivery_timeout_ms,
-            resolve_address=config.resolve_address,
+            options=config.options,
         )
 
     def _key(self, stream: int) -> bytes:
@@ -299,11 +300,8 @@ class Workload:
 
         def ask() -> None:
             timeout_ms = int(self._config.settle_s * 1000)
-            with Admin(
-                self._config.bootstrap,
-                request_timeout_ms=timeout_ms,
-                resolve_address=self._config.resolve_address,
-            ) as admin:
+            options: ClientOptions = {**self._config.options, "request_timeout_ms": timeout_ms}
+            with Admin(self._config.bootstrap, **options) as admin:
                 found.update(admin.list_offsets(dict.fromkeys(self._starts, LATEST)))
 
         self._guard("end offsets", ask)

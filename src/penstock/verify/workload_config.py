@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from penstock.client.config import AddressResolver
+from penstock.client.config import ClientOptions
 from penstock.core.types import Acks, Sync
 
 
@@ -20,7 +20,8 @@ class WorkloadConfig:
     how long readers at the end wait for leaders and for progress. `delivery_timeout_ms` is the
     producers' setting. A topic that is not there is created with `replication_factor` and
     `topic_configs`; it keeps its records for ever, because records deleted by retention would seem
-    lost. `resolve_address` is every client's setting. `group` "" = no group; otherwise, this many
+    lost. `options`: further settings of every client, such as its `ca_file`; not those that
+    are fields here. `group` "" = no group; otherwise, this many
     `members` share the topic, each for about `churn_s` (0 = for ever). `transactions`: producers
     write in transactions, some of which they abort. `bank`: their transactions are transfers
     between `keys` accounts (`bank.py`). `pipe`: this many `members`, with churn, copy the topic to
@@ -43,7 +44,7 @@ class WorkloadConfig:
     settle_s: float = 60.0
     delivery_timeout_ms: int = 120_000
     topic_configs: Mapping[str, str] = field(default_factory=lambda: {"retention.ms": "-1"})
-    resolve_address: AddressResolver | None = None
+    options: ClientOptions = field(default_factory=ClientOptions)
     group: str = ""
     members: int = 3
     churn_s: float = 0.0
