@@ -17,10 +17,14 @@ from typing import Any
 
 import pytest
 from support.cluster import Cluster
+from support.local import write_manifest
 from support.waiting import wait_until
 
 from penstock.client import LATEST, Admin, Codec, Consumer, Producer, Record, TopicPartition
 from penstock.core.partitioner import partition_for_key
+from penstock_broker.certificates.authority import Authority
+from penstock_broker.local.cluster import LocalCluster, LocalOptions
+from penstock_broker.local.security import write_token
 
 MODULE = Path(__file__).resolve().parents[2] / "examples" / "go"
 PARTITIONS = 3
@@ -73,10 +77,13 @@ class GoProcess:
         """Waits for its good end; what it said on standard error."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        code = self.process.wait(60)
-        said = self._err.read_text()
+        code, said = self.ended()
         assert code == 0, said
         return said
+
+    def ended(self) -> tuple[int, str]:
+        """Waits for its end, good or bad: its code, and what it said on standard error."""
+        return self.process.wait(60), self._err.read_text()
 
     def close(self) -> None:
         if self.process.stdin is not None and not self.process.stdin.closed:
@@ -252,3 +259,87 @@ def test_mistakes_are_one_line(shared_cluster: Cluster, program: Path) -> None:
         assert done.stderr.startswith("penstock-go: ")
         assert said in done.stderr
         assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One broker with TLS, tokens and rules, and the topic "flights"."""
+    folder = tmp_path_factory.mktemp("secure")
+    manifest = write_manifest(folder)
+    options = LocalOptions(secure=True)
+    with LocalCluster.from_manifest(manifest, data_dir=folder / "d", options=options) as cluster:
+        yield cluster
+
+
+def words_for(secure: LocalCluster, **files: object) -> list[str]:
+    """Options that reach the cluster as its administrator, or with other files."""
+    given = {**secure.directory.client_files, **files}
+    ca, token = str(given["ca_file"]), str(given["token_file"])
+    where = ["--bootstrap", secure.bootstrap, "--topic", "flights", "--timeout", "10s"]
+    return [*where, "--ca-file", ca, "--token-file", token]
+
+
+def stored(secure: LocalCluster) -> int:
+    """How many records the topic has."""
+    files: Any = secure.directory.client_files
+    with Admin(secure.bootstrap, **files) as admin:
+        partitions = [TopicPartition("flights", index) for index in range(2)]
+        listed = admin.list_offsets(dict.fromkeys(partitions, LATEST))
+    return sum(one.offset for one in listed.values())
+
+
+def test_go_shows_the_token_that_is_in_the_file_at_each_call(
+    secure: LocalCluster, go: Callable[..., GoProcess], tmp_path: Path
+) -> None:
+    """Its holder's records get in; once the file has another token, that one is what counts."""
+    token = tmp_path / "token"
+    token.write_bytes(Path(secure.directory.client_files["token_file"]).read_bytes())
+    before = stored(secure)
+    writer = go("produce", *words_for(secure, token_file=token), "--batch", "1")
+    sent = [as_json(one) for one in some_records(2)]
+    writer.feed(sent[:1])
+    wait_until(lambda: stored(secure) == before + 1, what="the record is stored")
+    write_token(token, "not.a.token")
+    writer.feed(sent[1:])
+    code, said = writer.ended()
+    assert code == 1
+    assert "the token is refused" in said
+    assert "not.a.token" not in said
+    reader = go("fetch", *words_for(secure))
+    reader.finish()
+    assert len(reader.lines()) == before + 1 == stored(secure)
+
+
+def test_go_believes_no_other_ca(secure: LocalCluster, program: Path, tmp_path: Path) -> None:
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(Authority.new("another").certificate)
+    words = [*words_for(secure, ca_file=ca), "--timeout", "2s"]
+    done = subprocess.run(
+        [program, "fetch", *words], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert "certificate" in done.stderr
+
+
+def test_go_names_a_file_that_it_cannot_use(
+    secure: LocalCluster, program: Path, tmp_path: Path
+) -> None:
+    words = tmp_path / "words"
+    words.write_text("two words")
+    missing = tmp_path / "missing"
+    for files, said in (
+        ({"ca_file": missing}, f"{missing}"),
+        ({"ca_file": words}, "holds no certificate"),
+        ({"ca_file": ""}, "over TLS only"),
+        ({"token_file": missing}, f"{missing}"),
+        ({"token_file": words}, "must hold one token"),
+    ):
+        done = subprocess.run(
+            [program, "fetch", *words_for(secure, **files)],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 1
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("penstock-go: ")
+        assert said in line
+        assert "two words" not in line

@@ -12,7 +12,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
 
 	pb "penstock.dev/examples/go/penstockv1"
 )
@@ -26,6 +25,7 @@ const (
 // Client knows who leads what, and has a connection to each broker. Safe for concurrent use.
 type Client struct {
 	bootstrap []string
+	security  []grpc.DialOption
 
 	mu          sync.Mutex
 	clusterID   string
@@ -34,14 +34,20 @@ type Client struct {
 	connections map[string]*grpc.ClientConn
 }
 
-// NewClient takes the addresses of any brokers, as host:port. It connects on first use.
-func NewClient(bootstrap ...string) *Client {
+// NewClient takes the addresses of any brokers, as host:port. It connects on first use. Its error is
+// about the files in security.
+func NewClient(security Security, bootstrap ...string) (*Client, error) {
+	options, err := security.options()
+	if err != nil {
+		return nil, err
+	}
 	return &Client{
 		bootstrap:   bootstrap,
+		security:    options,
 		addresses:   map[int32]string{},
 		topics:      map[string]*pb.TopicInfo{},
 		connections: map[string]*grpc.ClientConn{},
-	}
+	}, nil
 }
 
 // Close ends all connections.
@@ -203,13 +209,12 @@ func (c *Client) broker(address string) (pb.BrokerServiceClient, error) {
 	connection := c.connections[address]
 	if connection == nil {
 		var err error
-		connection, err = grpc.NewClient(address,
-			grpc.WithTransportCredentials(insecure.NewCredentials()),
+		connection, err = grpc.NewClient(address, append(slices.Clone(c.security),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
 			// A restarted broker is back within a second: do not wait out gRPC's default.
 			grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{
 				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, MaxDelay: time.Second,
-			}, MinConnectTimeout: 2 * time.Second}))
+			}, MinConnectTimeout: 2 * time.Second}))...)
 		if err != nil {
 			return nil, err
 		}

@@ -30,6 +30,7 @@ const lineBytesMax = 4 << 20
 type options struct {
 	bootstrap string
 	topic     string
+	security  penstock.Security
 	codec     string
 	batch     int
 	json      bool
@@ -58,6 +59,8 @@ func run(ctx context.Context, arguments []string) error {
 	flags := flag.NewFlagSet("penstock-go "+arguments[0], flag.ExitOnError)
 	flags.StringVar(&given.bootstrap, "bootstrap", "localhost:9092", "any brokers, host:port,…")
 	flags.StringVar(&given.topic, "topic", "", "the topic; it must exist")
+	flags.StringVar(&given.security.CAFile, "ca-file", os.Getenv("PENSTOCK_CA_FILE"), "CA of the cluster, PEM: use TLS")
+	flags.StringVar(&given.security.TokenFile, "token-file", os.Getenv("PENSTOCK_TOKEN_FILE"), "a token that says who you are")
 	flags.StringVar(&given.codec, "codec", "none", "produce: none or zstd")
 	flags.IntVar(&given.batch, "batch", 1000, "produce: records acknowledged together")
 	flags.BoolVar(&given.json, "json", false, "lines are JSON, bytes in base64")
@@ -69,7 +72,10 @@ func run(ctx context.Context, arguments []string) error {
 	if given.topic == "" || given.batch < 1 || flags.NArg() > 0 {
 		return errors.New("--topic is needed, --batch is at least 1, and nothing follows the options")
 	}
-	client := penstock.NewClient(strings.Split(given.bootstrap, ",")...)
+	client, err := penstock.NewClient(given.security, strings.Split(given.bootstrap, ",")...)
+	if err != nil {
+		return err
+	}
 	defer client.Close()
 	return commands[arguments[0]](ctx, client, given)
 }
