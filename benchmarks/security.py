@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from statistics import median
 from typing import Any
 
 from benchmarks.common import (
@@ -26,6 +27,7 @@ from benchmarks.common import (
 from benchmarks.latency_figures import Run
 from benchmarks.latency_job import PARTITIONS, Job
 from benchmarks.latency_stage import Side, take_turn
+from benchmarks.security_flood import PER_S, flooded
 from benchmarks.transaction_stage import await_whole
 from penstock.client import Admin, AsyncAdmin, Consumer, Producer, TopicPartition
 from penstock.core.authorization import Kind, Operation, Resource, Rule, Rulebook
@@ -38,7 +40,9 @@ SMALL_GOAL = "ratio ≥ 0.9"
 BULK_GOAL = "ratio ≥ 0.7"
 DECISION_US = 10.0
 RECONNECT_S = 15.0
+FLOOD_GOAL = "ratio < 2"
 PLAINTEXT = "plaintext"
+SECURE = "secure"
 TOPICS = 5_000
 
 
@@ -51,9 +55,9 @@ class Sides:
         self.records = 5_000 if quick else 300_000
         self.connections = 50 if quick else 1_000
         self.clusters: dict[str, LocalCluster] = {}
-        for name in (PLAINTEXT, "secure"):
+        for name in (PLAINTEXT, SECURE):
             progress(f"starting the {name} cluster")
-            secure = name == "secure"
+            secure = name == SECURE
             self.clusters[name] = running.enter_context(local_cluster(BROKERS, secure=secure))
 
     def settings(self, name: str) -> dict[str, Any]:
@@ -78,7 +82,7 @@ class Sides:
         self, name: str, unit: str, runs: Mapping[str, list[float]], *, goal: str = ""
     ) -> None:
         """A figure of the secure side beside the other."""
-        figure_of_rounds(name, runs["secure"], unit, PLAINTEXT, runs[PLAINTEXT], goal=goal)
+        figure_of_rounds(name, runs[SECURE], unit, PLAINTEXT, runs[PLAINTEXT], goal=goal)
 
 
 def small(sides: Sides) -> None:
@@ -112,6 +116,48 @@ def small(sides: Sides) -> None:
         ):
             found = {name: [value(run) for run in those] for name, those in runs.items()}
             sides.beside(f"{words}, {what}", unit, found, goal=goal)
+
+
+def flood(sides: Sides) -> None:
+    """A client that waits for each record's acknowledgement, while another host of bad tokens keeps
+    one of three brokers busy; beside a minute of peace."""
+    topic = sides.topic(SECURE, "flood")
+    cluster = sides.clusters[SECURE]
+    settings = sides.settings(SECURE)
+    refused: list[float] = []
+
+    def append() -> Run:
+        side = Side(
+            "ours", "", cluster.bootstrap, partial(sides.pids, SECURE), 0.0, _nothing, _nothing
+        )
+        job = Job(
+            side="ours",
+            role="append",
+            bootstrap=cluster.bootstrap,
+            topic=topic,
+            clients=(0,),
+            seconds=sides.seconds,
+            settle_s=sides.seconds / 4,
+            settings=settings,
+        )
+        return take_turn(side, [job])
+
+    def under_attack() -> Run:
+        address = cluster.bootstrap.split(",")[0]
+        with flooded(address, settings["ca_file"], sides.seconds * 2 + 5) as said:
+            run = append()
+        refused.append(said[0]["refused"] / said[0]["seconds"])
+        return run
+
+    runs = in_turns(sides.rounds, {"in peace": append, "flooded": under_attack})
+    for what, share in (("p50", 0.5), ("p99", 0.99)):
+        found = {name: [run.latency_ms(share) for run in those] for name, those in runs.items()}
+        figure_of_rounds(
+            f"small appends, 1 client, while bad tokens arrive, {what}",
+            found["flooded"], "ms", "in peace", found["in peace"],
+            goal=FLOOD_GOAL if share > 0.5 else "",
+        )  # fmt: skip
+    figure("bad tokens refused", median(refused), "1/s", "asked", PER_S)
 
 
 def bulk(sides: Sides) -> None:
@@ -180,7 +226,7 @@ def connections(sides: Sides) -> None:
     sides.beside(f"{words}, until all have an answer", "s", took)
     figure(
         f"{words}, until all have an answer",
-        max(took["secure"]),
+        max(took[SECURE]),
         "s",
         "limit",
         RECONNECT_S,
@@ -226,6 +272,7 @@ def _nothing(*_: object) -> None:
 
 PARTS: dict[str, Callable[[Sides], None]] = {
     "small": small,
+    "flood": flood,
     "bulk": bulk,
     "connections": connections,
     "decisions": decisions,

@@ -7,8 +7,8 @@ from pathlib import Path
 from support.benchmarks import running
 
 
-def test_small_appends_and_decisions_print_their_figures(tmp_path: Path) -> None:
-    parts = ["--only=small", "--only=decisions"]
+def test_small_appends_a_flood_and_decisions_print_their_figures(tmp_path: Path) -> None:
+    parts = ["--only=small", "--only=flood", "--only=decisions"]
     command = [sys.executable, "-m", "benchmarks.security", "--quick", *parts]
     with running(command, tmp_path, {}) as process:
         assert process.wait(240) == 0, (tmp_path / "err").read_text()
@@ -19,5 +19,7 @@ def test_small_appends_and_decisions_print_their_figures(tmp_path: Path) -> None
         for what in ("acknowledged", "p50", "CPU of three brokers per ack")
     ]
     decisions = [f"a decision by rules, {when}" for when in ("for the first time", "made before")]
-    assert [line["name"] for line in lines] == [*small, *decisions]
+    flood = [f"small appends, 1 client, while bad tokens arrive, {what}" for what in ("p50", "p99")]
+    wanted = [*small, *flood, "bad tokens refused", *decisions]
+    assert [line["name"] for line in lines] == wanted
     assert {line["vs"] for line in lines[:6]} == {"plaintext"}

@@ -278,6 +278,10 @@ def file(tmp_path: Path) -> Path:
     return write_issuers(tmp_path / "issuers.json", OURS)
 
 
+async def no_pause(_: float) -> None:
+    """Nothing is held back."""
+
+
 async def code_of(login: TokenLogin, token: str, host: str = HOST) -> ErrorCode:
     with pytest.raises(ClusterError) as raised:
         await login.of_token(token, host)
@@ -349,8 +353,13 @@ async def test_random_key_ids_fetch_nothing(
 async def test_bad_tokens_of_one_host_stop_being_looked_at(
     file: Path, executor: CountingExecutor
 ) -> None:
-    """Attack 11."""
-    login = TokenLogin(IssuersFile(file), executor)
+    """Attack 11. Answers are held back, so that they come no faster than calls may be open."""
+    held_back: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        held_back.append(seconds)
+
+    login = TokenLogin(IssuersFile(file), executor, pause=pause)
     honest = OURS.token("etl/honest")
     await login.of_token(honest, HOST)
     head, payload, _ = OURS.token().split(".")
@@ -363,12 +372,17 @@ async def test_bad_tokens_of_one_host_stop_being_looked_at(
     assert executor.given < 1 + FAILURES_BURST + 60  # a few more for each second that this takes
     newcomer = await login.of_token(OURS.token("etl/other"), "10.0.0.8")
     assert newcomer.principal == "serviceaccount:etl/other"
+    assert len(held_back) > 2_000 - FAILURES_BURST - 60
+    assert min(held_back) >= 1.0
+    before = len(held_back)
+    assert await code_of(login, "", "10.0.0.9") is ErrorCode.UNAUTHENTICATED
+    assert len(held_back) == before  # of a host that has had few
 
 
 async def test_a_bad_token_that_comes_again_is_not_checked_again(
     file: Path, executor: CountingExecutor
 ) -> None:
-    login = TokenLogin(IssuersFile(file), executor)
+    login = TokenLogin(IssuersFile(file), executor, pause=no_pause)
     bad = Issuer().token()
     for _ in range(100):
         assert await code_of(login, bad) is ErrorCode.UNAUTHENTICATED
@@ -377,7 +391,7 @@ async def test_a_bad_token_that_comes_again_is_not_checked_again(
 
 async def test_what_waits_to_be_checked_is_bounded(file: Path, executor: CountingExecutor) -> None:
     """Attack 11, from many hosts: the thread is busy, and known tokens pass all the same."""
-    login = TokenLogin(IssuersFile(file), executor)
+    login = TokenLogin(IssuersFile(file), executor, pause=no_pause)
     honest = OURS.token("etl/honest")
     await login.of_token(honest, HOST)
     gate = threading.Event()

@@ -6,11 +6,13 @@
                └─ new ─▶ `verified`, in one thread ─▶ known, or refused
 
 What a flood of bad tokens can use up is bounded: per host, the failures in a second; of all hosts,
-the checks that wait. A token that is known passes whatever the flood does.
+the checks that wait. Whoever is refused again and again waits two seconds for each answer, so that
+a connection asks no more often than it may have calls open. A token that is known passes at once.
 """
 
 import asyncio
-from collections.abc import Callable
+import random
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from hashlib import sha256
@@ -38,6 +40,11 @@ WAITING_PER_HOST_MAX: Final = 64
 FAILURES_BURST: Final = 20
 FAILURES_PER_S: Final = 2.0
 HOSTS_MAX: Final = 10_000
+ANSWER_AFTER_S: Final = (1.0, 3.0)
+"""How long a refusal is held back from a host that has had more of them than FailureLimit allows;
+at random, so that answers, and what is asked next, do not come all at once."""
+HELD_BACK_MAX: Final = 10_000
+"""Refusals that are held back at once; further ones are told at once: memory is worth more."""
 _audit = EventLog(AUDIT)
 
 
@@ -97,8 +104,10 @@ class TokenLogin:
         *,
         now_s: Callable[[], float] = wall_s,
         look_again: LookAgain = no_look_again,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`executor` checks tokens. `now_s`: seconds since 1970."""
+        """`executor` checks tokens. `now_s`: seconds since 1970. `pause` holds a refusal back;
+        its argument is in seconds."""
         self._look_again = look_again
         self._file = issuers
         self._executor = executor
@@ -108,6 +117,9 @@ class TokenLogin:
         self._refused: dict[bytes, tuple[ClusterError, float]] = {}
         self._waiting: dict[bytes, _Waiting] = {}
         self._failures = FailureLimit()
+        self._refusals = FailureLimit()
+        self._held_back = 0
+        self._pause = pause
 
     async def of_call(self, context: Any) -> Caller:
         """Who makes a call, by its metadata `authorization: Bearer …`. See `Identify`."""
@@ -127,6 +139,25 @@ class TokenLogin:
 
         Raises ClusterError: UNAUTHENTICATED, CREDENTIALS_EXPIRED, AUTH_NOT_READY, THROTTLED.
         """
+        try:
+            return await self._of_token(token, host)
+        except ClusterError:
+            await self._hold_back(host)
+            raise
+
+    async def _hold_back(self, host: str) -> None:
+        """Before a refusal is told."""
+        now_s = monotonic()
+        if self._refusals.allows(host, now_s):
+            self._refusals.failed(host, now_s)
+        elif self._held_back < HELD_BACK_MAX:
+            self._held_back += 1
+            try:
+                await self._pause(random.uniform(*ANSWER_AFTER_S))  # noqa: S311 - no secret
+            finally:
+                self._held_back -= 1
+
+    async def _of_token(self, token: str, host: str) -> Caller:
         if not token:
             raise no_token()
         digest = sha256(token.encode()).digest()
