@@ -143,7 +143,7 @@ class Members:
                     "metadata": {"labels": labels},
                     "spec": {
                         "terminationGracePeriodSeconds": GRACE_S,
-                        **client_pod("member", BROKER.tag, command),
+                        **client_pod("member", BROKER.tag, command, self._penstock.login),
                     },
                 },
             },

@@ -2,6 +2,7 @@
 
     install    helm upgrade --install, namespaces under the restricted Pod Security Standard
     create     examples/flights/cluster.yaml, until the Cluster says Ready
+    cli        `penstock …` in a pod of its own, which in a Strict Cluster is the administrator's
     remove     all of it, volumes included: the next install starts from nothing
 
 The names are those users meet: the release in namespace `penstock`, the streams in `streams`.
@@ -13,8 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
+
+from e2e.harness.images import BROKER
 from e2e.harness.kubectl import Kubectl, Manifest
+from e2e.harness.login import Login
 from e2e.harness.process import ROOT, CommandError, run, wait_until
+from e2e.harness.workload import client_pod
 
 RELEASE: Final = "penstock"
 OPERATOR_NAMESPACE: Final = "penstock"
@@ -35,6 +41,9 @@ UNDO: Final[Manifest] = {
 OURS: Final = "e2e-"
 """Topics and groups of scenarios begin with it, if they may be there when one has failed."""
 IMAGES_LABEL: Final = "penstock.dev/e2e-images"
+MODE_LABEL: Final = "penstock.dev/e2e-security"
+SPARK_ACCOUNT: Final = "spark"
+"""That of examples/spark/kubernetes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +57,21 @@ class Partition:
 
 
 class Penstock:
-    """A Penstock cluster on Kubernetes; `streams` is kubectl in its namespace."""
+    """A Penstock cluster on Kubernetes; `streams` is kubectl in its namespace.
+
+    `strict`: the cluster has TLS and asks for tokens. `login`: what a pod shows to it to be its
+    administrator; None if nobody is asked.
+    """
 
     def __init__(
-        self, kubectl: Kubectl, cluster: str = "flights", namespace: str = STREAMS
-    ) -> None:
-        self.cluster = cluster
+        self, kubectl: Kubectl, cluster: str = "flights", namespace: str = STREAMS,
+        *, strict: bool = False,
+    ) -> None:  # fmt: skip
+        self._kubectl, self._namespace = kubectl, namespace
+        self.cluster, self.strict = cluster, strict
+        self.login = self.login_as(f"{cluster}-admin")
+        self._tool = f"{cluster}-cli"
+        self._tool_runs = False
         self.operator = kubectl.in_namespace(OPERATOR_NAMESPACE)
         self.streams = kubectl.in_namespace(namespace)
         self.bootstrap = f"{cluster}-bootstrap.{namespace}.svc:9092"
@@ -61,6 +79,21 @@ class Penstock:
         self.controller_selector = (
             f"penstock.dev/cluster={cluster},app.kubernetes.io/component=controller"
         )
+
+    def login_as(self, account: str) -> Login | None:
+        """What a pod with this account in the cluster's namespace shows."""
+        if not self.strict:
+            return None
+        return Login(account, f"{self.cluster}-trust", f"penstock.{self._namespace}.{self.cluster}")
+
+    def other(self, cluster: str) -> "Penstock":
+        """Another cluster in the same namespace, in the same security mode."""
+        return Penstock(self._kubectl, cluster, self._namespace, strict=self.strict)
+
+    @property
+    def security(self) -> Manifest:
+        """What a Cluster's `spec` says about security, for this mode."""
+        return {"security": {"mode": "Strict" if self.strict else "Disabled"}}
 
     # ------------------------------------------------------------------ install and remove
 
@@ -76,7 +109,10 @@ class Penstock:
                 {
                     "apiVersion": "v1",
                     "kind": "Namespace",
-                    "metadata": {"name": namespace, "labels": {**RESTRICTED, IMAGES_LABEL: images}},
+                    "metadata": {
+                        "name": namespace,
+                        "labels": {**RESTRICTED, IMAGES_LABEL: images, MODE_LABEL: self._mode},
+                    },
                 }
             )
         run(
@@ -85,11 +121,16 @@ class Penstock:
             *options, timeout_s=deadline_s + 30,
         )  # fmt: skip
 
+    @property
+    def _mode(self) -> str:
+        return "strict" if self.strict else "disabled"
+
     def installed(self, images: str) -> bool:
-        """Is this very build installed?"""
+        """Is this very build installed, for a Cluster of this mode?"""
         found = self.operator.find("namespace", OPERATOR_NAMESPACE)
         labels = (found or {}).get("metadata", {}).get("labels", {})
-        return bool(labels.get(IMAGES_LABEL) == images and self._releases())
+        same = labels.get(IMAGES_LABEL) == images and labels.get(MODE_LABEL) == self._mode
+        return bool(same and self._releases())
 
     def create(self, manifests: Path = EXAMPLE, deadline_s: float = 240.0) -> None:
         """Applies a manifest and waits until the Cluster is Ready and settled.
@@ -99,7 +140,7 @@ class Penstock:
         """
         if self.streams.find(CLUSTERS, self.cluster) is not None:
             self.streams.patch(CLUSTERS, self.cluster, UNDO)
-        self.streams.apply(manifests)
+        self.streams.apply(self._with_security(manifests))
         self.wait_settled(deadline_s)
         for kind in ("group", "topic"):
             names = [each[kind] for each in json.loads(self.cli(kind, "list", "-o", "json"))]
@@ -107,8 +148,25 @@ class Penstock:
                 if name.startswith(OURS):
                     self.cli(kind, "delete", name, "--yes")
 
+    def _with_security(self, manifests: Path) -> list[Manifest]:
+        """A manifest with its Cluster in this mode. Spark's account may do in a Strict one what the
+        jobs of scenarios do, with topics of scenarios only."""
+        objects: list[Manifest] = list(yaml.safe_load_all(manifests.read_text()))
+        spark = [f"serviceaccount:{self._namespace}/{SPARK_ACCOUNT}"]
+        works = {"topicPrefix": OURS, "operations": ["Create", "Read", "Write"]}
+        writes = {"transactionalIdPrefix": "spark", "operations": ["Write"]}
+        for each in objects:
+            if each["kind"] == "Cluster":
+                each["spec"] |= self.security
+                if self.strict:
+                    each["spec"]["access"] = [
+                        {"principals": spark, **one} for one in (works, writes)
+                    ]
+        return objects
+
     def remove(self) -> None:
         """Streams, volumes, operator, CRDs."""
+        self._tool_runs = False
         crds = [each["metadata"]["name"] for each in self.operator.list("crd")]
         ours = [name for name in crds if name.endswith(".penstock.dev")]
         # Topics before their Cluster; and before the operator, which takes their finalizers away.
@@ -156,12 +214,29 @@ class Penstock:
         return f"{self.cluster}-broker-{broker_id}"
 
     def cli(self, *args: str) -> str:
-        """Runs `penstock …` in a broker pod that answers, against the whole cluster."""
-        ready = [pod for pod in self.broker_pods() if pod_ready(pod)]
-        names = [pod["metadata"]["name"] for pod in ready] or [self.pod(0)]
-        return self.streams.exec(
-            names[0], "env", f"PENSTOCK_BOOTSTRAP={self.bootstrap}", "penstock", *args
+        """Runs `penstock …` against the cluster, as its administrator."""
+        return self.exec("penstock", *args)
+
+    def exec(self, *command: str, timeout_s: float | None = None) -> str:
+        """Runs a command in a pod of a client that may do everything. PENSTOCK_BOOTSTRAP is set."""
+        if not self._tool_runs:
+            self._start_tool()
+        return self.streams.exec(self._tool, *command, timeout_s=timeout_s)
+
+    def end_tool(self) -> None:
+        """Ends the pod of `exec`, if there is one; the next `exec` starts another."""
+        self.streams.delete("pod", self._tool, now=True, wait_s=None)
+        self._tool_runs = False
+
+    def _start_tool(self) -> None:
+        spec = client_pod("cli", BROKER.tag, ("sleep", "infinity"), self.login)
+        spec["containers"][0]["env"] = [{"name": "PENSTOCK_BOOTSTRAP", "value": self.bootstrap}]
+        self.streams.delete("pod", self._tool, now=True)
+        self.streams.apply(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": self._tool}, "spec": spec}
         )
+        self.streams.wait_condition("pod", self._tool, deadline_s=60.0)
+        self._tool_runs = True
 
     def partitions(self, topic: str) -> list[Partition]:
         """Leaders and replicas of a topic, as the brokers tell."""
@@ -197,11 +272,8 @@ class Penstock:
         self.wait_replaced(pod, uid)
 
     def produce_numbers(self, topic: str, count: int) -> None:
-        """Writes the numbers 1 to `count`, from broker 0's pod."""
-        script = f"seq {count} | penstock produce {topic}"
-        self.streams.exec(
-            self.pod(0), "env", f"PENSTOCK_BOOTSTRAP={self.bootstrap}", "sh", "-c", script
-        )
+        """Writes the numbers 1 to `count`."""
+        self.exec("sh", "-c", f"seq {count} | penstock produce {topic}")
 
     def wait_replaced(self, pod: str, uid: str, deadline_s: float = 120.0) -> None:
         """Waits until a pod of that name is there that is not the one with this uid."""

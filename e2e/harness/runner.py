@@ -30,16 +30,18 @@ class Runner:
     """Plays scenarios on the cluster of this machine."""
 
     def __init__(
-        self, minutes: float | None = None, *, shared: bool = False, soak: float = SOAK_MINUTES
-    ) -> None:
+        self, minutes: float | None = None, *, shared: bool = False, soak: float = SOAK_MINUTES,
+        strict: bool = False,
+    ) -> None:  # fmt: skip
         """No scenario begins once `minutes` are over; one that is about lasting lasts `soak`.
 
         On a `shared` machine limits are only shown, and what failed is played once more.
+        `strict`: the scenarios' Clusters are Strict.
         """
         self.kubectl = Kubectl()
         self.nodes = Nodes(self.kubectl)
         self.api_server = ApiServer(self.kubectl, self.nodes)
-        self.penstock = Penstock(self.kubectl)
+        self.penstock = Penstock(self.kubectl, strict=strict)
         self.results: list[Result] = []
         self._images = ""
         self._limits, self._again, self._soak = not shared, shared, soak

@@ -87,7 +87,8 @@ class Stage:
     def workload(self, load: Load | None = None) -> Iterator[Workload]:
         """Runs a load while the block does, then judges it. Raises E2EError unless it says PASS."""
         chosen = load or self.load()
-        workload = Workload(self.penstock.streams, chosen, BROKER.tag, self.logs)
+        penstock = self.penstock
+        workload = Workload(penstock.streams, chosen, BROKER.tag, self.logs, penstock.login)
         with workload:
             yield workload
             verdict = workload.verdict or workload.finish()

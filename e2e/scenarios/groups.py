@@ -131,7 +131,7 @@ def _log(stage: Stage, place: int) -> tuple[int, int]:
         f"    (log,) = [log for log in held.logs if log.partition == {place}]\n"
         "    print(log.log_end_offset, log.size_bytes)\n"
     )
-    shown = penstock.streams.exec(penstock.pod(0), "python", "-c", script)
+    shown = penstock.exec("python", "-c", script)
     end, size_bytes = map(int, shown.split())
     return end, size_bytes
 

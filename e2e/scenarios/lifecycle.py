@@ -45,7 +45,7 @@ def cluster_retained(stage: Stage) -> None:
 @scenario("A Cluster is deleted with Delete: nothing is left behind", short=True)
 def cluster_deleted(stage: Stage) -> None:
     streams = stage.penstock.streams
-    streams.apply([cluster("gone", deletionPolicy="Delete"),
+    streams.apply([cluster("gone", deletionPolicy="Delete", **stage.penstock.security),
                    {**topic("gone-topic"), "spec": {"cluster": "gone", "partitions": 1,
                                                     "deletionPolicy": "Delete"}}])  # fmt: skip
     streams.wait_condition(CLUSTERS, "gone", deadline_s=240.0)
@@ -80,7 +80,7 @@ def namespace_deleted(stage: Stage) -> None:
     kubectl = stage.penstock.operator.in_namespace(name)
     labels = {"name": name, "labels": RESTRICTED}
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": labels})
-    kubectl.apply([cluster("doomed", brokers=1),
+    kubectl.apply([cluster("doomed", brokers=1, **stage.penstock.security),
                    {**topic("t"), "spec": {"cluster": "doomed", "partitions": 1, "replicas": 1,
                                            "deletionPolicy": "Delete"}}])  # fmt: skip
     kubectl.wait_condition(TOPICS, "t", deadline_s=240.0)

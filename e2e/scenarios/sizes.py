@@ -34,8 +34,12 @@ def scaled_to_one(stage: Stage) -> None:
     """All data is on broker 0; the others have none, and are removed at once."""
     streams = stage.penstock.streams
     settings = {"default.replication.factor": 1, "min.insync.replicas": 1}
-    small = replace(stage, penstock=Penstock(stage.kubectl, SMALL))
-    streams.apply(cluster(SMALL, brokers=1, config=settings, deletionPolicy="Delete"))
+    small = replace(stage, penstock=stage.penstock.other(SMALL))
+    streams.apply(
+        cluster(
+            SMALL, brokers=1, config=settings, deletionPolicy="Delete", **small.penstock.security
+        )
+    )
     try:
         small.penstock.wait_settled(SCALED_S)
         with loads(small, replicas=1) as both, piped(small, "-piped", replicas=1) as pipe:
@@ -45,6 +49,7 @@ def scaled_to_one(stage: Stage) -> None:
             both.judge(stage, one_s=SCALED_PAUSE_S)
         stage.measure(PAUSE, pipe.longest_pause_s(), limit=SCALED_PAUSE_S)
     finally:
+        small.penstock.end_tool()
         streams.delete(CLUSTERS, SMALL, wait_s=120.0)
 
 

@@ -4,6 +4,7 @@ The manifests are those of examples/spark/kubernetes, with this run's image and 
 Records are the numbers 1 to N, so that any loss or repetition shows in the totals.
 """
 
+import copy
 import json
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import yaml
 
 from e2e.harness import images
 from e2e.harness.kubectl import Manifest
-from e2e.harness.penstock import pod_ready
+from e2e.harness.penstock import SPARK_ACCOUNT
 from e2e.harness.process import ROOT, wait_until
 from e2e.harness.scenario import Stage, scenario
 
@@ -56,6 +57,7 @@ def containers(workload: Manifest) -> list[Manifest]:
 def applied(stage: Stage, objects: list[Manifest]) -> Iterator[None]:
     """Applies objects; deletes them, and whatever Spark made, when the block ends."""
     kubectl = stage.penstock.streams
+    objects = logged_in(stage, objects)
     rbac = manifests_of_rbac()
     label = f"app.kubernetes.io/name={objects[0]['metadata']['name']}"
     kubectl.apply(rbac)
@@ -73,6 +75,27 @@ def applied(stage: Stage, objects: list[Manifest]) -> Iterator[None]:
             kubectl.delete(one["kind"], one["metadata"]["name"])
 
 
+def logged_in(stage: Stage, objects: list[Manifest]) -> list[Manifest]:
+    """The same; in a Strict Cluster, drivers and executors have the files that let them in."""
+    login = stage.penstock.login_as(SPARK_ACCOUNT)
+    if login is None:
+        return objects
+    found = copy.deepcopy(objects)
+    for each in found:
+        match each["kind"]:
+            case "ConfigMap":
+                for name, text in each["data"].items():
+                    if name.endswith(".yaml"):
+                        pod = yaml.safe_load(text)
+                        login.add_to(pod["spec"])
+                        each["data"][name] = yaml.safe_dump(pod)
+            case "Deployment" | "Job":
+                login.add_to(each["spec"]["template"]["spec"])
+            case "Pod":
+                login.add_to(each["spec"])
+    return found
+
+
 def manifests_of_rbac() -> list[Manifest]:
     return list(yaml.safe_load_all((MANIFESTS / "rbac.yaml").read_text()))
 
@@ -87,18 +110,12 @@ def keep_logs(stage: Stage, label: str) -> None:
 
 
 def produce(stage: Stage, name: str, first: int, last: int) -> None:
-    """Writes the numbers `first` to `last` from a broker's pod that does not lead partition 0."""
-    penstock = stage.penstock
-    leader = penstock.pod(penstock.leader(name))
-    ready = [pod["metadata"]["name"] for pod in penstock.broker_pods() if pod_ready(pod)]
-    pod = next(pod for pod in ready if pod != leader)
+    """Writes the numbers `first` to `last`."""
     script = (
         f"seq {first} {last} | awk '{{print $1 % {KEYS} \":\" $1}}'"
         f" | penstock produce {name} -K : --acks=all"
     )
-    penstock.streams.exec(
-        pod, "env", f"PENSTOCK_BOOTSTRAP={penstock.bootstrap}", "sh", "-c", script, timeout_s=180.0
-    )
+    stage.penstock.exec("sh", "-c", script, timeout_s=180.0)
 
 
 def said(stage: Stage, label: str) -> list[dict[str, Any]]:
