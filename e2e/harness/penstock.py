@@ -86,6 +86,19 @@ class Penstock:
             return None
         return Login(account, f"{self.cluster}-trust", f"penstock.{self._namespace}.{self.cluster}")
 
+    def variables(self, folder: Path) -> list[str]:
+        """Of the environment of an administrator's client outside; its files come into `folder`."""
+        if self.login is None:
+            return []
+        trust = self.streams.get("configmap", self.login.trust)["data"]["ca.crt"]
+        token = self.streams.call(
+            "create", "token", self.login.account, f"--audience={self.login.audience}"
+        )
+        ca_file, token_file = folder / "ca.crt", folder / "token"
+        ca_file.write_text(trust)
+        token_file.write_bytes(token)
+        return [f"PENSTOCK_CA_FILE={ca_file}", f"PENSTOCK_TOKEN_FILE={token_file}"]
+
     def other(self, cluster: str) -> "Penstock":
         """Another cluster in the same namespace, in the same security mode."""
         return Penstock(self._kubectl, cluster, self._namespace, strict=self.strict)

@@ -98,27 +98,31 @@ def worker_address(stage: Stage) -> str:
 @scenario("External clients use node ports: the CLI, a recorded workload, a client in Go")
 def node_ports(stage: Stage) -> None:
     """Each broker's external address is the one that external clients get."""
-    penstock = stage.penstock
+    penstock, address = stage.penstock, worker_address(stage)
+    external = {"type": "NodePort", "nodePort": 31_092}
+    if penstock.strict:  # certificates name it
+        external["host"] = address
     before = uids(stage)
-    penstock.streams.patch(
-        CLUSTERS, penstock.cluster, {"spec": {"external": {"type": "NodePort", "nodePort": 31_092}}}
-    )
+    penstock.streams.patch(CLUSTERS, penstock.cluster, {"spec": {"external": external}})
     wait_until("brokers restarted", lambda: rolled(stage, before), 300.0)
-    bootstrap = f"{worker_address(stage)}:31092"
+    bootstrap = f"{address}:31092"
     at = ("--bootstrap", bootstrap)
-    shown = run(".venv/bin/penstock", "cluster", "describe", *at, "-o", "json")
-    stage.expect(".svc" not in shown, f"inner names are told outside: {shown}")
-    run(
-        ".venv/bin/penstock", "verify", "run", *at, f"--topic={OUTSIDE}", "--duration=5",
-        "--rate=500", timeout_s=120.0,
-    )  # fmt: skip
-    penstock.cli("topic", "delete", OUTSIDE, "--yes")
-    _go(stage, bootstrap)
+    with tempfile.TemporaryDirectory() as folder:
+        env = ("env", *penstock.variables(Path(folder)))
+        command = (*env, ".venv/bin/penstock")
+        shown = run(*command, "cluster", "describe", *at, "-o", "json")
+        stage.expect(".svc" not in shown, f"inner names are told outside: {shown}")
+        run(
+            *command, "verify", "run", *at, f"--topic={OUTSIDE}", "--duration=5", "--rate=500",
+            timeout_s=120.0,
+        )  # fmt: skip
+        penstock.cli("topic", "delete", OUTSIDE, "--yes")
+        _go(stage, bootstrap, env)
     restore(stage, {"spec": {"external": None}})
     penstock.wait_ready()
 
 
-def _go(stage: Stage, bootstrap: str) -> None:
+def _go(stage: Stage, bootstrap: str, env: tuple[str, ...]) -> None:
     """The client in Go writes while a leader's process is killed, and reads everything back."""
     penstock = stage.penstock
     with tempfile.TemporaryDirectory() as folder:
@@ -129,10 +133,10 @@ def _go(stage: Stage, bootstrap: str) -> None:
         at = ("--bootstrap", bootstrap, "--topic", OUTSIDE)
         for first in (0, RECORDS):
             lines = "".join(f"{each % 7}\t{each}\n" for each in range(first, first + RECORDS))
-            run_bytes(Command((program, "produce", *at), lines.encode(), timeout_s=120.0))
+            run_bytes(Command((*env, program, "produce", *at), lines.encode(), timeout_s=120.0))
             leader = penstock.pod(penstock.leader(OUTSIDE))
             stage.nodes.kill_process(leader, penstock.streams)
-        read = run(program, "fetch", *at, timeout_s=120.0).split("\n")
+        read = run(*env, program, "fetch", *at, timeout_s=120.0).split("\n")
         values = [int(line.partition("\t")[2]) for line in read if line]
         stage.expect(sorted(values) == list(range(2 * RECORDS)), f"read back {len(values)} records")
     penstock.wait_brokers(3)
