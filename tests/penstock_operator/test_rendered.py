@@ -36,7 +36,16 @@ BODIES: dict[str, dict[str, Any]] = {
     "strict": {
         "metadata": METADATA,
         "spec": {
-            "security": {"mode": "Strict"},
+            "security": {
+                "mode": "Strict",
+                "oidc": [
+                    {
+                        "issuer": "https://login.example.com",
+                        "audience": "flights",
+                        "groupsClaim": "groups",
+                    }
+                ],
+            },
             "external": {"type": "NodePort", "host": "flights.example.com"},
             "allowFrom": {"clients": [{"namespaceSelector": {"matchLabels": {"team": "air"}}}]},
         },

@@ -658,3 +658,27 @@ class TestAccess:
         names = [f"cert:{index:0>400}" for index in range(100)]
         (line,) = self.one(self.rule(principals=names))
         assert "spec.access cannot be used: rules of topic flights take" in line
+
+
+@pytest.mark.parametrize(
+    ("mode", "issuers", "said"),
+    [
+        ("Disabled", ["https://a.example"], "needs spec.security.mode Strict"),
+        ("Strict", ["https://a.example", "https://a.example"], "are the same or begin alike"),
+        ("Strict", ["https://a.example/b", "https://a.example"], "are the same or begin alike"),
+        ("Strict", ["https://a.example?b"], "https address without a query"),
+        ("Strict", [f"https://a{number}.example" for number in range(9)], "the limit is 8"),
+    ],
+)
+def test_issuers_that_cannot_be_believed_are_told(mode: str, issuers: list[str], said: str) -> None:
+    oidc = [{"issuer": one, "audience": "flights"} for one in issuers]
+    document = {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "Cluster",
+        "metadata": {"name": "flights"},
+        "spec": {"security": {"mode": mode, "oidc": oidc}},
+    }
+    with pytest.raises(ManifestError) as raised:
+        parse_manifest([document], "flights.yaml")
+    (line,) = [one for one in str(raised.value).splitlines() if "spec.security.oidc" in one]
+    assert said in line

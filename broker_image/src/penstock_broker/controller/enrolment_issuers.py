@@ -73,8 +73,14 @@ class PublishedIssuers:
         fetch: Callable[[], bytes],
         executor: Executor,
         now_s: Callable[[], float] = monotonic,
+        *,
+        whose: str = "the API server",
+        apart_at_first_s: float = _APART_AT_FIRST_S,
     ) -> None:
-        """`fetch` blocks, and raises PenstockError."""
+        """`fetch` blocks, and raises PenstockError. `apart_at_first_s`: between requests while
+        nothing is known."""
+        self._whose = whose
+        self._apart_at_first_s = apart_at_first_s
         self._fetch = fetch
         self._executor = executor
         self._now_s = now_s
@@ -82,31 +88,37 @@ class PublishedIssuers:
         self._looked_s: float | None = None
         self._looking = asyncio.Lock()
 
+    @property
+    def known(self) -> bytes:
+        """The newest document; empty: none yet."""
+        return self._found
+
     async def document(self) -> bytes:
         """See the seam."""
         if not self._found:
-            await self._look()
+            await self.look()
         if not self._found:
             raise ClusterError(
-                "the controller does not know the keys of the API server yet; try again",
+                f"the controller does not know the keys of {self._whose} yet; try again",
                 ErrorCode.AUTH_NOT_READY,
             )
         return self._found
 
     async def look_again(self) -> bytes:
         """See the seam."""
-        await self._look()
+        await self.look()
         return await self.document()
 
     async def run(self) -> None:
         """See the seam."""
         while True:
-            await self._look()
-            await asyncio.sleep(EVERY_S if self._found else _APART_AT_FIRST_S)
+            await self.look()
+            await asyncio.sleep(EVERY_S if self._found else self._apart_at_first_s)
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Asks the source, unless the last time is too recent. Does not raise."""
         async with self._looking:  # who waited here sees that the last look is recent
-            apart_s = APART_S if self._found else _APART_AT_FIRST_S
+            apart_s = APART_S if self._found else self._apart_at_first_s
             if self._looked_s is not None and self._now_s() - self._looked_s < apart_s:
                 return
             self._looked_s = self._now_s()
@@ -114,7 +126,7 @@ class PublishedIssuers:
             try:
                 found = await loop.run_in_executor(self._executor, self._fetch)
             except PenstockError as error:
-                _events.warning("the keys of the API server stay as they are", reason=error.message)
+                _events.warning(f"the keys of {self._whose} stay as they are", reason=error.message)
                 return
             if found != self._found:
                 _events.info("the issuers of tokens changed", bytes=len(found))

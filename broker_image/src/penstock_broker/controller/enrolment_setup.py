@@ -12,7 +12,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import sleep
 from typing import Final
@@ -22,6 +22,7 @@ from penstock.errors import ErrorCode, MisuseError
 from penstock.kubernetes.names import ClusterNames
 from penstock.rpc.tls import Tls
 from penstock_broker.certificates.enrolment import controller_subject
+from penstock_broker.controller import oidc
 from penstock_broker.controller.enrolment import EnrolmentService, serve_enrolment
 from penstock_broker.controller.enrolment_authority import AuthorityFiles, OwnCertificate
 from penstock_broker.controller.enrolment_issuers import (
@@ -75,6 +76,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="JSON, as a broker's --token-issuers; default with --metadata=kubernetes: the API "
         "server's own",
     )
+    add(
+        "--oidc-issuers",
+        default=os.environ.get(oidc.VARIABLE, ""),
+        metavar="JSON",
+        help="whose tokens of people let users in: a list of objects with issuer, audience, and if "
+        "not sub and none, usernameClaim and groupsClaim; their keys are fetched; default: "
+        f"${oidc.VARIABLE}",
+    )
 
 
 @asynccontextmanager
@@ -86,8 +95,12 @@ async def running(
         yield
         return
     assert tls is not None, "`enrolling_of` made a certificate"
-    with ThreadPoolExecutor(_THREADS, "enrolment") as executor, _around(args, executor) as around:
-        async with enrolling.running(tls, around, executor):
+    with (
+        ThreadPoolExecutor(_THREADS, "enrolment") as executor,
+        _around(args, executor) as around,
+        oidc.with_oidc(around.issuers, args.oidc_issuers) as issuers,
+    ):
+        async with enrolling.running(tls, replace(around, issuers=issuers), executor):
             yield
 
 

@@ -23,6 +23,7 @@ from penstock_operator.objects.security import (
     AUTHORITY_MOUNT,
     authority_arguments,
     authority_volume,
+    oidc_environment,
 )
 
 CONTROLLER: Final = "controller"
@@ -94,6 +95,7 @@ def _deployment(desired: DesiredCluster) -> Object:
     ]
     ports = controller_ports(desired)
     main = container(desired, CONTROLLER, args, ports, desired.controller_resources)
+    main["env"] = [*main["env"], *oidc_environment(desired)]
     main["volumeMounts"] = [TMP_MOUNT]
     spec = pod_spec(desired, CONTROLLER, names.controller)
     spec["volumes"] = [TMP_VOLUME]

@@ -10,6 +10,7 @@ Cluster that is created again.
 """
 
 import base64
+import json
 from typing import Final
 
 from penstock.kubernetes.names import TRUST_KEY
@@ -80,6 +81,23 @@ def authority_arguments(desired: DesiredCluster) -> list[str]:
         f"--new-cluster-id={desired.uid}",
         *(f"--certificate-host={host}" for host in hosts),
     ]
+
+
+def oidc_environment(desired: DesiredCluster) -> list[Object]:
+    """Of controllers, which fetch the issuers' keys. An image of an older release ignores it: then
+    these issuers' users do not get in."""
+    if not desired.is_strict or not desired.spec.oidc:
+        return []
+    issuers = [
+        {
+            "issuer": one.issuer,
+            "audience": one.audience,
+            "usernameClaim": one.username_claim,
+            "groupsClaim": one.groups_claim,
+        }
+        for one in desired.spec.oidc
+    ]
+    return [{"name": "PENSTOCK_OIDC_ISSUERS", "value": json.dumps(issuers)}]
 
 
 def enrolment_volume(desired: DesiredCluster) -> Object:

@@ -11,6 +11,7 @@ from enum import Enum
 from penstock.core.authorization.model import Rule
 from penstock.core.manifest.access import rules_from_values
 from penstock.core.manifest.fields import Values
+from penstock.core.manifest.oidc import OidcIssuer, issuers_from_values
 from penstock.core.offset_reset import ResetKind
 
 REPLICATION_FACTOR = "default.replication.factor"
@@ -115,6 +116,7 @@ class ClusterSpec:
     pod: PodSpec = field(default_factory=PodSpec)
     allow_from: AllowFrom = field(default_factory=AllowFrom)
     security: SecurityMode = SecurityMode.DISABLED
+    oidc: tuple[OidcIssuer, ...] = ()
     access: tuple[Rule, ...] | None = None
 
     @classmethod
@@ -137,6 +139,7 @@ class ClusterSpec:
             pod=PodSpec.from_values(values.nested("pod")),
             allow_from=AllowFrom.from_values(values.nested("allowFrom")),
             security=_security_mode(security),
+            oidc=issuers_from_values(security),
             access=rules_from_values(values),
         )
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.core.authorization.model import Kind as ResourceKind
 from penstock.core.manifest.access import CLUSTER_ACCESS, own_access
+from penstock.core.manifest.oidc import OIDC
 from penstock.core.manifest.rows import Field, Kind
 from penstock.core.topic import PARTITIONS_MAX, TOPIC_NAME_MAX_CHARS
 
@@ -209,6 +210,7 @@ _SECURITY: Final = Field(
             required=True,
             choices=("Disabled", "Strict"),
         ),
+        OIDC,
     ),
 )
 

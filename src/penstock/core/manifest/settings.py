@@ -16,6 +16,7 @@ from penstock.core.manifest.objects import (
     SecurityMode,
     TopicSpec,
 )
+from penstock.core.manifest.oidc import check_issuers
 from penstock.core.manifest.problems import Report
 from penstock.core.settings import BROKER_KEYS, check_cluster_keys, parse_broker_setting
 from penstock.core.topic import TopicConfig
@@ -52,6 +53,7 @@ def check_cluster_settings(spec: ClusterSpec, report: Report) -> None:
 
 def _check_security(spec: ClusterSpec, report: Report) -> None:
     strict, external = spec.security is SecurityMode.STRICT, spec.external
+    check_issuers(spec.oidc, strict=strict, report=report)
     if strict and external is not None and not external.host:
         report.add(
             "spec.external.host",

@@ -1,0 +1,242 @@
+"""Issuers of people's tokens (OpenID Connect): their keys are fetched by controllers alone.
+
+    --oidc-issuers ─▶ <issuer>/.well-known/openid-configuration ─▶ jwks_uri ─▶ keys ─▶ document
+
+An issuer that does not answer keeps its last keys; one that never did has none, and says
+AUTH_NOT_READY to its users alone. Whatever an issuer answers, the others and the API server's keys
+go on: what cannot be used is left out. Source: OpenID Connect Discovery 1.0, sections 4.2 and 4.3.
+"""
+
+import asyncio
+import http.client
+import ipaddress
+import json
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from penstock.errors import ClusterError, ErrorCode, MisuseError
+from penstock_broker.controller.enrolment_issuers import (
+    APART_S,
+    IssuersSource,
+    PublishedIssuers,
+)
+from penstock_broker.observability import EventLog
+from penstock_broker.serving.tokens.issuers import parse_issuers
+
+VARIABLE: Final = "PENSTOCK_OIDC_ISSUERS"
+ISSUERS_MAX: Final = 8
+CONFIGURATION: Final = "/.well-known/openid-configuration"
+CONFIGURATION_BYTES_MAX: Final = 64 * 1024
+KEYS_BYTES_MAX: Final = 64 * 1024
+TIMEOUT_S: Final = 5.0
+"""Of connecting, and of each answer."""
+_FIELDS: Final = frozenset({"issuer", "audience", "usernameClaim", "groupsClaim"})
+_events = EventLog("oidc")
+Entry = Mapping[str, Any]
+"""Of the document of issuers, without its keys."""
+
+
+def parse_oidc(text: str) -> list[Entry]:
+    """The option: a JSON list of objects, as `spec.security.oidc` has them. "": none.
+
+    Raises MisuseError.
+    """
+    try:
+        given = json.loads(text or "[]")
+    except (ValueError, RecursionError) as error:
+        raise _wrong(f"is not JSON: {error}") from None
+    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+        raise _wrong("must be a JSON list of objects")
+    if len(given) > ISSUERS_MAX:
+        raise _wrong(f"has {len(given)} issuers; at most {ISSUERS_MAX}")
+    entries: list[Entry] = []
+    for one in given:
+        if unknown := one.keys() - _FIELDS:
+            raise _wrong(
+                f"has {', '.join(sorted(unknown))}; known are {', '.join(sorted(_FIELDS))}"
+            )
+        entries.append({**one, "kind": "oidc"})
+    try:
+        parse_issuers(_document([_with_keys(one, {"keys": []}) for one in entries]))
+        for one in entries:
+            _check_address(one["issuer"], plaintext=True)
+    except (MisuseError, ClusterError) as error:
+        raise _wrong(f"cannot be used: {error.message}") from None
+    return entries
+
+
+def fetch_entry(entry: Entry) -> bytes:
+    """The entry with the issuer's keys, JSON. Blocks.
+
+    Raises ClusterError, which says what is wrong with the issuer's answers.
+    """
+    issuer: str = entry["issuer"]
+    plaintext = urlsplit(issuer).scheme == "http"
+    found = _object(issuer.rstrip("/") + CONFIGURATION, CONFIGURATION_BYTES_MAX, plaintext)
+    if found.get("issuer") != issuer:
+        raise _unusable(f"{issuer} says that it is issuer {str(found.get('issuer'))[:200]!r}")
+    address = found.get("jwks_uri")
+    if not isinstance(address, str):
+        raise _unusable(f"{issuer} does not say where its keys are (jwks_uri)")
+    whole = _with_keys(entry, _object(address, KEYS_BYTES_MAX, plaintext))
+    try:
+        (parsed,) = parse_issuers(_document([whole])).values()
+    except MisuseError as error:
+        raise _unusable(f"the keys at {address[:200]} cannot be used: {error.message}") from None
+    if not parsed.keys:
+        raise _unusable(f"{address[:200]} has no key for RS256 or ES256")
+    return json.dumps(whole, sort_keys=True).encode()
+
+
+class AllIssuers:
+    """One document of the API server's keys, or a file's, and those of OIDC issuers."""
+
+    def __init__(
+        self, first: IssuersSource, oidc: Sequence[tuple[Entry, PublishedIssuers]]
+    ) -> None:
+        self._first = first
+        self._oidc = oidc
+        self._left_out: set[str] = set()
+
+    async def document(self) -> bytes:
+        """See the seam. Does not wait for OIDC issuers."""
+        return self._joined(await self._first.document())
+
+    async def look_again(self) -> bytes:
+        """See the seam: each issuer has its own 30 s."""
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(self._first.look_again())
+            for _, source in self._oidc:
+                group.create_task(source.look())
+        return self._joined(first.result())
+
+    async def run(self) -> None:
+        """See the seam."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._first.run())
+            for _, source in self._oidc:
+                group.create_task(source.run())
+
+    def _joined(self, first: bytes) -> bytes:
+        """An issuer that would make the document unusable is left out, and the log says so."""
+        entries = list(json.loads(first)["issuers"])
+        for entry, source in self._oidc:
+            whole = json.loads(source.known) if source.known else _with_keys(entry, {"keys": []})
+            try:
+                parse_issuers(_document([*entries, whole]))
+            except MisuseError as error:
+                if entry["issuer"] not in self._left_out:
+                    self._left_out.add(entry["issuer"])
+                    _events.error(
+                        "an issuer is left out", issuer=entry["issuer"], reason=error.message
+                    )
+            else:
+                entries.append(whole)
+        return _document(entries)
+
+
+@contextmanager
+def with_oidc(first: IssuersSource, text: str) -> Iterator[IssuersSource]:
+    """`first`, and the issuers of the option. Raises MisuseError."""
+    entries = parse_oidc(text)
+    if not entries:
+        yield first
+        return
+    # A thread for each: one that is slow holds up nobody else.
+    executor = ThreadPoolExecutor(len(entries), "oidc")
+    try:
+        yield AllIssuers(first, [(one, _published(one, executor)) for one in entries])
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _published(entry: Entry, executor: ThreadPoolExecutor) -> PublishedIssuers:
+    return PublishedIssuers(
+        lambda: fetch_entry(entry), executor, whose=entry["issuer"], apart_at_first_s=APART_S
+    )
+
+
+def _object(address: str, bytes_max: int, plaintext: bool) -> dict[str, Any]:
+    """What is at an address. Raises ClusterError."""
+    _check_address(address, plaintext=plaintext)
+    try:
+        found = json.loads(_get(address, bytes_max))
+    except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+        raise _unusable(
+            f"{address[:200]} cannot be read: {error or type(error).__name__}"
+        ) from None
+    if not isinstance(found, dict):
+        raise _unusable(f"{address[:200]} is not a JSON object")
+    return found
+
+
+def _get(address: str, bytes_max: int) -> bytes:
+    """Follows no redirect: who controls a page of the issuer's would choose whose keys count."""
+    parts = urlsplit(address)
+    host = parts.hostname or ""
+    connection = (
+        http.client.HTTPConnection(host, parts.port, timeout=TIMEOUT_S)
+        if parts.scheme == "http"
+        else http.client.HTTPSConnection(
+            host, parts.port, timeout=TIMEOUT_S, context=ssl.create_default_context()
+        )
+    )
+    until_s = monotonic() + 2 * TIMEOUT_S
+    content = bytearray()
+    try:
+        connection.request("GET", parts.path + (f"?{parts.query}" if parts.query else ""))
+        with connection.getresponse() as response:
+            if response.status != http.HTTPStatus.OK:
+                raise _unusable(
+                    f"{address[:200]} answers {response.status}; redirects are not followed"
+                )
+            while chunk := response.read1(bytes_max + 1):
+                content += chunk
+                if len(content) > bytes_max:
+                    raise _unusable(f"{address[:200]} has more than {bytes_max} bytes")
+                if monotonic() > until_s:
+                    raise _unusable(f"{address[:200]} sends too slowly")
+    finally:
+        connection.close()
+    return bytes(content)
+
+
+def _check_address(address: str, *, plaintext: bool) -> None:
+    """Raises ClusterError unless it is https, or, if `plaintext` may be, http on loopback."""
+    try:
+        parts = urlsplit(address)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        host, parts = "", urlsplit("")
+    secure = parts.scheme == "https" or (plaintext and parts.scheme == "http" and _loopback(host))
+    clean = address.isascii() and address.isprintable() and " " not in address
+    if not host or not secure or not clean or parts.username or parts.fragment:
+        raise _unusable(f"{address[:200]!r} is not an https address")
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _with_keys(entry: Entry, jwks: object) -> dict[str, Any]:
+    return {**entry, "jwks": jwks}
+
+
+def _document(entries: Sequence[Entry]) -> bytes:
+    return json.dumps({"issuers": entries}, sort_keys=True).encode()
+
+
+def _unusable(what: str) -> ClusterError:
+    return ClusterError(what, ErrorCode.UNREACHABLE)
+
+
+def _wrong(what: str) -> MisuseError:
+    return MisuseError(f"--oidc-issuers {what}", ErrorCode.INVALID_CONFIG)
