@@ -4,6 +4,8 @@ The issuer listens on loopback in this process, where plaintext is allowed.
 """
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -190,6 +192,32 @@ async def test_an_issuer_like_the_api_server_is_left_out(login: Login) -> None:
         )
         known = parse_issuers(await both.look_again())
     assert [one.kind for one in known.values()] == ["kubernetes"]
+
+
+async def test_a_broken_file_of_issuers_stays_what_it_is(login: Login) -> None:
+    entries = parse_oidc(login.option)
+    for broken in (b"{", b"[]", b'{"issuers": 1}'):
+        with ThreadPoolExecutor(1) as executor:
+            api = PublishedIssuers(lambda broken=broken: broken, executor)  # type: ignore[misc]
+            other = PublishedIssuers(lambda: fetch_entry(entries[0]), executor)
+            assert await AllIssuers(api, [(entries[0], other)]).document() == broken
+
+
+def test_a_controller_that_hands_nobody_the_keys_refuses_the_option(
+    login: Login, tmp_path: Path
+) -> None:
+    words = ["controller", f"--metadata-dir={tmp_path}", "--listen=127.0.0.1:0"]
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock_broker", *words, f"--oidc-issuers={login.option}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "--oidc-issuers" in line
+    assert "--enrol-listen" in line
 
 
 def test_people_get_in_by_their_issuer_and_its_groups(

@@ -212,6 +212,13 @@ def enrolling_of(args: argparse.Namespace, store: BlockingStore) -> Enrolling | 
     Raises PenstockError.
     """
     if args.ca_certificate is None and args.ca_key is None and not args.enrol_listen:
+        if args.oidc_issuers:
+            raise MisuseError(
+                f"--oidc-issuers (${oidc.VARIABLE}) needs a controller that enrols brokers, which "
+                "hands them the keys: give --ca-certificate, --ca-key and --enrol-listen too, or "
+                "give brokers the keys by --token-issuers",
+                ErrorCode.INVALID_CONFIG,
+            )
         return None
     needed = {
         "--ca-certificate": args.ca_certificate,

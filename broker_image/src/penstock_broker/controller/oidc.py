@@ -124,6 +124,10 @@ class AllIssuers:
 
     def _joined(self, first: bytes) -> bytes:
         """An issuer that would make the document unusable is left out, and the log says so."""
+        try:
+            parse_issuers(first)
+        except MisuseError:
+            return first  # brokers say what is wrong with it, and keep the last one
         entries = list(json.loads(first)["issuers"])
         for entry, source in self._oidc:
             whole = json.loads(source.known) if source.known else _with_keys(entry, {"keys": []})
