@@ -7,6 +7,7 @@
         ├── NotLeaderError        carries the current leader when known
         ├── OffsetOutOfRangeError carries the valid range
         ├── OverloadedError       carries the delay
+        │   └── ThrottledError    a quota's
         └── UnreachableError      no address answered (client side only)
 
 The code table is the protocol's (`proto/penstock/proto/v1/errors.proto`); a test compares the
@@ -298,6 +299,14 @@ class OverloadedError(ClusterError):
     def __init__(self, message: str, throttle_ms: int = 100) -> None:
         super().__init__(message, ErrorCode.OVERLOADED)
         self.throttle_ms = throttle_ms
+
+
+class ThrottledError(OverloadedError):
+    """A principal is above its quota. Nothing was done; try again after `throttle_ms`."""
+
+    def __init__(self, message: str, throttle_ms: int) -> None:
+        super().__init__(message, throttle_ms)
+        self.code = ErrorCode.THROTTLED
 
 
 class UnreachableError(ClusterError):

@@ -447,6 +447,96 @@ func (x *ResourceAccess) GetRules() []*AccessRule {
 	return nil
 }
 
+// What each of these principals may take. A limit that is not set is none.
+type QuotaRule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Exact names, or "*": each one that no other rule names.
+	Principals []string `protobuf:"bytes,1,rep,name=principals,proto3" json:"principals,omitempty"`
+	// Per broker.
+	ProduceBytesPerSecond *uint64 `protobuf:"varint,2,opt,name=produce_bytes_per_second,json=produceBytesPerSecond,proto3,oneof" json:"produce_bytes_per_second,omitempty"`
+	FetchBytesPerSecond   *uint64 `protobuf:"varint,3,opt,name=fetch_bytes_per_second,json=fetchBytesPerSecond,proto3,oneof" json:"fetch_bytes_per_second,omitempty"`
+	// Time of unary calls at work.
+	RequestMillisPerSecond *uint64 `protobuf:"varint,4,opt,name=request_millis_per_second,json=requestMillisPerSecond,proto3,oneof" json:"request_millis_per_second,omitempty"`
+	// Partitions created or deleted, configs and rules altered, in the cluster.
+	MutationsPerMinute *uint64 `protobuf:"varint,5,opt,name=mutations_per_minute,json=mutationsPerMinute,proto3,oneof" json:"mutations_per_minute,omitempty"`
+	// Open at one time, per broker.
+	Streams       *uint64 `protobuf:"varint,6,opt,name=streams,proto3,oneof" json:"streams,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuotaRule) Reset() {
+	*x = QuotaRule{}
+	mi := &file_penstock_proto_v1_access_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuotaRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuotaRule) ProtoMessage() {}
+
+func (x *QuotaRule) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_access_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuotaRule.ProtoReflect.Descriptor instead.
+func (*QuotaRule) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_access_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *QuotaRule) GetPrincipals() []string {
+	if x != nil {
+		return x.Principals
+	}
+	return nil
+}
+
+func (x *QuotaRule) GetProduceBytesPerSecond() uint64 {
+	if x != nil && x.ProduceBytesPerSecond != nil {
+		return *x.ProduceBytesPerSecond
+	}
+	return 0
+}
+
+func (x *QuotaRule) GetFetchBytesPerSecond() uint64 {
+	if x != nil && x.FetchBytesPerSecond != nil {
+		return *x.FetchBytesPerSecond
+	}
+	return 0
+}
+
+func (x *QuotaRule) GetRequestMillisPerSecond() uint64 {
+	if x != nil && x.RequestMillisPerSecond != nil {
+		return *x.RequestMillisPerSecond
+	}
+	return 0
+}
+
+func (x *QuotaRule) GetMutationsPerMinute() uint64 {
+	if x != nil && x.MutationsPerMinute != nil {
+		return *x.MutationsPerMinute
+	}
+	return 0
+}
+
+func (x *QuotaRule) GetStreams() uint64 {
+	if x != nil && x.Streams != nil {
+		return *x.Streams
+	}
+	return 0
+}
+
 var File_penstock_proto_v1_access_proto protoreflect.FileDescriptor
 
 const file_penstock_proto_v1_access_proto_rawDesc = "" +
@@ -474,7 +564,22 @@ const file_penstock_proto_v1_access_proto_rawDesc = "" +
 	"\bresource\"\x84\x01\n" +
 	"\x0eResourceAccess\x12=\n" +
 	"\bresource\x18\x01 \x01(\v2!.penstock.proto.v1.AccessResourceR\bresource\x123\n" +
-	"\x05rules\x18\x02 \x03(\v2\x1d.penstock.proto.v1.AccessRuleR\x05rules*\xfb\x01\n" +
+	"\x05rules\x18\x02 \x03(\v2\x1d.penstock.proto.v1.AccessRuleR\x05rules\"\xb4\x03\n" +
+	"\tQuotaRule\x12\x1e\n" +
+	"\n" +
+	"principals\x18\x01 \x03(\tR\n" +
+	"principals\x12<\n" +
+	"\x18produce_bytes_per_second\x18\x02 \x01(\x04H\x00R\x15produceBytesPerSecond\x88\x01\x01\x128\n" +
+	"\x16fetch_bytes_per_second\x18\x03 \x01(\x04H\x01R\x13fetchBytesPerSecond\x88\x01\x01\x12>\n" +
+	"\x19request_millis_per_second\x18\x04 \x01(\x04H\x02R\x16requestMillisPerSecond\x88\x01\x01\x125\n" +
+	"\x14mutations_per_minute\x18\x05 \x01(\x04H\x03R\x12mutationsPerMinute\x88\x01\x01\x12\x1d\n" +
+	"\astreams\x18\x06 \x01(\x04H\x04R\astreams\x88\x01\x01B\x1b\n" +
+	"\x19_produce_bytes_per_secondB\x19\n" +
+	"\x17_fetch_bytes_per_secondB\x1c\n" +
+	"\x1a_request_millis_per_secondB\x17\n" +
+	"\x15_mutations_per_minuteB\n" +
+	"\n" +
+	"\b_streams*\xfb\x01\n" +
 	"\x0fAccessOperation\x12 \n" +
 	"\x1cACCESS_OPERATION_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17ACCESS_OPERATION_CREATE\x10\x01\x12\x19\n" +
@@ -504,13 +609,14 @@ func file_penstock_proto_v1_access_proto_rawDescGZIP() []byte {
 }
 
 var file_penstock_proto_v1_access_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_penstock_proto_v1_access_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_penstock_proto_v1_access_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_penstock_proto_v1_access_proto_goTypes = []any{
 	(AccessOperation)(0),   // 0: penstock.proto.v1.AccessOperation
 	(AccessRole)(0),        // 1: penstock.proto.v1.AccessRole
 	(*AccessRule)(nil),     // 2: penstock.proto.v1.AccessRule
 	(*AccessResource)(nil), // 3: penstock.proto.v1.AccessResource
 	(*ResourceAccess)(nil), // 4: penstock.proto.v1.ResourceAccess
+	(*QuotaRule)(nil),      // 5: penstock.proto.v1.QuotaRule
 }
 var file_penstock_proto_v1_access_proto_depIdxs = []int32{
 	0, // 0: penstock.proto.v1.AccessRule.operations:type_name -> penstock.proto.v1.AccessOperation
@@ -541,13 +647,14 @@ func file_penstock_proto_v1_access_proto_init() {
 		(*AccessResource_Cluster)(nil),
 		(*AccessResource_TransactionalId)(nil),
 	}
+	file_penstock_proto_v1_access_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_access_proto_rawDesc), len(file_penstock_proto_v1_access_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

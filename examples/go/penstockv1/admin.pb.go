@@ -1963,6 +1963,259 @@ func (x *CheckAccessResponse) GetRule() *AccessRule {
 	return nil
 }
 
+type AlterQuotasRequest struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId    string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Rules        []*QuotaRule           `protobuf:"bytes,2,rep,name=rules,proto3" json:"rules,omitempty"`
+	ValidateOnly bool                   `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	// Set: replaces these only, as they were read; any others are STALE_RULES.
+	Expected      *Quotas `protobuf:"bytes,4,opt,name=expected,proto3" json:"expected,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterQuotasRequest) Reset() {
+	*x = AlterQuotasRequest{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterQuotasRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterQuotasRequest) ProtoMessage() {}
+
+func (x *AlterQuotasRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterQuotasRequest.ProtoReflect.Descriptor instead.
+func (*AlterQuotasRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *AlterQuotasRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *AlterQuotasRequest) GetRules() []*QuotaRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *AlterQuotasRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
+func (x *AlterQuotasRequest) GetExpected() *Quotas {
+	if x != nil {
+		return x.Expected
+	}
+	return nil
+}
+
+type Quotas struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rules         []*QuotaRule           `protobuf:"bytes,1,rep,name=rules,proto3" json:"rules,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quotas) Reset() {
+	*x = Quotas{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quotas) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quotas) ProtoMessage() {}
+
+func (x *Quotas) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quotas.ProtoReflect.Descriptor instead.
+func (*Quotas) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *Quotas) GetRules() []*QuotaRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+type AlterQuotasResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterQuotasResponse) Reset() {
+	*x = AlterQuotasResponse{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterQuotasResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterQuotasResponse) ProtoMessage() {}
+
+func (x *AlterQuotasResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterQuotasResponse.ProtoReflect.Descriptor instead.
+func (*AlterQuotasResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *AlterQuotasResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+type DescribeQuotasRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId     string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeQuotasRequest) Reset() {
+	*x = DescribeQuotasRequest{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeQuotasRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeQuotasRequest) ProtoMessage() {}
+
+func (x *DescribeQuotasRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeQuotasRequest.ProtoReflect.Descriptor instead.
+func (*DescribeQuotasRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *DescribeQuotasRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+type DescribeQuotasResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	Rules         []*QuotaRule           `protobuf:"bytes,2,rep,name=rules,proto3" json:"rules,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeQuotasResponse) Reset() {
+	*x = DescribeQuotasResponse{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeQuotasResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeQuotasResponse) ProtoMessage() {}
+
+func (x *DescribeQuotasResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeQuotasResponse.ProtoReflect.Descriptor instead.
+func (*DescribeQuotasResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *DescribeQuotasResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *DescribeQuotasResponse) GetRules() []*QuotaRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
 var File_penstock_proto_v1_admin_proto protoreflect.FileDescriptor
 
 const file_penstock_proto_v1_admin_proto_rawDesc = "" +
@@ -2125,8 +2378,23 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x18\n" +
 	"\aallowed\x18\x03 \x01(\bR\aallowed\x12=\n" +
 	"\bresource\x18\x04 \x01(\v2!.penstock.proto.v1.AccessResourceR\bresource\x121\n" +
-	"\x04rule\x18\x05 \x01(\v2\x1d.penstock.proto.v1.AccessRuleR\x04rule2\xa8\n" +
+	"\x04rule\x18\x05 \x01(\v2\x1d.penstock.proto.v1.AccessRuleR\x04rule\"\xc3\x01\n" +
+	"\x12AlterQuotasRequest\x12\x1d\n" +
 	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x122\n" +
+	"\x05rules\x18\x02 \x03(\v2\x1c.penstock.proto.v1.QuotaRuleR\x05rules\x12#\n" +
+	"\rvalidate_only\x18\x03 \x01(\bR\fvalidateOnly\x125\n" +
+	"\bexpected\x18\x04 \x01(\v2\x19.penstock.proto.v1.QuotasR\bexpected\"<\n" +
+	"\x06Quotas\x122\n" +
+	"\x05rules\x18\x01 \x03(\v2\x1c.penstock.proto.v1.QuotaRuleR\x05rules\"E\n" +
+	"\x13AlterQuotasResponse\x12.\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\"6\n" +
+	"\x15DescribeQuotasRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\"|\n" +
+	"\x16DescribeQuotasResponse\x12.\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x122\n" +
+	"\x05rules\x18\x02 \x03(\v2\x1c.penstock.proto.v1.QuotaRuleR\x05rules2\xed\v\n" +
 	"\fAdminService\x12_\n" +
 	"\fCreateTopics\x12&.penstock.proto.v1.CreateTopicsRequest\x1a'.penstock.proto.v1.CreateTopicsResponse\x12_\n" +
 	"\fDeleteTopics\x12&.penstock.proto.v1.DeleteTopicsRequest\x1a'.penstock.proto.v1.DeleteTopicsResponse\x12k\n" +
@@ -2140,7 +2408,9 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\fDescribeLogs\x12&.penstock.proto.v1.DescribeLogsRequest\x1a'.penstock.proto.v1.DescribeLogsResponse\x12\\\n" +
 	"\vAlterAccess\x12%.penstock.proto.v1.AlterAccessRequest\x1a&.penstock.proto.v1.AlterAccessResponse\x12e\n" +
 	"\x0eDescribeAccess\x12(.penstock.proto.v1.DescribeAccessRequest\x1a).penstock.proto.v1.DescribeAccessResponse\x12\\\n" +
-	"\vCheckAccess\x12%.penstock.proto.v1.CheckAccessRequest\x1a&.penstock.proto.v1.CheckAccessResponseB\xb9\x01\n" +
+	"\vCheckAccess\x12%.penstock.proto.v1.CheckAccessRequest\x1a&.penstock.proto.v1.CheckAccessResponse\x12\\\n" +
+	"\vAlterQuotas\x12%.penstock.proto.v1.AlterQuotasRequest\x1a&.penstock.proto.v1.AlterQuotasResponse\x12e\n" +
+	"\x0eDescribeQuotas\x12(.penstock.proto.v1.DescribeQuotasRequest\x1a).penstock.proto.v1.DescribeQuotasResponseB\xb9\x01\n" +
 	"\x15com.penstock.proto.v1B\n" +
 	"AdminProtoP\x01Z.penstock.dev/examples/go/penstockv1;penstockv1\xa2\x02\x03PPX\xaa\x02\x11Penstock.Proto.V1\xca\x02\x11Penstock\\Proto\\V1\xe2\x02\x1dPenstock\\Proto\\V1\\GPBMetadata\xea\x02\x13Penstock::Proto::V1b\x06proto3"
 
@@ -2156,7 +2426,7 @@ func file_penstock_proto_v1_admin_proto_rawDescGZIP() []byte {
 	return file_penstock_proto_v1_admin_proto_rawDescData
 }
 
-var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_penstock_proto_v1_admin_proto_goTypes = []any{
 	(*NewTopic)(nil),                 // 0: penstock.proto.v1.NewTopic
 	(*ReplicaList)(nil),              // 1: penstock.proto.v1.ReplicaList
@@ -2190,78 +2460,94 @@ var file_penstock_proto_v1_admin_proto_goTypes = []any{
 	(*DescribeAccessResponse)(nil),   // 29: penstock.proto.v1.DescribeAccessResponse
 	(*CheckAccessRequest)(nil),       // 30: penstock.proto.v1.CheckAccessRequest
 	(*CheckAccessResponse)(nil),      // 31: penstock.proto.v1.CheckAccessResponse
-	nil,                              // 32: penstock.proto.v1.NewTopic.ConfigsEntry
-	nil,                              // 33: penstock.proto.v1.AlterConfigsRequest.SetEntry
-	(*Error)(nil),                    // 34: penstock.proto.v1.Error
-	(*PartitionName)(nil),            // 35: penstock.proto.v1.PartitionName
-	(*BrokerInfo)(nil),               // 36: penstock.proto.v1.BrokerInfo
-	(*AccessResource)(nil),           // 37: penstock.proto.v1.AccessResource
-	(*AccessRule)(nil),               // 38: penstock.proto.v1.AccessRule
-	(*ResourceAccess)(nil),           // 39: penstock.proto.v1.ResourceAccess
-	(AccessOperation)(0),             // 40: penstock.proto.v1.AccessOperation
+	(*AlterQuotasRequest)(nil),       // 32: penstock.proto.v1.AlterQuotasRequest
+	(*Quotas)(nil),                   // 33: penstock.proto.v1.Quotas
+	(*AlterQuotasResponse)(nil),      // 34: penstock.proto.v1.AlterQuotasResponse
+	(*DescribeQuotasRequest)(nil),    // 35: penstock.proto.v1.DescribeQuotasRequest
+	(*DescribeQuotasResponse)(nil),   // 36: penstock.proto.v1.DescribeQuotasResponse
+	nil,                              // 37: penstock.proto.v1.NewTopic.ConfigsEntry
+	nil,                              // 38: penstock.proto.v1.AlterConfigsRequest.SetEntry
+	(*Error)(nil),                    // 39: penstock.proto.v1.Error
+	(*PartitionName)(nil),            // 40: penstock.proto.v1.PartitionName
+	(*BrokerInfo)(nil),               // 41: penstock.proto.v1.BrokerInfo
+	(*AccessResource)(nil),           // 42: penstock.proto.v1.AccessResource
+	(*AccessRule)(nil),               // 43: penstock.proto.v1.AccessRule
+	(*ResourceAccess)(nil),           // 44: penstock.proto.v1.ResourceAccess
+	(AccessOperation)(0),             // 45: penstock.proto.v1.AccessOperation
+	(*QuotaRule)(nil),                // 46: penstock.proto.v1.QuotaRule
 }
 var file_penstock_proto_v1_admin_proto_depIdxs = []int32{
-	32, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
+	37, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
 	1,  // 1: penstock.proto.v1.NewTopic.assignment:type_name -> penstock.proto.v1.ReplicaList
 	0,  // 2: penstock.proto.v1.CreateTopicsRequest.topics:type_name -> penstock.proto.v1.NewTopic
 	4,  // 3: penstock.proto.v1.CreateTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	34, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
+	39, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
 	6,  // 5: penstock.proto.v1.DeleteTopicsRequest.topics:type_name -> penstock.proto.v1.TopicName
 	4,  // 6: penstock.proto.v1.DeleteTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	34, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
-	33, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
-	34, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
-	34, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	39, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
+	38, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
+	39, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	39, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
 	14, // 11: penstock.proto.v1.DescribeConfigsResponse.configs:type_name -> penstock.proto.v1.ConfigEntry
-	34, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
-	35, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
-	34, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
-	34, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
-	36, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
+	39, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
+	40, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
+	39, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
+	39, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
+	41, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
 	25, // 17: penstock.proto.v1.DescribeLogsResponse.logs:type_name -> penstock.proto.v1.LogInfo
-	37, // 18: penstock.proto.v1.AlterAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
-	38, // 19: penstock.proto.v1.AlterAccessRequest.rules:type_name -> penstock.proto.v1.AccessRule
-	39, // 20: penstock.proto.v1.AlterAccessRequest.expected:type_name -> penstock.proto.v1.ResourceAccess
-	34, // 21: penstock.proto.v1.AlterAccessResponse.error:type_name -> penstock.proto.v1.Error
-	37, // 22: penstock.proto.v1.DescribeAccessRequest.resources:type_name -> penstock.proto.v1.AccessResource
-	34, // 23: penstock.proto.v1.DescribeAccessResponse.error:type_name -> penstock.proto.v1.Error
-	39, // 24: penstock.proto.v1.DescribeAccessResponse.access:type_name -> penstock.proto.v1.ResourceAccess
-	37, // 25: penstock.proto.v1.CheckAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
-	40, // 26: penstock.proto.v1.CheckAccessRequest.operation:type_name -> penstock.proto.v1.AccessOperation
-	34, // 27: penstock.proto.v1.CheckAccessResponse.error:type_name -> penstock.proto.v1.Error
-	37, // 28: penstock.proto.v1.CheckAccessResponse.resource:type_name -> penstock.proto.v1.AccessResource
-	38, // 29: penstock.proto.v1.CheckAccessResponse.rule:type_name -> penstock.proto.v1.AccessRule
-	2,  // 30: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
-	5,  // 31: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
-	8,  // 32: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
-	10, // 33: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
-	12, // 34: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
-	15, // 35: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
-	17, // 36: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
-	19, // 37: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
-	21, // 38: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
-	23, // 39: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
-	26, // 40: penstock.proto.v1.AdminService.AlterAccess:input_type -> penstock.proto.v1.AlterAccessRequest
-	28, // 41: penstock.proto.v1.AdminService.DescribeAccess:input_type -> penstock.proto.v1.DescribeAccessRequest
-	30, // 42: penstock.proto.v1.AdminService.CheckAccess:input_type -> penstock.proto.v1.CheckAccessRequest
-	3,  // 43: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
-	7,  // 44: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
-	9,  // 45: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
-	11, // 46: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
-	13, // 47: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
-	16, // 48: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
-	18, // 49: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
-	20, // 50: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
-	22, // 51: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
-	24, // 52: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
-	27, // 53: penstock.proto.v1.AdminService.AlterAccess:output_type -> penstock.proto.v1.AlterAccessResponse
-	29, // 54: penstock.proto.v1.AdminService.DescribeAccess:output_type -> penstock.proto.v1.DescribeAccessResponse
-	31, // 55: penstock.proto.v1.AdminService.CheckAccess:output_type -> penstock.proto.v1.CheckAccessResponse
-	43, // [43:56] is the sub-list for method output_type
-	30, // [30:43] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	42, // 18: penstock.proto.v1.AlterAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	43, // 19: penstock.proto.v1.AlterAccessRequest.rules:type_name -> penstock.proto.v1.AccessRule
+	44, // 20: penstock.proto.v1.AlterAccessRequest.expected:type_name -> penstock.proto.v1.ResourceAccess
+	39, // 21: penstock.proto.v1.AlterAccessResponse.error:type_name -> penstock.proto.v1.Error
+	42, // 22: penstock.proto.v1.DescribeAccessRequest.resources:type_name -> penstock.proto.v1.AccessResource
+	39, // 23: penstock.proto.v1.DescribeAccessResponse.error:type_name -> penstock.proto.v1.Error
+	44, // 24: penstock.proto.v1.DescribeAccessResponse.access:type_name -> penstock.proto.v1.ResourceAccess
+	42, // 25: penstock.proto.v1.CheckAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	45, // 26: penstock.proto.v1.CheckAccessRequest.operation:type_name -> penstock.proto.v1.AccessOperation
+	39, // 27: penstock.proto.v1.CheckAccessResponse.error:type_name -> penstock.proto.v1.Error
+	42, // 28: penstock.proto.v1.CheckAccessResponse.resource:type_name -> penstock.proto.v1.AccessResource
+	43, // 29: penstock.proto.v1.CheckAccessResponse.rule:type_name -> penstock.proto.v1.AccessRule
+	46, // 30: penstock.proto.v1.AlterQuotasRequest.rules:type_name -> penstock.proto.v1.QuotaRule
+	33, // 31: penstock.proto.v1.AlterQuotasRequest.expected:type_name -> penstock.proto.v1.Quotas
+	46, // 32: penstock.proto.v1.Quotas.rules:type_name -> penstock.proto.v1.QuotaRule
+	39, // 33: penstock.proto.v1.AlterQuotasResponse.error:type_name -> penstock.proto.v1.Error
+	39, // 34: penstock.proto.v1.DescribeQuotasResponse.error:type_name -> penstock.proto.v1.Error
+	46, // 35: penstock.proto.v1.DescribeQuotasResponse.rules:type_name -> penstock.proto.v1.QuotaRule
+	2,  // 36: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
+	5,  // 37: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
+	8,  // 38: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
+	10, // 39: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
+	12, // 40: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
+	15, // 41: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
+	17, // 42: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
+	19, // 43: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
+	21, // 44: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
+	23, // 45: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
+	26, // 46: penstock.proto.v1.AdminService.AlterAccess:input_type -> penstock.proto.v1.AlterAccessRequest
+	28, // 47: penstock.proto.v1.AdminService.DescribeAccess:input_type -> penstock.proto.v1.DescribeAccessRequest
+	30, // 48: penstock.proto.v1.AdminService.CheckAccess:input_type -> penstock.proto.v1.CheckAccessRequest
+	32, // 49: penstock.proto.v1.AdminService.AlterQuotas:input_type -> penstock.proto.v1.AlterQuotasRequest
+	35, // 50: penstock.proto.v1.AdminService.DescribeQuotas:input_type -> penstock.proto.v1.DescribeQuotasRequest
+	3,  // 51: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
+	7,  // 52: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
+	9,  // 53: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
+	11, // 54: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
+	13, // 55: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
+	16, // 56: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
+	18, // 57: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
+	20, // 58: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
+	22, // 59: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
+	24, // 60: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
+	27, // 61: penstock.proto.v1.AdminService.AlterAccess:output_type -> penstock.proto.v1.AlterAccessResponse
+	29, // 62: penstock.proto.v1.AdminService.DescribeAccess:output_type -> penstock.proto.v1.DescribeAccessResponse
+	31, // 63: penstock.proto.v1.AdminService.CheckAccess:output_type -> penstock.proto.v1.CheckAccessResponse
+	34, // 64: penstock.proto.v1.AdminService.AlterQuotas:output_type -> penstock.proto.v1.AlterQuotasResponse
+	36, // 65: penstock.proto.v1.AdminService.DescribeQuotas:output_type -> penstock.proto.v1.DescribeQuotasResponse
+	51, // [51:66] is the sub-list for method output_type
+	36, // [36:51] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_admin_proto_init() }
@@ -2278,7 +2564,7 @@ func file_penstock_proto_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_admin_proto_rawDesc), len(file_penstock_proto_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   34,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

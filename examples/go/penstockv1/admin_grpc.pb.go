@@ -35,6 +35,8 @@ const (
 	AdminService_AlterAccess_FullMethodName      = "/penstock.proto.v1.AdminService/AlterAccess"
 	AdminService_DescribeAccess_FullMethodName   = "/penstock.proto.v1.AdminService/DescribeAccess"
 	AdminService_CheckAccess_FullMethodName      = "/penstock.proto.v1.AdminService/CheckAccess"
+	AdminService_AlterQuotas_FullMethodName      = "/penstock.proto.v1.AdminService/AlterQuotas"
+	AdminService_DescribeQuotas_FullMethodName   = "/penstock.proto.v1.AdminService/DescribeQuotas"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -60,6 +62,9 @@ type AdminServiceClient interface {
 	DescribeAccess(ctx context.Context, in *DescribeAccessRequest, opts ...grpc.CallOption) (*DescribeAccessResponse, error)
 	// Whether a principal may do something, and by which rule. Everybody may ask about themselves.
 	CheckAccess(ctx context.Context, in *CheckAccessRequest, opts ...grpc.CallOption) (*CheckAccessResponse, error)
+	// Replaces all quotas.
+	AlterQuotas(ctx context.Context, in *AlterQuotasRequest, opts ...grpc.CallOption) (*AlterQuotasResponse, error)
+	DescribeQuotas(ctx context.Context, in *DescribeQuotasRequest, opts ...grpc.CallOption) (*DescribeQuotasResponse, error)
 }
 
 type adminServiceClient struct {
@@ -200,6 +205,26 @@ func (c *adminServiceClient) CheckAccess(ctx context.Context, in *CheckAccessReq
 	return out, nil
 }
 
+func (c *adminServiceClient) AlterQuotas(ctx context.Context, in *AlterQuotasRequest, opts ...grpc.CallOption) (*AlterQuotasResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AlterQuotasResponse)
+	err := c.cc.Invoke(ctx, AdminService_AlterQuotas_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) DescribeQuotas(ctx context.Context, in *DescribeQuotasRequest, opts ...grpc.CallOption) (*DescribeQuotasResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeQuotasResponse)
+	err := c.cc.Invoke(ctx, AdminService_DescribeQuotas_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -223,6 +248,9 @@ type AdminServiceServer interface {
 	DescribeAccess(context.Context, *DescribeAccessRequest) (*DescribeAccessResponse, error)
 	// Whether a principal may do something, and by which rule. Everybody may ask about themselves.
 	CheckAccess(context.Context, *CheckAccessRequest) (*CheckAccessResponse, error)
+	// Replaces all quotas.
+	AlterQuotas(context.Context, *AlterQuotasRequest) (*AlterQuotasResponse, error)
+	DescribeQuotas(context.Context, *DescribeQuotasRequest) (*DescribeQuotasResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -271,6 +299,12 @@ func (UnimplementedAdminServiceServer) DescribeAccess(context.Context, *Describe
 }
 func (UnimplementedAdminServiceServer) CheckAccess(context.Context, *CheckAccessRequest) (*CheckAccessResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CheckAccess not implemented")
+}
+func (UnimplementedAdminServiceServer) AlterQuotas(context.Context, *AlterQuotasRequest) (*AlterQuotasResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AlterQuotas not implemented")
+}
+func (UnimplementedAdminServiceServer) DescribeQuotas(context.Context, *DescribeQuotasRequest) (*DescribeQuotasResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeQuotas not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -527,6 +561,42 @@ func _AdminService_CheckAccess_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_AlterQuotas_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AlterQuotasRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).AlterQuotas(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_AlterQuotas_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).AlterQuotas(ctx, req.(*AlterQuotasRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_DescribeQuotas_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeQuotasRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DescribeQuotas(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DescribeQuotas_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DescribeQuotas(ctx, req.(*DescribeQuotasRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -585,6 +655,14 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CheckAccess",
 			Handler:    _AdminService_CheckAccess_Handler,
+		},
+		{
+			MethodName: "AlterQuotas",
+			Handler:    _AdminService_AlterQuotas_Handler,
+		},
+		{
+			MethodName: "DescribeQuotas",
+			Handler:    _AdminService_DescribeQuotas_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

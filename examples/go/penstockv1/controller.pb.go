@@ -604,7 +604,9 @@ type ClusterImage struct {
 	// Who may do what. Not set: unchanged.
 	Access *AccessImage `protobuf:"bytes,7,opt,name=access,proto3" json:"access,omitempty"`
 	// Rules of topics in `topics`; a topic that is not among them has none.
-	TopicAccess   []*ResourceAccess `protobuf:"bytes,8,rep,name=topic_access,json=topicAccess,proto3" json:"topic_access,omitempty"`
+	TopicAccess []*ResourceAccess `protobuf:"bytes,8,rep,name=topic_access,json=topicAccess,proto3" json:"topic_access,omitempty"`
+	// What principals may take. Not set: unchanged.
+	Quotas        *QuotasImage `protobuf:"bytes,10,opt,name=quotas,proto3" json:"quotas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -695,6 +697,57 @@ func (x *ClusterImage) GetTopicAccess() []*ResourceAccess {
 	return nil
 }
 
+func (x *ClusterImage) GetQuotas() *QuotasImage {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
+type QuotasImage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rules         []*QuotaRule           `protobuf:"bytes,1,rep,name=rules,proto3" json:"rules,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuotasImage) Reset() {
+	*x = QuotasImage{}
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuotasImage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuotasImage) ProtoMessage() {}
+
+func (x *QuotasImage) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuotasImage.ProtoReflect.Descriptor instead.
+func (*QuotasImage) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *QuotasImage) GetRules() []*QuotaRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
 // All rules but those of topics.
 type AccessImage struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -706,7 +759,7 @@ type AccessImage struct {
 
 func (x *AccessImage) Reset() {
 	*x = AccessImage{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[7]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -718,7 +771,7 @@ func (x *AccessImage) String() string {
 func (*AccessImage) ProtoMessage() {}
 
 func (x *AccessImage) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[7]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -731,7 +784,7 @@ func (x *AccessImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AccessImage.ProtoReflect.Descriptor instead.
 func (*AccessImage) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{7}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *AccessImage) GetCluster() []*AccessRule {
@@ -761,7 +814,7 @@ type AlterIsrRequest struct {
 
 func (x *AlterIsrRequest) Reset() {
 	*x = AlterIsrRequest{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[8]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -773,7 +826,7 @@ func (x *AlterIsrRequest) String() string {
 func (*AlterIsrRequest) ProtoMessage() {}
 
 func (x *AlterIsrRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[8]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -786,7 +839,7 @@ func (x *AlterIsrRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterIsrRequest.ProtoReflect.Descriptor instead.
 func (*AlterIsrRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{8}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *AlterIsrRequest) GetClusterId() string {
@@ -838,7 +891,7 @@ type IsrChange struct {
 
 func (x *IsrChange) Reset() {
 	*x = IsrChange{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[9]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -850,7 +903,7 @@ func (x *IsrChange) String() string {
 func (*IsrChange) ProtoMessage() {}
 
 func (x *IsrChange) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[9]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -863,7 +916,7 @@ func (x *IsrChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IsrChange.ProtoReflect.Descriptor instead.
 func (*IsrChange) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{9}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *IsrChange) GetTopicId() string {
@@ -914,7 +967,7 @@ type AlterIsrResponse struct {
 
 func (x *AlterIsrResponse) Reset() {
 	*x = AlterIsrResponse{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[10]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -926,7 +979,7 @@ func (x *AlterIsrResponse) String() string {
 func (*AlterIsrResponse) ProtoMessage() {}
 
 func (x *AlterIsrResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[10]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -939,7 +992,7 @@ func (x *AlterIsrResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterIsrResponse.ProtoReflect.Descriptor instead.
 func (*AlterIsrResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{10}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AlterIsrResponse) GetError() *Error {
@@ -975,7 +1028,7 @@ type IsrChangeResult struct {
 
 func (x *IsrChangeResult) Reset() {
 	*x = IsrChangeResult{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[11]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -987,7 +1040,7 @@ func (x *IsrChangeResult) String() string {
 func (*IsrChangeResult) ProtoMessage() {}
 
 func (x *IsrChangeResult) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[11]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1000,7 +1053,7 @@ func (x *IsrChangeResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IsrChangeResult.ProtoReflect.Descriptor instead.
 func (*IsrChangeResult) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{11}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *IsrChangeResult) GetTopicId() string {
@@ -1035,7 +1088,7 @@ type AllocateProducerIdsRequest struct {
 
 func (x *AllocateProducerIdsRequest) Reset() {
 	*x = AllocateProducerIdsRequest{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[12]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1047,7 +1100,7 @@ func (x *AllocateProducerIdsRequest) String() string {
 func (*AllocateProducerIdsRequest) ProtoMessage() {}
 
 func (x *AllocateProducerIdsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[12]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1060,7 +1113,7 @@ func (x *AllocateProducerIdsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocateProducerIdsRequest.ProtoReflect.Descriptor instead.
 func (*AllocateProducerIdsRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{12}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AllocateProducerIdsRequest) GetClusterId() string {
@@ -1096,7 +1149,7 @@ type AllocateProducerIdsResponse struct {
 
 func (x *AllocateProducerIdsResponse) Reset() {
 	*x = AllocateProducerIdsResponse{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[13]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1108,7 +1161,7 @@ func (x *AllocateProducerIdsResponse) String() string {
 func (*AllocateProducerIdsResponse) ProtoMessage() {}
 
 func (x *AllocateProducerIdsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[13]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1121,7 +1174,7 @@ func (x *AllocateProducerIdsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocateProducerIdsResponse.ProtoReflect.Descriptor instead.
 func (*AllocateProducerIdsResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{13}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AllocateProducerIdsResponse) GetError() *Error {
@@ -1198,7 +1251,7 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x15heartbeat_interval_ms\x18\x04 \x01(\rR\x13heartbeatIntervalMs\x12,\n" +
 	"\x12session_timeout_ms\x18\x05 \x01(\rR\x10sessionTimeoutMs\")\n" +
 	"\fHeartbeatAck\x12\x19\n" +
-	"\bmay_stop\x18\x01 \x01(\bR\amayStop\"\x91\x03\n" +
+	"\bmay_stop\x18\x01 \x01(\bR\amayStop\"\xc9\x03\n" +
 	"\fClusterImage\x12)\n" +
 	"\x10controller_epoch\x18\x01 \x01(\x03R\x0fcontrollerEpoch\x12)\n" +
 	"\x10metadata_version\x18\x02 \x01(\x03R\x0fmetadataVersion\x12\x12\n" +
@@ -1207,7 +1260,11 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x06topics\x18\x05 \x03(\v2\x1c.penstock.proto.v1.TopicInfoR\x06topics\x12*\n" +
 	"\x11deleted_topic_ids\x18\x06 \x03(\tR\x0fdeletedTopicIds\x126\n" +
 	"\x06access\x18\a \x01(\v2\x1e.penstock.proto.v1.AccessImageR\x06access\x12D\n" +
-	"\ftopic_access\x18\b \x03(\v2!.penstock.proto.v1.ResourceAccessR\vtopicAccess\"\x81\x01\n" +
+	"\ftopic_access\x18\b \x03(\v2!.penstock.proto.v1.ResourceAccessR\vtopicAccess\x126\n" +
+	"\x06quotas\x18\n" +
+	" \x01(\v2\x1e.penstock.proto.v1.QuotasImageR\x06quotas\"A\n" +
+	"\vQuotasImage\x122\n" +
+	"\x05rules\x18\x01 \x03(\v2\x1c.penstock.proto.v1.QuotaRuleR\x05rules\"\x81\x01\n" +
 	"\vAccessImage\x127\n" +
 	"\acluster\x18\x01 \x03(\v2\x1d.penstock.proto.v1.AccessRuleR\acluster\x129\n" +
 	"\x06groups\x18\x02 \x03(\v2!.penstock.proto.v1.ResourceAccessR\x06groups\"\xd7\x01\n" +
@@ -1259,7 +1316,7 @@ func file_penstock_proto_v1_controller_proto_rawDescGZIP() []byte {
 	return file_penstock_proto_v1_controller_proto_rawDescData
 }
 
-var file_penstock_proto_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_penstock_proto_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_penstock_proto_v1_controller_proto_goTypes = []any{
 	(*SessionRequest)(nil),              // 0: penstock.proto.v1.SessionRequest
 	(*Register)(nil),                    // 1: penstock.proto.v1.Register
@@ -1268,19 +1325,21 @@ var file_penstock_proto_v1_controller_proto_goTypes = []any{
 	(*Registered)(nil),                  // 4: penstock.proto.v1.Registered
 	(*HeartbeatAck)(nil),                // 5: penstock.proto.v1.HeartbeatAck
 	(*ClusterImage)(nil),                // 6: penstock.proto.v1.ClusterImage
-	(*AccessImage)(nil),                 // 7: penstock.proto.v1.AccessImage
-	(*AlterIsrRequest)(nil),             // 8: penstock.proto.v1.AlterIsrRequest
-	(*IsrChange)(nil),                   // 9: penstock.proto.v1.IsrChange
-	(*AlterIsrResponse)(nil),            // 10: penstock.proto.v1.AlterIsrResponse
-	(*IsrChangeResult)(nil),             // 11: penstock.proto.v1.IsrChangeResult
-	(*AllocateProducerIdsRequest)(nil),  // 12: penstock.proto.v1.AllocateProducerIdsRequest
-	(*AllocateProducerIdsResponse)(nil), // 13: penstock.proto.v1.AllocateProducerIdsResponse
-	(*Error)(nil),                       // 14: penstock.proto.v1.Error
-	(*BrokerInfo)(nil),                  // 15: penstock.proto.v1.BrokerInfo
-	(*TopicInfo)(nil),                   // 16: penstock.proto.v1.TopicInfo
-	(*ResourceAccess)(nil),              // 17: penstock.proto.v1.ResourceAccess
-	(*AccessRule)(nil),                  // 18: penstock.proto.v1.AccessRule
-	(*PartitionInfo)(nil),               // 19: penstock.proto.v1.PartitionInfo
+	(*QuotasImage)(nil),                 // 7: penstock.proto.v1.QuotasImage
+	(*AccessImage)(nil),                 // 8: penstock.proto.v1.AccessImage
+	(*AlterIsrRequest)(nil),             // 9: penstock.proto.v1.AlterIsrRequest
+	(*IsrChange)(nil),                   // 10: penstock.proto.v1.IsrChange
+	(*AlterIsrResponse)(nil),            // 11: penstock.proto.v1.AlterIsrResponse
+	(*IsrChangeResult)(nil),             // 12: penstock.proto.v1.IsrChangeResult
+	(*AllocateProducerIdsRequest)(nil),  // 13: penstock.proto.v1.AllocateProducerIdsRequest
+	(*AllocateProducerIdsResponse)(nil), // 14: penstock.proto.v1.AllocateProducerIdsResponse
+	(*Error)(nil),                       // 15: penstock.proto.v1.Error
+	(*BrokerInfo)(nil),                  // 16: penstock.proto.v1.BrokerInfo
+	(*TopicInfo)(nil),                   // 17: penstock.proto.v1.TopicInfo
+	(*ResourceAccess)(nil),              // 18: penstock.proto.v1.ResourceAccess
+	(*QuotaRule)(nil),                   // 19: penstock.proto.v1.QuotaRule
+	(*AccessRule)(nil),                  // 20: penstock.proto.v1.AccessRule
+	(*PartitionInfo)(nil),               // 21: penstock.proto.v1.PartitionInfo
 }
 var file_penstock_proto_v1_controller_proto_depIdxs = []int32{
 	1,  // 0: penstock.proto.v1.SessionRequest.register:type_name -> penstock.proto.v1.Register
@@ -1288,30 +1347,32 @@ var file_penstock_proto_v1_controller_proto_depIdxs = []int32{
 	4,  // 2: penstock.proto.v1.SessionResponse.registered:type_name -> penstock.proto.v1.Registered
 	6,  // 3: penstock.proto.v1.SessionResponse.image:type_name -> penstock.proto.v1.ClusterImage
 	5,  // 4: penstock.proto.v1.SessionResponse.heartbeat_ack:type_name -> penstock.proto.v1.HeartbeatAck
-	14, // 5: penstock.proto.v1.SessionResponse.error:type_name -> penstock.proto.v1.Error
-	15, // 6: penstock.proto.v1.ClusterImage.brokers:type_name -> penstock.proto.v1.BrokerInfo
-	16, // 7: penstock.proto.v1.ClusterImage.topics:type_name -> penstock.proto.v1.TopicInfo
-	7,  // 8: penstock.proto.v1.ClusterImage.access:type_name -> penstock.proto.v1.AccessImage
-	17, // 9: penstock.proto.v1.ClusterImage.topic_access:type_name -> penstock.proto.v1.ResourceAccess
-	18, // 10: penstock.proto.v1.AccessImage.cluster:type_name -> penstock.proto.v1.AccessRule
-	17, // 11: penstock.proto.v1.AccessImage.groups:type_name -> penstock.proto.v1.ResourceAccess
-	9,  // 12: penstock.proto.v1.AlterIsrRequest.changes:type_name -> penstock.proto.v1.IsrChange
-	14, // 13: penstock.proto.v1.AlterIsrResponse.error:type_name -> penstock.proto.v1.Error
-	11, // 14: penstock.proto.v1.AlterIsrResponse.results:type_name -> penstock.proto.v1.IsrChangeResult
-	14, // 15: penstock.proto.v1.IsrChangeResult.error:type_name -> penstock.proto.v1.Error
-	19, // 16: penstock.proto.v1.IsrChangeResult.partition:type_name -> penstock.proto.v1.PartitionInfo
-	14, // 17: penstock.proto.v1.AllocateProducerIdsResponse.error:type_name -> penstock.proto.v1.Error
-	0,  // 18: penstock.proto.v1.ControllerService.Session:input_type -> penstock.proto.v1.SessionRequest
-	8,  // 19: penstock.proto.v1.ControllerService.AlterIsr:input_type -> penstock.proto.v1.AlterIsrRequest
-	12, // 20: penstock.proto.v1.ControllerService.AllocateProducerIds:input_type -> penstock.proto.v1.AllocateProducerIdsRequest
-	3,  // 21: penstock.proto.v1.ControllerService.Session:output_type -> penstock.proto.v1.SessionResponse
-	10, // 22: penstock.proto.v1.ControllerService.AlterIsr:output_type -> penstock.proto.v1.AlterIsrResponse
-	13, // 23: penstock.proto.v1.ControllerService.AllocateProducerIds:output_type -> penstock.proto.v1.AllocateProducerIdsResponse
-	21, // [21:24] is the sub-list for method output_type
-	18, // [18:21] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	15, // 5: penstock.proto.v1.SessionResponse.error:type_name -> penstock.proto.v1.Error
+	16, // 6: penstock.proto.v1.ClusterImage.brokers:type_name -> penstock.proto.v1.BrokerInfo
+	17, // 7: penstock.proto.v1.ClusterImage.topics:type_name -> penstock.proto.v1.TopicInfo
+	8,  // 8: penstock.proto.v1.ClusterImage.access:type_name -> penstock.proto.v1.AccessImage
+	18, // 9: penstock.proto.v1.ClusterImage.topic_access:type_name -> penstock.proto.v1.ResourceAccess
+	7,  // 10: penstock.proto.v1.ClusterImage.quotas:type_name -> penstock.proto.v1.QuotasImage
+	19, // 11: penstock.proto.v1.QuotasImage.rules:type_name -> penstock.proto.v1.QuotaRule
+	20, // 12: penstock.proto.v1.AccessImage.cluster:type_name -> penstock.proto.v1.AccessRule
+	18, // 13: penstock.proto.v1.AccessImage.groups:type_name -> penstock.proto.v1.ResourceAccess
+	10, // 14: penstock.proto.v1.AlterIsrRequest.changes:type_name -> penstock.proto.v1.IsrChange
+	15, // 15: penstock.proto.v1.AlterIsrResponse.error:type_name -> penstock.proto.v1.Error
+	12, // 16: penstock.proto.v1.AlterIsrResponse.results:type_name -> penstock.proto.v1.IsrChangeResult
+	15, // 17: penstock.proto.v1.IsrChangeResult.error:type_name -> penstock.proto.v1.Error
+	21, // 18: penstock.proto.v1.IsrChangeResult.partition:type_name -> penstock.proto.v1.PartitionInfo
+	15, // 19: penstock.proto.v1.AllocateProducerIdsResponse.error:type_name -> penstock.proto.v1.Error
+	0,  // 20: penstock.proto.v1.ControllerService.Session:input_type -> penstock.proto.v1.SessionRequest
+	9,  // 21: penstock.proto.v1.ControllerService.AlterIsr:input_type -> penstock.proto.v1.AlterIsrRequest
+	13, // 22: penstock.proto.v1.ControllerService.AllocateProducerIds:input_type -> penstock.proto.v1.AllocateProducerIdsRequest
+	3,  // 23: penstock.proto.v1.ControllerService.Session:output_type -> penstock.proto.v1.SessionResponse
+	11, // 24: penstock.proto.v1.ControllerService.AlterIsr:output_type -> penstock.proto.v1.AlterIsrResponse
+	14, // 25: penstock.proto.v1.ControllerService.AllocateProducerIds:output_type -> penstock.proto.v1.AllocateProducerIdsResponse
+	23, // [23:26] is the sub-list for method output_type
+	20, // [20:23] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_controller_proto_init() }
@@ -1338,7 +1399,7 @@ func file_penstock_proto_v1_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_controller_proto_rawDesc), len(file_penstock_proto_v1_controller_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

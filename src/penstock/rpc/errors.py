@@ -22,11 +22,14 @@ from penstock.errors import (
     OffsetRange,
     OverloadedError,
     PenstockError,
+    ThrottledError,
     UnreachableError,
 )
 from penstock.proto.v1 import errors_pb2 as pb
 
 ERROR_TRAILER: Final = "penstock-error-bin"
+PUSHBACK_TRAILER: Final = "grpc-retry-pushback-ms"
+"""Of THROTTLED: when gRPC's own retries may go on (gRFC A6)."""
 _REFUSED: Final = "Connection refused"
 """The operating system's text for ECONNREFUSED, which gRPC passes on; gRPC has no status for it."""
 _FIRST_CLIENT_CODE: Final = 1000
@@ -84,15 +87,19 @@ def error_from_wire(message: pb.Error) -> PenstockError:
         return OffsetOutOfRangeError(message.message, valid)
     if code is ErrorCode.OVERLOADED:
         return OverloadedError(message.message, message.throttle_ms)
+    if code is ErrorCode.THROTTLED:
+        return ThrottledError(message.message, message.throttle_ms)
     return ClusterError(message.message, code)
 
 
 async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: PenstockError) -> NoReturn:
     """Ends the whole call with this error's gRPC status and the Error in the trailer."""
-    trailer = error_to_wire(error).SerializeToString()
-    await context.abort(
-        _STATUS[TRAITS[error.code].grpc_code], error.message, ((ERROR_TRAILER, trailer),)
-    )
+    trailers: list[tuple[str, str | bytes]] = [
+        (ERROR_TRAILER, error_to_wire(error).SerializeToString())
+    ]
+    if isinstance(error, ThrottledError):
+        trailers.append((PUSHBACK_TRAILER, str(error.throttle_ms)))
+    await context.abort(_STATUS[TRAITS[error.code].grpc_code], error.message, tuple(trailers))
 
 
 def error_from_rpc(error: grpc.RpcError, address: str = "") -> PenstockError:

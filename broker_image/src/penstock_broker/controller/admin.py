@@ -17,10 +17,12 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import admin_pb2 as pb
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceServicer
 from penstock.rpc.errors import error_to_wire
+from penstock.rpc.quotas import quotas_to_wire
 from penstock_broker.controller.rules import StoredRules, check_access, describe_access
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.wire import (
     alter_access_from_wire,
+    alter_quotas_from_wire,
     broker_to_wire,
     elect_leaders_from_wire,
     new_topic_from_wire,
@@ -222,6 +224,26 @@ class ControllerAdminService(AdminServiceServicer):
         """By the rules stored now, and the roles that this process was started with."""
         self._check_cluster_id(request.cluster_id)
         return check_access(self._rules.rulebook, caller(), request)
+
+    async def AlterQuotas(
+        self, request: pb.AlterQuotasRequest, context: Any
+    ) -> pb.AlterQuotasResponse:
+        """Replaces all quotas."""
+        try:
+            await self._runtime.submit(
+                lambda request_id: alter_quotas_from_wire(request_id, request)
+            )
+        except PenstockError as error:
+            return pb.AlterQuotasResponse(error=error_to_wire(error))
+        return pb.AlterQuotasResponse()
+
+    async def DescribeQuotas(
+        self, request: pb.DescribeQuotasRequest, context: Any
+    ) -> pb.DescribeQuotasResponse:
+        """As stored now."""
+        self._check_cluster_id(request.cluster_id)
+        stored = self._runtime.machine.stored
+        return pb.DescribeQuotasResponse(rules=quotas_to_wire(stored.cluster.quotas.rules))
 
     def _check_cluster_id(self, cluster_id: str) -> None:
         check_cluster_id(cluster_id, self._runtime.cluster_id)

@@ -5,10 +5,12 @@ know older rules.
 """
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 from penstock.core.authorization import CLUSTER, Resource, Rule, Rulebook
 from penstock.core.authorization.checks import check_operation, check_principal
 from penstock.core.control.draft import Stored
+from penstock.core.quotas import Limit
 from penstock.proto.v1 import admin_pb2 as pb
 from penstock.rpc.access import (
     access_to_wire,
@@ -20,6 +22,7 @@ from penstock.rpc.access import (
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.serving.access import Access
 from penstock_broker.serving.callers import Caller, Role
+from penstock_broker.serving.quotas import Quotas
 
 
 class StoredRules:
@@ -30,6 +33,7 @@ class StoredRules:
         self._rulebook = rulebook or Rulebook()
         self._access = Access(self._rulebook)
         self._seen: Stored | None = None
+        self._quotas = Quotas()
 
     @property
     def rulebook(self) -> Rulebook:
@@ -42,6 +46,7 @@ class StoredRules:
             for topic in stored.topics.values():
                 self._rulebook.put_topic(topic.name, topic.access)
             self._rulebook.keep_topics(stored.topics)
+            self._quotas.put(stored.cluster.quotas.rules)
         return self._rulebook
 
     @property
@@ -54,6 +59,47 @@ class StoredRules:
         """As `Access.authorize`."""
         if who.role is Role.USER:
             self.access.authorize(who, method, request)
+
+    def admit(self, who: Caller, method: str, request: object) -> None:  # noqa: ARG002 - `Door`
+        """Counts mutations, and refuses them above the quota, before anything is decided."""
+        if who.role is not Role.USER:
+            return
+        _ = self.rulebook
+        if not self._quotas.active:
+            return
+        amount = self._mutations(request)
+        if amount:
+            self._quotas.check(who, Limit.MUTATIONS)
+            self._quotas.take(who, Limit.MUTATIONS, amount)
+
+    def _mutations(self, request: object) -> int:
+        """As KIP-599 counts: partitions of topics; others are one. Quotas themselves are free."""
+        topics = self._runtime.machine.stored.topics
+        default = self._runtime.machine.config.default_partitions
+
+        def known(name: str) -> int:
+            return len(topics[name].partitions) if name in topics else 1
+
+        match request:
+            case pb.CreateTopicsRequest(validate_only=False):
+                return sum(len(t.assignment) or t.partitions or default for t in request.topics)
+            case pb.DeleteTopicsRequest(validate_only=False):
+                return sum(known(t.topic) for t in request.topics)
+            case pb.CreatePartitionsRequest(validate_only=False):
+                return max(request.partitions - known(request.topic), 1)
+            case pb.AlterConfigsRequest(validate_only=False):
+                return 1
+            case pb.AlterAccessRequest(validate_only=False):
+                return 1
+            case _:
+                return 0
+
+    def worked(self, who: Caller, seconds: float) -> None:
+        """Nothing: brokers count the time of calls."""
+
+    def streaming(self, _: Caller, /) -> AbstractContextManager[None]:
+        """Nothing: users have no streams here."""
+        return nullcontext()
 
     def finished(self, who: Caller, method: str, request: object, answer: object) -> None:
         """Nothing: the broker that the user has called writes the audit log."""

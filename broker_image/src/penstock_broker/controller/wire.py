@@ -23,6 +23,7 @@ from penstock.rpc.access import (
     rules_to_wire,
 )
 from penstock.rpc.errors import error_to_wire
+from penstock.rpc.quotas import quotas_from_wire, quotas_to_wire
 
 
 def image_to_wire(image: Image) -> controller_pb2.ClusterImage:
@@ -35,6 +36,9 @@ def image_to_wire(image: Image) -> controller_pb2.ClusterImage:
         topics=[_topic_to_wire(topic) for topic in image.topics],
         deleted_topic_ids=image.deleted_topic_ids,
         access=None if image.access is None else _access_to_wire(image.access),
+        quotas=None
+        if image.quotas is None
+        else controller_pb2.QuotasImage(rules=quotas_to_wire(image.quotas.rules)),
         topic_access=[
             access_to_wire(Resource(Kind.TOPIC, topic.name), topic.access)
             for topic in image.topics
@@ -229,6 +233,19 @@ def alter_access_from_wire(request_id: int, request: admin_pb2.AlterAccessReques
         validate_only=request.validate_only,
         expected=(
             rules_from_wire(request.expected.rules) if request.HasField("expected") else None
+        ),
+    )
+
+
+def alter_quotas_from_wire(request_id: int, request: admin_pb2.AlterQuotasRequest) -> c.AlterQuotas:
+    """The event for an AlterQuotas call."""
+    return c.AlterQuotas(
+        request_id=request_id,
+        cluster_id=request.cluster_id,
+        rules=quotas_from_wire(request.rules),
+        validate_only=request.validate_only,
+        expected=(
+            quotas_from_wire(request.expected.rules) if request.HasField("expected") else None
         ),
     )
 

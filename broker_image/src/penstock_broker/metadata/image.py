@@ -24,6 +24,7 @@ from penstock.errors import (
 )
 from penstock.proto.v1 import access_pb2, broker_pb2, controller_pb2
 from penstock.rpc.access import rules_from_wire
+from penstock.rpc.quotas import quotas_from_wire
 from penstock_broker.observability import EventLog
 from penstock_broker.serving.access import Access
 from penstock_broker.serving.callers import Role, caller
@@ -109,6 +110,8 @@ class ClusterView:
             self.topics[topic.topic_id] = topic
             self.names[topic.name] = topic.topic_id
         self._apply_access(image)
+        if image.HasField("quotas"):
+            self.access.quotas.put(quotas_from_wire(image.quotas.rules))
         return changed
 
     def _apply_access(self, image: controller_pb2.ClusterImage) -> None:

@@ -140,6 +140,24 @@ class AdminService(AdminServiceServicer):
             self._session.connection().admin.DescribeAccess(request, metadata=on_behalf()),
         )
 
+    async def AlterQuotas(
+        self, request: pb.AlterQuotasRequest, context: Any
+    ) -> pb.AlterQuotasResponse:
+        """Forwarded."""
+        return await self._session.call(
+            "AlterQuotas",
+            self._session.connection().admin.AlterQuotas(request, metadata=on_behalf()),
+        )
+
+    async def DescribeQuotas(
+        self, request: pb.DescribeQuotasRequest, context: Any
+    ) -> pb.DescribeQuotasResponse:
+        """Forwarded."""
+        return await self._session.call(
+            "DescribeQuotas",
+            self._session.connection().admin.DescribeQuotas(request, metadata=on_behalf()),
+        )
+
     async def CheckAccess(
         self, request: pb.CheckAccessRequest, context: Any
     ) -> pb.CheckAccessResponse:

@@ -78,7 +78,8 @@ class ClientStreams:
     async def _serve(self, stream: MessageStream) -> None:
         method = await self._hello(stream)
         if method is not None:
-            with bounded_by_credentials(caller()):
+            who = caller()
+            with self._producing.quotas.streaming(who), bounded_by_credentials(who):
                 await self._serve_method(stream, method)
 
     async def _serve_method(self, stream: MessageStream, method: int) -> None:

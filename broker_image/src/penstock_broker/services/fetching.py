@@ -26,6 +26,7 @@ from typing import Final
 from penstock.core.authorization import Operation
 from penstock.core.batch import Batch
 from penstock.core.isolation import Isolation, visible, with_end_covered
+from penstock.core.quotas import Limit
 from penstock.core.replication.contract import Marks
 from penstock.core.topic import refuse_internal
 from penstock.core.types import Offset
@@ -43,7 +44,9 @@ from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replica import Replica
 from penstock_broker.services.limits import PARTITIONS_MAX, ByteBudget, check_count
 from penstock_broker.services.locate import Locator
+from penstock_broker.serving.callers import caller
 from penstock_broker.serving.edge import note_wait
+from penstock_broker.serving.quotas import Quotas
 
 DEFAULT_PARTITION_BYTES: Final = 1024 * 1024
 DEFAULT_ANSWER_BYTES: Final = 50 * 1024 * 1024
@@ -165,21 +168,37 @@ class Fetching:
         self._parked_max = parked_max
         self.parked = 0
 
+    @property
+    def quotas(self) -> Quotas:
+        """What users may take here."""
+        return self._locator.access.quotas
+
     async def fetch(self, request: pb.FetchRequest) -> "FetchAnswer":
         """The caller gives the answer's bytes back to `budget` once it is sent."""
         check_count("partitions", len(request.partitions), PARTITIONS_MAX)
+        who, wait_ms = caller(), min(request.max_wait_ms, _MAX_WAIT_MS)
+        debt_ms = self.quotas.debt_ms(who, Limit.FETCH, Limit.REQUEST)
+        if debt_ms:
+            waits_ms = min(debt_ms, wait_ms)
+            note_wait(waits_ms / 1000)
+            await asyncio.sleep(waits_ms / 1000)
+            if debt_ms > wait_ms:
+                return FetchAnswer([], 0)
+            wait_ms -= int(waits_ms)
         fetch = _Fetch(self, request, self._budget)
         try:
             await fetch.collect(range(len(request.partitions)))
             timed_out = True
             if not fetch.is_enough:
-                timed_out = await self._park(fetch, min(request.max_wait_ms, _MAX_WAIT_MS) / 1000)
-            return fetch.answer(everything=timed_out and not fetch.is_enough)
+                timed_out = await self._park(fetch, wait_ms / 1000)
+            answer = fetch.answer(everything=timed_out and not fetch.is_enough)
         except BaseException as error:
             self._budget.give(fetch.size_bytes)
             if isinstance(error, OverloadedError):
                 self._metrics.overloads.inc()
             raise
+        self.quotas.take(who, Limit.FETCH, answer.size_bytes)
+        return answer
 
     async def _park(self, fetch: "_Fetch", wait_s: float) -> bool:
         """Waits for enough bytes; True if time ran out."""

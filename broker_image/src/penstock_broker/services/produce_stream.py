@@ -18,6 +18,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final
 
+from penstock.core.quotas import Limit
 from penstock.errors import PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.streams.contract import MessageStream
@@ -73,6 +74,17 @@ class _Produces:
             raise
         if not pending.is_over:
             self._arrived_s[pending] = arrived_s
+
+    async def _quota(self, size_bytes: int) -> None:
+        """Waits until the request may be appended; meanwhile nothing is read."""
+        quotas = self._producing.quotas
+        wait_s = quotas.take(self._who, Limit.PRODUCE, size_bytes)
+        if wait_s:
+            try:
+                await asyncio.sleep(wait_s)
+            except asyncio.CancelledError:
+                quotas.take(self._who, Limit.PRODUCE, -size_bytes)
+                raise
 
     def _answer(self, response: pb.ProduceResponse) -> None:
         self._outbox.append(response)
@@ -137,6 +149,8 @@ class ProduceStream(_Produces):
             while self._is_full:
                 self._room.clear()
                 await self._room.wait()
+            if self._producing.quotas.active:
+                await self._quota(request.ByteSize())
             opening = self._producing.opening(request)
             self._submit(request, arrived_s, None if opening is None else await opening)
             del request  # do not keep the last one until the next arrives
@@ -167,7 +181,7 @@ class ProduceMessages(_Produces):
         self._stream = stream
         self._cluster_id = cluster_id
         self._opening: asyncio.Task[None] | None = None
-        """The request that is being opened (`opening.Opener`)."""
+        """The request that is being opened (`opening.Opener`), or waits for its quota."""
 
     async def run(self) -> None:
         """Runs until the client ends the stream, and has then appended all that came before.
@@ -189,13 +203,32 @@ class ProduceMessages(_Produces):
         _check_size(message)
         request = parsed(pb.ProduceRequest, message, "a producer")
         check_cluster_id(request.cluster_id, self._cluster_id())
-        opening, arrived_s = self._producing.opening(request), monotonic()
+        arrived_s = monotonic()
+        quotas = self._producing.quotas
+        if quotas.debt_ms(self._who, Limit.PRODUCE):
+            later = self._submit_later(request, arrived_s, len(message))
+            self._opening = tasks.create_task(later)
+            self._stream.hold()
+            return
+        if quotas.active:
+            quotas.take(self._who, Limit.PRODUCE, len(message))
+        opening = self._producing.opening(request)
         if opening is None:
             self._submit(request, arrived_s, None)
         else:
             self._opening = tasks.create_task(self._submit_opened(request, arrived_s, opening))
         if self._is_full or self._opening is not None:
             self._stream.hold()
+
+    async def _submit_later(
+        self, request: pb.ProduceRequest, arrived_s: float, size_bytes: int
+    ) -> None:
+        """As `_submit_opened`, once the caller's debt is paid."""
+        await self._quota(size_bytes)
+        opening = self._producing.opening(request)
+        self._submit(request, arrived_s, None if opening is None else await opening)
+        self._opening = None
+        self._go_on()
 
     async def _submit_opened(
         self, request: pb.ProduceRequest, arrived_s: float, opening: Awaitable[Opened]

@@ -41,6 +41,7 @@ from penstock_broker.services.limits import PARTITIONS_MAX, ByteBudget, check_co
 from penstock_broker.services.locate import Locator, unknown_outcome
 from penstock_broker.services.opening import Opened, Opener, check_opened
 from penstock_broker.serving.callers import NOBODY, Caller, Role, caller
+from penstock_broker.serving.quotas import Quotas
 
 _DEFAULT_TIMEOUT_MS: Final = 30_000
 _MAX_TIMEOUT_MS: Final = 600_000
@@ -116,6 +117,11 @@ class Producing:
         self._request_ids = count(1)
         self._pending: dict[PendingProduce, None] = {}
         self._sweeping = False
+
+    @property
+    def quotas(self) -> Quotas:
+        """What users may take here."""
+        return self._locator.access.quotas
 
     async def produce(self, request: pb.ProduceRequest) -> pb.ProduceResponse:
         """Appends what can be appended; each partition has its own result. Raises as `submit`."""

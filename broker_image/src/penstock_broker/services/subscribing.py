@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from penstock.core.isolation import Isolation
+from penstock.core.quotas import Limit
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2 as pb
@@ -26,6 +27,7 @@ from penstock_broker.services.fetching import (
     isolation_from_wire,
 )
 from penstock_broker.services.limits import PARTITIONS_MAX
+from penstock_broker.serving.callers import caller
 
 _MESSAGE_BYTES: Final = 4 * 1024 * 1024
 _CREDIT_MAX: Final = 1 << 31
@@ -36,6 +38,7 @@ class Subscription:
 
     def __init__(self, fetching: Fetching) -> None:
         self._fetching = fetching
+        self._who = caller()
         self._positions: dict[TopicPartition, pb.FetchPartition] = {}
         self._ready: dict[TopicPartition, None] = {}
         self._credit = 0
@@ -95,6 +98,7 @@ class Subscription:
 
     async def _push_one(self, context: Any) -> None:
         """Reads and writes one message; a slow reader holds part of the budget."""
+        await self._fetching.quotas.paid(self._who, Limit.FETCH)
         budget = self._fetching.budget
         taken_bytes = min(self._credit, _MESSAGE_BYTES)
         await budget.room(taken_bytes)
@@ -106,6 +110,7 @@ class Subscription:
             budget.take(size_bytes, always=True)
             budget.give(taken_bytes)
             taken_bytes = size_bytes
+            self._fetching.quotas.take(self._who, Limit.FETCH, size_bytes)
             if slices:
                 await context.write(self._message(generation, slices))
         finally:

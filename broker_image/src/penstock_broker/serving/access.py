@@ -9,13 +9,19 @@ cluster's own servers. Without Describe, a topic does not exist for a user.
 """
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Final
 
 from penstock.core.authorization import Kind, Operation, Prefix, Resource, Rights, Rulebook
+from penstock.core.quotas import Limit
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.serving.audit import Denials, log_change
 from penstock_broker.serving.callers import Caller, Role, caller
 from penstock_broker.serving.calls import BY_METHOD, Who
+from penstock_broker.serving.quotas import Quotas
+
+_FETCH: Final = "Fetch"
+_PRODUCE: Final = "Produce"
 
 
 class Access:
@@ -30,6 +36,7 @@ class Access:
         self.rules = rules or Rulebook()
         self._unknown_topic = unknown_topic or _unknown_topic
         self._denials = Denials()
+        self.quotas = Quotas()
 
     def rights(self, who: Caller) -> Rights | None:
         """What a user may do now; None: everything."""
@@ -91,6 +98,26 @@ class Access:
                 if need.kind is Kind.CLUSTER and _is_about_oneself(who, request):
                     continue
                 self.check(need.operation, need.kind, name, who)
+
+    def admit(self, who: Caller, method: str, request: Any) -> None:
+        """`Door.admit`. A fetch is never refused: it waits (`Fetching`)."""
+        quotas = self.quotas
+        if not quotas.active or method == _FETCH:
+            return
+        if method == _PRODUCE:
+            quotas.check(who, Limit.REQUEST, Limit.PRODUCE)
+            quotas.take(who, Limit.PRODUCE, request.ByteSize())
+        else:
+            quotas.check(who, Limit.REQUEST)
+
+    def worked(self, who: Caller, seconds: float) -> None:
+        """`Door.worked`."""
+        if self.quotas.active:
+            self.quotas.take(who, Limit.REQUEST, seconds * 1_000)
+
+    def streaming(self, who: Caller) -> AbstractContextManager[None]:
+        """`Door.streaming`."""
+        return self.quotas.streaming(who)
 
     def finished(self, who: Caller, method: str, request: Any, answer: Any) -> None:
         """A user's call is over: its response, or the error that ended it, as `answer`."""

@@ -6,6 +6,7 @@ A listener that asks nobody has callers of `NOBODY`, who may do everything: a cl
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
@@ -63,6 +64,15 @@ class Door(Protocol):
 
         What is decided per part of a request, its service decides.
         """
+
+    def admit(self, who: Caller, method: str, request: Any) -> None:
+        """Of a unary call, before it is handled. Raises ThrottledError above a quota."""
+
+    def worked(self, who: Caller, seconds: float) -> None:
+        """A unary call has kept the server at work for so long."""
+
+    def streaming(self, who: Caller, /) -> AbstractContextManager[None]:
+        """Around a stream. Raises ThrottledError above a quota."""
 
     def finished(self, who: Caller, method: str, request: Any, answer: Any) -> None:
         """A call that is not a stream is over: `answer` is its response, or the error."""

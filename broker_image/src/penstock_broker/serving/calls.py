@@ -146,6 +146,8 @@ CALLS: Final[Mapping[str, Call]] = {
     "AdminService.DescribeLogs": _cluster(Operation.DESCRIBE),
     "AdminService.AlterAccess": _cluster(Operation.ALTER, changes=True),
     "AdminService.DescribeAccess": _cluster(Operation.DESCRIBE),
+    "AdminService.AlterQuotas": _cluster(Operation.ALTER, changes=True),
+    "AdminService.DescribeQuotas": _cluster(Operation.DESCRIBE),
     "AdminService.CheckAccess": Call(
         Who.OPEN, edge=(Need(Operation.DESCRIBE, Kind.CLUSTER, _of_others),)
     ),

@@ -1,7 +1,7 @@
 """The edge of a server process: what every call passes on its way in and out.
 
     bytes ─▶ limits ─▶ parse (garbage: INVALID_REQUEST) ─▶ who calls ─▶ may they? ─▶ cluster id
-        ─▶ handler ─▶ answer
+        ─▶ quota ─▶ handler ─▶ answer
                 └─ PenstockError ─▶ status + trailer
                 └─ anything else ─▶ INTERNAL, logged here
 
@@ -140,7 +140,10 @@ class Edge(grpc.aio.ServerInterceptor):
                     self._access.finished(callers.caller(), name, request, seen)
                 await abort(context, seen)
             finally:
-                self._observe(name, monotonic() - started - _waited_s.get())
+                seconds = monotonic() - started - _waited_s.get()
+                self._observe(name, seconds)
+                if self._access is not None:
+                    self._access.worked(callers.caller(), seconds)
 
         return call
 
@@ -150,6 +153,8 @@ class Edge(grpc.aio.ServerInterceptor):
         self._entered()
         who = await self._let_in(context)
         self._check(who, name, request)
+        if self._access is not None:
+            self._access.admit(who, name, request)
         answer = await inner(request, context)
         if self._access is not None:
             self._access.finished(who, name, request, answer)
@@ -163,6 +168,8 @@ class Edge(grpc.aio.ServerInterceptor):
                 with ExitStack() as stack:
                     if self._streams is not None:
                         stack.enter_context(self._streams.opened(context.peer()))
+                    if self._access is not None:
+                        stack.enter_context(self._access.streaming(who))
                     # Otherwise the first write sends it; if that is cancelled, gRPC sends it once
                     # more with the status, fails, and the caller gets no error.
                     await context.send_initial_metadata(())

@@ -100,6 +100,8 @@ REQUEST_LIMITS: Final[Mapping[str, RequestLimit]] = {
     "AdminService.AlterAccess": _LIST,
     "AdminService.DescribeAccess": _LIST,
     "AdminService.CheckAccess": _NAMES,
+    "AdminService.AlterQuotas": _LIST,
+    "AdminService.DescribeQuotas": _NAMES,
 }
 """Every method of every service: a new one without a limit fails at its first call."""
 

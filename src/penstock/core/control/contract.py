@@ -34,6 +34,7 @@ from enum import StrEnum
 
 from penstock.core.authorization import Resource, Rule
 from penstock.core.control.documents import ClusterDocument, TopicDocument
+from penstock.core.quotas import QuotaRule
 from penstock.core.types import (
     BrokerId,
     ControllerEpoch,
@@ -227,6 +228,17 @@ class AlterAccess:
     expected: tuple[Rule, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterQuotas:
+    """Replaces all quotas. `expected`: only if these are the quotas; None: whatever they are."""
+
+    request_id: int
+    cluster_id: str
+    rules: tuple[QuotaRule, ...]
+    validate_only: bool = False
+    expected: tuple[QuotaRule, ...] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ElectLeaders:
     """Gives leadership to the preferred replicas, or moves all of it off one broker.
@@ -262,6 +274,7 @@ Request = (
     | CreatePartitions
     | AlterConfigs
     | AlterAccess
+    | AlterQuotas
     | ElectLeaders
     | UnregisterBroker
 )

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from penstock.core.authorization import Rule
 from penstock.core.authorization.text import rules_from_json, rules_to_json
+from penstock.core.quotas import QuotaRule, quotas_from_json, quotas_to_json
 from penstock.core.types import (
     NO_LEADER,
     BrokerId,
@@ -83,6 +84,14 @@ class ClusterAccess:
     version: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterQuotas:
+    """What principals may take. `version`: as of `ClusterAccess`."""
+
+    rules: tuple[QuotaRule, ...] = ()
+    version: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDocument:
     """`next_producer_id`: the first id that was never assigned."""
@@ -94,6 +103,7 @@ class ClusterDocument:
     brokers: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
     tombstones: tuple[Tombstone, ...] = ()
     access: ClusterAccess = ClusterAccess()
+    quotas: ClusterQuotas = ClusterQuotas()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +176,7 @@ def encode_cluster(document: ClusterDocument) -> str:
                 for tombstone in document.tombstones
             ],
             **_access_to_json(document.access),
+            **_quotas_to_json(document.quotas),
         }
     )
 
@@ -204,6 +215,17 @@ def _access_from_json(found: Mapping[str, Any]) -> ClusterAccess:
         {str(name): rules_from_json(own) for name, own in found.get("groups", {}).items()},
         int(found.get("version", 0)),
     )
+
+
+def _quotas_to_json(quotas: ClusterQuotas) -> dict[str, object]:
+    """As `_access_to_json`."""
+    parts = {"version": quotas.version, "rules": quotas_to_json(quotas.rules)}
+    found = {name: part for name, part in parts.items() if part}
+    return {"quotas": found} if found else {}
+
+
+def _quotas_from_json(found: Mapping[str, Any]) -> ClusterQuotas:
+    return ClusterQuotas(quotas_from_json(found.get("rules", ())), int(found.get("version", 0)))
 
 
 def encode_topic(document: TopicDocument) -> str:
@@ -255,6 +277,7 @@ def decode_cluster(text: str, where: str) -> ClusterDocument:
                 for topic_id, version in found["deleted_topics"]
             ),
             access=_access_from_json(found.get("access", {})),
+            quotas=_quotas_from_json(found.get("quotas", {})),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unreadable(where, error) from None

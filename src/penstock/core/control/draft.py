@@ -29,12 +29,14 @@ from penstock.core.control.documents import (
     BrokerRegistration,
     ClusterAccess,
     ClusterDocument,
+    ClusterQuotas,
     PartitionDocument,
     Tombstone,
     TopicDocument,
 )
 from penstock.core.control.election import ElectionKind, Liveness, Settings, settle
 from penstock.core.control.placement import Load
+from penstock.core.quotas import QuotaRule
 from penstock.core.topic import TopicConfig, is_internal
 from penstock.core.types import BrokerId, TopicId
 
@@ -171,6 +173,10 @@ class Draft:
         """Replaces the rules of the cluster and of all groups."""
         access = ClusterAccess(rules, groups, self._next_version)
         self.put_cluster(replace(self.cluster, access=access))
+
+    def put_quotas(self, rules: tuple[QuotaRule, ...]) -> None:
+        """Replaces all quotas."""
+        self.put_cluster(replace(self.cluster, quotas=ClusterQuotas(rules, self._next_version)))
 
     def put_broker(self, broker: BrokerRegistration) -> None:
         """Creates or replaces a registration."""

@@ -189,6 +189,7 @@ class ControllerMachine:
                 | c.CreatePartitions()
                 | c.AlterConfigs()
                 | c.AlterAccess()
+                | c.AlterQuotas()
                 | c.ElectLeaders()
                 | c.UnregisterBroker()
             ):

@@ -15,6 +15,7 @@ from penstock.core.control.documents import (
     BrokerRegistration,
     ClusterAccess,
     ClusterDocument,
+    ClusterQuotas,
     TopicDocument,
 )
 from penstock.core.control.draft import Stored
@@ -43,8 +44,8 @@ class Image:
     """The protocol's ClusterImage. `full` replaces everything known, else topics are upserts.
 
     A topic that is not in a full image is unknown, not deleted: its data stays. Only
-    `deleted_topic_ids` allows removing data (I22). `access` None: as before, and never in a full
-    image; topics carry their own rules.
+    `deleted_topic_ids` allows removing data (I22). `access` and `quotas` None: as
+    before, and never in a full image; topics carry their own rules.
     """
 
     controller_epoch: ControllerEpoch
@@ -54,6 +55,7 @@ class Image:
     topics: tuple[TopicImage, ...]
     deleted_topic_ids: tuple[TopicId, ...]
     access: ClusterAccess | None = None
+    quotas: ClusterQuotas | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,7 @@ def image_since(stored: Stored, config: ControlConfig, since: int) -> Image:
             if full or tombstone.metadata_version > since
         ),
         access=cluster.access if full or cluster.access.version > since else None,
+        quotas=cluster.quotas if full or cluster.quotas.version > since else None,
     )
 
 

@@ -23,6 +23,7 @@ from penstock.core.control.documents import TopicDocument
 from penstock.core.control.draft import Draft, Stored
 from penstock.core.control.election import Liveness
 from penstock.core.control.quota import MutationQuota
+from penstock.core.control.quotas import decide_alter_quotas
 from penstock.core.control.registration import (
     decide_deaths,
     decide_registration,
@@ -192,6 +193,8 @@ def _decide_or_raise(draft: Draft, entry: Pending, sessions: Sessions, now_ms: i
             return _decide_topics(draft, event, entry, liveness)
         case c.AlterAccess():
             return decide_alter_access(draft, event)
+        case c.AlterQuotas():
+            return decide_alter_quotas(draft, event)
         case c.ElectLeaders():
             held = None if event.away_from is None else sessions.get(event.away_from)
             if held is not None:

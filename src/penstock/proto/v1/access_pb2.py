@@ -24,21 +24,23 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock/proto/v1/access.proto\x12\x11penstock.proto.v1\"\xe3\x01\n\nAccessRule\x12\x12\n\nprincipals\x18\x01 \x03(\t\x12\x36\n\noperations\x18\x02 \x03(\x0e\x32\".penstock.proto.v1.AccessOperation\x12-\n\x04role\x18\x03 \x01(\x0e\x32\x1d.penstock.proto.v1.AccessRoleH\x00\x12\x16\n\x0ctopic_prefix\x18\x04 \x01(\tH\x00\x12\x16\n\x0cgroup_prefix\x18\x05 \x01(\tH\x00\x12!\n\x17transactional_id_prefix\x18\x06 \x01(\tH\x00\x42\x07\n\x05scope\"m\n\x0e\x41\x63\x63\x65ssResource\x12\x0f\n\x05topic\x18\x01 \x01(\tH\x00\x12\x0f\n\x05group\x18\x02 \x01(\tH\x00\x12\x11\n\x07\x63luster\x18\x03 \x01(\x08H\x00\x12\x1a\n\x10transactional_id\x18\x04 \x01(\tH\x00\x42\n\n\x08resource\"s\n\x0eResourceAccess\x12\x33\n\x08resource\x18\x01 \x01(\x0b\x32!.penstock.proto.v1.AccessResource\x12,\n\x05rules\x18\x02 \x03(\x0b\x32\x1d.penstock.proto.v1.AccessRule*\xfb\x01\n\x0f\x41\x63\x63\x65ssOperation\x12 \n\x1c\x41\x43\x43\x45SS_OPERATION_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41\x43\x43\x45SS_OPERATION_CREATE\x10\x01\x12\x19\n\x15\x41\x43\x43\x45SS_OPERATION_READ\x10\x02\x12\x1a\n\x16\x41\x43\x43\x45SS_OPERATION_WRITE\x10\x03\x12\x1d\n\x19\x41\x43\x43\x45SS_OPERATION_DESCRIBE\x10\x04\x12\x1a\n\x16\x41\x43\x43\x45SS_OPERATION_ALTER\x10\x05\x12\x1b\n\x17\x41\x43\x43\x45SS_OPERATION_DELETE\x10\x06\x12\x1a\n\x16\x41\x43\x43\x45SS_OPERATION_RESET\x10\x07*X\n\nAccessRole\x12\x1b\n\x17\x41\x43\x43\x45SS_ROLE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41\x43\x43\x45SS_ROLE_ADMIN\x10\x01\x12\x16\n\x12\x41\x43\x43\x45SS_ROLE_VIEWER\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock/proto/v1/access.proto\x12\x11penstock.proto.v1\"\xe3\x01\n\nAccessRule\x12\x12\n\nprincipals\x18\x01 \x03(\t\x12\x36\n\noperations\x18\x02 \x03(\x0e\x32\".penstock.proto.v1.AccessOperation\x12-\n\x04role\x18\x03 \x01(\x0e\x32\x1d.penstock.proto.v1.AccessRoleH\x00\x12\x16\n\x0ctopic_prefix\x18\x04 \x01(\tH\x00\x12\x16\n\x0cgroup_prefix\x18\x05 \x01(\tH\x00\x12!\n\x17transactional_id_prefix\x18\x06 \x01(\tH\x00\x42\x07\n\x05scope\"m\n\x0e\x41\x63\x63\x65ssResource\x12\x0f\n\x05topic\x18\x01 \x01(\tH\x00\x12\x0f\n\x05group\x18\x02 \x01(\tH\x00\x12\x11\n\x07\x63luster\x18\x03 \x01(\x08H\x00\x12\x1a\n\x10transactional_id\x18\x04 \x01(\tH\x00\x42\n\n\x08resource\"s\n\x0eResourceAccess\x12\x33\n\x08resource\x18\x01 \x01(\x0b\x32!.penstock.proto.v1.AccessResource\x12,\n\x05rules\x18\x02 \x03(\x0b\x32\x1d.penstock.proto.v1.AccessRule\"\xc7\x02\n\tQuotaRule\x12\x12\n\nprincipals\x18\x01 \x03(\t\x12%\n\x18produce_bytes_per_second\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12#\n\x16\x66\x65tch_bytes_per_second\x18\x03 \x01(\x04H\x01\x88\x01\x01\x12&\n\x19request_millis_per_second\x18\x04 \x01(\x04H\x02\x88\x01\x01\x12!\n\x14mutations_per_minute\x18\x05 \x01(\x04H\x03\x88\x01\x01\x12\x14\n\x07streams\x18\x06 \x01(\x04H\x04\x88\x01\x01\x42\x1b\n\x19_produce_bytes_per_secondB\x19\n\x17_fetch_bytes_per_secondB\x1c\n\x1a_request_millis_per_secondB\x17\n\x15_mutations_per_minuteB\n\n\x08_streams*\xfb\x01\n\x0f\x41\x63\x63\x65ssOperation\x12 \n\x1c\x41\x43\x43\x45SS_OPERATION_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41\x43\x43\x45SS_OPERATION_CREATE\x10\x01\x12\x19\n\x15\x41\x43\x43\x45SS_OPERATION_READ\x10\x02\x12\x1a\n\x16\x41\x43\x43\x45SS_OPERATION_WRITE\x10\x03\x12\x1d\n\x19\x41\x43\x43\x45SS_OPERATION_DESCRIBE\x10\x04\x12\x1a\n\x16\x41\x43\x43\x45SS_OPERATION_ALTER\x10\x05\x12\x1b\n\x17\x41\x43\x43\x45SS_OPERATION_DELETE\x10\x06\x12\x1a\n\x16\x41\x43\x43\x45SS_OPERATION_RESET\x10\x07*X\n\nAccessRole\x12\x1b\n\x17\x41\x43\x43\x45SS_ROLE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41\x43\x43\x45SS_ROLE_ADMIN\x10\x01\x12\x16\n\x12\x41\x43\x43\x45SS_ROLE_VIEWER\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.proto.v1.access_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACCESSOPERATION']._serialized_start=512
-  _globals['_ACCESSOPERATION']._serialized_end=763
-  _globals['_ACCESSROLE']._serialized_start=765
-  _globals['_ACCESSROLE']._serialized_end=853
+  _globals['_ACCESSOPERATION']._serialized_start=842
+  _globals['_ACCESSOPERATION']._serialized_end=1093
+  _globals['_ACCESSROLE']._serialized_start=1095
+  _globals['_ACCESSROLE']._serialized_end=1183
   _globals['_ACCESSRULE']._serialized_start=54
   _globals['_ACCESSRULE']._serialized_end=281
   _globals['_ACCESSRESOURCE']._serialized_start=283
   _globals['_ACCESSRESOURCE']._serialized_end=392
   _globals['_RESOURCEACCESS']._serialized_start=394
   _globals['_RESOURCEACCESS']._serialized_end=509
+  _globals['_QUOTARULE']._serialized_start=512
+  _globals['_QUOTARULE']._serialized_end=839
 # @@protoc_insertion_point(module_scope)

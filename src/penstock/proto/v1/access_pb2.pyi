@@ -178,3 +178,65 @@ class ResourceAccess(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResourceAccess: _TypeAlias = ResourceAccess  # noqa: Y015
+
+@_typing.final
+class QuotaRule(_message.Message):
+    """What each of these principals may take. A limit that is not set is none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRINCIPALS_FIELD_NUMBER: _builtins.int
+    PRODUCE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    FETCH_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    REQUEST_MILLIS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    MUTATIONS_PER_MINUTE_FIELD_NUMBER: _builtins.int
+    STREAMS_FIELD_NUMBER: _builtins.int
+    produce_bytes_per_second: _builtins.int
+    """Per broker."""
+    fetch_bytes_per_second: _builtins.int
+    request_millis_per_second: _builtins.int
+    """Time of unary calls at work."""
+    mutations_per_minute: _builtins.int
+    """Partitions created or deleted, configs and rules altered, in the cluster."""
+    streams: _builtins.int
+    """Open at one time, per broker."""
+    @_builtins.property
+    def principals(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Exact names, or "*": each one that no other rule names."""
+
+    def __init__(
+        self,
+        *,
+        principals: _abc.Iterable[_builtins.str] | None = ...,
+        produce_bytes_per_second: _builtins.int | None = ...,
+        fetch_bytes_per_second: _builtins.int | None = ...,
+        request_millis_per_second: _builtins.int | None = ...,
+        mutations_per_minute: _builtins.int | None = ...,
+        streams: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fetch_bytes_per_second", b"_fetch_bytes_per_second", "_mutations_per_minute", b"_mutations_per_minute", "_produce_bytes_per_second", b"_produce_bytes_per_second", "_request_millis_per_second", b"_request_millis_per_second", "_streams", b"_streams", "fetch_bytes_per_second", b"fetch_bytes_per_second", "mutations_per_minute", b"mutations_per_minute", "produce_bytes_per_second", b"produce_bytes_per_second", "request_millis_per_second", b"request_millis_per_second", "streams", b"streams"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fetch_bytes_per_second", b"_fetch_bytes_per_second", "_mutations_per_minute", b"_mutations_per_minute", "_produce_bytes_per_second", b"_produce_bytes_per_second", "_request_millis_per_second", b"_request_millis_per_second", "_streams", b"_streams", "fetch_bytes_per_second", b"fetch_bytes_per_second", "mutations_per_minute", b"mutations_per_minute", "principals", b"principals", "produce_bytes_per_second", b"produce_bytes_per_second", "request_millis_per_second", b"request_millis_per_second", "streams", b"streams"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fetch_bytes_per_second: _TypeAlias = _typing.Literal["fetch_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__fetch_bytes_per_second: _TypeAlias = _typing.Literal["_fetch_bytes_per_second", b"_fetch_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__mutations_per_minute: _TypeAlias = _typing.Literal["mutations_per_minute"]  # noqa: Y015
+    _WhichOneofArgType__mutations_per_minute: _TypeAlias = _typing.Literal["_mutations_per_minute", b"_mutations_per_minute"]  # noqa: Y015
+    _WhichOneofReturnType__produce_bytes_per_second: _TypeAlias = _typing.Literal["produce_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__produce_bytes_per_second: _TypeAlias = _typing.Literal["_produce_bytes_per_second", b"_produce_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__request_millis_per_second: _TypeAlias = _typing.Literal["request_millis_per_second"]  # noqa: Y015
+    _WhichOneofArgType__request_millis_per_second: _TypeAlias = _typing.Literal["_request_millis_per_second", b"_request_millis_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__streams: _TypeAlias = _typing.Literal["streams"]  # noqa: Y015
+    _WhichOneofArgType__streams: _TypeAlias = _typing.Literal["_streams", b"_streams"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fetch_bytes_per_second) -> _WhichOneofReturnType__fetch_bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mutations_per_minute) -> _WhichOneofReturnType__mutations_per_minute | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__produce_bytes_per_second) -> _WhichOneofReturnType__produce_bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__request_millis_per_second) -> _WhichOneofReturnType__request_millis_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__streams) -> _WhichOneofReturnType__streams | None: ...
+
+Global___QuotaRule: _TypeAlias = QuotaRule  # noqa: Y015

@@ -99,6 +99,16 @@ class AdminServiceStub:
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.CheckAccessRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.CheckAccessResponse.FromString,
                 _registered_method=True)
+        self.AlterQuotas = channel.unary_unary(
+                '/penstock.proto.v1.AdminService/AlterQuotas',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterQuotasRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterQuotasResponse.FromString,
+                _registered_method=True)
+        self.DescribeQuotas = channel.unary_unary(
+                '/penstock.proto.v1.AdminService/DescribeQuotas',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeQuotasRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeQuotasResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -188,6 +198,19 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterQuotas(self, request, context):
+        """Replaces all quotas.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeQuotas(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -255,6 +278,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.CheckAccess,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.CheckAccessRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.CheckAccessResponse.SerializeToString,
+            ),
+            'AlterQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterQuotas,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterQuotasRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterQuotasResponse.SerializeToString,
+            ),
+            'DescribeQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeQuotas,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeQuotasRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeQuotasResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -608,6 +641,60 @@ class AdminService:
             '/penstock.proto.v1.AdminService/CheckAccess',
             penstock_dot_proto_dot_v1_dot_admin__pb2.CheckAccessRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.CheckAccessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.AdminService/AlterQuotas',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.AlterQuotasRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.AlterQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.AdminService/DescribeQuotas',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeQuotasRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeQuotasResponse.FromString,
             options,
             channel_credentials,
             insecure,

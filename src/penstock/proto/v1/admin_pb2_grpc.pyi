@@ -52,6 +52,9 @@ class AdminServiceStub:
     DescribeAccess: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeAccessRequest, _admin_pb2.DescribeAccessResponse]
     CheckAccess: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CheckAccessRequest, _admin_pb2.CheckAccessResponse]
     """Whether a principal may do something, and by which rule. Everybody may ask about themselves."""
+    AlterQuotas: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AlterQuotasRequest, _admin_pb2.AlterQuotasResponse]
+    """Replaces all quotas."""
+    DescribeQuotas: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeQuotasRequest, _admin_pb2.DescribeQuotasResponse]
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -75,6 +78,9 @@ class AdminServiceAsyncStub(AdminServiceStub):
     DescribeAccess: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeAccessRequest, _admin_pb2.DescribeAccessResponse]  # type: ignore[assignment]
     CheckAccess: _aio.UnaryUnaryMultiCallable[_admin_pb2.CheckAccessRequest, _admin_pb2.CheckAccessResponse]  # type: ignore[assignment]
     """Whether a principal may do something, and by which rule. Everybody may ask about themselves."""
+    AlterQuotas: _aio.UnaryUnaryMultiCallable[_admin_pb2.AlterQuotasRequest, _admin_pb2.AlterQuotasResponse]  # type: ignore[assignment]
+    """Replaces all quotas."""
+    DescribeQuotas: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeQuotasRequest, _admin_pb2.DescribeQuotasResponse]  # type: ignore[assignment]
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -173,5 +179,20 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.CheckAccessResponse, _abc.Awaitable[_admin_pb2.CheckAccessResponse]]:
         """Whether a principal may do something, and by which rule. Everybody may ask about themselves."""
+
+    @_abc_1.abstractmethod
+    def AlterQuotas(
+        self,
+        request: _admin_pb2.AlterQuotasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.AlterQuotasResponse, _abc.Awaitable[_admin_pb2.AlterQuotasResponse]]:
+        """Replaces all quotas."""
+
+    @_abc_1.abstractmethod
+    def DescribeQuotas(
+        self,
+        request: _admin_pb2.DescribeQuotasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DescribeQuotasResponse, _abc.Awaitable[_admin_pb2.DescribeQuotasResponse]]: ...
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

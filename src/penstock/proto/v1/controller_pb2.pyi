@@ -260,6 +260,7 @@ class ClusterImage(_message.Message):
     DELETED_TOPIC_IDS_FIELD_NUMBER: _builtins.int
     ACCESS_FIELD_NUMBER: _builtins.int
     TOPIC_ACCESS_FIELD_NUMBER: _builtins.int
+    QUOTAS_FIELD_NUMBER: _builtins.int
     controller_epoch: _builtins.int
     metadata_version: _builtins.int
     full: _builtins.bool
@@ -280,6 +281,10 @@ class ClusterImage(_message.Message):
     def topic_access(self) -> _containers.RepeatedCompositeFieldContainer[_access_pb2.ResourceAccess]:
         """Rules of topics in `topics`; a topic that is not among them has none."""
 
+    @_builtins.property
+    def quotas(self) -> Global___QuotasImage:
+        """What principals may take. Not set: unchanged."""
+
     def __init__(
         self,
         *,
@@ -291,14 +296,35 @@ class ClusterImage(_message.Message):
         deleted_topic_ids: _abc.Iterable[_builtins.str] | None = ...,
         access: Global___AccessImage | None = ...,
         topic_access: _abc.Iterable[_access_pb2.ResourceAccess] | None = ...,
+        quotas: Global___QuotasImage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["access", b"access"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "quotas", b"quotas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "brokers", b"brokers", "controller_epoch", b"controller_epoch", "deleted_topic_ids", b"deleted_topic_ids", "full", b"full", "metadata_version", b"metadata_version", "topic_access", b"topic_access", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "brokers", b"brokers", "controller_epoch", b"controller_epoch", "deleted_topic_ids", b"deleted_topic_ids", "full", b"full", "metadata_version", b"metadata_version", "quotas", b"quotas", "topic_access", b"topic_access", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ClusterImage: _TypeAlias = ClusterImage  # noqa: Y015
+
+@_typing.final
+class QuotasImage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RULES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rules(self) -> _containers.RepeatedCompositeFieldContainer[_access_pb2.QuotaRule]: ...
+    def __init__(
+        self,
+        *,
+        rules: _abc.Iterable[_access_pb2.QuotaRule] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rules", b"rules"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuotasImage: _TypeAlias = QuotasImage  # noqa: Y015
 
 @_typing.final
 class AccessImage(_message.Message):

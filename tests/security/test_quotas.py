@@ -1,0 +1,195 @@
+"""Attacks 21 and 22: callers who ignore their quota, in bytes and in topics."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from support.identified import ROOT, Identified, as_user, believing, identified, refusal
+from support.produce_scene import part, request
+from support.waiting import wait_until_async
+
+from penstock.core.authorization import CLUSTER, Kind, Operation, Prefix, Resource
+from penstock.core.quotas import Limit, QuotaRule
+from penstock.errors import ErrorCode, ThrottledError
+from penstock.proto.v1 import admin_pb2
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
+from penstock.rpc.errors import PUSHBACK_TRAILER, error_from_rpc
+from penstock.rpc.quotas import quotas_from_wire, quotas_to_wire
+
+__all__ = ["believing"]
+pytestmark = pytest.mark.usefixtures("believed")
+ADA, BOB = "serviceaccount:etl/ada", "serviceaccount:etl/bob"
+T = Resource(Kind.TOPIC, "orders")
+RATE = 1_000
+RECORD = b"x" * 4_000
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Identified]:
+    async with identified(tmp_path) as made:
+        await made.create("orders")
+        await made.allow(T, "*", Operation.READ, Operation.WRITE, Operation.ALTER)
+        yield made
+
+
+async def limit(cluster: Identified, *rules: QuotaRule) -> None:
+    answer = await cluster.admin.AlterQuotas(
+        admin_pb2.AlterQuotasRequest(rules=quotas_to_wire(rules)), metadata=as_user(ROOT)
+    )
+    assert not answer.HasField("error"), answer
+    quotas = cluster.broker._view.access.quotas
+    wanted = {name: rule.limits for rule in rules for name in rule.principals}
+    await wait_until_async(
+        lambda: quotas._buckets._limits == wanted, what="the quotas reach the broker"
+    )
+
+
+def ada(**limits: int) -> QuotaRule:
+    return QuotaRule((ADA,), {Limit[name.upper()]: value for name, value in limits.items()})
+
+
+def appended(cluster: Identified) -> Any:
+    """The end of the topic's log."""
+    return cluster.stub(BrokerServiceStub).ListOffsets(
+        pb.ListOffsetsRequest(
+            partitions=[pb.ListOffsetsPartition(topic="orders", latest=pb.Latest())]
+        ),
+        metadata=as_user(ROOT),
+    )
+
+
+async def records(cluster: Identified) -> int:
+    return int((await appended(cluster)).results[0].offset)
+
+
+async def test_a_flood_of_produces_is_refused_and_a_neighbour_is_served(
+    cluster: Identified,
+) -> None:  # 21
+    await limit(cluster, ada(produce=1))  # more than an hour for one record
+    data = cluster.stub(BrokerServiceStub)
+    flood = [
+        refusal(data.Produce(request(1, part("orders", RECORD)), metadata=as_user(ADA)))
+        for _ in range(40)
+    ]
+    neighbour = [
+        refusal(data.Produce(request(1, part("orders", RECORD)), metadata=as_user(BOB)))
+        for _ in range(10)
+    ]
+    async with asyncio.TaskGroup() as tasks:
+        calls = [tasks.create_task(call) for call in (*flood, *neighbour)]
+    seen = [call.result() for call in calls]
+    assert sorted(seen[:40]) == [ErrorCode.UNSPECIFIED] + [ErrorCode.THROTTLED] * 39
+    assert set(seen[40:]) == {ErrorCode.UNSPECIFIED}
+    assert await records(cluster) == 11
+
+
+async def test_a_refusal_says_how_long_to_wait(cluster: Identified) -> None:
+    await limit(cluster, ada(produce=RATE))
+    data = cluster.stub(BrokerServiceStub)
+    await data.Produce(request(1, part("orders", RECORD * 5)), metadata=as_user(ADA))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await data.Produce(request(1, part("orders", RECORD * 5)), metadata=as_user(ADA))
+    error = error_from_rpc(caught.value)
+    assert isinstance(error, ThrottledError)
+    assert error.code is ErrorCode.THROTTLED
+    assert 1_000 < error.throttle_ms < 25_000
+    assert dict(caught.value.trailing_metadata() or ())[PUSHBACK_TRAILER] == str(error.throttle_ms)
+    assert f"{ADA} is above its quota produceBytesPerSecond of 1000" in error.message
+
+
+async def test_a_flooding_stream_is_held_and_a_neighbour_is_served(
+    cluster: Identified,
+) -> None:  # 21
+    await limit(cluster, ada(produce=1))  # more than an hour for one record
+    data = cluster.stub(BrokerServiceStub)
+    streams = []
+    for _ in range(3):
+        stream = data.ProduceStream(metadata=as_user(ADA))
+        streams.append(stream)
+        for number in range(1, 4):
+            await stream.write(request(number, part("orders", RECORD)))
+    async with asyncio.TaskGroup() as tasks:
+        reads = [tasks.create_task(stream.read()) for stream in streams]
+        done, waiting = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) == 1
+        for _ in range(10):
+            answer = data.Produce(request(1, part("orders", RECORD)), metadata=as_user(BOB))
+            assert await refusal(answer) is ErrorCode.UNSPECIFIED
+        assert await records(cluster) == 11, "of three streams, one request got in"
+        assert not any(read.done() for read in waiting)
+        for read in waiting:
+            read.cancel()
+    for stream in streams:
+        stream.cancel()
+
+
+async def test_a_fetch_in_debt_is_empty_and_no_error(cluster: Identified) -> None:
+    data = cluster.stub(BrokerServiceStub)
+    await data.Produce(request(1, part("orders", RECORD)), metadata=as_user(BOB))
+    await limit(cluster, ada(fetch=1))
+    fetch = pb.FetchRequest(max_wait_ms=1, partitions=[pb.FetchPartition(topic="orders")])
+    first = await data.Fetch(fetch, metadata=as_user(ADA))
+    assert len(first.results[0].batches) == 1
+    for _ in range(3):
+        assert not (await data.Fetch(fetch, metadata=as_user(ADA))).results
+    assert len((await data.Fetch(fetch, metadata=as_user(BOB))).results[0].batches) == 1
+
+
+async def test_only_so_many_streams_are_open(cluster: Identified) -> None:
+    await limit(cluster, ada(streams=1))
+    data = cluster.stub(BrokerServiceStub)
+    one, other, bobs = (data.ProduceStream(metadata=as_user(who)) for who in (ADA, ADA, BOB))
+    await one.write(request(1, part("orders", b"a")))
+    assert (await one.read()).correlation_id == 1
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await other.read()
+    assert error_from_rpc(caught.value).code is ErrorCode.THROTTLED
+    await bobs.write(request(1, part("orders", b"a")))
+    assert (await bobs.read()).correlation_id == 1
+    one.cancel()
+    bobs.cancel()
+    open_ones = cluster.broker._view.access.quotas._streams
+    await wait_until_async(lambda: not open_ones, what="the streams are given back")
+
+
+async def test_topics_in_a_loop_are_refused(cluster: Identified) -> None:  # 22
+    await cluster.allow(CLUSTER, ADA, Operation.CREATE, prefix=Prefix(Kind.TOPIC, "ada."))
+    await limit(cluster, ada(mutations=5))
+
+    def create(name: str, who: str, partitions: int = 1) -> Any:
+        topic = admin_pb2.NewTopic(topic=name, partitions=partitions, replication_factor=1)
+        return refusal(
+            cluster.admin.CreateTopics(
+                admin_pb2.CreateTopicsRequest(topics=[topic]), metadata=as_user(who)
+            )
+        )
+
+    seen = [await create("ada.0", ADA, 8)]
+    seen += [await create(f"ada.{number}", ADA) for number in range(1, 5)]
+    assert seen == [ErrorCode.UNSPECIFIED] + [ErrorCode.THROTTLED] * 4
+    known = cluster.controller.runtime.machine.stored.topics
+    assert {name for name in known if name.startswith("ada.")} == {"ada.0"}
+    assert await create("other", ROOT) is ErrorCode.UNSPECIFIED
+
+
+async def test_quotas_are_shown_compared_and_for_admins(cluster: Identified) -> None:
+    rules = (ada(produce=5, streams=2),)
+    await limit(cluster, *rules)
+    shown = await cluster.admin.DescribeQuotas(
+        admin_pb2.DescribeQuotasRequest(), metadata=as_user(ROOT)
+    )
+    assert quotas_from_wire(shown.rules) == rules
+    change = admin_pb2.AlterQuotasRequest(expected=admin_pb2.Quotas())
+    stale = cluster.admin.AlterQuotas(change, metadata=as_user(ROOT))
+    assert await refusal(stale) is ErrorCode.STALE_RULES
+    for call in (
+        cluster.admin.AlterQuotas(admin_pb2.AlterQuotasRequest(), metadata=as_user(ADA)),
+        cluster.admin.DescribeQuotas(admin_pb2.DescribeQuotasRequest(), metadata=as_user(ADA)),
+    ):
+        assert await refusal(call) is ErrorCode.PERMISSION_DENIED
+    await limit(cluster)
+    assert not cluster.broker._view.access.quotas.active
