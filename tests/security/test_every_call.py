@@ -67,6 +67,8 @@ SAMPLES: Final[dict[str, Message]] = {
     "AdminService.DescribeLogs": admin_pb2.DescribeLogsRequest(),
     "AdminService.AlterAccess": admin_pb2.AlterAccessRequest(resource=TOPIC),
     "AdminService.DescribeAccess": admin_pb2.DescribeAccessRequest(),
+    "AdminService.AlterQuotas": admin_pb2.AlterQuotasRequest(),
+    "AdminService.DescribeQuotas": admin_pb2.DescribeQuotasRequest(),
     "AdminService.CheckAccess": admin_pb2.CheckAccessRequest(
         principal=ROOT, resource=TOPIC, operation=access_pb2.ACCESS_OPERATION_READ
     ),
