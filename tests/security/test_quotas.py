@@ -142,7 +142,8 @@ async def test_a_fetch_in_debt_is_empty_and_no_error(cluster: Identified) -> Non
 async def test_only_so_many_streams_are_open(cluster: Identified) -> None:
     await limit(cluster, ada(streams=1))
     data = cluster.stub(BrokerServiceStub)
-    one, other, bobs = (data.ProduceStream(metadata=as_user(who)) for who in (ADA, ADA, BOB))
+    streams: list[Any] = [data.ProduceStream(metadata=as_user(who)) for who in (ADA, ADA, BOB)]
+    one, other, bobs = streams
     await one.write(request(1, part("orders", b"a")))
     assert (await one.read()).correlation_id == 1
     with pytest.raises(grpc.aio.AioRpcError) as caught:
