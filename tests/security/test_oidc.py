@@ -3,14 +3,16 @@
 The issuer listens on loopback in this process, where plaintext is allowed.
 """
 
+import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -21,11 +23,13 @@ from support.waiting import wait_until
 from penstock.client import Admin
 from penstock.core.authorization.model import Kind, Operation, Resource, Rule
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
+from penstock_broker.controller import oidc
 from penstock_broker.controller.enrolment_issuers import PublishedIssuers
 from penstock_broker.controller.oidc import (
     CONFIGURATION,
     KEYS_BYTES_MAX,
     AllIssuers,
+    OidcSource,
     fetch_entry,
     parse_oidc,
 )
@@ -151,6 +155,43 @@ def test_a_wrong_option_says_what_is_wrong(text: str, said: str) -> None:
     assert said in raised.value.message
 
 
+@asynccontextmanager
+async def kept(issuers: AllIssuers) -> AsyncIterator[None]:
+    """Kept up to date, as controllers do."""
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(issuers.run())
+        yield
+        running.cancel()
+
+
+async def test_nobody_waits_for_an_issuer_that_does_not_answer(
+    login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers get the newest keys of the API server meanwhile, and the issuer's when it answers."""
+    monkeypatch.setattr(oidc, "WAIT_S", 0.05)
+    (entry,) = parse_oidc(login.option)
+    answers = Event()
+
+    def fetch() -> bytes:
+        assert answers.wait(60)
+        return fetch_entry(entry)
+
+    first = json.dumps({"issuers": [Issuer().entry]}).encode()
+    with ThreadPoolExecutor(2) as executor:
+        api = PublishedIssuers(lambda: first, executor)
+        both = AllIssuers(api, [OidcSource(entry, PublishedIssuers(fetch, executor))])
+        async with kept(both):
+            try:
+                for _ in range(3):
+                    known = parse_issuers(await both.look_again())
+                    assert [len(one.keys) for one in known.values()] == [1, 0]
+            finally:
+                answers.set()
+            monkeypatch.setattr(oidc, "WAIT_S", 60.0)
+            known = parse_issuers(await both.look_again())
+            assert [len(one.keys) for one in known.values()] == [1, 1]
+
+
 async def test_an_issuer_that_is_down_keeps_its_keys_and_disturbs_nobody(login: Login) -> None:
     kubernetes = Issuer()
     clock = [0.0]
@@ -164,21 +205,22 @@ async def test_an_issuer_that_is_down_keeps_its_keys_and_disturbs_nobody(login: 
             now_s=lambda: clock[0],
             apart_at_first_s=30.0,
         )
-        both = AllIssuers(api, [(entries[0], source)])
+        both = AllIssuers(api, [OidcSource(entries[0], source)])
         known = parse_issuers(await both.document())  # nobody has been asked for people's keys
         assert verified(kubernetes.token(), known, now_s()).principal
         with pytest.raises(ClusterError) as raised:
             verified(login.token("ada"), known, now_s())
         assert raised.value.code is ErrorCode.AUTH_NOT_READY
 
-        known = parse_issuers(await both.look_again())
-        found = verified(login.token("ada", "ops"), known, now_s())
-        assert found.principal == f"oidc:{login.tokens.issuer}/ada"
-        assert found.groups == (f"oidc-group:{login.tokens.issuer}/ops",)
-        login.close()
-        clock[0] += 31.0
-        known = parse_issuers(await both.look_again())
-        assert verified(login.token("ada"), known, now_s()).principal == found.principal
+        async with kept(both):
+            known = parse_issuers(await both.look_again())
+            found = verified(login.token("ada", "ops"), known, now_s())
+            assert found.principal == f"oidc:{login.tokens.issuer}/ada"
+            assert found.groups == (f"oidc-group:{login.tokens.issuer}/ops",)
+            login.close()
+            clock[0] += 31.0
+            known = parse_issuers(await both.look_again())
+            assert verified(login.token("ada"), known, now_s()).principal == found.principal
 
 
 async def test_an_issuer_like_the_api_server_is_left_out(login: Login) -> None:
@@ -188,9 +230,10 @@ async def test_an_issuer_like_the_api_server_is_left_out(login: Login) -> None:
     with ThreadPoolExecutor(2) as executor:
         both = AllIssuers(
             PublishedIssuers(lambda: first, executor),
-            [(entries[0], PublishedIssuers(lambda: fetch_entry(entries[0]), executor))],
+            [OidcSource(entries[0], PublishedIssuers(lambda: fetch_entry(entries[0]), executor))],
         )
-        known = parse_issuers(await both.look_again())
+        async with kept(both):
+            known = parse_issuers(await both.look_again())
     assert [one.kind for one in known.values()] == ["kubernetes"]
 
 
@@ -200,7 +243,7 @@ async def test_a_broken_file_of_issuers_stays_what_it_is(login: Login) -> None:
         with ThreadPoolExecutor(1) as executor:
             api = PublishedIssuers(lambda broken=broken: broken, executor)  # type: ignore[misc]
             other = PublishedIssuers(lambda: fetch_entry(entries[0]), executor)
-            assert await AllIssuers(api, [(entries[0], other)]).document() == broken
+            assert await AllIssuers(api, [OidcSource(entries[0], other)]).document() == broken
 
 
 def test_a_controller_that_hands_nobody_the_keys_refuses_the_option(

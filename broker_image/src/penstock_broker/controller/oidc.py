@@ -14,7 +14,7 @@ import json
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 from penstock_broker.controller.enrolment_issuers import (
     APART_S,
+    EVERY_S,
     IssuersSource,
     PublishedIssuers,
 )
@@ -35,6 +36,9 @@ CONFIGURATION_BYTES_MAX: Final = 64 * 1024
 KEYS_BYTES_MAX: Final = 64 * 1024
 TIMEOUT_S: Final = 5.0
 """Of connecting, and of each answer."""
+WAIT_S: Final = 3.0
+"""For an issuer that is asked because a broker wants newer keys. The broker itself gives up after
+10 s, and with them the API server's keys."""
 _FIELDS: Final = frozenset({"issuer", "audience", "usernameClaim", "groupsClaim"})
 _events = EventLog("oidc")
 Entry = Mapping[str, Any]
@@ -93,12 +97,44 @@ def fetch_entry(entry: Entry) -> bytes:
     return json.dumps(whole, sort_keys=True).encode()
 
 
+class OidcSource:
+    """One issuer, which `run` alone asks, so that nobody else has to wait for it."""
+
+    def __init__(self, entry: Entry, published: PublishedIssuers) -> None:
+        self.entry = entry
+        self._published = published
+        self._wanted = asyncio.Event()
+        self._looked = asyncio.Event()
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """The entry with its keys; none before the issuer has answered."""
+        known = self._published.known
+        return json.loads(known) if known else _with_keys(self.entry, {"keys": []})
+
+    async def look_again(self) -> None:
+        """Has it asked, unless the last time is too recent; waits for at most `WAIT_S`."""
+        self._looked.clear()
+        self._wanted.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_S):
+                await self._looked.wait()
+
+    async def run(self) -> None:
+        """Asks every five minutes, and when somebody wants it; until cancelled."""
+        while True:
+            self._wanted.clear()  # whoever wants it from here on is answered by the next turn
+            await self._published.look()
+            self._looked.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(EVERY_S if self._published.known else APART_S):
+                    await self._wanted.wait()
+
+
 class AllIssuers:
     """One document of the API server's keys, or a file's, and those of OIDC issuers."""
 
-    def __init__(
-        self, first: IssuersSource, oidc: Sequence[tuple[Entry, PublishedIssuers]]
-    ) -> None:
+    def __init__(self, first: IssuersSource, oidc: Sequence[OidcSource]) -> None:
         self._first = first
         self._oidc = oidc
         self._left_out: set[str] = set()
@@ -111,15 +147,15 @@ class AllIssuers:
         """See the seam: each issuer has its own 30 s."""
         async with asyncio.TaskGroup() as group:
             first = group.create_task(self._first.look_again())
-            for _, source in self._oidc:
-                group.create_task(source.look())
+            for source in self._oidc:
+                group.create_task(source.look_again())
         return self._joined(first.result())
 
     async def run(self) -> None:
         """See the seam."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._first.run())
-            for _, source in self._oidc:
+            for source in self._oidc:
                 group.create_task(source.run())
 
     def _joined(self, first: bytes) -> bytes:
@@ -129,16 +165,14 @@ class AllIssuers:
         except MisuseError:
             return first  # brokers say what is wrong with it, and keep the last one
         entries = list(json.loads(first)["issuers"])
-        for entry, source in self._oidc:
-            whole = json.loads(source.known) if source.known else _with_keys(entry, {"keys": []})
+        for source in self._oidc:
+            whole, issuer = source.whole, source.entry["issuer"]
             try:
                 parse_issuers(_document([*entries, whole]))
             except MisuseError as error:
-                if entry["issuer"] not in self._left_out:
-                    self._left_out.add(entry["issuer"])
-                    _events.error(
-                        "an issuer is left out", issuer=entry["issuer"], reason=error.message
-                    )
+                if issuer not in self._left_out:
+                    self._left_out.add(issuer)
+                    _events.error("an issuer is left out", issuer=issuer, reason=error.message)
             else:
                 entries.append(whole)
         return _document(entries)
@@ -154,7 +188,7 @@ def with_oidc(first: IssuersSource, text: str) -> Iterator[IssuersSource]:
     # A thread for each: one that is slow holds up nobody else.
     executor = ThreadPoolExecutor(len(entries), "oidc")
     try:
-        yield AllIssuers(first, [(one, _published(one, executor)) for one in entries])
+        yield AllIssuers(first, [OidcSource(one, _published(one, executor)) for one in entries])
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
 
