@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ from support.waiting import wait_until_async
 from penstock.core.authorization import CLUSTER, Kind, Operation, Prefix, Resource
 from penstock.core.quotas import Limit, QuotaRule
 from penstock.errors import ErrorCode, ThrottledError
-from penstock.proto.v1 import admin_pb2
+from penstock.proto.v1 import admin_pb2, streams_pb2
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
 from penstock.rpc.errors import PUSHBACK_TRAILER, error_from_rpc
 from penstock.rpc.quotas import quotas_from_wire, quotas_to_wire
+from penstock.rpc.streams.contract import MessageStream
+from penstock.rpc.streams.tcp import TcpStream, open_tcp_stream
+from penstock_broker.services.client_streams import ClientStreams
+from penstock_broker.serving.callers import Caller, Role, entered
 
 __all__ = ["believing"]
 pytestmark = pytest.mark.usefixtures("believed")
@@ -127,6 +132,63 @@ async def test_a_flooding_stream_is_held_and_a_neighbour_is_served(
         stream.cancel()
 
 
+async def test_a_held_stream_goes_on_when_its_quota_is_raised(cluster: Identified) -> None:
+    await limit(cluster, ada(produce=1))
+    stream: Any = cluster.stub(BrokerServiceStub).ProduceStream(metadata=as_user(ADA))
+    for number in (1, 2):
+        await stream.write(request(number, part("orders", RECORD)))
+    assert (await stream.read()).correlation_id == 1
+    await limit(cluster)
+    assert (await stream.read()).correlation_id == 2
+    stream.cancel()
+
+
+@asynccontextmanager
+async def message_stream(
+    cluster: Identified,
+    monkeypatch: pytest.MonkeyPatch,
+    method: streams_pb2.StreamMethod.ValueType,
+) -> AsyncIterator[TcpStream]:
+    """Ada's."""
+    serve = ClientStreams._serve_method
+
+    async def serve_ada(self: ClientStreams, stream: MessageStream, method: int) -> None:
+        entered(Caller(Role.USER, ADA))
+        await serve(self, stream, method)
+
+    monkeypatch.setattr(ClientStreams, "_serve_method", serve_ada)
+    stream = await open_tcp_stream(f"127.0.0.1:{cluster.broker.membership.stream_port}")
+    try:
+        await stream.send(streams_pb2.StreamHello(method=method).SerializeToString())
+        yield stream
+    finally:
+        await stream.close()
+
+
+async def test_a_flooding_message_stream_is_held(
+    cluster: Identified, monkeypatch: pytest.MonkeyPatch
+) -> None:  # 21
+    await limit(cluster, ada(produce=1))
+    data = cluster.stub(BrokerServiceStub)
+    async with message_stream(cluster, monkeypatch, streams_pb2.STREAM_METHOD_PRODUCE) as stream:
+        for number in range(1, 4):
+            await stream.send(request(number, part("orders", RECORD)).SerializeToString())
+        assert await answered(stream) == 1
+        for _ in range(10):
+            answer = data.Produce(request(1, part("orders", RECORD)), metadata=as_user(BOB))
+            assert await refusal(answer) is ErrorCode.UNSPECIFIED
+        assert await records(cluster) == 11
+        await limit(cluster)
+        assert [await answered(stream), await answered(stream)] == [2, 3]
+
+
+async def answered(stream: TcpStream) -> int:
+    """The number of the next answer."""
+    message = await stream.receive()
+    assert message is not None
+    return pb.ProduceResponse.FromString(bytes(message)).correlation_id
+
+
 async def test_a_fetch_in_debt_is_empty_and_no_error(cluster: Identified) -> None:
     data = cluster.stub(BrokerServiceStub)
     await data.Produce(request(1, part("orders", RECORD)), metadata=as_user(BOB))
@@ -142,10 +204,11 @@ async def test_a_fetch_in_debt_is_empty_and_no_error(cluster: Identified) -> Non
 async def test_only_so_many_streams_are_open(cluster: Identified) -> None:
     await limit(cluster, ada(streams=1))
     data = cluster.stub(BrokerServiceStub)
-    streams: list[Any] = [data.ProduceStream(metadata=as_user(who)) for who in (ADA, ADA, BOB)]
-    one, other, bobs = streams
+    one: Any = data.ProduceStream(metadata=as_user(ADA))
     await one.write(request(1, part("orders", b"a")))
     assert (await one.read()).correlation_id == 1
+    other: Any = data.ProduceStream(metadata=as_user(ADA))
+    bobs: Any = data.ProduceStream(metadata=as_user(BOB))
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await other.read()
     assert error_from_rpc(caught.value).code is ErrorCode.THROTTLED

@@ -77,14 +77,7 @@ class _Produces:
 
     async def _quota(self, size_bytes: int) -> None:
         """Waits until the request may be appended; meanwhile nothing is read."""
-        quotas = self._producing.quotas
-        wait_s = quotas.take(self._who, Limit.PRODUCE, size_bytes)
-        if wait_s:
-            try:
-                await asyncio.sleep(wait_s)
-            except asyncio.CancelledError:
-                quotas.take(self._who, Limit.PRODUCE, -size_bytes)
-                raise
+        await self._producing.quotas.admitted(self._who, Limit.PRODUCE, size_bytes)
 
     def _answer(self, response: pb.ProduceResponse) -> None:
         self._outbox.append(response)

@@ -13,7 +13,7 @@ broker forwards them.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import ceil
 from time import monotonic
 from typing import Final
@@ -38,6 +38,7 @@ class Quotas:
         self._buckets = Buckets()
         self._now_ms = now_ms
         self._streams: Counter[str] = Counter()
+        self._changed = asyncio.Event()
         self.active = False
         """There are rules."""
         self.refused = 0
@@ -47,6 +48,8 @@ class Quotas:
         """Replaces the rules."""
         self._buckets.put(rules)
         self.active = self._buckets.has_rules
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def debt_ms(self, who: Caller, *limits: Limit) -> float:
         """The longest of these debts; 0 for whom has no quota."""
@@ -79,8 +82,29 @@ class Quotas:
 
     async def paid(self, who: Caller, *limits: Limit) -> None:
         """Waits until there is no debt."""
-        while debt_ms := self.debt_ms(who, *limits):  # noqa: ASYNC110 - time itself pays
-            await asyncio.sleep(debt_ms / 1_000)
+        while debt_ms := self.debt_ms(who, *limits):
+            await self._pause(debt_ms / 1_000)
+
+    async def admitted(self, who: Caller, limit: Limit, amount: float) -> None:
+        """Counts it, and waits until it may be used; given up, it is not counted."""
+        left_s = self.take(who, limit, amount)
+        try:
+            while left_s > 0:
+                rate, began_ms = self._buckets.limit(who.principal, limit), self._now_ms()
+                await self._pause(left_s)
+                now = self._buckets.limit(who.principal, limit)
+                if rate is None or now is None:
+                    return
+                left_s = (left_s - (self._now_ms() - began_ms) / 1_000) * rate / now
+        except asyncio.CancelledError:
+            self.take(who, limit, -amount)
+            raise
+
+    async def _pause(self, seconds: float) -> None:
+        """Ends early when there are other rules."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
 
     @contextmanager
     def streaming(self, who: Caller) -> Iterator[None]:

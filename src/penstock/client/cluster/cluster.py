@@ -26,7 +26,14 @@ from penstock.client.config import ClientConfig
 from penstock.client.model import TopicDescription
 from penstock.core.topic import validate_topic_name
 from penstock.core.types import TopicPartition
-from penstock.errors import ClusterError, CurrentLeader, ErrorCode, PenstockError, UnreachableError
+from penstock.errors import (
+    ClusterError,
+    CurrentLeader,
+    ErrorCode,
+    PenstockError,
+    ThrottledError,
+    UnreachableError,
+)
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.errors import error_from_wire
 
@@ -243,6 +250,7 @@ class Cluster:
         deadline = began + timeout_s
         reasons: dict[str, PenstockError] = {}
         while True:
+            throttle_ms = 0
             for address in self._candidates(avoid):
                 remaining_s = deadline - monotonic()
                 if remaining_s <= 0:
@@ -252,6 +260,8 @@ class Cluster:
                     answer = await call(self.connections.to(address), attempt_s)
                 except PenstockError as error:
                     self._note_failure(address, error, final)
+                    if isinstance(error, ThrottledError):
+                        throttle_ms = max(throttle_ms, error.throttle_ms)
                     _keep_word(reasons, address, error)
                 else:
                     self._suspects.pop(address, None)
@@ -259,6 +269,7 @@ class Cluster:
                     self._answered_last = address
                     return answer
             pause_s = min(patience_s / 10, self.config.retry_backoff_max_ms / 1000)
+            pause_s = max(pause_s, throttle_ms / 1000)
             if not self._answered_last and _all_refused(reasons):
                 deadline = min(deadline, began + REFUSED_S)
             if not self._answered_last:
