@@ -33,6 +33,7 @@ from penstock.cli import (
     offsets,
     perf,
     produce,
+    quota,
     topic,
     txn,
 )
@@ -186,6 +187,7 @@ def _assemble() -> typer.Typer:
     app.add_typer(group.app, name="group")
     app.add_typer(txn.app, name="txn")
     app.add_typer(acl.app, name="acl")
+    app.add_typer(quota.app, name="quota")
     for module in (produce, consume, offsets, dump_log, kube):
         module.register(app)
     app.add_typer(perf.app, name="perf")

@@ -17,6 +17,7 @@ from penstock.client.admin import (
     access_calls,
     cluster_calls,
     group_calls,
+    quota_calls,
     topic_calls,
     transaction_calls,
 )
@@ -44,6 +45,7 @@ from penstock.client.model import (
 from penstock.core.authorization import Operation, Resource, Rule
 from penstock.core.lag import PartitionLag
 from penstock.core.offset_reset import Move, ResetTo
+from penstock.core.quotas import QuotaRule
 from penstock.core.types import TopicPartition
 from penstock.errors import MisuseError
 
@@ -182,6 +184,19 @@ class AsyncAdmin:
     ) -> dict[Resource, tuple[Rule, ...]]:
         """Rules of these resources, as they are stored; None: of all that have some."""
         return await access_calls.describe_access(self._asking, resources)
+
+    async def alter_quotas(
+        self, rules: Sequence[QuotaRule], *, expected: Sequence[QuotaRule] | None = None
+    ) -> None:
+        """Replaces all quotas. `expected`: as of `alter_access`.
+
+        Raises ClusterError INVALID_REQUEST, STALE_RULES.
+        """
+        await quota_calls.alter_quotas(self._asking, rules, expected)
+
+    async def describe_quotas(self) -> tuple[QuotaRule, ...]:
+        """All quotas, as they are stored."""
+        return await quota_calls.describe_quotas(self._asking)
 
     async def check_access(
         self, operation: Operation, resource: Resource, *, principal: str = ""

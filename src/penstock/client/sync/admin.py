@@ -30,6 +30,7 @@ from penstock.client.sync.loop_thread import shared_loop
 from penstock.core.authorization import Operation, Resource, Rule
 from penstock.core.lag import PartitionLag
 from penstock.core.offset_reset import Move, ResetTo
+from penstock.core.quotas import QuotaRule
 from penstock.core.types import TopicPartition
 
 
@@ -134,6 +135,16 @@ class Admin:
     ) -> dict[Resource, tuple[Rule, ...]]:
         """Rules of these resources, as they are stored; None: of all that have some."""
         return self._loop.run(self._core.describe_access(resources))
+
+    def alter_quotas(
+        self, rules: Sequence[QuotaRule], *, expected: Sequence[QuotaRule] | None = None
+    ) -> None:
+        """See `AsyncAdmin.alter_quotas`."""
+        self._loop.run(self._core.alter_quotas(rules, expected=expected))
+
+    def describe_quotas(self) -> tuple[QuotaRule, ...]:
+        """All quotas, as they are stored."""
+        return self._loop.run(self._core.describe_quotas())
 
     def check_access(
         self, operation: Operation, resource: Resource, *, principal: str = ""

@@ -1,0 +1,117 @@
+"""`penstock quota …`: what principals may take."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from penstock.cli.connect import open_admin
+from penstock.cli.options import Bootstrap, Output, OutputOption, example
+from penstock.cli.output import print_rows
+from penstock.core.quotas import Limit, QuotaRule
+from penstock.errors import ClusterError, ErrorCode, MisuseError
+
+if TYPE_CHECKING:
+    from penstock.client import Admin
+
+app = typer.Typer(help="Show and change what principals may take.", no_args_is_help=True)
+_ATTEMPTS: Final = 50
+"""Each fails only if somebody else has changed the quotas in between."""
+
+Principal = Annotated[
+    str, typer.Argument(help="As serviceaccount:etl/spark; '*': each one without a quota.")
+]
+
+
+@app.command("list", epilog=example("penstock quota list", "penstock quota list -o json"))
+def list_(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE) -> None:
+    """List quotas."""
+    with open_admin(bootstrap) as admin:
+        rules = admin.describe_quotas()
+    rows: list[dict[str, Any]] = [
+        {
+            "principals": list(rule.principals),
+            "limits": [f"{limit.value}={value}" for limit, value in rule.limits.items()],
+        }
+        for rule in rules
+    ]
+    print_rows(rows, output, empty="there are no quotas")
+
+
+@app.command(
+    "set",
+    epilog=example(
+        "penstock quota set serviceaccount:etl/spark --produce-bytes-per-second 10485760",
+        "penstock quota set '*' --mutations-per-minute 60 --streams 200",
+    ),
+)
+def set_(
+    principal: Principal,
+    *,
+    produce_bytes_per_second: Annotated[int | None, typer.Option(help="Per broker.")] = None,
+    fetch_bytes_per_second: Annotated[int | None, typer.Option(help="Per broker.")] = None,
+    request_millis_per_second: Annotated[
+        int | None, typer.Option(help="Time of unary calls, per broker.")
+    ] = None,
+    mutations_per_minute: Annotated[
+        int | None, typer.Option(help="Partitions created or deleted, and other changes.")
+    ] = None,
+    streams: Annotated[int | None, typer.Option(help="Open at one time, per broker.")] = None,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Give a principal a quota of their own; it replaces the one they have."""
+    given = {
+        Limit.PRODUCE: produce_bytes_per_second,
+        Limit.FETCH: fetch_bytes_per_second,
+        Limit.REQUEST: request_millis_per_second,
+        Limit.MUTATIONS: mutations_per_minute,
+        Limit.STREAMS: streams,
+    }
+    limits = {limit: value for limit, value in given.items() if value is not None}
+    if not limits or any(value < 1 for value in limits.values()):
+        raise MisuseError(
+            "give at least one limit, of 1 or more; to lift a quota, use penstock quota remove"
+        )
+    rule = QuotaRule((principal,), limits)
+    with open_admin(bootstrap) as admin:
+        _change(admin, lambda before: (*_without(before, principal), rule))
+    typer.echo(f"{principal} has this quota")
+
+
+@app.command(epilog=example("penstock quota remove serviceaccount:etl/spark"))
+def remove(principal: Principal, *, bootstrap: Bootstrap = None) -> None:
+    """Take a principal's own quota away; the one of '*' is theirs then."""
+
+    def less(before: tuple[QuotaRule, ...]) -> tuple[QuotaRule, ...]:
+        after = _without(before, principal)
+        if after == before:
+            raise MisuseError(f"no quota names {principal}; see penstock quota list")
+        return after
+
+    with open_admin(bootstrap) as admin:
+        _change(admin, less)
+    typer.echo(f"{principal} has no quota of their own")
+
+
+def _without(rules: tuple[QuotaRule, ...], principal: str) -> tuple[QuotaRule, ...]:
+    found = []
+    for rule in rules:
+        others = tuple(name for name in rule.principals if name != principal)
+        if others:
+            found.append(QuotaRule(others, rule.limits))
+    return tuple(found)
+
+
+def _change(
+    admin: "Admin", changed: Callable[[tuple[QuotaRule, ...]], tuple[QuotaRule, ...]]
+) -> None:
+    """Reads the quotas and replaces them, again whenever somebody else did so in between."""
+    for left in reversed(range(_ATTEMPTS)):
+        before = admin.describe_quotas()
+        try:
+            admin.alter_quotas(changed(before), expected=before)
+        except ClusterError as error:
+            if error.code is not ErrorCode.STALE_RULES or not left:
+                raise
+        else:
+            return
