@@ -90,6 +90,9 @@ async def test_a_flood_of_produces_is_refused_and_a_neighbour_is_served(
     assert sorted(seen[:40]) == [ErrorCode.UNSPECIFIED] + [ErrorCode.THROTTLED] * 39
     assert set(seen[40:]) == {ErrorCode.UNSPECIFIED}
     assert await records(cluster) == 11
+    counted = cluster.broker.metrics.registry.get_sample_value
+    assert counted("penstock_throttled_total", {"principal": ADA}) == 39
+    assert counted("penstock_throttled_total", {"principal": BOB}) is None
 
 
 async def test_a_refusal_says_how_long_to_wait(cluster: Identified) -> None:

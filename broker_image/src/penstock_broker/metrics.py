@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -117,6 +117,10 @@ class Metrics:
         """Makes every scrape call `totals`, in the endpoint's thread."""
         self.registry.register(_Groups(totals))
 
+    def observe_throttled(self, refused: Callable[[], Mapping[str, int]]) -> None:
+        """Makes every scrape call `refused` (by principal), in the endpoint's thread."""
+        self.registry.register(_Throttled(refused))
+
     def _counter(self, name: str, documentation: str) -> Counter:
         return Counter(f"penstock_{name}", documentation, registry=self.registry)
 
@@ -183,6 +187,24 @@ def _stable_offset_lags(totals: ReplicaTotals) -> Metric:
     for topic, partition in heapq.nlargest(STANDING_MAX, found, key=found.__getitem__):
         family.add_metric([topic, str(partition)], found[topic, partition])
     return family
+
+
+class _Throttled(Collector):
+    def __init__(self, refused: Callable[[], Mapping[str, int]]) -> None:
+        self._refused = refused
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        found = CounterMetricFamily(
+            "penstock_throttled",
+            "Calls and streams refused because of a quota, by principal",
+            labels=["principal"],
+        )
+        for principal, count in dict(self._refused()).items():
+            found.add_metric([principal], count)
+        yield found
 
 
 class _Groups(Collector):

@@ -194,6 +194,7 @@ class BrokerProcess:
             identify=self._users.identify,
             access=self._view.access,
         )
+        self.metrics.observe_throttled(lambda: self._view.access.quotas.refused)
         self.metrics.observe_groups(lambda: self._coordination.groups.totals)
         self._lag = LagCollection(
             lambda: self._coordination.groups.led, PeerLeaders(self._view, self._seams.transport)

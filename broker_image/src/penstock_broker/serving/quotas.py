@@ -24,6 +24,9 @@ from penstock_broker.serving.callers import Caller, Role
 
 DEBT_MAX_MS: Final = 1_000
 """Above, unary calls are refused."""
+COUNTED_MAX: Final = 100
+"""Principals that are counted by name."""
+OTHERS: Final = "others"
 _STREAMS_RETRY_MS: Final = 1_000
 
 
@@ -41,8 +44,8 @@ class Quotas:
         self._changed = asyncio.Event()
         self.active = False
         """There are rules."""
-        self.refused = 0
-        """Calls and streams answered with THROTTLED."""
+        self.refused: Counter[str] = Counter()
+        """Calls and streams answered with THROTTLED, by principal; of many, some as OTHERS."""
 
     def put(self, rules: Iterable[QuotaRule]) -> None:
         """Replaces the rules."""
@@ -66,7 +69,7 @@ class Quotas:
         for limit in limits:
             debt_ms = self._buckets.debt_ms(who.principal, limit, now_ms)
             if debt_ms > DEBT_MAX_MS:
-                self.refused += 1
+                self._note_refused(who.principal)
                 allowed = self._buckets.limit(who.principal, limit)
                 raise ThrottledError(
                     f"{who.principal} is above its quota {limit.value} of {allowed}; try again in "
@@ -124,10 +127,14 @@ class Quotas:
             if not self._streams[principal]:
                 del self._streams[principal]
 
+    def _note_refused(self, principal: str) -> None:
+        known = principal in self.refused or len(self.refused) < COUNTED_MAX
+        self.refused[principal if known else OTHERS] += 1
+
     def _check_streams(self, principal: str) -> None:
         allowed = self._buckets.limit(principal, Limit.STREAMS)
         if allowed is not None and self._streams[principal] >= allowed:
-            self.refused += 1
+            self._note_refused(principal)
             raise ThrottledError(
                 f"{principal} has {self._streams[principal]} streams open at this broker, its "
                 f"quota {Limit.STREAMS.value} is {allowed}; close some, or ask an administrator "
