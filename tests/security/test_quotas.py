@@ -260,3 +260,41 @@ async def test_quotas_are_shown_compared_and_for_admins(cluster: Identified) -> 
         assert await refusal(call) is ErrorCode.PERMISSION_DENIED
     await limit(cluster)
     assert not cluster.broker._view.access.quotas.active
+
+
+async def test_a_subscription_in_debt_is_pushed_nothing(cluster: Identified) -> None:
+    data = cluster.stub(BrokerServiceStub)
+    produce = request(1, part("orders", RECORD))
+    await data.Produce(produce, metadata=as_user(BOB))
+    await limit(cluster, ada(fetch=1))
+    stream: Any = data.Subscribe(metadata=as_user(ADA))
+    await stream.write(
+        pb.SubscribeRequest(credit_bytes=1 << 20, subscribe=[pb.FetchPartition(topic="orders")])
+    )
+    assert len((await stream.read()).results[0].batches) == 1
+    await data.Produce(produce, metadata=as_user(BOB))
+    async with asyncio.TaskGroup() as tasks:
+        pushed = tasks.create_task(stream.read())
+        for _ in range(10):
+            fetch = pb.FetchRequest(partitions=[pb.FetchPartition(topic="orders")])
+            assert (await data.Fetch(fetch, metadata=as_user(BOB))).results
+        assert not pushed.done()
+        await limit(cluster)
+        assert len((await pushed).results[0].batches) == 1
+    stream.cancel()
+
+
+async def test_calls_without_end_are_refused_by_their_time(cluster: Identified) -> None:
+    await limit(cluster, ada(request=1))
+    data = cluster.stub(BrokerServiceStub)
+
+    async def codes_of(principal: str) -> set[ErrorCode]:
+        """Each call takes the broker a part of a millisecond, and a millisecond pays a second."""
+        call = data.Metadata
+        return {
+            await refusal(call(pb.MetadataRequest(), metadata=as_user(principal)))
+            for _ in range(200)
+        }
+
+    assert await codes_of(ADA) == {ErrorCode.UNSPECIFIED, ErrorCode.THROTTLED}
+    assert await codes_of(BOB) == {ErrorCode.UNSPECIFIED}
