@@ -41,7 +41,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--shared", action="store_true",
         help="this machine is not ours alone: only show limits, play once more what failed",
     )  # fmt: skip
-    parser.add_argument("--strict", action="store_true", help="with TLS, tokens and rules")
+    parser.add_argument(
+        "--plaintext", action="store_true", help="with Clusters of security mode Disabled"
+    )
     parser.add_argument("--no-build", action="store_true", help="the images as they are")
     return parser.parse_args(argv)
 
@@ -56,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     turn = my_turn()
     keep = args.keep or kubeconfig().exists()
     soak = (0.0 if args.short else SOAK_MINUTES) if args.soak is None else args.soak
-    runner = Runner(args.minutes, shared=args.shared, soak=soak, strict=args.strict)
+    runner = Runner(args.minutes, shared=args.shared, soak=soak, strict=not args.plaintext)
     whole = len(chosen) == len(REGISTRY) and soak >= SOAK_MINUTES
     try:
         return play(runner, chosen, build=not args.no_build, whole=whole)

@@ -176,13 +176,18 @@ def _cluster() -> Iterator[tuple[tuple[str, ...], Rule]]:
 
 def _security() -> Iterator[tuple[tuple[str, ...], Rule]]:
     mode = "(has({0}.security) ? {0}.security.mode : 'Disabled')"
-    new, old = mode.format("self"), mode.format("oldSelf")
+    new, old = mode.format("self.spec"), mode.format("oldSelf.spec")
+    # Who asks for no mode gets one from the operator, before anything runs.
+    undecided = (
+        "!has(oldSelf.spec.security) && "
+        "(!has(oldSelf.status) || !has(oldSelf.status.clusterId) || oldSelf.status.clusterId == '')"
+    )
     yield (
-        ("spec",),
+        (),
         at(
-            ".security",
+            ".spec.security",
             rule(
-                f"{new} == {old}",
+                f"{new} == {old} || ({undecided})",
                 "spec.security.mode cannot be changed once it is applied: brokers with and without "
                 "TLS cannot talk to each other; restore it, or create another Cluster and copy the "
                 "topics",
@@ -194,12 +199,13 @@ def _security() -> Iterator[tuple[tuple[str, ...], Rule]]:
             ),
         ),
     )
+    mode = "(has(self.security) ? self.security.mode : 'Disabled')"
     yield (
         ("spec",),
         at(
             ".external",
             rule(
-                f"{new} != 'Strict' || !has(self.external) || (has(self.external.host) && "
+                f"{mode} != 'Strict' || !has(self.external) || (has(self.external.host) && "
                 "self.external.host != '')",
                 "spec.external.host is missing; with spec.security.mode Strict, certificates must "
                 "name the address that clients use",

@@ -59,13 +59,13 @@ class Partition:
 class Penstock:
     """A Penstock cluster on Kubernetes; `streams` is kubectl in its namespace.
 
-    `strict`: the cluster has TLS and asks for tokens. `login`: what a pod shows to it to be its
-    administrator; None if nobody is asked.
+    `strict`: the cluster is as new ones are: with TLS, and it asks for tokens. `login`: what a pod
+    shows to it to be its administrator; None if nobody is asked.
     """
 
     def __init__(
         self, kubectl: Kubectl, cluster: str = "flights", namespace: str = STREAMS,
-        *, strict: bool = False,
+        *, strict: bool = True,
     ) -> None:  # fmt: skip
         self._kubectl, self._namespace = kubectl, namespace
         self.cluster, self.strict = cluster, strict
@@ -105,8 +105,9 @@ class Penstock:
 
     @property
     def security(self) -> Manifest:
-        """What a Cluster's `spec` says about security, for this mode."""
-        return {"security": {"mode": "Strict" if self.strict else "Disabled"}}
+        """What a Cluster's `spec` says about security, for this mode: a new one is Strict unless it
+        says otherwise."""
+        return {} if self.strict else {"security": {"mode": "Disabled"}}
 
     # ------------------------------------------------------------------ install and remove
 

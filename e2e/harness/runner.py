@@ -31,7 +31,7 @@ class Runner:
 
     def __init__(
         self, minutes: float | None = None, *, shared: bool = False, soak: float = SOAK_MINUTES,
-        strict: bool = False,
+        strict: bool = True,
     ) -> None:  # fmt: skip
         """No scenario begins once `minutes` are over; one that is about lasting lasts `soak`.
 

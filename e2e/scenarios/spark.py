@@ -4,7 +4,6 @@ The manifests are those of examples/spark/kubernetes, with this run's image and 
 Records are the numbers 1 to N, so that any loss or repetition shows in the totals.
 """
 
-import copy
 import json
 import time
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ import yaml
 
 from e2e.harness import images
 from e2e.harness.kubectl import Manifest
-from e2e.harness.penstock import SPARK_ACCOUNT
 from e2e.harness.process import ROOT, wait_until
 from e2e.harness.scenario import Stage, scenario
 
@@ -57,7 +55,6 @@ def containers(workload: Manifest) -> list[Manifest]:
 def applied(stage: Stage, objects: list[Manifest]) -> Iterator[None]:
     """Applies objects; deletes them, and whatever Spark made, when the block ends."""
     kubectl = stage.penstock.streams
-    objects = logged_in(stage, objects)
     rbac = manifests_of_rbac()
     label = f"app.kubernetes.io/name={objects[0]['metadata']['name']}"
     kubectl.apply(rbac)
@@ -73,27 +70,6 @@ def applied(stage: Stage, objects: list[Manifest]) -> Iterator[None]:
         kubectl.delete("pod", "-l", label, wait_s=120.0)
         for one in rbac:
             kubectl.delete(one["kind"], one["metadata"]["name"])
-
-
-def logged_in(stage: Stage, objects: list[Manifest]) -> list[Manifest]:
-    """The same; in a Strict Cluster, drivers and executors have the files that let them in."""
-    login = stage.penstock.login_as(SPARK_ACCOUNT)
-    if login is None:
-        return objects
-    found = copy.deepcopy(objects)
-    for each in found:
-        match each["kind"]:
-            case "ConfigMap":
-                for name, text in each["data"].items():
-                    if name.endswith(".yaml"):
-                        pod = yaml.safe_load(text)
-                        login.add_to(pod["spec"])
-                        each["data"][name] = yaml.safe_dump(pod)
-            case "Deployment" | "Job":
-                login.add_to(each["spec"]["template"]["spec"])
-            case "Pod":
-                login.add_to(each["spec"])
-    return found
 
 
 def manifests_of_rbac() -> list[Manifest]:

@@ -26,7 +26,6 @@ from e2e.scenarios.spark import (
     applied,
     containers,
     executors,
-    logged_in,
     produce,
 )
 
@@ -139,7 +138,7 @@ class Copies:
         """A new pod on the same checkpoint; what the old one started goes with it."""
         streams = self.stage.penstock.streams
         streams.delete("pod", NAME)
-        streams.apply(logged_in(self.stage, self.manifests())[-1])
+        streams.apply(self.manifests()[-1])
         streams.wait("pod", NAME, lambda pod: "nodeName" in pod["spec"])
 
     def replay_the_last_batch(self) -> None:

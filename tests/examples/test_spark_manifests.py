@@ -20,6 +20,7 @@ import penstock
 from e2e.harness.images import SPARK
 from e2e.harness.penstock import STREAMS
 from e2e.scenarios.spark import manifests
+from penstock.client.cluster.credentials import MOUNT
 from penstock.spark import options as source
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,7 +87,7 @@ def test_pods_fit_the_restricted_standard(spec: Manifest) -> None:
         assert own["readOnlyRootFilesystem"] is True
         assert own["capabilities"] == {"drop": ["ALL"]}
     kinds = {kind for volume in spec["volumes"] for kind in volume if kind != "name"}
-    assert kinds <= {"emptyDir", "configMap", "persistentVolumeClaim"}
+    assert kinds <= {"emptyDir", "configMap", "persistentVolumeClaim", "projected"}
 
 
 @pytest.mark.parametrize("spec", pod_specs())
@@ -146,11 +147,23 @@ def test_the_streams_executors_see_the_drivers_directory() -> None:
     assert beside[0]["labelSelector"]["matchLabels"].items() <= labels.items()
 
 
-def test_only_drivers_have_a_token() -> None:
+def test_only_drivers_have_a_token_for_the_api_server() -> None:
     for name in WORKLOADS:
         executor = templates(name)["executor.yaml"]["spec"]
         assert executor["automountServiceAccountToken"] is False
-        assert "serviceAccountName" not in executor
+
+
+def test_drivers_and_executors_are_let_in_by_a_strict_cluster() -> None:
+    pods = [each["spec"] for name in WORKLOADS for each in templates(name).values()]
+    pods.append(workload("stream.yaml")["spec"]["template"]["spec"])
+    for spec in pods:
+        (volume,) = [each["projected"] for each in spec["volumes"] if "projected" in each]
+        token, trust = volume["sources"]
+        assert token["serviceAccountToken"]["audience"] == f"penstock.{STREAMS}.flights"
+        assert trust["configMap"] == {"name": "flights-trust", "optional": True}
+        mounts = {m["name"]: m["mountPath"] for m in spec["containers"][0]["volumeMounts"]}
+        assert mounts["penstock"] == str(MOUNT)
+        assert spec.get("serviceAccountName", "spark") == "spark"
 
 
 def test_the_role_names_no_wildcard_and_no_secrets() -> None:

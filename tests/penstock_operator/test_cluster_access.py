@@ -95,7 +95,7 @@ async def bench(
         "apiVersion": API_VERSION,
         "kind": "Cluster",
         "metadata": {"name": "flights"},
-        "spec": {"brokers": 1},
+        "spec": {"brokers": 1, "security": {"mode": "Disabled"}},
     }
     api_server.request("POST", f"{OURS}/namespaces/{namespace}/clusters", body)
     make_pod(api_server, namespace)

@@ -87,7 +87,8 @@ def test_what_drifts_is_healed_and_at_rest_nothing_is_written(
     server: ApiServer, namespace: str, operator: Operator
 ) -> None:
     peers = [{"namespaceSelector": {}}, {"ipBlock": {"cidr": "10.0.0.0/8"}}]
-    more = {"allowFrom": {"clients": peers, "metrics": peers}, "external": {"type": "NodePort"}}
+    external = {"type": "NodePort", "host": "penstock.example"}
+    more = {"allowFrom": {"clients": peers, "metrics": peers}, "external": external}
     create(server, namespace, "Cluster", "flights", **SPEC, **more)
     service = f"/api/v1/namespaces/{namespace}/services/flights-bootstrap"
     wait_until(lambda: get(server, service), what="the Service")

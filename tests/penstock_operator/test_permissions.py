@@ -221,7 +221,11 @@ def live_a_life(scene: Scene) -> None:
     server.request("POST", "/apis/storage.k8s.io/v1/storageclasses", grows)
     with scene.operator():
         made = scene.make(
-            "Cluster", "flights", external={"type": "NodePort"}, rack={"topologyKey": zone}
+            "Cluster",
+            "flights",
+            external={"type": "NodePort"},
+            rack={"topologyKey": zone},
+            security={"mode": "Disabled"},
         )
         owner = {
             "apiVersion": "penstock.dev/v1alpha1",
@@ -230,7 +234,7 @@ def live_a_life(scene: Scene) -> None:
             "uid": made["metadata"]["uid"],
             "controller": True,
         }
-        scene.make("Cluster", "guarded", security={"mode": "Strict"})
+        scene.make("Cluster", "guarded")  # a new one is Strict, which the operator writes down
         scene.make("Topic", "t", cluster="flights")
         scene.make("ConsumerGroup", "g", cluster="flights", deletionPolicy="Delete")
         broker_set = scene.url("/apis/apps/v1", "statefulsets", "flights-broker")

@@ -3,6 +3,7 @@
 import base64
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 from support.apiserver import ApiServer
@@ -20,13 +21,19 @@ def namespace(api_server: ApiServer) -> str:
 
 
 def make_cluster(server: ApiServer, namespace: str, **spec: Any) -> None:
+    given: dict[str, Any] = {"security": {"mode": "Strict"}, **spec}
     body = {
         "apiVersion": "penstock.dev/v1alpha1",
         "kind": "Cluster",
         "metadata": {"name": "flights"},
-        "spec": {"security": {"mode": "Strict"}, **spec},
+        "spec": {key: value for key, value in given.items() if value is not None},
     }
     server.request("POST", f"{OURS}/namespaces/{namespace}/clusters", body)
+
+
+def patch(server: ApiServer, path: str, **body: Any) -> None:
+    """A merge patch. Raises urllib.error.HTTPError."""
+    server.request("PATCH", path, body, Content_Type="application/merge-patch+json")
 
 
 def has_brokers(server: ApiServer, namespace: str) -> bool:
@@ -85,3 +92,52 @@ def test_an_open_cluster_gets_no_ca(api_server: ApiServer, namespace: str, tmp_p
     assert secret(api_server, namespace) is None
     accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts/flights-admin"
     assert get(api_server, accounts) is None
+
+
+def mode_of(server: ApiServer, namespace: str) -> str | None:
+    found = server.request("GET", f"{OURS}/namespaces/{namespace}/clusters/flights")
+    mode: str | None = (found["spec"].get("security") or {}).get("mode")
+    return mode
+
+
+def test_a_new_cluster_is_strict_unless_it_says_otherwise(
+    api_server: ApiServer, namespace: str, tmp_path: Path
+) -> None:
+    with running(api_server, tmp_path, namespace):
+        make_cluster(api_server, namespace, security=None)
+        wait_until(lambda: has_brokers(api_server, namespace), what="brokers", timeout_s=60)
+    assert mode_of(api_server, namespace) == "Strict"
+    assert secret(api_server, namespace) is not None
+
+
+def test_a_cluster_that_ran_before_there_was_a_mode_stays_open(
+    api_server: ApiServer, namespace: str, tmp_path: Path
+) -> None:
+    make_cluster(api_server, namespace, security=None)
+    path = f"{OURS}/namespaces/{namespace}/clusters/flights"
+    patch(api_server, f"{path}/status", status={"clusterId": "AAAAAAAAAAAAAAAAAAAAAA"})
+    with running(api_server, tmp_path, namespace):
+        wait_until(lambda: has_brokers(api_server, namespace), what="brokers", timeout_s=60)
+    assert mode_of(api_server, namespace) is None
+    assert secret(api_server, namespace) is None
+    with pytest.raises(HTTPError) as refused:
+        patch(api_server, path, spec={"security": {"mode": "Strict"}})
+    assert "cannot be changed once it is applied" in refused.value.read().decode()
+
+
+def test_a_new_cluster_that_cannot_be_strict_says_why(
+    api_server: ApiServer, namespace: str, tmp_path: Path
+) -> None:
+    path = f"{OURS}/namespaces/{namespace}/clusters/flights"
+
+    def said() -> str:
+        return str((get(api_server, path).get("status") or {}).get("message"))
+
+    with running(api_server, tmp_path, namespace):
+        make_cluster(api_server, namespace, security=None, external={"type": "NodePort"})
+        wait_until(lambda: "external.host" in said(), what="a message", timeout_s=60)
+        assert "set spec.security.mode to Disabled" in said()
+        assert not has_brokers(api_server, namespace)
+        patch(api_server, path, spec={"security": {"mode": "Disabled"}})
+        wait_until(lambda: has_brokers(api_server, namespace), what="brokers", timeout_s=60)
+    assert mode_of(api_server, namespace) == "Disabled"

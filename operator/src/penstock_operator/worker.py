@@ -26,6 +26,7 @@ from penstock_operator.act import Acting
 from penstock_operator.brokers import Brokers
 from penstock_operator.clock import now_text
 from penstock_operator.credentials import Credentials
+from penstock_operator.defaults import with_defaults
 from penstock_operator.events import Events
 from penstock_operator.groups import Groups, View
 from penstock_operator.kube import Kube
@@ -164,6 +165,7 @@ class Worker:
             left = self._resources or not self._groups.are_gone
             return Outcome.BUSY if left or body is not None else Outcome.GONE
         try:
+            body = await with_defaults(self._deps.kube, body)
             desired = read_cluster(body, self._deps.installation)
         except DesiredProblem as problem:
             self._groups.see(View(gone=False, problem=str(problem)))

@@ -197,7 +197,8 @@ _ALLOW_FROM: Final = Field(
 _SECURITY: Final = Field(
     name="security",
     kind=Kind.OBJECT,
-    doc="Who may connect, and how. Absent = Disabled. Ignored in local mode.",
+    doc="Who may connect, and how. Absent = the operator sets mode Strict in a new Cluster; one "
+    "that runs already stays Disabled. Ignored in local mode.",
     optional=True,
     fields=(
         Field(
