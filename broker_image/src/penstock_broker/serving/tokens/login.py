@@ -6,7 +6,7 @@
                └─ new ─▶ `verified`, in one thread ─▶ known, or refused
 
 What a flood of bad tokens can use up is bounded: per host, the failures in a second; of all hosts,
-the checks that wait. Whoever is refused again and again waits two seconds for each answer, so that
+the checks that wait. Whoever is refused again and again waits some seconds for each answer, so that
 a connection asks no more often than it may have calls open. A token that is known passes at once.
 """
 
@@ -40,7 +40,7 @@ WAITING_PER_HOST_MAX: Final = 64
 FAILURES_BURST: Final = 20
 FAILURES_PER_S: Final = 2.0
 HOSTS_MAX: Final = 10_000
-ANSWER_AFTER_S: Final = (1.0, 3.0)
+ANSWER_AFTER_S: Final = (2.0, 6.0)
 """How long a refusal is held back from a host that has had more of them than FailureLimit allows;
 at random, so that answers, and what is asked next, do not come all at once."""
 HELD_BACK_MAX: Final = 10_000
