@@ -13,9 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.core.authorization.text import PREFIXES
+from penstock.core.manifest.quotas import BYTES_LIMITS
 from penstock.core.manifest.rows import Field
 from penstock.core.manifest.schema import CLUSTER_NAME_MAX_CHARS
 from penstock.core.manifest.schema_groups import RESET_VALUES
+from penstock.core.quotas import Limit
+from penstock.core.quotas.rules import LIMIT_MAX
 from penstock.core.settings import CLUSTER_SETTINGS, INT64_MAX, TOPIC_SETTINGS, Setting
 from penstock.core.topic import SHARE_PATTERN, SHARE_RANGE, TOPIC_NAME_MAX_CHARS
 
@@ -170,6 +173,7 @@ def _cluster() -> Iterator[tuple[tuple[str, ...], Rule]]:
     yield from _config(CLUSTER_SETTINGS, "cluster")
     yield from _cluster_settings()
     yield from _access()
+    yield from _quotas()
     yield _volumes()
     yield from _security()
 
@@ -290,6 +294,23 @@ def _access() -> Iterator[tuple[tuple[str, ...], Rule]]:
             "it must have operations with a prefix, and none with a role",
         ),
     )
+
+
+def _quotas() -> Iterator[tuple[tuple[str, ...], Rule]]:
+    """Of a quota: that it has a limit, which is not too large."""
+    path = ("spec", "quotas", "*")
+    given = " || ".join(f"has(self.{limit.value})" for limit in Limit)
+    names = ", ".join(limit.value for limit in Limit)
+    yield path, rule(given, f"it has no limit; give one of {names}")
+    for limit in BYTES_LIMITS:
+        size = "string(self)"
+        yield (
+            (*path, limit.value),
+            rule(
+                f"!isQuantity({size}) || quantity({size}).compareTo(quantity('{LIMIT_MAX}')) <= 0",
+                f"{limit.value} must be 1 to {LIMIT_MAX}",
+            ),
+        )
 
 
 def _topic() -> Iterator[tuple[tuple[str, ...], Rule]]:

@@ -1,4 +1,4 @@
-"""`spec.access` of a Cluster: its worker makes the rules of a real broker those of the spec."""
+"""`spec.access` and `spec.quotas` of a Cluster: its worker applies them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,6 +13,7 @@ from support.waiting import wait_until_async
 
 from penstock.client import AsyncAdmin
 from penstock.core.authorization import CLUSTER, AccessRole, Kind, Operation, Prefix, Rule
+from penstock.core.quotas import Limit, QuotaRule
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.names import API_VERSION
 from penstock_operator import worker as worker_module
@@ -40,9 +41,9 @@ class Bench:
         self._path = f"{OURS}/namespaces/{namespace}/clusters"
         self._events = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
 
-    async def give(self, access: list[dict[str, Any]] | None) -> None:
+    async def give(self, given: list[dict[str, Any]] | None, field: str = "access") -> None:
         """To the spec of the Cluster."""
-        media, body = "application/merge-patch+json", {"spec": {"access": access}}
+        media, body = "application/merge-patch+json", {"spec": {field: given}}
         path = f"{self._path}/flights"
         await asyncio.to_thread(self._server.request, "PATCH", path, body, Content_Type=media)
         self._worker.wake()
@@ -50,6 +51,16 @@ class Bench:
     async def set_by_hand(self, *rules: Rule) -> None:
         await self._admin.alter_access(CLUSTER, rules)
         self._worker.wake()
+
+    async def set_quotas_by_hand(self, *quotas: QuotaRule) -> None:
+        await self._admin.alter_quotas(quotas)
+        self._worker.wake()
+
+    async def has_quotas(self, *quotas: QuotaRule) -> bool:
+        return await self._admin.describe_quotas() == quotas
+
+    async def wait_quotas(self, *quotas: QuotaRule) -> None:
+        await wait_until_async(lambda: self.has_quotas(*quotas), what=f"there are {quotas}")
 
     async def has(self, *rules: Rule) -> bool:
         return (await self._admin.describe_access([CLUSTER]))[CLUSTER] == rules
@@ -109,6 +120,7 @@ async def bench(
         running = tasks.create_task(worker.run())
         yield Bench(api_server, namespace, admin, worker)
         await admin.alter_access(CLUSTER, [])
+        await admin.alter_quotas([])
         running.cancel()
     await admin.close()
     kube.close()
@@ -137,6 +149,12 @@ async def test_rules_that_the_spec_does_not_manage_stay(bench: Bench) -> None:
     await bench.wait_rules(VIEWER)
     await bench.give(None)
     await bench.set_by_hand(READER)
+    await looked_at(bench)
+    assert await bench.has(READER)
+
+
+async def looked_at(bench: Bench) -> None:
+    """The operator has seen the newest spec."""
     seen = (await bench.cluster())["metadata"]["generation"]
 
     async def settled() -> bool:
@@ -144,4 +162,24 @@ async def test_rules_that_the_spec_does_not_manage_stay(bench: Bench) -> None:
         return bool(shown.get("observedGeneration", 0) >= seen)
 
     await wait_until_async(settled, what="the operator has looked at the newest spec")
-    assert await bench.has(READER)
+
+
+async def test_a_cluster_has_the_quotas_of_its_spec_until_they_go(bench: Bench) -> None:
+    every = QuotaRule(("*",), {Limit.PRODUCE: 10 * 1024**2, Limit.STREAMS: 200})
+    adas = QuotaRule(("cert:ada",), {Limit.MUTATIONS: 60})
+    written = {"principals": ["*"], "produceBytesPerSecond": "10Mi", "streams": 200}
+    await bench.give([written, {"principals": ["cert:ada"], "mutationsPerMinute": 60}], "quotas")
+    await bench.wait_quotas(every, adas)
+    await bench.set_quotas_by_hand(adas)
+    await bench.wait_quotas(every, adas)
+    await bench.give([], "quotas")
+    await bench.wait_quotas()
+    await bench.give(None, "quotas")
+    await looked_at(bench)
+    await bench.set_quotas_by_hand(adas)
+    await bench.give([], "access")
+    await looked_at(bench)
+    assert await bench.has_quotas(adas), "quotas that are not managed stay"
+    await wait_until_async(
+        lambda: told(bench, {"QuotasChanged", "QuotasNotAsked"}), what="it is told"
+    )

@@ -14,6 +14,7 @@ from support.waiting import wait_until
 from penstock.client import Admin, Consumer, Producer
 from penstock.core.authorization import Kind, Operation, Resource, Rule
 from penstock.core.manifest import ManifestError
+from penstock.core.quotas import Limit, QuotaRule
 from penstock.core.types import TopicPartition
 from penstock.errors import ErrorCode, PenstockError
 from penstock_broker.local.cluster import LocalCluster, LocalOptions
@@ -126,6 +127,35 @@ def test_rules_of_the_cluster_let_her_in_as_well(secure: LocalCluster, ada: dict
         f"the cluster: access: no longer allows {ADA} Write on topics fl*"
     ]
     wait_until(lambda: refusal(secure, ada) is not None, what="she is out again")
+
+
+def test_quotas_of_the_manifest_replace_those_set_by_hand(secure: LocalCluster) -> None:
+    def with_quotas(quotas: str) -> str:
+        return BARE.replace("brokers: 1", f"brokers: 1\n  quotas: {quotas}", 1)
+
+    def stored_quotas() -> tuple[QuotaRule, ...]:
+        with Admin(secure.bootstrap, **as_admin(secure)) as admin:
+            return admin.describe_quotas()
+
+    given = with_quotas(f'[{{principals: ["{ADA}"], produceBytesPerSecond: 10Mi}}]')
+    hers = QuotaRule((ADA,), {Limit.PRODUCE: 10 * 1024**2})
+    by_hand = QuotaRule(("*",), {Limit.STREAMS: 7})
+    assert apply(secure, given) == [
+        f"the cluster: quotas: {ADA} has produceBytesPerSecond=10485760"
+    ]
+    assert apply(secure, given) == [], "nothing differs"
+    with Admin(secure.bootstrap, **as_admin(secure)) as admin:
+        admin.alter_quotas([by_hand])
+    assert apply(secure, BARE) == []
+    assert stored_quotas() == (by_hand,), "quotas that are not managed stay"
+    apply(secure, given)
+    assert stored_quotas() == (hers,)
+    impossible = given.replace("partitions: 2", "partitions: 1").replace("10Mi", "20Mi")
+    with pytest.raises(ManifestError):
+        apply(secure, impossible)
+    assert stored_quotas() == (hers,), "nothing is half done"
+    assert apply(secure, with_quotas("[]")) == [f"the cluster: quotas: {ADA} has none any longer"]
+    assert stored_quotas() == ()
 
 
 # ── Groups ────────────────────────────────────────────────────────────────────────────────

@@ -41,6 +41,7 @@ from penstock_operator.objects import (
 from penstock_operator.objects.images import is_allowed, repository
 from penstock_operator.observe import Children, observe
 from penstock_operator.plan import plan_cluster
+from penstock_operator.quotas import apply_quotas
 from penstock_operator.status import cluster_status, failed_status, why_not_ready
 from penstock_operator.topics import Topics
 
@@ -232,13 +233,16 @@ class Worker:
     async def _apply_access(
         self, body: Object, desired: DesiredCluster, observed: Observed
     ) -> list[Wait]:
-        """Why the cluster's rules of access are not those of the spec."""
-        wanted = desired.spec.access
-        if wanted is None or desired.paused or observed.brokers is None:
+        """Why the cluster's rules of access and quotas are not those of the spec."""
+        if desired.paused or observed.brokers is None:
             return []
-        stored = await self._access.stored(desired, [CLUSTER])
-        wait, _ = await self._access.carry_out(desired, body, CLUSTER, wanted, stored)
-        return [] if wait is None else [wait]
+        waits = [await apply_quotas(self._brokers, self._deps.events, desired, body)]
+        if desired.spec.access is not None:
+            stored = await self._access.stored(desired, [CLUSTER])
+            wanted = desired.spec.access
+            wait, _ = await self._access.carry_out(desired, body, CLUSTER, wanted, stored)
+            waits.append(wait)
+        return [wait for wait in waits if wait is not None]
 
     async def _report(
         self, body: Object, desired: DesiredCluster, observed: Observed, plan: Plan

@@ -31,7 +31,7 @@ def list_(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE) -
     rows: list[dict[str, Any]] = [
         {
             "principals": list(rule.principals),
-            "limits": [f"{limit.value}={value}" for limit, value in rule.limits.items()],
+            "limits": {limit.value: value for limit, value in rule.limits.items()},
         }
         for rule in rules
     ]

@@ -26,9 +26,10 @@ def test_quotas_are_set_shown_and_removed(tmp_path: Path) -> None:
         run("set", "cert:ada", "--produce-bytes-per-second", "5", "--streams", "2")
         run("set", "*", "--mutations-per-minute", "60")
         run("set", "cert:ada", "--streams", "3")
+        assert "mutationsPerMinute=60" in run("list")
         assert rows() == [
-            {"principals": ["*"], "limits": ["mutationsPerMinute=60"]},
-            {"principals": ["cert:ada"], "limits": ["streams=3"]},
+            {"principals": ["*"], "limits": {"mutationsPerMinute": 60}},
+            {"principals": ["cert:ada"], "limits": {"streams": 3}},
         ]
         assert "no quota names cert:bob" in run("remove", "cert:bob", code=1)
         assert "give at least one limit" in run("set", "cert:bob", code=1)

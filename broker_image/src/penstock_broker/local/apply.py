@@ -12,6 +12,7 @@ from penstock.client.config import SecurityOptions
 from penstock.core.authorization import CLUSTER, Kind, Resource, Rule
 from penstock.core.manifest import Cluster, Manifest
 from penstock.core.manifest.access import plan_access
+from penstock.core.manifest.quotas import plan_quotas
 from penstock.core.manifest.topics import (
     AddPartitions,
     AlterConfig,
@@ -28,7 +29,7 @@ POLL_S = 0.1
 def apply_topics(
     bootstrap: str, manifest: Manifest, cluster: Cluster, files: Mapping[str, str]
 ) -> list[str]:
-    """Creates and alters topics, and rules of access; returns a line for each change.
+    """Creates and alters topics, rules of access and quotas; returns a line for each change.
 
     `files`: `StateDirectory.client_files`.
 
@@ -36,7 +37,8 @@ def apply_topics(
     """
     topics = manifest.topics_of(cluster.name)
     rules = _rules(cluster, manifest)
-    if not topics and not rules:
+    quotas = cluster.spec.quotas
+    if not topics and not rules and quotas is None:
         return []
     with Admin(bootstrap, **options_of(files)) as admin:
         existing = {
@@ -49,12 +51,16 @@ def apply_topics(
         }
         steps = plan_topics(topics, cluster.spec, existing, manifest.source)
         altered = plan_access(rules, admin.describe_access(list(rules))) if rules else []
+        limited = None if quotas is None else plan_quotas(quotas, admin.describe_quotas())
         for step in steps:
             _take(admin, step)
         for each in altered:
             admin.alter_access(each.resource, each.rules)
+        if limited is not None:
+            admin.alter_quotas(limited.rules)
     note = "" if files["ca_file"] else "; nobody is asked who they are without --secure"
-    return [*(str(step) for step in steps), *(f"{each}{note}" for each in altered)]
+    about_callers = [*altered, *([] if limited is None else [limited])]
+    return [*(str(step) for step in steps), *(f"{each}{note}" for each in about_callers)]
 
 
 def _rules(cluster: Cluster, manifest: Manifest) -> dict[Resource, tuple[Rule, ...]]:

@@ -29,11 +29,17 @@ CLUSTER_BYTES_MAX: Final = 256 * 1024
 EVERYBODY: Final = "*"
 SERVICE_ACCOUNT: Final = "serviceaccount:"
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_ACCOUNT: Final = "[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?"
 PRINCIPAL_PATTERN: Final = (
-    rf"\*|serviceaccount:{_LABEL}/(\*|[a-z0-9]([-.a-z0-9]{{0,251}}[a-z0-9])?)"
+    rf"\*|serviceaccount:{_LABEL}/(\*|{_ACCOUNT})"
     r"|cert:[^\x00-\x1f\x7f]+|oidc(-group)?:[^\x00-\x1f\x7f]+/[^\x00-\x1f\x7f]+"
 )
 """What `check_principal` accepts, as CRDs and JSON schemas take it."""
+ONE_PRINCIPAL_PATTERN: Final = (
+    rf"serviceaccount:{_LABEL}/{_ACCOUNT}"
+    r"|cert:[^\x00-\x1f\x7f]+|oidc:[^\x00-\x1f\x7f]+/[^\x00-\x1f\x7f]+"
+)
+"""Those of them that are one principal: no group, and not all of a namespace."""
 _PRINCIPAL: Final = re.compile(PRINCIPAL_PATTERN)
 PRINCIPAL_FORMS: Final = (
     '"serviceaccount:<namespace>/<name>", "serviceaccount:<namespace>/*", "cert:<common name>", '

@@ -12,7 +12,9 @@ from penstock.core.authorization.model import Rule
 from penstock.core.manifest.access import rules_from_values
 from penstock.core.manifest.fields import Values
 from penstock.core.manifest.oidc import OidcIssuer, issuers_from_values
+from penstock.core.manifest.quotas import quotas_from_values
 from penstock.core.offset_reset import ResetKind
+from penstock.core.quotas import QuotaRule
 
 REPLICATION_FACTOR = "default.replication.factor"
 MIN_INSYNC = "min.insync.replicas"
@@ -118,6 +120,7 @@ class ClusterSpec:
     security: SecurityMode = SecurityMode.DISABLED
     oidc: tuple[OidcIssuer, ...] = ()
     access: tuple[Rule, ...] | None = None
+    quotas: tuple[QuotaRule, ...] | None = None
 
     @classmethod
     def from_values(cls, values: Values) -> "ClusterSpec":
@@ -141,6 +144,7 @@ class ClusterSpec:
             security=_security_mode(security),
             oidc=issuers_from_values(security),
             access=rules_from_values(values),
+            quotas=quotas_from_values(values),
         )
 
     def effective_config(self) -> dict[str, str]:

@@ -25,6 +25,7 @@ from penstock.core.manifest.objects import (
     TopicSpec,
 )
 from penstock.core.manifest.problems import Problem, Report, describe, did_you_mean
+from penstock.core.manifest.quotas import check_cluster_quotas
 from penstock.core.manifest.schema import (
     API_VERSION,
     CLUSTER_METADATA,
@@ -132,6 +133,7 @@ class _Reader:
                 cluster = Cluster(name, ClusterSpec.from_values(values))
                 check_cluster_settings(cluster.spec, report)
                 check_cluster_access(values, cluster.spec.access, report)
+                check_cluster_quotas(cluster.spec.quotas, report)
                 self.clusters.append(cluster)
             case "Topic":
                 values = read_fields(TOPIC_SPEC, spec, "spec", report)

@@ -12,6 +12,7 @@ from typing import Final
 from penstock.core.authorization.model import Kind as ResourceKind
 from penstock.core.manifest.access import CLUSTER_ACCESS, own_access
 from penstock.core.manifest.oidc import OIDC
+from penstock.core.manifest.quotas import CLUSTER_QUOTAS
 from penstock.core.manifest.rows import Field, Kind
 from penstock.core.topic import PARTITIONS_MAX, TOPIC_NAME_MAX_CHARS
 
@@ -253,6 +254,7 @@ CLUSTER_SPEC: Final = (
     _ALLOW_FROM,
     _SECURITY,
     CLUSTER_ACCESS,
+    CLUSTER_QUOTAS,
     DELETION_POLICY,
 )
 

@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from penstock.core.authorization.checks import EVERYBODY, PRINCIPALS_MAX, check_principal
+from penstock.core.authorization.checks import (
+    EVERYBODY,
+    ONE_PRINCIPAL_PATTERN,
+    PRINCIPALS_MAX,
+    check_principal,
+)
 from penstock.core.json_records import encode
 from penstock.errors import ErrorCode, MisuseError
 
@@ -20,6 +25,12 @@ RULES_MAX: Final = 1_000
 BYTES_MAX: Final = 128 * 1024
 """Of all rules as JSON: they share a document of 1 MiB with the rules of access."""
 LIMIT_MAX: Final = 1 << 50
+QUOTA_PRINCIPAL_PATTERN: Final = rf"\*|{ONE_PRINCIPAL_PATTERN}"
+"""Whom a quota may name, as CRDs take it."""
+QUOTA_PRINCIPAL_FORMS: Final = (
+    '"serviceaccount:<namespace>/<name>", "cert:<common name>", "oidc:<issuer>/<subject>", or "*" '
+    "for each of the others who are known"
+)
 
 
 class Limit(Enum):
