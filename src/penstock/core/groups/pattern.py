@@ -235,7 +235,8 @@ def literal_prefix(text: str) -> str:
         if not char or (not escaped and char in _META):
             break
         index += 2 if escaped else 1
-        if text[index : index + 1] in {"*", "?"}:
+        signs = text[index : len(text) - len(text[index:].lstrip("*+?"))]
+        if "*" in signs or "?" in signs:
             break  # the character may be missing
         prefix += char
     return "" if "|" in text else prefix

@@ -1,7 +1,7 @@
 """The beginning that all names have which a pattern matches."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.core.groups.pattern import TopicPattern, literal_prefix
@@ -17,6 +17,9 @@ from penstock.errors import ClusterError
         ("ab*", "a"),
         ("ab?c", "a"),
         ("ab+", "ab"),
+        ("ab+*c", "a"),
+        ("ab+?c", "a"),
+        ("ab++", "ab"),
         ("(ab)c", ""),
         ("a[bc]", "a"),
         ("ab|cd", ""),
@@ -27,6 +30,7 @@ def test_by_example(pattern: str, prefix: str) -> None:
     assert literal_prefix(pattern) == prefix
 
 
+@example(pattern="a+*b", name="b")
 @given(
     pattern=st.text(alphabet=r"ab.*+?|()[]\\", min_size=1, max_size=8),
     name=st.text(alphabet="ab.", max_size=5),
