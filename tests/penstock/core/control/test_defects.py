@@ -10,12 +10,14 @@ from support.defects import PlantedError, every_line
 from penstock.core.authorization import CLUSTER, AccessRole, Rule
 from penstock.core.control import Phase
 from penstock.core.control import contract as c
+from penstock.core.quotas import Limit, QuotaRule
 from penstock.core.types import BrokerId, ControllerEpoch, LeaderEpoch, TopicId, TopicPartition
 from penstock.errors import ErrorCode
 
 UNDER_WAY, QUEUED, REQUEST = 1_001, 1_002, 1_003
 NEW_STREAM = 1_004
 ADMIN = (Rule(principals=("cert:ada",), role=AccessRole.ADMIN),)
+QUOTAS = (QuotaRule(principals=("cert:ada",), limits={Limit.STREAMS: 1}),)
 Make = Callable[[Any], c.Event]
 
 
@@ -120,6 +122,7 @@ SCENES: dict[type, list[tuple[Callable[[Any], Any], Make]]] = {
     c.CreatePartitions: [(idle, request(c.CreatePartitions, topic="t", partitions=4))],
     c.AlterConfigs: [(idle, request(c.AlterConfigs, topic="t", set_configs={"retention.ms": "9"}))],
     c.AlterAccess: [(idle, request(c.AlterAccess, resource=CLUSTER, rules=ADMIN))],
+    c.AlterQuotas: [(idle, request(c.AlterQuotas, rules=QUOTAS))],
     c.ElectLeaders: [(idle, request(c.ElectLeaders, partitions=(TopicPartition("t", 0),)))],
     c.UnregisterBroker: [(idle, request(c.UnregisterBroker, broker_id=BrokerId(2)))],
     c.Tick: [(idle, lambda world: c.Tick()), (busy, lambda world: c.Tick())],
