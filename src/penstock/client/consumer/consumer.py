@@ -221,8 +221,9 @@ class AsyncConsumer:
                 self._arrived.clear()
                 await self._session.rebalance()
                 batches = self._assignment.collect(max_records or UNLIMITED)
+                # Also without batches: a loop that was left or a revoked partition freed a buffer.
+                self._fetcher.poke()
                 if batches:
-                    self._fetcher.poke()
                     return batches
                 self._raise_errors()
                 try:
@@ -283,6 +284,7 @@ class AsyncConsumer:
             state = self._assignment.progress(where).state
             state.paused = True
             state.drop_buffer()
+        self._fetcher.poke()
 
     async def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Undoes `pause`."""

@@ -42,6 +42,10 @@ class Asking:
         ]
         self._answer.set_result(pb.FetchResponse(results=results))
 
+    @property
+    def waits(self) -> bool:
+        return not self._answer.done()
+
     async def answered(self) -> pb.FetchResponse:
         return await self._answer
 
@@ -169,3 +173,54 @@ async def test_the_next_call_is_under_way_before_a_poll_opens_what_came() -> Non
         broker.asked[0].answer(end=1_000)
         assert sum(batch.record_count for batch in await consumer.poll(20)) == 40
         assert calls_when_told == [3]
+
+
+ONE_TOO_MANY = PARTITIONS * BATCH.size_bytes - 1
+"""A buffer that is full with a batch of each partition, and has room once one of them is gone."""
+
+
+async def filled(broker: Broker, consumer: AsyncConsumer) -> int:
+    """Answers until the buffer is full and nothing is asked any more. Returns how much was."""
+    fetcher = consumer._fetcher
+    states = consumer._assignment.states.values()
+
+    def idle() -> bool:
+        for asking in broker.asked:
+            if asking.waits:
+                asking.answer(end=1_000)
+        return (
+            sum(state.buffered_bytes for state in states) > ONE_TOO_MANY
+            and not any(fetcher._under_way.values())
+            and not fetcher._changed.is_set()
+        )
+
+    await wait_until_async(idle, what="a full buffer and an idle fetcher")
+    return len(broker.asked)
+
+
+async def test_what_a_paused_partition_held_is_filled_by_others_at_once() -> None:
+    async with reading(buffer_bytes=ONE_TOO_MANY) as (broker, consumer):
+        before = await filled(broker, consumer)
+        held = consumer._assignment.states.values()
+        await consumer.pause([s.where for s in held if s.where.partition])
+        await broker.asked_in_all(before + 1)
+        assert broker.asked[before].partitions == {0}
+
+
+async def test_what_a_loop_left_behind_is_fetched_again_though_the_buffer_was_full() -> None:
+    async with reading(buffer_bytes=ONE_TOO_MANY) as (broker, consumer):
+        await filled(broker, consumer)
+        loop = consumer.one_by_one(await consumer.poll(20))
+        left = next(loop).partition
+        before = await filled(broker, consumer)
+        async with asyncio.TaskGroup() as tasks:
+            polling = tasks.create_task(consumer.poll(20))
+            await wait_until_async(
+                lambda: any(
+                    (part.partition, part.offset) == (left, 1)
+                    for asking in broker.asked[before:]
+                    for part in asking.request.partitions
+                ),
+                what="the record after the last one that was taken",
+            )
+            polling.cancel()
