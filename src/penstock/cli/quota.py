@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from penstock.cli.access_rows import quota_row
 from penstock.cli.connect import open_admin
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
 from penstock.cli.output import print_rows
@@ -44,14 +45,7 @@ def list_(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE) -
     """List quotas."""
     with open_admin(bootstrap) as admin:
         rules = admin.describe_quotas()
-    rows: list[dict[str, Any]] = [
-        {
-            "principals": list(rule.principals),
-            "limits": {limit.value: value for limit, value in rule.limits.items()},
-        }
-        for rule in rules
-    ]
-    print_rows(rows, output, empty="there are no quotas")
+    print_rows([quota_row(rule) for rule in rules], output, empty="there are no quotas")
 
 
 @app.command(
