@@ -198,7 +198,7 @@ def _open(
     namespace: str | None, context: str | None, kubeconfig: str | None
 ) -> tuple["Api", KubeChoice]:
     """The API, by the options of the command, else by those before it."""
-    before = WANTED.get().choice
+    before = WANTED.get().on_kubernetes().choice
     choice = KubeChoice(
         namespace or before.namespace, context or before.context, kubeconfig or before.kubeconfig
     )
@@ -207,7 +207,7 @@ def _open(
 
 def _snapshot(api: "Api", choice: KubeChoice, cluster: str | None) -> Any:
     module = _module("snapshot")
-    name = cluster or WANTED.get().cluster
+    name = cluster or WANTED.get().on_kubernetes().cluster
     return module.take_snapshot(api, module.choose_cluster(api, name, choice.namespace))
 
 
