@@ -298,3 +298,21 @@ async def test_calls_without_end_are_refused_by_their_time(cluster: Identified) 
 
     assert await codes_of(ADA) == {ErrorCode.UNSPECIFIED, ErrorCode.THROTTLED}
     assert await codes_of(BOB) == {ErrorCode.UNSPECIFIED}
+
+
+async def test_a_fetch_that_is_given_up_pays_no_debt(cluster: Identified) -> None:
+    await limit(cluster, ada(request=1))
+    quotas, who = cluster.broker._view.access.quotas, Caller(Role.USER, ADA)
+    quotas.take(who, Limit.REQUEST, 100_000)
+    before_ms = quotas.debt_ms(who, Limit.REQUEST)
+    data = cluster.stub(BrokerServiceStub)
+    fetch = pb.FetchRequest(max_wait_ms=60_000, partitions=[pb.FetchPartition(topic="orders")])
+    seen = cluster.broker.metrics.registry.get_sample_value
+    call = data.Fetch(fetch, metadata=as_user(ADA))
+    await data.Metadata(pb.MetadataRequest(), metadata=as_user(BOB))  # the fetch is there by now
+    call.cancel()
+    await wait_until_async(
+        lambda: seen("penstock_request_seconds_count", {"method": "Fetch"}) == 1,
+        what="the fetch is over",
+    )
+    assert quotas.debt_ms(who, Limit.REQUEST) > before_ms - 60_000

@@ -186,8 +186,11 @@ class Fetching:
         debt_ms = self.quotas.debt_ms(who, Limit.FETCH, Limit.REQUEST)
         if debt_ms:
             waits_ms = min(debt_ms, wait_ms)
-            note_wait(waits_ms / 1000)
-            await asyncio.sleep(waits_ms / 1000)
+            began_s = asyncio.get_running_loop().time()
+            try:
+                await asyncio.sleep(waits_ms / 1000)
+            finally:  # given up, it has waited less: a longer wait would pay its caller's debt
+                note_wait(asyncio.get_running_loop().time() - began_s)
             if debt_ms > wait_ms:
                 return FetchAnswer([], 0, budget)
             wait_ms -= int(waits_ms)
