@@ -316,3 +316,15 @@ async def test_a_fetch_that_is_given_up_pays_no_debt(cluster: Identified) -> Non
         what="the fetch is over",
     )
     assert quotas.debt_ms(who, Limit.REQUEST) > before_ms - 60_000
+
+
+async def test_a_debt_of_years_is_told_as_any_other(cluster: Identified) -> None:
+    await limit(cluster, ada(produce=1))
+    quotas = cluster.broker._view.access.quotas
+    quotas.take(Caller(Role.USER, ADA), Limit.PRODUCE, 1 << 30)
+    data = cluster.stub(BrokerServiceStub)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await data.Produce(request(1, part("orders", RECORD)), metadata=as_user(ADA))
+    error = error_from_rpc(caught.value)
+    assert isinstance(error, ThrottledError), error
+    assert error.throttle_ms == (1 << 31) - 1, "what gRPC's own clients can read"

@@ -28,6 +28,8 @@ COUNTED_MAX: Final = 100
 """Principals that are counted by name."""
 OTHERS: Final = "others"
 _STREAMS_RETRY_MS: Final = 1_000
+_TOLD_MS_MAX: Final = (1 << 31) - 1
+"""Of a delay that is told: what fits the protocol's field, and gRPC's."""
 
 
 def _monotonic_ms() -> float:
@@ -71,10 +73,11 @@ class Quotas:
             if debt_ms > DEBT_MAX_MS:
                 self._note_refused(who.principal)
                 allowed = self._buckets.limit(who.principal, limit)
+                told_ms = min(ceil(debt_ms), _TOLD_MS_MAX)
                 raise ThrottledError(
                     f"{who.principal} is above its quota {limit.value} of {allowed}; try again in "
-                    f"{ceil(debt_ms)} ms, or ask an administrator for a higher quota",
-                    ceil(debt_ms),
+                    f"{told_ms} ms, or ask an administrator for a higher quota",
+                    told_ms,
                 )
 
     def take(self, who: Caller, limit: Limit, amount: float) -> float:
