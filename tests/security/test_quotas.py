@@ -328,3 +328,19 @@ async def test_a_debt_of_years_is_told_as_any_other(cluster: Identified) -> None
     error = error_from_rpc(caught.value)
     assert isinstance(error, ThrottledError), error
     assert error.throttle_ms == (1 << 31) - 1, "what gRPC's own clients can read"
+
+
+async def test_a_topic_of_too_many_partitions_leaves_no_debt_of_years(
+    cluster: Identified,
+) -> None:
+    await cluster.allow(CLUSTER, ADA, Operation.CREATE, prefix=Prefix(Kind.TOPIC, "ada."))
+    await limit(cluster, ada(mutations=60))
+
+    def create(partitions: int) -> Any:
+        topic = admin_pb2.NewTopic(topic="ada.0", partitions=partitions, replication_factor=1)
+        request = admin_pb2.CreateTopicsRequest(topics=[topic])
+        return cluster.admin.CreateTopics(request, metadata=as_user(ADA))
+
+    refused = await create(4_000_000_000)
+    assert refused.results[0].error.code == ErrorCode.INVALID_PARTITIONS
+    assert await refusal(create(1)) is ErrorCode.UNSPECIFIED
