@@ -344,3 +344,17 @@ async def test_a_topic_of_too_many_partitions_leaves_no_debt_of_years(
     refused = await create(4_000_000_000)
     assert refused.results[0].error.code == ErrorCode.INVALID_PARTITIONS
     assert await refusal(create(1)) is ErrorCode.UNSPECIFIED
+
+
+async def test_a_quota_that_is_too_small_for_its_author_can_be_mended(cluster: Identified) -> None:
+    await limit(cluster, QuotaRule(("*",), {Limit.REQUEST: 1}))
+    quotas = cluster.broker._view.access.quotas
+    for principal in (ROOT, ADA):
+        quotas.take(Caller(Role.USER, principal), Limit.REQUEST, 100_000)
+    metadata = cluster.stub(BrokerServiceStub).Metadata
+    seen = [
+        await refusal(metadata(pb.MetadataRequest(), metadata=as_user(principal)))
+        for principal in (ADA, ROOT)
+    ]
+    assert seen == [ErrorCode.THROTTLED, ErrorCode.UNSPECIFIED]
+    await limit(cluster)

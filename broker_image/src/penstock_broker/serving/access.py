@@ -100,14 +100,20 @@ class Access:
                 self.check(need.operation, need.kind, name, who)
 
     def admit(self, who: Caller, method: str, request: Any) -> None:
-        """`Door.admit`. A fetch is never refused: it waits (`Fetching`)."""
+        """`Door.admit`. A fetch is never refused: it waits (`Fetching`).
+
+        Nor is, for the time of calls, whoever may change quotas: one that is too small can always
+        be mended, and the operator is never kept from seeing its Cluster.
+        """
         quotas = self.quotas
         if not quotas.active or method == _FETCH:
             return
         if method == _PRODUCE:
             quotas.check(who, Limit.REQUEST, Limit.PRODUCE)
             quotas.take(who, Limit.PRODUCE, request.ByteSize())
-        else:
+        elif quotas.debt_ms(who, Limit.REQUEST) and not self.allows(
+            Operation.ALTER, Kind.CLUSTER, who=who
+        ):
             quotas.check(who, Limit.REQUEST)
 
     def worked(self, who: Caller, seconds: float) -> None:
