@@ -358,3 +358,24 @@ async def test_a_quota_that_is_too_small_for_its_author_can_be_mended(cluster: I
     ]
     assert seen == [ErrorCode.THROTTLED, ErrorCode.UNSPECIFIED]
     await limit(cluster)
+
+
+async def test_a_held_message_stream_whose_client_is_gone_is_given_up(
+    cluster: Identified, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await limit(cluster, ada(produce=1))
+    quotas = cluster.broker._view.access.quotas
+
+    def debt_ms() -> float:
+        return quotas.debt_ms(Caller(Role.USER, ADA), Limit.PRODUCE)
+
+    async with message_stream(cluster, monkeypatch, streams_pb2.STREAM_METHOD_PRODUCE) as stream:
+        await stream.send(request(1, part("orders", RECORD)).SerializeToString())
+        assert await answered(stream) == 1
+        before_ms, large = debt_ms(), b"x" * 100_000
+        for number in range(2, 12):  # more than a broker reads ahead
+            await stream.send(request(number, part("orders", large)).SerializeToString())
+        await wait_until_async(lambda: debt_ms() > before_ms + 1e7, what="the second waits")
+        stream.cut()
+        await wait_until_async(lambda: debt_ms() <= before_ms, what="it is not waited for")
+    assert await records(cluster) == 1
