@@ -129,3 +129,29 @@ async def test_refusals_that_are_held_back_leave_room_for_calls(
         assert gate.waiting
         assert await code_of(stub, honest) is ErrorCode.UNSPECIFIED
         gate.opened.set()
+
+
+@pytest.mark.parametrize("metadata", [(), (("authorization", "Basic YTpi"),)])
+async def test_who_shows_no_token_is_held_back_as_well(
+    tmp_path: Path, executor: ThreadPoolExecutor, metadata: tuple[tuple[str, str], ...]
+) -> None:
+    gate = Gate()
+    login = TokenLogin(
+        IssuersFile(write_issuers(tmp_path / "issuers.json", OURS)), executor, pause=gate.pause
+    )
+
+    async def code() -> ErrorCode:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Metadata(pb.MetadataRequest(), metadata=metadata)
+        return error_from_rpc(caught.value).code
+
+    async with serving(login, []) as stub, asyncio.TaskGroup() as tasks:
+        flood = [tasks.create_task(code()) for _ in range(FAILURES_BURST + 10)]
+        await wait_until_async(
+            lambda: sum(call.done() for call in flood) + gate.waiting == len(flood),
+            what="all are told or held back",
+        )
+        held_back = gate.waiting
+        gate.opened.set()
+    assert held_back
+    assert {call.result() for call in flood} == {ErrorCode.UNAUTHENTICATED}

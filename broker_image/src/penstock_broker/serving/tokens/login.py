@@ -127,16 +127,17 @@ class TokenLogin:
 
     async def of_call(self, context: Any) -> Caller:
         """Who makes a call, by its metadata `authorization: Bearer …`. See `Identify`."""
+        host = host_of_peer(context.peer())
         for key, value in context.invocation_metadata():
             if key == HEADER:
-                if not isinstance(value, str) or not value[: len(SCHEME)].lower() == SCHEME:
+                if not isinstance(value, str) or value[: len(SCHEME)].lower() != SCHEME:
+                    await self._hold_back(host)
                     raise ClusterError(
                         f"the metadata {HEADER} must be 'Bearer ' and a token",
                         ErrorCode.UNAUTHENTICATED,
                     )
-                host = host_of_peer(context.peer())
                 return await self.of_token(value[len(SCHEME) :].strip(), host)
-        raise no_token()
+        return await self.of_token("", host)
 
     async def of_token(self, token: str, host: str) -> Caller:
         """Who holds this token; "": nobody. `host`: where the caller is. See `IdentifyToken`.
