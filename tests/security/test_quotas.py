@@ -1,9 +1,11 @@
 """Attacks 21 and 22: callers who ignore their quota, in bytes and in topics."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import grpc
@@ -22,6 +24,7 @@ from penstock.rpc.errors import PUSHBACK_TRAILER, error_from_rpc
 from penstock.rpc.quotas import quotas_from_wire, quotas_to_wire
 from penstock.rpc.streams.contract import MessageStream
 from penstock.rpc.streams.tcp import TcpStream, open_tcp_stream
+from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore
 from penstock_broker.services.client_streams import ClientStreams
 from penstock_broker.serving.callers import Caller, Role, entered
 
@@ -379,3 +382,28 @@ async def test_a_held_message_stream_whose_client_is_gone_is_given_up(
         stream.cut()
         await wait_until_async(lambda: debt_ms() <= before_ms, what="it is not waited for")
     assert await records(cluster) == 1
+
+
+async def test_nobody_pays_for_the_time_that_others_take(
+    cluster: Identified, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.allow(CLUSTER, ADA, Operation.CREATE, prefix=Prefix(Kind.TOPIC, "ada."))
+    await limit(cluster, ada(request=100))
+    stored, write = threading.Event(), MemoryMetadataStore.write
+
+    def write_late(self: MemoryMetadataStore, stages: Any) -> Any:
+        assert stored.wait(60)
+        return write(self, stages)
+
+    monkeypatch.setattr(MemoryMetadataStore, "write", write_late)
+    topic = admin_pb2.NewTopic(topic="ada.0", partitions=1, replication_factor=1)
+    creation = cluster.admin.CreateTopics(
+        admin_pb2.CreateTopicsRequest(topics=[topic]), metadata=as_user(ADA)
+    )
+    until_s = monotonic() + 1.5
+    await wait_until_async(lambda: monotonic() > until_s, what="the metadata store is slow")
+    stored.set()
+    assert await refusal(creation) is ErrorCode.UNSPECIFIED
+    metadata = cluster.stub(BrokerServiceStub).Metadata
+    seen = await refusal(metadata(pb.MetadataRequest(), metadata=as_user(ADA)))
+    assert seen is ErrorCode.UNSPECIFIED

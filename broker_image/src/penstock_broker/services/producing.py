@@ -41,6 +41,7 @@ from penstock_broker.services.limits import PARTITIONS_MAX, ByteBudget, Bytes, c
 from penstock_broker.services.locate import Locator, unknown_outcome
 from penstock_broker.services.opening import Opened, Opener, check_opened
 from penstock_broker.serving.callers import NOBODY, Caller, Role, caller
+from penstock_broker.serving.edge import waiting_for_others
 from penstock_broker.serving.quotas import Quotas
 
 _DEFAULT_TIMEOUT_MS: Final = 30_000
@@ -146,7 +147,8 @@ class Producing:
         who = caller()
         pending = self.submit(request, answered, None if opening is None else await opening, who)
         try:
-            await done
+            with waiting_for_others():
+                await done
         finally:
             self.give_up(pending)
         return pending.response
