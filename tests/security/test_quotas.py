@@ -25,6 +25,7 @@ from penstock.rpc.quotas import quotas_from_wire, quotas_to_wire
 from penstock.rpc.streams.contract import MessageStream
 from penstock.rpc.streams.tcp import TcpStream, open_tcp_stream
 from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore
+from penstock_broker.observability import AUDIT
 from penstock_broker.services.client_streams import ClientStreams
 from penstock_broker.serving.callers import Caller, Role, entered
 
@@ -407,3 +408,20 @@ async def test_nobody_pays_for_the_time_that_others_take(
     metadata = cluster.stub(BrokerServiceStub).Metadata
     seen = await refusal(metadata(pb.MetadataRequest(), metadata=as_user(ADA)))
     assert seen is ErrorCode.UNSPECIFIED
+
+
+async def test_calls_that_a_quota_refuses_do_not_fill_the_audit_log(
+    cluster: Identified, caplog: pytest.LogCaptureFixture
+) -> None:
+    await limit(cluster, ada(mutations=1))
+    caplog.set_level("INFO", AUDIT)
+
+    def alter() -> Any:
+        call = cluster.admin.AlterConfigs
+        return refusal(call(admin_pb2.AlterConfigsRequest(topic="orders"), metadata=as_user(ADA)))
+
+    seen = [await alter() for _ in range(20)]
+    refused = seen.count(ErrorCode.THROTTLED)
+    assert refused >= 10
+    lines = [each.getMessage() for each in caplog.records if each.name == AUDIT]
+    assert len(lines) == len(seen) - refused

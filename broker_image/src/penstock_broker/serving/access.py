@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from penstock.core.authorization import Kind, Operation, Prefix, Resource, Rights, Rulebook
 from penstock.core.quotas import Limit
-from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.errors import ClusterError, ErrorCode, PenstockError, ThrottledError
 from penstock_broker.serving.audit import Denials, log_change
 from penstock_broker.serving.callers import Caller, Role, caller
 from penstock_broker.serving.calls import BY_METHOD, Who
@@ -126,7 +126,12 @@ class Access:
         return self.quotas.streaming(who)
 
     def finished(self, who: Caller, method: str, request: Any, answer: Any) -> None:
-        """A user's call is over: its response, or the error that ended it, as `answer`."""
+        """A user's call is over: its response, or the error that ended it, as `answer`.
+
+        What a quota refuses is a metric, and no line of the audit log for each.
+        """
+        if isinstance(answer, ThrottledError):
+            return
         call = BY_METHOD.get(method)
         if call is not None and call.changes and who.role is Role.USER:
             log_change(who.principal, method, request, answer)
