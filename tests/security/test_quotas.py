@@ -242,6 +242,8 @@ async def test_topics_in_a_loop_are_refused(cluster: Identified) -> None:  # 22
     seen = [await create("ada.0", ADA, 8)]
     seen += [await create(f"ada.{number}", ADA) for number in range(1, 5)]
     assert seen == [ErrorCode.UNSPECIFIED] + [ErrorCode.THROTTLED] * 4
+    counted = cluster.broker.metrics.registry.get_sample_value
+    assert counted("penstock_throttled_total", {"principal": ADA}) == 4
     known = cluster.controller.runtime.machine.stored.topics
     assert {name for name in known if name.startswith("ada.")} == {"ada.0"}
     assert await create("other", ROOT) is ErrorCode.UNSPECIFIED

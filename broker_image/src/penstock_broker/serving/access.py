@@ -130,7 +130,8 @@ class Access:
 
         What a quota refuses is a metric, and no line of the audit log for each.
         """
-        if isinstance(answer, ThrottledError):
+        if isinstance(answer, ThrottledError):  # also the controller's
+            self.quotas.note_refused(who.principal)
             return
         call = BY_METHOD.get(method)
         if call is not None and call.changes and who.role is Role.USER:

@@ -71,7 +71,6 @@ class Quotas:
         for limit in limits:
             debt_ms = self._buckets.debt_ms(who.principal, limit, now_ms)
             if debt_ms > DEBT_MAX_MS:
-                self._note_refused(who.principal)
                 allowed = self._buckets.limit(who.principal, limit)
                 told_ms = min(ceil(debt_ms), _TOLD_MS_MAX)
                 raise ThrottledError(
@@ -130,14 +129,15 @@ class Quotas:
             if not self._streams[principal]:
                 del self._streams[principal]
 
-    def _note_refused(self, principal: str) -> None:
+    def note_refused(self, principal: str) -> None:
+        """Counts a call or a stream that was answered with THROTTLED."""
         known = principal in self.refused or len(self.refused) < COUNTED_MAX
         self.refused[principal if known else OTHERS] += 1
 
     def _check_streams(self, principal: str) -> None:
         allowed = self._buckets.limit(principal, Limit.STREAMS)
         if allowed is not None and self._streams[principal] >= allowed:
-            self._note_refused(principal)
+            self.note_refused(principal)
             raise ThrottledError(
                 f"{principal} has {self._streams[principal]} streams open at this broker, its "
                 f"quota {Limit.STREAMS.value} is {allowed}; close some, or ask an administrator "
