@@ -4,7 +4,7 @@
 
     current: production
     profiles:
-      production: {bootstrap: "broker.example.com:9092", ca_file: /etc/penstock/ca.crt, token_file: …}
+      production: {bootstrap: "broker.example.com:9092", ca_file: /etc/ca.crt, token_file: …}
       air: {cluster: air/flights, context: admin@air}
 
 The file has paths of tokens and keys, never tokens or keys. It is read when a command needs a
