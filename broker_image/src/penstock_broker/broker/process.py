@@ -113,6 +113,7 @@ class BrokerProcess:
                 replication_port=lambda: self._listeners.replication_port,
                 stream_port=lambda: self._listeners.stream_port,
                 internal_port=lambda: self._listeners.internal_port,
+                certificate_port=lambda: self._listeners.certificate_port,
                 disk_full=lambda: self._disk.is_full,
             ),
             self._view,
