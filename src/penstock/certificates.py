@@ -75,10 +75,11 @@ def check_users_authorities(users: bytes, clusters: bytes) -> None:
     `users`, `clusters`: PEM certificates; the second are all that servers of the cluster trust or
     show besides their own. Raises MisuseError(INVALID_CONFIG), which says what is wrong.
     """
+    servers = x509.load_pem_x509_certificates(clusters) if clusters else []
     for one in _certificates(users):
         if not _is_authority(one):
             raise _unusable(f"{_name(one)} is not a CA: its basic constraints do not say so")
-        for other in x509.load_pem_x509_certificates(clusters):
+        for other in servers:
             if _spki(one) == _spki(other):
                 raise _unusable(f"{_name(one)} is the CA of the cluster's servers")
             if _has_signed(one, other) or _has_signed(other, one):

@@ -6,6 +6,7 @@ Whoever shows it has its key, and a CA of the users has signed it: TLS has check
 certificate of a server of any cluster is no user's, whoever has signed it.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -38,9 +39,11 @@ class CertifiedUser:
 def user_of(pem: bytes) -> CertifiedUser:
     """Raises ClusterError(UNAUTHENTICATED), which says what is wrong with the certificate."""
     try:
-        certificate = x509.load_pem_x509_certificate(pem)
-        common_names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        uris = _uris(certificate)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a name that is too long, as is said below
+            certificate = x509.load_pem_x509_certificate(pem)
+            common_names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+            uris = _uris(certificate)
     except _BROKEN as error:
         raise _refused(f"it cannot be read ({error})") from None
     named = [uri for uri in uris if uri.lower().startswith(_SERVERS)]

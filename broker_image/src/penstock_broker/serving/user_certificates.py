@@ -142,10 +142,10 @@ class UserCertificates:
         if isinstance(found, ClusterError):
             raise ClusterError(found.message, found.code)
         assert found.expires_s is not None, "certificates end"
-        ago_s = wall_s() - found.expires_s
-        if ago_s >= LEEWAY_S:
+        over_s = wall_s() - found.expires_s - LEEWAY_S
+        if over_s >= 0:
             raise ClusterError(
-                f"the certificate of {found.principal} ended {ago_s:.0f} s ago, by this broker's "
+                f"the certificate of {found.principal} ended {over_s:.0f} s ago, by this broker's "
                 "clock: the client needs a new one",
                 ErrorCode.CREDENTIALS_EXPIRED,
             )
@@ -159,7 +159,8 @@ class UserCertificates:
             _audit.warning("a login failed", host=host_of_peer(peer), reason=error.message)
             found = error
         else:
-            found = Caller(Role.USER, user.principal, expires_s=user.expires_s)
+            # TLS grants no leeway, so the time in which streams and calls have one comes before.
+            found = Caller(Role.USER, user.principal, expires_s=user.expires_s - LEEWAY_S)
         if len(self._known) >= KNOWN_MAX:
             del self._known[next(iter(self._known))]
         return found
