@@ -67,6 +67,10 @@ class UsersCa:
         """Why what is in the file is not in use; empty: it is."""
         return self._problem
 
+    def look_now(self) -> None:
+        """Looks at the file at the next use, however short the last look is ago."""
+        self._looked_s = -LOOK_EVERY_S
+
     def _look(self) -> None:
         trusted, own = self._tls.certificates
         clusters = trusted + own
