@@ -82,8 +82,7 @@ class BrokerProcess:
         self._directory = directory
         self._incarnation = str(uuid.uuid4())
         self._stopping = False
-        self.listening = asyncio.Event()
-        self.stop_requested = asyncio.Event()
+        self.listening, self.stop_requested = asyncio.Event(), asyncio.Event()
         self.metrics = Metrics()
         self._seams = _seams(transport, store)
         self._view = ClusterView(
