@@ -10,7 +10,7 @@ from support.user_certificates import Leaf, UserCertificates, replace, signed
 
 from penstock.errors import ClusterError, ErrorCode
 from penstock.rpc.tls import Tls
-from penstock_broker.certificates.authority import Authority
+from penstock_broker.certificates.authority import Authority, valid_until
 from penstock_broker.serving import user_certificates
 from penstock_broker.serving.callers import LEEWAY_S, Role
 from penstock_broker.serving.user_certificates import UserCertificates as Identifying
@@ -104,9 +104,11 @@ async def test_a_certificate_counts_until_it_ends_and_not_a_minute_longer(
     now_s = 0.0
     monkeypatch.setattr(user_certificates, "wall_s", lambda: now_s)
     identifying: Any = Identifying()
-    call = Context(signed(scene.users.authority, Leaf(["ada"])).certificate)
+    pem = signed(scene.users.authority, Leaf(["ada"])).certificate
+    call = Context(pem)
     who = await identifying.identify(call)
     assert (who.role, who.principal, who.groups) == (Role.USER, "cert:ada", ())
+    assert who.expires_s + LEEWAY_S == valid_until(pem).timestamp()
     now_s = who.expires_s + LEEWAY_S - 1
     assert await identifying.identify(call) == who
     now_s += 1
