@@ -176,6 +176,7 @@ def _cluster() -> Iterator[tuple[tuple[str, ...], Rule]]:
     yield from _quotas()
     yield _volumes()
     yield from _security()
+    yield from _client_certificates()
 
 
 def _security() -> Iterator[tuple[tuple[str, ...], Rule]]:
@@ -213,6 +214,46 @@ def _security() -> Iterator[tuple[tuple[str, ...], Rule]]:
                 "self.external.host != '')",
                 "spec.external.host is missing; with spec.security.mode Strict, certificates must "
                 "name the address that clients use",
+            ),
+        ),
+    )
+
+
+def _client_certificates() -> Iterator[tuple[tuple[str, ...], Rule]]:
+    given = "has(self.security) && has(self.security.clientCertificates)"
+    port = "self.security.clientCertificates.nodePort"
+    yield (
+        ("spec",),
+        at(
+            ".security.clientCertificates",
+            rule(
+                f"!({given}) || self.security.mode == 'Strict'",
+                "spec.security.clientCertificates needs spec.security.mode Strict: without TLS "
+                "nobody shows a certificate",
+            ),
+        ),
+    )
+    yield (
+        ("spec",),
+        at(
+            ".security.clientCertificates",
+            rule(
+                f"!({given}) || !has({port}) || has(self.external)",
+                "spec.security.clientCertificates.nodePort needs spec.external, whose host clients "
+                "use",
+            ),
+        ),
+    )
+    distance = f"{port} - self.external.nodePort"
+    yield (
+        ("spec",),
+        at(
+            ".security.clientCertificates",
+            rule(
+                f"!({given}) || !has({port}) || !has(self.external) || "
+                f"{distance} > self.brokers || {distance} < -self.brokers",
+                "spec.security.clientCertificates.nodePort and spec.external.nodePort each take "
+                "one port more than there are brokers; set them further apart",
             ),
         ),
     )

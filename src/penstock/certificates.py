@@ -1,17 +1,23 @@
-"""A new certificate authority for a cluster. Importable only with `cryptography`.
+"""Certificate authorities: a new one for a cluster, and whether one may sign for users. Importable
+only with `cryptography`.
 
 The operator makes one, controllers sign with it (`penstock_broker.certificates.authority`).
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from penstock.errors import ErrorCode, MisuseError
+
 CA_DAYS: Final = 5 * 365
+USERS_CA_BYTES_MAX: Final = 64 * 1024
 BACKDATED: Final = timedelta(minutes=5)
 """Clocks differ: a certificate counts from a little before it was made."""
 
@@ -60,4 +66,67 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
+    )
+
+
+def check_users_authorities(users: bytes, clusters: bytes) -> None:
+    """Whether CAs may sign for users, whose certificates must never count as a server's.
+
+    `users`, `clusters`: PEM certificates; the second are all that servers of the cluster trust or
+    show besides their own. Raises MisuseError(INVALID_CONFIG), which says what is wrong.
+    """
+    servers = x509.load_pem_x509_certificates(clusters) if clusters else []
+    for one in _certificates(users):
+        if not _is_authority(one):
+            raise _unusable(f"{_name(one)} is not a CA: its basic constraints do not say so")
+        for other in servers:
+            if _spki(one) == _spki(other):
+                raise _unusable(f"{_name(one)} is the CA of the cluster's servers")
+            if _has_signed(one, other) or _has_signed(other, one):
+                raise _unusable(
+                    f"{_name(one)} and {_name(other)} of the cluster's servers sign for each other"
+                )
+
+
+def _certificates(users: bytes) -> Sequence[x509.Certificate]:
+    if len(users) > USERS_CA_BYTES_MAX:
+        raise _unusable(f"it has more than {USERS_CA_BYTES_MAX} bytes")
+    try:
+        return x509.load_pem_x509_certificates(users)
+    except (ValueError, x509.InvalidVersion):
+        raise _unusable("it holds no PEM certificate, or a broken one") from None
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
+        return False
+    return found.value.ca
+
+
+def _has_signed(issuer: x509.Certificate, other: x509.Certificate) -> bool:
+    try:
+        other.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _spki(certificate: x509.Certificate) -> bytes:
+    """The key: a CA that is renewed with the same one can sign the same."""
+    return certificate.public_key().public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+def _name(certificate: x509.Certificate) -> str:
+    return repr(certificate.subject.rfc4514_string()[:200])
+
+
+def _unusable(why: str) -> MisuseError:
+    return MisuseError(
+        f"the users' CA cannot be used: {why}; give the certificates (PEM) of CAs that sign for "
+        "users alone",
+        ErrorCode.INVALID_CONFIG,
     )

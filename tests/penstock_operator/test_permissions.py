@@ -235,6 +235,9 @@ def live_a_life(scene: Scene) -> None:
             "controller": True,
         }
         scene.make("Cluster", "guarded")  # a new one is Strict, which the operator writes down
+        certificates = {"caConfigMap": "people"}
+        strict = {"mode": "Strict", "clientCertificates": certificates}
+        scene.make("Cluster", "certified", security=strict)
         scene.make("Topic", "t", cluster="flights")
         scene.make("ConsumerGroup", "g", cluster="flights", deletionPolicy="Delete")
         broker_set = scene.url("/apis/apps/v1", "statefulsets", "flights-broker")
@@ -254,6 +257,7 @@ def live_a_life(scene: Scene) -> None:
             ("patch", "", "pods"),
             ("patch", "", "persistentvolumeclaims"),
             ("create", "", "secrets"),
+            ("get", "", "configmaps"),
             ("delete", "", "services"),
             ("delete", GROUP, "roles"),
             ("delete", GROUP, "rolebindings"),

@@ -45,6 +45,7 @@ BODIES: dict[str, dict[str, Any]] = {
                         "groupsClaim": "groups",
                     }
                 ],
+                "clientCertificates": {"caConfigMap": "people", "nodePort": 31_200},
             },
             "external": {"type": "NodePort", "host": "flights.example.com"},
             "allowFrom": {"clients": [{"namespaceSelector": {"matchLabels": {"team": "air"}}}]},

@@ -1,5 +1,6 @@
 """The status: what it says, that it is stable, and that the CRD keeps every field of it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,14 +8,18 @@ import pytest
 import yaml
 from support.operator_world import desired, settled
 
+from penstock.certificates import new_authority
+from penstock.core.manifest.client_certificates import ClientCertificates
 from penstock.core.manifest.objects import SecurityMode
 from penstock_operator.model import Plan, Severity, Wait
+from penstock_operator.objects.security import users_ca_problem
 from penstock_operator.plan import plan_cluster
 from penstock_operator.status import cluster_status, conditions, failed_status
 
 ROOT = Path(__file__).parents[2]
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
 WISH = desired()
+CLUSTERS_CA, _ = new_authority("flights")
 
 
 def schema() -> dict[str, Any]:
@@ -68,6 +73,40 @@ def test_a_cluster_that_asks_nobody_says_so_and_a_strict_one_does_not() -> None:
     assert (secured["status"], secured["reason"]) == ("True", "Strict")
     wait = Wait("InvalidSpec", "no", Severity.BLOCKED)
     assert secured in failed_status(2, wait, status, LATER)["conditions"]
+
+
+@pytest.mark.parametrize(
+    ("config_map", "said"),
+    [
+        (None, "ConfigMap people is missing: nobody gets in by certificate; make it: kubectl"),
+        ({"data": {"ca.pem": "x"}}, "has no key ca.crt"),
+        ({"data": {"ca.crt": "x"}}, "holds no PEM certificate"),
+        ({"data": {"ca.crt": CLUSTERS_CA.decode()}}, "is the CA of the cluster's servers"),
+    ],
+)
+def test_a_users_ca_that_brokers_cannot_use_is_shown_with_the_way_out(
+    config_map: dict[str, Any] | None, said: str
+) -> None:
+    """It is not less secured, and nothing waits for it."""
+    given = ClientCertificates("people")
+    wish = desired(spec_security=SecurityMode.STRICT, spec_client_certificates=given)
+    problem = users_ca_problem(wish, config_map, CLUSTERS_CA.decode())
+    observed = replace(settled(wish).observed(), users_ca_problem=problem)
+    status = cluster_status(wish, observed, Plan(), {}, NOW)
+    (secured,) = [each for each in status["conditions"] if each["type"] == "Secured"]
+    assert (secured["status"], secured["reason"]) == ("True", "UsersCaNotUsed")
+    assert said in secured["message"]
+
+
+def test_a_users_ca_that_brokers_can_use_is_no_problem() -> None:
+    users, _ = new_authority("users")
+    found = {"data": {"ca.crt": users.decode()}}
+    wish = desired(
+        spec_security=SecurityMode.STRICT, spec_client_certificates=ClientCertificates("people")
+    )
+    for trust in (CLUSTERS_CA.decode(), ""):
+        assert users_ca_problem(wish, found, trust) == ""
+    assert users_ca_problem(desired(spec_security=SecurityMode.STRICT), None, "") == ""
 
 
 def test_the_same_state_is_the_same_status_whenever_it_is_looked_at() -> None:

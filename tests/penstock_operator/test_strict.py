@@ -141,3 +141,33 @@ def test_a_new_cluster_that_cannot_be_strict_says_why(
         patch(api_server, path, spec={"security": {"mode": "Disabled"}})
         wait_until(lambda: has_brokers(api_server, namespace), what="brokers", timeout_s=60)
     assert mode_of(api_server, namespace) == "Disabled"
+
+
+def secured(server: ApiServer, namespace: str) -> dict[str, Any]:
+    found = get(server, f"{OURS}/namespaces/{namespace}/clusters/flights") or {}
+    shown = (found.get("status") or {}).get("conditions") or ()
+    return next((each for each in shown if each["type"] == "Secured"), {})
+
+
+def test_a_users_ca_that_is_missing_is_shown_until_it_is_there_and_brokers_run_meanwhile(
+    api_server: ApiServer, namespace: str, tmp_path: Path
+) -> None:
+    security = {"mode": "Strict", "clientCertificates": {"caConfigMap": "people"}}
+    with running(api_server, tmp_path, namespace):
+        make_cluster(api_server, namespace, security=security)
+        wait_until(
+            lambda: (
+                "ConfigMap people is missing" in secured(api_server, namespace).get("message", "")
+            ),
+            what="a condition",
+            timeout_s=60,
+        )
+        assert has_brokers(api_server, namespace)
+        ca, _ = new_authority("users")
+        body = {"metadata": {"name": "people"}, "data": {"ca.crt": ca.decode()}}
+        api_server.request("POST", f"/api/v1/namespaces/{namespace}/configmaps", body)
+        wait_until(
+            lambda: secured(api_server, namespace).get("reason") == "Strict",
+            what="it is seen",
+            timeout_s=60,
+        )

@@ -20,7 +20,7 @@ from penstock.proto.v1.broker_pb2_grpc import add_BrokerServiceServicer_to_serve
 from penstock.rpc.errors import error_from_rpc
 from penstock.rpc.streams.contract import Clients
 from penstock_broker.serving.edge import Edge
-from penstock_broker.serving.listener import came_from_outside, for_caller
+from penstock_broker.serving.listener import Entrance, came_in_by, for_caller
 
 State = grpc.ChannelConnectivity
 
@@ -78,7 +78,11 @@ class Service(BrokerServiceServicer):
 def test_generated_stubs_and_servicers_work_with_the_edge_between_them(play: Play) -> None:
     async def body(scene: Scene) -> None:
         seen: list[str] = []
-        edge = Edge(lambda: "c", lambda method, _s: seen.append(method), came_from_outside)
+        edge = Edge(
+            lambda: "c",
+            lambda method, _s: seen.append(method),
+            lambda: came_in_by(Entrance.OUTSIDE),
+        )
         service = Service()  # type: ignore[abstract]  # other calls are refused by its base
         await serve(scene, lambda server: add_service(service, server), [edge])
         async with scene.transport.open(scene.address) as channel:

@@ -38,6 +38,7 @@ class Broker:
     replication_port = 0
     stream_port = 0
     internal_port = 0
+    certificate_port = 0
 
     def __init__(self, broker_id: int, controllers: list[str]) -> None:
         config = BrokerConfig(

@@ -74,8 +74,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   resources: [secrets]             # <cluster>-ca: made once, never read
   verbs: [create]
 - apiGroups: [""]
-  resources: [configmaps]          # topics that were changed through the brokers, <cluster>-trust
-  verbs: [list, watch]
+  resources: [configmaps]          # topics changed through the brokers, <cluster>-trust, users' CAs
+  verbs: [get, list, watch]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [rolebindings]
   verbs: [create, delete, get, list, patch]

@@ -147,6 +147,8 @@ class Observed:
     """Why a controller's pod is not running, naming the pod; empty if all are."""
     trust: str = ""
     """The CA's certificate (PEM), as controllers have published it; empty: they have not."""
+    users_ca_problem: str = ""
+    """Why brokers cannot use the users' CA, and what to do; empty: they can, or need none."""
     recorded_cluster_id: str = ""
     """`status.clusterId` of the resource: the id that brokers must report."""
 

@@ -21,6 +21,7 @@ from penstock_operator.names import POD_INDEX, RACK, TEMPLATE_HASH
 from penstock_operator.objects import DesiredCluster, broker_objects, broker_set, controller_objects
 from penstock_operator.objects.broker import BROKER
 from penstock_operator.objects.controller import CONTROLLER
+from penstock_operator.objects.security import users_ca_problem
 
 OWNED: Final = (
     "ServiceAccount",
@@ -137,6 +138,17 @@ class Children:
             return True
         return found is None or bool(found.get("allowVolumeExpansion"))
 
+    async def users_ca_problem(self, desired: DesiredCluster) -> str:
+        """See `Observed`. Read each time: nobody tells of changes."""
+        given = desired.client_certificates
+        if given is None:
+            return ""
+        try:
+            found = await self._kube.get("ConfigMap", desired.names.namespace, given.config_map)
+        except KubernetesError:
+            return ""  # not known; brokers say themselves what they make of it
+        return users_ca_problem(desired, found, self.trust(desired))
+
     async def racks(self, desired: DesiredCluster) -> dict[str, str]:
         """Rack of each node that has one of our pods."""
         key = desired.spec.rack_topology_key
@@ -176,6 +188,7 @@ async def observe(
         brokers_problem=problem,
         racks=await children.racks(desired),
         trust=children.trust(desired),
+        users_ca_problem=await children.users_ca_problem(desired),
         recorded_cluster_id=recorded_cluster_id,
         controllers_problem=children.controllers_problem(),
     )

@@ -79,7 +79,7 @@ def cluster_status(
     known = before.get("conditions") or ()
     shown = [
         *conditions(not_ready, waits, desired.generation, known, now),
-        _secured(desired, known, now),
+        _secured(desired, observed, known, now),
     ]
     wanted = f"{COMPONENT_LABEL}={BROKER},{CLUSTER_LABEL}={desired.names.cluster}"
     numbers = _numbers(facts, before)
@@ -106,7 +106,9 @@ def cluster_status(
     }
 
 
-def _secured(desired: DesiredCluster, before: Sequence[Mapping[str, Any]], now: str) -> Object:
+def _secured(
+    desired: DesiredCluster, observed: Observed, before: Sequence[Mapping[str, Any]], now: str
+) -> Object:
     """A warning to whoever looks; nothing waits for it."""
     known = next((each for each in before if each["type"] == SECURED), None)
     status, reason, words = ("True", "Strict", "everybody shows who they are")
@@ -116,6 +118,8 @@ def _secured(desired: DesiredCluster, before: Sequence[Mapping[str, Any]], now: 
             "whoever reaches a broker may read and change everything; a new Cluster with "
             "spec.security.mode Strict asks who they are"
         )
+    elif observed.users_ca_problem:
+        reason, words = "UsersCaNotUsed", observed.users_ca_problem
     row = (SECURED, status, reason, words)
     return _condition(row, desired.generation, known, now)
 

@@ -59,6 +59,7 @@ CertificateFile = Annotated[
     str | None,
     typer.Option(
         "--certificate",
+        "--cert",
         metavar="FILE",
         help="Certificate to show (PEM). Without it: $PENSTOCK_CERTIFICATE_FILE.",
     ),

@@ -8,7 +8,7 @@ which whoever keeps channels does when `generation` has moved (grpc/grpc#41779).
 """
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -89,27 +89,35 @@ class Tls:
         key, chain = loaded.pair or (None, None)
         return grpc.ssl_channel_credentials(loaded.roots, key, chain)
 
-    def server_credentials(self, *, ask_clients: bool) -> grpc.ServerCredentials:
+    def server_credentials(
+        self, *, ask_clients: bool, authorities: Callable[[], bytes] | None = None
+    ) -> grpc.ServerCredentials:
         """For one port of a server, which uses the newest files for each connection.
 
-        `ask_clients`: only clients with a certificate of the CA get in.
+        `ask_clients`: only clients with a certificate of the CA get in; with `authorities`, of one
+        of these CAs (PEM) instead. That is called from any thread.
         """
-        used = self._refresh()
+
+        def newest() -> tuple[_Loaded, bytes]:
+            loaded = self._refresh()
+            return loaded, loaded.roots if authorities is None else authorities()
+
+        used = newest()
         lock = Lock()
 
         def changed() -> grpc.ServerCertificateConfiguration | None:
             # gRPC calls it for every connection, on several threads, and replaces what handshakes
             # under way refer to: given a configuration each time, it crashes under many of them.
             nonlocal used
-            loaded = self._refresh()
+            found = newest()
             with lock:
-                if loaded is used:
+                if found == used:
                     return None
-                used = loaded
-            return _configuration(loaded, ask_clients=ask_clients)
+                used = found
+            return _configuration(*found, ask_clients=ask_clients)
 
         return grpc.dynamic_ssl_server_credentials(
-            _configuration(used, ask_clients=ask_clients),
+            _configuration(*used, ask_clients=ask_clients),
             changed,  # type: ignore[arg-type]  # None: unchanged; its stubs do not say so
             require_client_authentication=ask_clients,
         )
@@ -144,9 +152,11 @@ def generation_of(tls: Tls | None) -> int:
     return 0 if tls is None else tls.generation
 
 
-def _configuration(loaded: _Loaded, *, ask_clients: bool) -> grpc.ServerCertificateConfiguration:
+def _configuration(
+    loaded: _Loaded, authorities: bytes, *, ask_clients: bool
+) -> grpc.ServerCertificateConfiguration:
     assert loaded.pair is not None, "a server has a certificate"
-    roots = loaded.roots if ask_clients else None
+    roots = authorities if ask_clients else None
     return grpc.ssl_server_certificate_configuration([loaded.pair], roots)
 
 

@@ -13,7 +13,7 @@ given some. The simulator has another, on a network in virtual time
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import grpc
@@ -83,10 +83,18 @@ class Transport(Protocol):
 class GrpcTransport:
     """gRPC over TCP, with the settings of `rpc.channel`; streams over TCP."""
 
-    def __init__(self, tls: Tls | None = None, connection_age_s: float = CONNECTION_AGE_S) -> None:
-        """`tls` None: plaintext. `connection_age_s`: about how old a connection over TLS gets."""
+    def __init__(
+        self,
+        tls: Tls | None = None,
+        connection_age_s: float = CONNECTION_AGE_S,
+        users_authorities: Callable[[], bytes] | None = None,
+    ) -> None:
+        """`tls` None: plaintext. `connection_age_s`: about how old a connection over TLS gets.
+        `users_authorities`: the CAs (PEM) of `Clients.CERTIFIED_USERS`; called from any thread.
+        None: there is no port for them."""
         self._tls = tls
         self._age_s = connection_age_s
+        self._users_authorities = users_authorities
         self._names: dict[str, str] = {}
         """The name that stood for an address when it was last resolved."""
 
@@ -130,6 +138,13 @@ class GrpcTransport:
 
     def bind(self, server: grpc.aio.Server, address: str, clients: Clients) -> int:
         """See `Transport`."""
+        if clients is Clients.CERTIFIED_USERS:
+            assert self._tls is not None, "without TLS nobody shows a certificate"
+            assert self._users_authorities is not None, "somebody says whose certificates count"
+            credentials = self._tls.server_credentials(
+                ask_clients=True, authorities=self._users_authorities
+            )
+            return server.add_secure_port(address, credentials)
         if self._tls is None or clients is Clients.PROBES:
             return server.add_insecure_port(address)
         certified = clients is Clients.CERTIFIED

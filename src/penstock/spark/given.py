@@ -63,6 +63,8 @@ COMMON_SETTINGS: Final = (
     "penstock.request.timeout.ms",
     "penstock.ca.file",
     "penstock.token.file",
+    "penstock.certificate.file",
+    "penstock.key.file",
 )
 
 
@@ -70,8 +72,8 @@ COMMON_SETTINGS: Final = (
 class ClientSettings:
     """How to reach the cluster and how much to fetch at once. Sizes in bytes, times in ms.
 
-    `…_file`: paths on the driver and every executor (`SecurityConfig`); never a token itself, which
-    would show in Spark's UI.
+    `…_file`: paths on the driver and every executor (`SecurityConfig`); never a token or a key
+    itself, which would show in Spark's UI.
     """
 
     bootstrap: tuple[str, ...]
@@ -82,11 +84,18 @@ class ClientSettings:
     request_timeout_ms: int = 30_000
     ca_file: str | None = None
     token_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
 
     @property
     def files(self) -> "SecurityOptions":
         """Keyword arguments of every client."""
-        return {"ca_file": self.ca_file, "token_file": self.token_file}
+        return {
+            "ca_file": self.ca_file,
+            "token_file": self.token_file,
+            "certificate_file": self.certificate_file,
+            "key_file": self.key_file,
+        }
 
 
 class Given:
@@ -160,4 +169,6 @@ def client_settings(read: Given) -> ClientSettings:
         request_timeout_ms=read.get("penstock.request.timeout.ms", values.positive, 30_000),
         ca_file=read.get("penstock.ca.file", values.nonempty, None),
         token_file=read.get("penstock.token.file", values.nonempty, None),
+        certificate_file=read.get("penstock.certificate.file", values.nonempty, None),
+        key_file=read.get("penstock.key.file", values.nonempty, None),
     )

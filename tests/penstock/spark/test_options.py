@@ -80,6 +80,8 @@ def test_every_documented_option_is_parsed() -> None:
         "penstock.request.timeout.ms": "2000",
         "penstock.ca.file": "/etc/ca.crt",
         "penstock.token.file": "/etc/token",
+        "penstock.certificate.file": "/etc/tls.crt",
+        "penstock.key.file": "/etc/tls.key",
     }
     selections = {"subscribe", "subscribePattern", "assign", "penstock.bootstrap.servers"}
     assert examples.keys() | selections == {*SOURCE_OPTIONS, *CLIENT_SETTINGS}
@@ -100,7 +102,12 @@ def test_every_documented_option_is_parsed() -> None:
     assert options.offset_retry_interval_ms == 10
     client = options.client
     assert (client.cluster_id, client.fetch_max_bytes) == ("c", 1 << 20)
-    assert client.files == {"ca_file": "/etc/ca.crt", "token_file": "/etc/token"}
+    assert client.files == {
+        "ca_file": "/etc/ca.crt",
+        "token_file": "/etc/token",
+        "certificate_file": "/etc/tls.crt",
+        "key_file": "/etc/tls.key",
+    }
     assert (client.fetch_max_wait_ms, client.request_timeout_ms) == (50, 2000)
     assert client.connect_timeout_ms == 11
 

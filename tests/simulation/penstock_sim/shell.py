@@ -227,6 +227,7 @@ class Shell:
             replication_port=lambda: self.replication_port,
             stream_port=lambda: 0,
             internal_port=lambda: 0,
+            certificate_port=lambda: 0,
             disk_full=lambda: broker.disk.full,
         )
         self.membership = Membership(member, self.view, self._replication, seams, _serving)

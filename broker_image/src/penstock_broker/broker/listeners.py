@@ -2,6 +2,7 @@
 
 --listen              clients in the same network, of a plaintext cluster all      gRPC
 --external-listen     clients outside the network: the services of clients alone   gRPC
+--certificate-listen  the same for users who show a certificate instead of a token gRPC
 --stream-listen       clients that produce and fetch without gRPC                  messages
 --internal-listen     other brokers, controllers: of a cluster with TLS            gRPC
 --replication-listen  followers                                                    messages
@@ -14,6 +15,7 @@ either requires certificates or does not ask for them, so users and servers have
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 import grpc
@@ -36,10 +38,11 @@ from penstock_broker.observability import EventLog, bound_address
 from penstock_broker.services.client_streams import ClientStreams
 from penstock_broker.serving.callers import Door, Identify
 from penstock_broker.serving.edge import Edge
-from penstock_broker.serving.listener import came_from_outside
+from penstock_broker.serving.listener import Entrance, came_in_by
 from penstock_broker.serving.open_streams import OpenStreams
 from penstock_broker.serving.servers import identify_server
 from penstock_broker.serving.standard import Health, add_reflection
+from penstock_broker.serving.user_certificates import UserCertificates
 
 _GRACE_S: Final = 1.0
 PUBLIC_SERVICES: Final = (
@@ -100,6 +103,7 @@ class Listeners:
         self._tasks: list[asyncio.Task[None]] = []
         self.health = Health(SERVICES)
         self.replication_port = self.stream_port = self.internal_port = 0
+        self.certificate_port = 0
         """0: not bound, or there is none."""
 
     @property
@@ -123,6 +127,8 @@ class Listeners:
             )
         if config.external_listen:
             await self._bind_public("--external-listen", config.external_listen)
+        if config.certificate_listen:
+            await self._bind_certified(config.certificate_listen)
         if config.replication_listen:
             self.replication_port = await _bound(
                 services.replication.listen(config.replication_listen),
@@ -180,15 +186,23 @@ class Listeners:
         """
         external = option == "--external-listen"
         identify = self._identify if self._secured else None
-        server = await self._server(identify, came_from_outside if external else None)
+        entrance = Entrance.OUTSIDE if external else Entrance.INSIDE
+        server = await self._server(identify, entrance)
         if not self._secured:
             add_reflection(PUBLIC_SERVICES, server)
         port = self._bind(server, option, address, Clients.USERS)
         if not external:
             self._bound = port
 
+    async def _bind_certified(self, address: str) -> None:
+        """For users alone, whom TLS has asked for a certificate of a CA of theirs."""
+        server = await self._server(UserCertificates().identify, Entrance.CERTIFICATE)
+        self.certificate_port = self._bind(
+            server, "--certificate-listen", address, Clients.CERTIFIED_USERS
+        )
+
     async def _server(
-        self, identify: Identify | None, entered: Callable[[], None] | None = None
+        self, identify: Identify | None, entrance: Entrance = Entrance.INSIDE
     ) -> grpc.aio.Server:
         """With the services of clients."""
         services, rpcs_max = self._services, self._config.settings.rpcs_max
@@ -196,7 +210,7 @@ class Listeners:
         edge = Edge(
             self._cluster_id,
             self._observe,
-            entered or (lambda: None),
+            partial(came_in_by, entrance),
             streams=streams,
             identify=identify,
             access=self._access,

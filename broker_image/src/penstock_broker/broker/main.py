@@ -20,7 +20,7 @@ from penstock.core.types import BrokerId
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 from penstock.rpc.tls import Tls
 from penstock.rpc.transport import GrpcTransport
-from penstock_broker.broker import enrolling
+from penstock_broker.broker import certified_users, enrolling
 from penstock_broker.broker.process import BrokerProcess
 from penstock_broker.certificates.enrolment_client import Enrolment
 from penstock_broker.certificates.own import check_own_certificate
@@ -32,6 +32,7 @@ from penstock_broker.serving.edge import first_error
 from penstock_broker.serving.interpreter import check_interpreter
 from penstock_broker.serving.tokens import file as issuers
 from penstock_broker.serving.tokens.login import no_look_again
+from penstock_broker.serving.user_certificates import watched
 from penstock_broker.store.options import StoreOptions
 from penstock_broker.store.rocks import RocksLogStore
 
@@ -98,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with TLS: for other brokers and controllers, which show a certificate; --listen is "
         "then for clients alone; default: $PENSTOCK_INTERNAL_LISTEN",
     )
-    for part in (plaintext, roles, enrolling, issuers):
+    for part in (plaintext, roles, enrolling, issuers, certified_users):
         part.add_arguments(parser)
     add("--metrics-listen", default="", metavar="HOST:PORT", help="Prometheus endpoint")
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
@@ -126,6 +127,7 @@ def _run(args: argparse.Namespace) -> int:
         ("--internal-listen", config.internal_listen),
         ("--replication-listen", config.replication_listen),
         ("--stream-listen", config.stream_listen),
+        ("--certificate-listen", config.certificate_listen),
         ("--health-listen", config.health_listen),
     ):
         if address:
@@ -180,6 +182,7 @@ def _config(args: argparse.Namespace, *, secured: bool) -> BrokerConfig:
     }
     plaintext.check_plaintext(listeners, insecure=args.insecure or secured)
     admins, viewers = roles.parse_roles(args)
+    certified = certified_users.certified_users(args, secured=secured)
     return BrokerConfig(
         broker_id=BrokerId(args.broker_id),
         data_dir=args.data_dir,
@@ -196,6 +199,9 @@ def _config(args: argparse.Namespace, *, secured: bool) -> BrokerConfig:
         stream_listen=args.stream_listen,
         health_listen=args.health_listen,
         internal_listen=args.internal_listen,
+        certificate_listen=certified.listen,
+        external_certificate_port=certified.external_port,
+        users_ca=certified.ca,
         token_issuers=args.token_issuers,
         admins=admins,
         viewers=viewers,
@@ -273,7 +279,10 @@ async def _serve(
 ) -> bool:
     """True after a clean stop; False when a part failed. Raises PenstockError if refused."""
     look_again = no_look_again if enrolment is None else enrolment.look_again
-    process = BrokerProcess(config, directory, store, GrpcTransport(tls), look_again=look_again)
+    users_ca = certified_users.users_ca(config.users_ca, tls)
+    roots = None if users_ca is None else lambda: users_ca.roots
+    transport = GrpcTransport(tls, users_authorities=roots)
+    process = BrokerProcess(config, directory, store, transport, look_again=look_again)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, process.stop_requested.set)
     failure: PenstockError | None = None
@@ -284,7 +293,7 @@ async def _serve(
         except OSError as error:
             raise _in_use(config.metrics_listen, "--metrics-listen", error) from error
     try:
-        async with enrolling.kept(enrolment):
+        async with enrolling.kept(enrolment), watched(users_ca):
             await process.run()
     except* PenstockError as group:
         first = first_error(group)

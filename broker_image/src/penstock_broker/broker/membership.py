@@ -38,6 +38,7 @@ class Member:
     replication_port: Callable[[], int]
     stream_port: Callable[[], int]
     internal_port: Callable[[], int]
+    certificate_port: Callable[[], int]
     disk_full: Callable[[], bool]
 
 
@@ -115,6 +116,10 @@ class Membership:
     @property
     def internal_port(self) -> int:
         return self._member.internal_port()
+
+    @property
+    def certificate_port(self) -> int:
+        return self._member.certificate_port()
 
     async def registered(self, answer: pb.Registered) -> None:
         """A controller accepted this broker, which now belongs to its cluster."""

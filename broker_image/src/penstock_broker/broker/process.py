@@ -82,8 +82,7 @@ class BrokerProcess:
         self._directory = directory
         self._incarnation = str(uuid.uuid4())
         self._stopping = False
-        self.listening = asyncio.Event()
-        self.stop_requested = asyncio.Event()
+        self.listening, self.stop_requested = asyncio.Event(), asyncio.Event()
         self.metrics = Metrics()
         self._seams = _seams(transport, store)
         self._view = ClusterView(
@@ -113,6 +112,7 @@ class BrokerProcess:
                 replication_port=lambda: self._listeners.replication_port,
                 stream_port=lambda: self._listeners.stream_port,
                 internal_port=lambda: self._listeners.internal_port,
+                certificate_port=lambda: self._listeners.certificate_port,
                 disk_full=lambda: self._disk.is_full,
             ),
             self._view,

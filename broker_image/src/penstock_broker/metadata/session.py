@@ -89,6 +89,8 @@ class ImageSink(Protocol):
     def stream_port(self) -> int: ...
     @property
     def internal_port(self) -> int: ...
+    @property
+    def certificate_port(self) -> int: ...
     async def registered(self, answer: pb.Registered) -> None: ...
     async def apply(self, image: pb.ClusterImage) -> None: ...
 
@@ -372,6 +374,8 @@ class ControllerSession:
                 replication_port=self._sink.replication_port,
                 stream_port=self._sink.stream_port,
                 internal_port=self._sink.internal_port,
+                certificate_port=self._sink.certificate_port,
+                external_certificate_port=self._config.external_certificate_port,
                 features=BROKER_FEATURES,
                 promised_controller_epoch=identity.promised_controller_epoch,
             )

@@ -27,12 +27,15 @@ from penstock_operator.objects.pods import (
     pod_spec,
 )
 from penstock_operator.objects.policies import broker_policy
-from penstock_operator.objects.ports import CLIENT, EXTERNAL, broker_ports
+from penstock_operator.objects.ports import CLIENT, EXTERNAL, Port, broker_ports, certificate_ports
 from penstock_operator.objects.security import (
     ENROLMENT_MOUNT,
+    USERS_CA_MOUNT,
     accounts,
     enrolment_arguments,
     enrolment_volume,
+    users_ca_environment,
+    users_ca_volume,
 )
 
 DATA_PATH: Final = "/var/lib/penstock"
@@ -71,7 +74,7 @@ def broker_objects(desired: DesiredCluster) -> list[Object]:
             "spec": {
                 "type": "ClusterIP",
                 "selector": selector,
-                "ports": [CLIENT.service],
+                "ports": [each.service for each in (CLIENT, *certificate_ports(desired))],
             },
         },
         {
@@ -97,7 +100,6 @@ def broker_objects(desired: DesiredCluster) -> list[Object]:
 def _external_service(desired: DesiredCluster, broker_id: int) -> Object:
     """One broker's NodePort; external clients learn it from that broker's Metadata answers."""
     assert desired.external is not None
-    node_port = desired.external.node_port + 1 + broker_id
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -108,7 +110,7 @@ def _external_service(desired: DesiredCluster, broker_id: int) -> Object:
             "externalTrafficPolicy": "Local" if not desired.external.host else "Cluster",
             "publishNotReadyAddresses": True,
             "selector": {**desired.names.selector(BROKER), POD_INDEX: str(broker_id)},
-            "ports": [_node_port(node_port)],
+            "ports": _node_ports(desired, 1 + broker_id),
         },
     }
 
@@ -123,7 +125,7 @@ def _external_bootstrap(desired: DesiredCluster) -> Object:
         "spec": {
             "type": "NodePort",
             "selector": desired.names.selector(BROKER),
-            "ports": [_node_port(desired.external.node_port)],
+            "ports": _node_ports(desired, 0),
         },
     }
 
@@ -199,6 +201,10 @@ def _template(desired: DesiredCluster) -> Object:
     if desired.is_strict:
         main["volumeMounts"].append(ENROLMENT_MOUNT)
         spec["volumes"].append(enrolment_volume(desired))
+    if desired.client_certificates is not None:
+        main["env"] += users_ca_environment(desired.client_certificates)
+        main["volumeMounts"].append(USERS_CA_MOUNT)
+        spec["volumes"].append(users_ca_volume(desired.client_certificates))
     if desired.spec.rack_topology_key:
         main["volumeMounts"].append({"name": "pod", "mountPath": INFO_PATH})
         field = {"fieldPath": f"metadata.annotations['{RACK}']"}
@@ -237,8 +243,18 @@ def _spread(desired: DesiredCluster) -> Object:
     }
 
 
-def _node_port(number: int) -> Object:
-    return {**EXTERNAL.service, "name": "grpc", "nodePort": number}
+def _node_ports(desired: DesiredCluster, offset: int) -> list[Object]:
+    """Of an external Service: for tokens, perhaps for certificates."""
+    assert desired.external is not None, "there are external Services"
+
+    def on_nodes(port: Port, name: str, first: int) -> Object:
+        return {**port.service, "name": name, "nodePort": first + offset}
+
+    ports = [on_nodes(EXTERNAL, "grpc", desired.external.node_port)]
+    given = desired.client_certificates
+    if given is not None and given.node_port:
+        ports += [on_nodes(each, each.name, given.node_port) for each in certificate_ports(desired)]
+    return ports
 
 
 __all__ = ["COMPONENT_LABEL", "broker_objects", "broker_set", "template_hash"]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.core.manifest.client_certificates import ClientCertificates
 from penstock.core.manifest.fields import Problem, Report, read_fields
 from penstock.core.manifest.objects import ClusterSpec, DeletionPolicy, SecurityMode
 from penstock.core.manifest.schema import CLUSTER_SPEC
@@ -102,6 +103,11 @@ class DesiredCluster:
     def is_strict(self) -> bool:
         """Whether everybody must prove who they are."""
         return self.spec.security is SecurityMode.STRICT
+
+    @property
+    def client_certificates(self) -> ClientCertificates | None:
+        """How users log in by certificate; None: they do not."""
+        return self.spec.client_certificates if self.is_strict else None
 
     @property
     def probes_apart(self) -> bool:

@@ -9,15 +9,17 @@ release would refuse an option that it does not know.
 | 9092, 9094, 9097 | | Strict: TLS, and callers show tokens; otherwise plaintext |
 | 9093, 9096 | | Strict: certificates of both sides; otherwise plaintext |
 | 9098 | yes | certificates of both sides |
+| 9100 | yes, with `clientCertificates` | TLS, and callers show certificates of the users' CA |
 | 9099 | yes | TLS, and brokers' pods show tokens |
 | 9404, 9405 | | nobody is asked: metrics and health, read only |
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
 from penstock_operator.names import (
+    CERTIFICATE_PORT,
     CONTROLLER_PORT,
     ENROL_PORT,
     EXTERNAL_PORT,
@@ -85,12 +87,25 @@ HEALTH: Final = Port(
 INTERNAL: Final = Port("internal", INTERNAL_PORT, Callers.SERVERS, "PENSTOCK_INTERNAL_LISTEN")
 ENROL: Final = Port("enrol", ENROL_PORT, Callers.BROKERS, "PENSTOCK_ENROL_LISTEN")
 
+CERTIFICATE: Final = Port(
+    "certificates", CERTIFICATE_PORT, Callers.CLIENTS, "PENSTOCK_CERTIFICATE_LISTEN"
+)
+
+
+def certificate_ports(desired: DesiredCluster) -> tuple[Port, ...]:
+    """Where users show certificates: one, or none."""
+    given = desired.client_certificates
+    if given is None:
+        return ()
+    return (replace(CERTIFICATE, callers=Callers.OUTSIDE) if given.node_port else CERTIFICATE,)
+
 
 def broker_ports(desired: DesiredCluster) -> tuple[Port, ...]:
     """Those that the brokers of this Cluster listen on."""
     external = () if desired.external is None else (EXTERNAL,)
     internal = (INTERNAL,) if desired.is_strict else ()
-    return (CLIENT, STREAMS, METRICS, REPLICATION, *internal, *external, HEALTH)
+    certificates = certificate_ports(desired)
+    return (CLIENT, STREAMS, METRICS, REPLICATION, *internal, *external, *certificates, HEALTH)
 
 
 def controller_ports(desired: DesiredCluster) -> tuple[Port, ...]:

@@ -2,6 +2,7 @@
 
     Secret <cluster>-ca ── made once, mounted by controllers alone ─▶ they sign, and publish
     ConfigMap <cluster>-trust ── written by controllers ─▶ mounted by brokers and clients
+    ConfigMap of the users' CA ── made by whoever has it ─▶ mounted by brokers, if it is there
     a token for enrolment ── bound to its pod by the kubelet ─▶ the broker's certificate
 
 The operator never reads the Secret, and never writes the ConfigMap: only who has the CA can say
@@ -13,16 +14,26 @@ import base64
 import json
 from typing import Final
 
+from penstock.certificates import check_users_authorities
+from penstock.core.manifest.client_certificates import ClientCertificates
+from penstock.errors import MisuseError
 from penstock.kubernetes.names import TRUST_KEY
 from penstock_operator.objects.desired import DesiredCluster, Object
 from penstock_operator.objects.pods import meta
 
 AUTHORITY_PATH: Final = "/etc/penstock/ca"
+USERS_CA_PATH: Final = "/etc/penstock/users"
+USERS_CA_KEY: Final = "ca.crt"
 ENROLMENT_PATH: Final = "/etc/penstock/enrolment"
 TOKEN_SECONDS: Final = 3600
 AUTHORITY_MOUNT: Final[Object] = {
     "name": "ca",
     "mountPath": AUTHORITY_PATH,
+    "readOnly": True,
+}
+USERS_CA_MOUNT: Final[Object] = {
+    "name": "users-ca",
+    "mountPath": USERS_CA_PATH,
     "readOnly": True,
 }
 ENROLMENT_MOUNT: Final[Object] = {
@@ -122,3 +133,50 @@ def enrolment_arguments(desired: DesiredCluster) -> list[str]:
         f"--enrol-token={ENROLMENT_PATH}/token",
         f"--enrol-ca={ENROLMENT_PATH}/{TRUST_KEY}",
     ]
+
+
+def users_ca_volume(given: ClientCertificates) -> Object:
+    """Of brokers. Optional: while it is missing they serve all who do not show a certificate."""
+    items = [{"key": USERS_CA_KEY, "path": USERS_CA_KEY}]
+    config_map: Object = {
+        "name": given.config_map,
+        "defaultMode": 0o440,
+        "optional": True,
+        "items": items,
+    }
+    return {"name": "users-ca", "configMap": config_map}
+
+
+def users_ca_environment(given: ClientCertificates) -> list[Object]:
+    """Of brokers, beside the port. An image of an older release ignores it: then nobody gets in by
+    certificate. The port is broker 0's."""
+    found = [{"name": "PENSTOCK_USERS_CA", "value": f"{USERS_CA_PATH}/{USERS_CA_KEY}"}]
+    if given.node_port:
+        port = str(given.node_port + 1)
+        found.append({"name": "PENSTOCK_EXTERNAL_CERTIFICATE_PORT", "value": port})
+    return found
+
+
+def users_ca_problem(desired: DesiredCluster, config_map: Object | None, trust: str) -> str:
+    """Why brokers cannot use what is in the ConfigMap (None: it is missing), and what to do.
+
+    `trust`: the cluster's CA (PEM); "": not known yet.
+    """
+    given = desired.client_certificates
+    if given is None:
+        return ""
+    name, namespace = given.config_map, desired.names.namespace
+    make = f"kubectl -n {namespace} create configmap {name} --from-file={USERS_CA_KEY}"
+    if config_map is None:
+        return f"ConfigMap {name} is missing: nobody gets in by certificate; make it: {make}"
+    text = (config_map.get("data") or {}).get(USERS_CA_KEY)
+    if not text:
+        return (
+            f"ConfigMap {name} has no key {USERS_CA_KEY}: nobody gets in by certificate; put the "
+            "users' CA (PEM) there"
+        )
+    try:
+        check_users_authorities(str(text).encode(), trust.encode())
+    except MisuseError as error:
+        return f"ConfigMap {name}: {error.message}; brokers go on with the former one, if any"
+    return ""

@@ -10,9 +10,12 @@ it says is not believed here, it only tells when to look for the next one.
 
 import base64
 import json
+import logging
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from time import monotonic, time_ns
 from typing import Final, TypeAlias
@@ -36,6 +39,8 @@ RENEW_AFTER: Final = 0.8
 """The part of a token's life after which streams are opened again, with the next one. A kubelet
 writes it at that time."""
 _REFUSED: Final = frozenset({ErrorCode.UNAUTHENTICATED, ErrorCode.CREDENTIALS_EXPIRED})
+
+_log = logging.getLogger("penstock.client")
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...] | None
 
@@ -160,8 +165,31 @@ def credentials_of(config: SecurityConfig) -> Credentials:
     certificate = _chosen(config.certificate_file, "certificate_file")
     key = _chosen(config.key_file, "key_file")
     token = _chosen(config.token_file, "token_file", MOUNT / "token")
+    if (certificate is None) != (key is None):
+        raise MisuseError(
+            f"certificate_file ({VARIABLES['certificate_file']}) and key_file "
+            f"({VARIABLES['key_file']}) go together; give both or none",
+            ErrorCode.INVALID_CONFIG,
+        )
     tls = Tls(TlsFiles(ca, certificate, key))
+    if key is not None:
+        _warn_if_open(key)
     return Credentials(tls, None if token is None else TokenFile(token))
+
+
+@lru_cache(maxsize=64)
+def _warn_if_open(key: Path) -> None:
+    """Once in a process: whoever reads a key is its owner to everybody else."""
+    try:
+        mode = stat.S_IMODE(key.stat().st_mode)
+    except OSError:
+        return
+    if mode & stat.S_IROTH:
+        _log.warning(
+            "the key file %s can be read by all users of this machine (mode %o): set 0600",
+            key,
+            mode,
+        )
 
 
 def _refuse_plaintext(config: SecurityConfig) -> None:

@@ -42,7 +42,9 @@ class BrokerRegistration:
     `directory_id` names the data directory: a different one means a different disk.
     `incarnation` names the run of the process. `features`: `penstock.core.features`.
     `replication_port` 0: it has none, followers use gRPC; `stream_port` 0: the same for clients;
-    `internal_port` 0: brokers and controllers call `port`, as clients do.
+    `internal_port` 0: brokers and controllers call `port`, as clients do. `certificate_port`, on
+    `host`, and `external_certificate_port`, on `external_host`: of users who show certificates; 0:
+    none.
     """
 
     broker_id: BrokerId
@@ -57,6 +59,8 @@ class BrokerRegistration:
     replication_port: int = 0
     stream_port: int = 0
     internal_port: int = 0
+    certificate_port: int = 0
+    external_certificate_port: int = 0
     features: tuple[str, ...] = ()
 
     @property
@@ -194,6 +198,8 @@ def _ports_to_json(broker: BrokerRegistration) -> dict[str, object]:
         "replication_port": broker.replication_port,
         "stream_port": broker.stream_port,
         "internal_port": broker.internal_port,
+        "certificate_port": broker.certificate_port,
+        "external_certificate_port": broker.external_certificate_port,
     }
     return {name: port for name, port in ports.items() if port}
 
@@ -262,6 +268,8 @@ def decode_cluster(text: str, where: str) -> ClusterDocument:
                 replication_port=int(entry.get("replication_port", 0)),
                 stream_port=int(entry.get("stream_port", 0)),
                 internal_port=int(entry.get("internal_port", 0)),
+                certificate_port=int(entry.get("certificate_port", 0)),
+                external_certificate_port=int(entry.get("external_certificate_port", 0)),
                 features=tuple(str(feature) for feature in entry.get("features", ())),
             )
             for entry in found["brokers"]

@@ -10,6 +10,10 @@ from enum import Enum
 
 from penstock.core.authorization.model import Rule
 from penstock.core.manifest.access import rules_from_values
+from penstock.core.manifest.client_certificates import (
+    ClientCertificates,
+    client_certificates_from_values,
+)
 from penstock.core.manifest.fields import Values
 from penstock.core.manifest.oidc import OidcIssuer, issuers_from_values
 from penstock.core.manifest.quotas import quotas_from_values
@@ -119,6 +123,7 @@ class ClusterSpec:
     allow_from: AllowFrom = field(default_factory=AllowFrom)
     security: SecurityMode = SecurityMode.DISABLED
     oidc: tuple[OidcIssuer, ...] = ()
+    client_certificates: ClientCertificates | None = None
     access: tuple[Rule, ...] | None = None
     quotas: tuple[QuotaRule, ...] | None = None
 
@@ -143,6 +148,7 @@ class ClusterSpec:
             allow_from=AllowFrom.from_values(values.nested("allowFrom")),
             security=_security_mode(security),
             oidc=issuers_from_values(security),
+            client_certificates=client_certificates_from_values(security),
             access=rules_from_values(values),
             quotas=quotas_from_values(values),
         )

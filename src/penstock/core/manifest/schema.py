@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.core.authorization.model import Kind as ResourceKind
 from penstock.core.manifest.access import CLUSTER_ACCESS, own_access
+from penstock.core.manifest.client_certificates import CLIENT_CERTIFICATES
 from penstock.core.manifest.oidc import OIDC
 from penstock.core.manifest.quotas import CLUSTER_QUOTAS
 from penstock.core.manifest.rows import Field, Kind
@@ -213,6 +214,7 @@ _SECURITY: Final = Field(
             choices=("Disabled", "Strict"),
         ),
         OIDC,
+        CLIENT_CERTIFICATES,
     ),
 )
 

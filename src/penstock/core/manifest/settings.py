@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import Final
 
 from penstock.core.control.config import CONTROL_NUMBERS, ControlConfig, parse_control_number
+from penstock.core.manifest.client_certificates import check_client_certificates
 from penstock.core.manifest.objects import (
     MIN_INSYNC,
     REPLICATION_FACTOR,
@@ -54,6 +55,13 @@ def check_cluster_settings(spec: ClusterSpec, report: Report) -> None:
 def _check_security(spec: ClusterSpec, report: Report) -> None:
     strict, external = spec.security is SecurityMode.STRICT, spec.external
     check_issuers(spec.oidc, strict=strict, report=report)
+    check_client_certificates(
+        spec.client_certificates,
+        strict=strict,
+        external_port=None if external is None else external.node_port,
+        brokers=spec.brokers,
+        report=report,
+    )
     if strict and external is not None and not external.host:
         report.add(
             "spec.external.host",

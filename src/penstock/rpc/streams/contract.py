@@ -87,6 +87,8 @@ class Clients(Enum):
     """Everybody, over TLS; who they are, what they send says."""
     CERTIFIED = "certified"
     """Whoever has a certificate of the CA."""
+    CERTIFIED_USERS = "certified users"
+    """Whoever has a certificate of another CA, that of users. Ports of gRPC only."""
 
 
 Handle: TypeAlias = Callable[[MessageStream], Awaitable[None]]

@@ -1,6 +1,7 @@
 """What a client trusts and shows: where it is found, and when it is shown again."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jwt
@@ -11,7 +12,7 @@ from penstock.client.cluster import credentials as credentials_module
 from penstock.client.cluster.credentials import Credentials, credentials_of
 from penstock.client.config import SecurityConfig
 from penstock.errors import ClusterError, ErrorCode, MisuseError
-from penstock_broker.certificates.authority import Authority
+from penstock_broker.certificates.authority import Authority, Subject
 
 SECRET = "a secret of forty-two characters, not more."
 
@@ -94,6 +95,60 @@ def test_a_file_that_holds_no_token_is_refused(ca: Path, tmp_path: Path, text: s
 def test_a_file_that_is_missing_is_named(ca: Path, tmp_path: Path) -> None:
     with pytest.raises(MisuseError, match="nowhere cannot be read"):
         credentials_of(SecurityConfig(ca_file=ca, token_file=tmp_path / "nowhere"))
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> SecurityConfig:
+    """A certificate and its key, with the CA that brokers have."""
+    authority = Authority.new("users")
+    files = write(tmp_path / "pair", authority, authority.issue(Subject(common_name="ada")))
+    return SecurityConfig(ca_file=files.ca, certificate_file=files.certificate, key_file=files.key)
+
+
+def test_a_certificate_needs_its_key_and_a_key_its_certificate(
+    pair: SecurityConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("certificate_file", "key_file"):
+        with pytest.raises(MisuseError, match=r"certificate_file .* and key_file .* go together"):
+            credentials_of(replace(pair, **{name: None}))
+    monkeypatch.setenv("PENSTOCK_KEY_FILE", str(pair.key_file))
+    assert credentials_of(replace(pair, key_file=None)).tls is not None
+
+
+def test_a_pair_that_does_not_fit_is_not_used_and_the_next_that_does_is(
+    pair: SecurityConfig, tmp_path: Path
+) -> None:
+    credentials = credentials_of(pair)
+    tls, shown = credentials.tls, credentials.shown()
+    assert tls is not None
+    former = tls.certificates[1]
+    authority = Authority.new("next")
+    following = authority.issue(Subject(common_name="ada"))
+    Path(str(pair.key_file)).write_bytes(following.key)
+    tls.look_now()
+    assert not credentials.is_outdated(shown), "half of the pair is there"
+    assert "fits the key" in tls.problem
+    assert tls.certificates[1] == former
+    Path(str(pair.certificate_file)).write_bytes(following.certificate)
+    tls.look_now()
+    assert credentials.is_outdated(shown)
+    assert tls.certificates[1] == following.certificate
+
+
+def test_a_key_that_all_users_can_read_is_warned_of_once(
+    pair: SecurityConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = Path(str(pair.key_file))
+    key.chmod(0o640)
+    credentials_of(replace(pair, key_file=str(key)))
+    assert not caplog.records
+    open_key = key.with_name("open.key")
+    open_key.write_bytes(key.read_bytes())
+    open_key.chmod(0o644)
+    for _ in range(2):
+        credentials_of(replace(pair, key_file=open_key))
+    (record,) = caplog.records
+    assert f"{open_key} can be read by all users" in record.message
 
 
 def test_a_stream_is_opened_again_once_there_is_a_newer_token(ca: Path, tmp_path: Path) -> None:
