@@ -10,7 +10,7 @@ process that is gone neither holds up the rotation nor speaks for the next proce
 is written.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from time import monotonic
@@ -64,8 +64,15 @@ class Self:
 class CaRotation:
     """Of one controller. Used by one thread at a time; `rotation` is read by others."""
 
-    def __init__(self, rotation: Rotation, authorities: Authorities, own: OwnCertificate) -> None:
+    def __init__(
+        self,
+        rotation: Rotation,
+        authorities: Authorities,
+        own: OwnCertificate,
+        now_s: Callable[[], float] = monotonic,
+    ) -> None:
         self.rotation = rotation
+        self._now_s = now_s
         self._authorities, self._own = authorities, own
         self._heard: dict[str, tuple[str, float]] = {}
         """Of each controller, when its report was written, and when that was seen here."""
@@ -122,7 +129,7 @@ class CaRotation:
         self, seen: Seen, this: Self, found: Mapping[Slot, Authority]
     ) -> Mapping[str, Held]:
         """Those that still count, with this controller's own."""
-        now_s = monotonic()
+        now_s = self._now_s()
         keys = frozenset(map(fingerprint_of, found.values()))
         report = replace(report_of(this.tls), keys=keys)
         mine = self._mine
@@ -172,8 +179,8 @@ def _facts(
 ) -> Facts:
     servers: dict[str, Report | None] = {f"broker {n}": each for n, each in brokers.items()}
     servers |= {_for_people(name): held.report for name, held in reports.items()}
-    for number in range(this.controllers - len(reports)):
-        servers[f"controller {number + 1} of {this.controllers} that did not report"] = None
+    if len(reports) < this.controllers:
+        servers[f"controllers, of which {len(reports)} of {this.controllers} report"] = None
     new = rotation.slot.other
     return Facts(
         now_s=float(int(datetime.now(UTC).timestamp())),  # as it is written down
