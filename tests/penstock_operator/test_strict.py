@@ -7,10 +7,12 @@ from urllib.error import HTTPError
 
 import pytest
 from support.apiserver import ApiServer
-from support.operator_process import OURS, get, install_crds, running
+from support.operator_process import OURS, condition, get, install_crds, running
 from support.waiting import wait_until
 
 from penstock.certificates import new_authority
+from penstock.kubernetes.names import ROTATION
+from penstock.kubernetes.rotation import RotationState
 from penstock_broker.certificates.authority import Authority, Pair
 
 
@@ -55,7 +57,10 @@ def test_it_makes_one_ca_that_lives_as_long_as_the_data(
         made = secret(api_server, namespace)
     data = {name: base64.b64decode(text) for name, text in made["data"].items()}
     Authority.load(Pair(data["tls.crt"], data["tls.key"]))
-    owners = made["metadata"].get("ownerReferences", [])
+    stand = get(api_server, f"/api/v1/namespaces/{namespace}/configmaps/flights-ca")
+    (owner,) = made["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("ConfigMap", stand["metadata"]["uid"])
+    owners = stand["metadata"].get("ownerReferences", [])
     assert [each["kind"] for each in owners] == (["Cluster"] if policy == "Delete" else [])
     with running(api_server, tmp_path, namespace):  # another operator, and nobody has published it
         events = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
@@ -141,3 +146,54 @@ def test_a_new_cluster_that_cannot_be_strict_says_why(
         patch(api_server, path, spec={"security": {"mode": "Disabled"}})
         wait_until(lambda: has_brokers(api_server, namespace), what="brokers", timeout_s=60)
     assert mode_of(api_server, namespace) == "Disabled"
+
+
+def rotating(server: ApiServer, namespace: str) -> dict[str, Any]:
+    found = get(server, f"{OURS}/namespaces/{namespace}/clusters/flights")
+    return condition(found, "RotatingCA")
+
+
+def test_another_ca_is_made_once_for_each_request_and_never_in_place_of_one(
+    api_server: ApiServer, namespace: str, tmp_path: Path
+) -> None:
+    """The test publishes what controllers would."""
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+    cluster = f"{OURS}/namespaces/{namespace}/clusters/flights"
+    second = f"/api/v1/namespaces/{namespace}/secrets/flights-ca-2"
+
+    def show(text: str) -> None:
+        patch(api_server, f"{maps}/flights-trust", metadata={"annotations": {ROTATION: text}})
+
+    with running(api_server, tmp_path, namespace):
+        make_cluster(api_server, namespace, deletionPolicy="Delete")
+        wait_until(lambda: has_brokers(api_server, namespace), what="brokers", timeout_s=60)
+        labels = {"penstock.dev/trust-of": "flights"}
+        data = {"ca.crt": base64.b64decode(secret(api_server, namespace)["data"]["tls.crt"])}
+        body = {"metadata": {"name": "flights-trust", "labels": labels}}
+        text = {key: value.decode() for key, value in data.items()}
+        api_server.request("POST", maps, {**body, "data": text})
+        asked = {"penstock.dev/rotate-ca": "one", "penstock.dev/rotate-ca-wait-seconds": "7"}
+        patch(api_server, cluster, metadata={"annotations": asked})
+        made = wait_until(lambda: get(api_server, second), what="another CA", timeout_s=90)
+    stand = get(api_server, f"{maps}/flights-ca-2")
+    assert stand["metadata"]["annotations"] == asked
+    assert made["metadata"]["ownerReferences"][0]["uid"] == stand["metadata"]["uid"]
+    with running(api_server, tmp_path, namespace):  # another operator goes on
+        wait_until(
+            lambda: rotating(api_server, namespace).get("reason") == "Requested",
+            what="it says so",
+            timeout_s=60,
+        )
+        show(RotationState("TrustingBoth", "ca", 1.0, ("broker 1",)).text())
+        wait_until(
+            lambda: "broker 1" in rotating(api_server, namespace).get("message", ""),
+            what="it says for whom the rotation waits",
+            timeout_s=90,
+        )
+        show(RotationState("Settled", "ca-2", 2.0).text())
+        wait_until(
+            lambda: rotating(api_server, namespace).get("reason") == "Settled",
+            what="it says that it is over",
+            timeout_s=90,
+        )
+    assert get(api_server, second) == made
