@@ -1,19 +1,27 @@
 """What the operator makes for a Strict Cluster, once, and what it leaves: a real API server."""
 
 import base64
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
 import pytest
+from support import operator_world
 from support.apiserver import ApiServer
 from support.operator_process import OURS, condition, get, install_crds, running
 from support.waiting import wait_until
 
 from penstock.certificates import new_authority
+from penstock.core.manifest.objects import SecurityMode
+from penstock.kubernetes.connect import connect
 from penstock.kubernetes.names import ROTATION
 from penstock.kubernetes.rotation import RotationState
 from penstock_broker.certificates.authority import Authority, Pair
+from penstock_operator.brokers import Brokers
+from penstock_operator.credentials import Credentials
+from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.names import Names
 
 
 @pytest.fixture
@@ -197,3 +205,32 @@ def test_another_ca_is_made_once_for_each_request_and_never_in_place_of_one(
             timeout_s=90,
         )
     assert get(api_server, second) == made
+
+
+async def test_the_operator_trusts_another_ca_as_soon_as_it_is_published(
+    api_server: ApiServer, namespace: str
+) -> None:
+    desired = replace(
+        operator_world.desired(spec_security=SecurityMode.STRICT),
+        names=Names("flights", namespace),
+    )
+    account = {"metadata": {"name": "flights-admin"}}
+    api_server.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", account)
+    labels = {"penstock.dev/trust-of": "flights"}
+    body = {"metadata": {"name": "flights-trust", "labels": labels}, "data": {"ca.crt": "old"}}
+    api_server.request("POST", f"/api/v1/namespaces/{namespace}/configmaps", body)
+    kube = Kube(connect("tests", TIMEOUTS, kubeconfig=str(api_server.kubeconfig)))
+    credentials = Credentials(kube)
+    try:
+        credentials.use_trust("nothing is known yet")
+        files = await credentials.files(desired)
+        assert files is not None
+        assert files.ca.read_text() == "old"
+        brokers = Brokers(credentials)
+        brokers.use_trust("")
+        assert files.ca.read_text() == "old", "controllers are writing it anew"
+        brokers.use_trust("old and new")
+        assert files.ca.read_text() == "old and new"
+    finally:
+        credentials.close()
+        kube.close()

@@ -204,6 +204,7 @@ async def observe(
 ) -> Observed:
     """The snapshot. Raises KubernetesError; brokers that do not answer are part of it."""
     await children.read(desired)
+    brokers.use_trust(children.trust(desired))
     pods = children.pods()
     facts, problem = None, "no broker is ready yet"
     if any(pod.ready for pod in pods.values()):
