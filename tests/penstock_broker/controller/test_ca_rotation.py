@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.apiserver import ApiServer
 from support.kubernetes_store import QUICK
+from support.operator_process import get
 
 from penstock.core.types import BrokerId
 from penstock.errors import PenstockError
@@ -72,6 +73,7 @@ class Scene:
         self.trust = TrustMap(self.api, ClusterObjects(CLUSTER, self.names.namespace))
         self.made: list[Controller] = []
         self.mount(Slot.FIRST, OLD)
+        self.own(Slot.FIRST)
 
     def mount(self, slot: Slot, authority: Authority | None, folder: str = "") -> None:
         where = self.path / folder
@@ -86,16 +88,33 @@ class Scene:
         self.made.append(Controller(name, self.path / folder, self.trust))
         return self.made[-1]
 
+    def stand(self, slot: Slot) -> str:
+        """The path of the ConfigMap that owns a CA's Secret."""
+        name = dict(zip(Slot, self.names.authorities, strict=True))[slot]
+        return f"/api/v1/namespaces/{self.names.namespace}/configmaps/{name}"
+
+    def stands(self) -> set[str]:
+        """The ConfigMaps that own CAs' Secrets."""
+        return {
+            name
+            for slot, name in zip(Slot, self.names.authorities, strict=True)
+            if get(self.server, self.stand(slot)) is not None
+        }
+
     def ask(self, wait_s: int = 0) -> None:
         """What the operator makes, when somebody asks for another CA."""
+        self.own(Slot.SECOND, wait_s)
+        self.mount(Slot.SECOND, NEW)
+
+    def own(self, slot: Slot, wait_s: int = 0) -> None:
+        """Makes the ConfigMap that owns the Secret of a CA."""
+        path, _, name = self.stand(slot).rpartition("/")
         metadata = {
-            "name": self.names.authorities[1],
+            "name": name,
             "labels": {TRUST_LABEL: CLUSTER},
             "annotations": {ROTATE_CA_WAIT: f"{wait_s}"},
         }
-        path = f"/api/v1/namespaces/{self.names.namespace}/configmaps"
         self.server.request("POST", path, {"metadata": metadata})
-        self.mount(Slot.SECOND, NEW)
 
     @property
     def path_of_trust(self) -> str:
@@ -170,6 +189,7 @@ def test_two_controllers_go_through_it_and_end_at_rest(scene: Scene) -> None:
     assert scene.state().phase is Phase.REMOVING
     active.look(new)
     assert {*scene.waits()} == {"controller a (1)", "controller b (1)"}, "they see the old key"
+    assert scene.stands() == {scene.names.authorities[1]}, "the old Secret's owner is deleted"
     scene.mount(Slot.FIRST, None)
     standby.look()
     active.look(new)

@@ -5,9 +5,9 @@
     brokers' reports ──┘   (at rest 20 s)      └─▶ the next state (`certificates.rotation`)
 
 All state is in the ConfigMap, so whichever controller is active goes on where another one stopped.
-While the API server is unavailable nothing moves. A report counts for as long as it is renewed: one of a
-process that is gone neither holds up the rotation nor speaks for the next process. At rest nothing
-is written.
+While the API server is unavailable nothing moves. A report counts for as long as it is renewed: one
+of a process that is gone neither holds up the rotation nor speaks for the next process. At rest
+nothing is written.
 """
 
 from collections.abc import Callable, Mapping
