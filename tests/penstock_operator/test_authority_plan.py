@@ -57,6 +57,7 @@ def test_each_request_is_done_once_and_the_secrets_take_turns() -> None:
     first = stand(FIRST)
     assert made(seen(first), "one") == [SECOND]
     assert made(seen(first, stand(SECOND, "one")), "one") == [SECOND], "until controllers see it"
+    assert made(seen(first, stand(SECOND, "one"))) == [SECOND], "also if the annotation goes"
     at = RotationState("TrustingBoth", "ca", 1.0)
     assert made(seen(first, stand(SECOND, "one"), rotation=at), "one") == []
     done = RotationState(SETTLED, "ca-2", 2.0)
