@@ -198,6 +198,7 @@ def test_another_ca_is_made_once_for_each_request_and_never_in_place_of_one(
             what="it says for whom the rotation waits",
             timeout_s=90,
         )
+        api_server.request("DELETE", f"{maps}/flights-ca")
         show(RotationState("Settled", "ca-2", 2.0).text())
         wait_until(
             lambda: rotating(api_server, namespace).get("reason") == "Settled",
