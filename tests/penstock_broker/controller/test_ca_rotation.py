@@ -18,9 +18,10 @@ from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.names import ROTATE_CA_WAIT, ROTATION, TRUST_LABEL, ClusterNames
 from penstock.rpc.tls import Tls
 from penstock_broker.certificates.authority import Authority, Subject
+from penstock_broker.certificates.reports import report_of
 from penstock_broker.certificates.rotation import Phase, Report, Rotation, Slot
-from penstock_broker.controller.ca_rotation import CaRotation, Self, first_guess, roots_of
-from penstock_broker.controller.ca_state import REPORTS, Shown
+from penstock_broker.controller.ca_rotation import CaRotation, ThisController, first_guess, roots_of
+from penstock_broker.controller.ca_state import REPORTS, Seen, Shown
 from penstock_broker.controller.enrolment_authority import (
     Authorities,
     AuthorityFiles,
@@ -60,7 +61,7 @@ class Controller:
 
     def look(self, brokers: dict[BrokerId, Report | None] | None = None) -> float:
         """`brokers` None: it stands by."""
-        return self.rotation.look(Self(self.name, 2, self.tls), self.trust, brokers)
+        return self.rotation.look(ThisController(self.name, 2, self.tls), self.trust, brokers)
 
 
 class Scene:
@@ -267,6 +268,23 @@ def test_a_controller_that_starts_half_way_does_as_the_others(scene: Scene) -> N
         active.look(broker(OLD, NEW, issuer=OLD))
         standby.look()
     assert scene.controller("c_1").rotation.signer().certificate == NEW.certificate
+
+
+class Silent(TrustMap):
+    """The API server does not answer."""
+
+    def read(self) -> Seen:
+        raise KubernetesError("no answer", 0)
+
+
+def test_the_own_certificate_is_renewed_while_the_api_server_is_unavailable(scene: Scene) -> None:
+    controller = scene.controller("a_1")
+    controller.look()
+    scene.mount(Slot.FIRST, NEW)
+    controller.trust = Silent(scene.api, ClusterObjects(CLUSTER, scene.names.namespace))
+    with pytest.raises(KubernetesError):
+        controller.look()
+    assert report_of(controller.tls).issuer == fingerprint_of(NEW)
 
 
 def test_who_has_read_an_older_state_writes_nothing(scene: Scene) -> None:

@@ -53,7 +53,7 @@ _events = EventLog("ca-rotation")
 
 
 @dataclass(frozen=True, slots=True)
-class Self:
+class ThisController:
     """This controller. `name`: of this run of the process. `controllers`: how many there are."""
 
     name: str
@@ -99,13 +99,14 @@ class CaRotation:
         self._problem = problem
         return found
 
-    def look(self, this: Self, trust: "TrustMap", brokers: Brokers | None) -> float:
+    def look(self, this: ThisController, trust: "TrustMap", brokers: Brokers | None) -> float:
         """Blocks. `brokers` None: another controller decides. Returns after how many seconds to
         look again. Raises KubernetesError."""
+        found = self.use(this.tls)  # the own certificate ages whether or not anybody answers
         seen = trust.read()
-        if seen.shown.rotation is not None:
-            self.rotation = seen.shown.rotation
-        found = self.use(this.tls)
+        if seen.shown.rotation not in {None, self.rotation}:
+            self.rotation = seen.shown.rotation or self.rotation
+            found = self.use(this.tls)
         reports = self._reports(seen, this, found)
         step = Step(self.rotation, seen.shown.waits)
         if brokers is not None:
@@ -126,7 +127,7 @@ class CaRotation:
         return MOVING_S if moving or step.waits else REST_S
 
     def _reports(
-        self, seen: Seen, this: Self, found: Mapping[Slot, Authority]
+        self, seen: Seen, this: ThisController, found: Mapping[Slot, Authority]
     ) -> Mapping[str, Held]:
         """Those that still count, with this controller's own."""
         now_s = self._now_s()
@@ -175,7 +176,7 @@ def _facts(
     found: Mapping[Slot, Authority],
     brokers: Brokers,
     reports: Mapping[str, Held],
-    this: Self,
+    this: ThisController,
 ) -> Facts:
     servers: dict[str, Report | None] = {f"broker {n}": each for n, each in brokers.items()}
     servers |= {_for_people(name): held.report for name, held in reports.items()}

@@ -29,7 +29,7 @@ from penstock_broker.controller.ca_rotation import (
     REST_S,
     Brokers,
     CaRotation,
-    Self,
+    ThisController,
     first_guess,
     roots_of,
 )
@@ -146,7 +146,7 @@ async def running(
         _around(args, executor) as around,
         oidc.with_oidc(around.issuers, args.oidc_issuers) as issuers,
     ):
-        this = Self(of.name, args.controllers, tls)
+        this = ThisController(of.name, args.controllers, tls)
         everything = replace(around, issuers=issuers)
         async with enrolling.running(this, everything, executor, of.brokers):
             yield
@@ -228,7 +228,7 @@ class Enrolling:
     @asynccontextmanager
     async def running(
         self,
-        this: Self,
+        this: ThisController,
         around: Around,
         executor: Executor,
         brokers: Callable[[], Brokers | None],
@@ -257,7 +257,7 @@ class Enrolling:
 
     async def _keep(
         self,
-        this: Self,
+        this: ThisController,
         around: Around,
         executor: Executor,
         brokers: Callable[[], Brokers | None],
