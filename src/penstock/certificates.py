@@ -18,6 +18,8 @@ from penstock.errors import ErrorCode, MisuseError
 
 CA_DAYS: Final = 5 * 365
 USERS_CA_BYTES_MAX: Final = 64 * 1024
+MADE_BY: Final = "penstock.dev"
+"""The organization in the name of a CA that Penstock has made, and so may replace by itself."""
 BACKDATED: Final = timedelta(minutes=5)
 """Clocks differ: a certificate counts from a little before it was made."""
 
@@ -27,7 +29,12 @@ def new_authority(
 ) -> tuple[bytes, bytes]:
     """Certificate and key (ECDSA P-256) as PEM. `name`: for people, at most 64 characters."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, MADE_BY),
+            x509.NameAttribute(NameOID.COMMON_NAME, name),
+        ]
+    )
     begins = (now or datetime.now(UTC)) - BACKDATED
     certificate = (
         x509.CertificateBuilder()

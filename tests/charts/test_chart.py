@@ -25,7 +25,7 @@ from support.waiting import wait_until
 import penstock
 from penstock.kubernetes.resources import RESOURCES, path_of
 from penstock_operator.objects import Installation, broker_objects, controller_objects, read_cluster
-from penstock_operator.objects.security import authority_secret
+from penstock_operator.objects.security import authority_secret, authority_stand
 
 CHART = ROOT / "charts" / "penstock"
 GOLDEN = Path(__file__).parent / "golden"
@@ -322,8 +322,10 @@ class TestOnAnApiServer:
         for kind, (_, plural) in sorted(RESOURCES.items()):
             if plural not in {"events", "leases", "nodes", "secrets", "storageclasses"}:
                 call("GET", path_of(kind, streams))
-        secret = authority_secret(desired, b"certificate", b"key")
-        secret["metadata"].pop("ownerReferences", None)
+        stand = authority_stand(desired, desired.names.authority)
+        stand["metadata"].pop("ownerReferences", None)
+        stand = call("POST", path_of("ConfigMap", streams), stand)
+        secret = authority_secret(desired, stand, b"certificate", b"key")
         call("POST", path_of("Secret", streams), secret)
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"

@@ -1,17 +1,27 @@
 """What the operator makes for a Strict Cluster, once, and what it leaves: a real API server."""
 
 import base64
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
 import pytest
+from support import operator_world
 from support.apiserver import ApiServer
-from support.operator_process import OURS, get, install_crds, running
+from support.operator_process import OURS, condition, get, install_crds, running
 from support.waiting import wait_until
 
 from penstock.certificates import new_authority
+from penstock.core.manifest.objects import SecurityMode
+from penstock.kubernetes.connect import connect
+from penstock.kubernetes.names import ROTATION
+from penstock.kubernetes.rotation import RotationState
 from penstock_broker.certificates.authority import Authority, Pair
+from penstock_operator.brokers import Brokers
+from penstock_operator.credentials import Credentials
+from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.names import Names
 
 
 @pytest.fixture
@@ -55,7 +65,10 @@ def test_it_makes_one_ca_that_lives_as_long_as_the_data(
         made = secret(api_server, namespace)
     data = {name: base64.b64decode(text) for name, text in made["data"].items()}
     Authority.load(Pair(data["tls.crt"], data["tls.key"]))
-    owners = made["metadata"].get("ownerReferences", [])
+    stand = get(api_server, f"/api/v1/namespaces/{namespace}/configmaps/flights-ca")
+    (owner,) = made["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("ConfigMap", stand["metadata"]["uid"])
+    owners = stand["metadata"].get("ownerReferences", [])
     assert [each["kind"] for each in owners] == (["Cluster"] if policy == "Delete" else [])
     with running(api_server, tmp_path, namespace):  # another operator, and nobody has published it
         events = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
@@ -171,3 +184,84 @@ def test_a_users_ca_that_is_missing_is_shown_until_it_is_there_and_brokers_run_m
             what="it is seen",
             timeout_s=60,
         )
+
+
+def rotating(server: ApiServer, namespace: str) -> dict[str, Any]:
+    found = get(server, f"{OURS}/namespaces/{namespace}/clusters/flights")
+    return condition(found, "RotatingCA")
+
+
+def test_another_ca_is_made_once_for_each_request_and_never_in_place_of_one(
+    api_server: ApiServer, namespace: str, tmp_path: Path
+) -> None:
+    """The test publishes what controllers would."""
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+    cluster = f"{OURS}/namespaces/{namespace}/clusters/flights"
+    second = f"/api/v1/namespaces/{namespace}/secrets/flights-ca-2"
+
+    def show(text: str) -> None:
+        patch(api_server, f"{maps}/flights-trust", metadata={"annotations": {ROTATION: text}})
+
+    with running(api_server, tmp_path, namespace):
+        make_cluster(api_server, namespace, deletionPolicy="Delete")
+        wait_until(lambda: has_brokers(api_server, namespace), what="brokers", timeout_s=60)
+        labels = {"penstock.dev/trust-of": "flights"}
+        data = {"ca.crt": base64.b64decode(secret(api_server, namespace)["data"]["tls.crt"])}
+        body = {"metadata": {"name": "flights-trust", "labels": labels}}
+        text = {key: value.decode() for key, value in data.items()}
+        api_server.request("POST", maps, {**body, "data": text})
+        asked = {"penstock.dev/rotate-ca": "one", "penstock.dev/rotate-ca-wait-seconds": "7"}
+        patch(api_server, cluster, metadata={"annotations": asked})
+        made = wait_until(lambda: get(api_server, second), what="another CA", timeout_s=90)
+    stand = get(api_server, f"{maps}/flights-ca-2")
+    assert stand["metadata"]["annotations"] == asked
+    assert made["metadata"]["ownerReferences"][0]["uid"] == stand["metadata"]["uid"]
+    with running(api_server, tmp_path, namespace):  # another operator goes on
+        wait_until(
+            lambda: rotating(api_server, namespace).get("reason") == "Requested",
+            what="it says so",
+            timeout_s=60,
+        )
+        show(RotationState("TrustingBoth", "ca", 1.0, ("broker 1",)).text())
+        wait_until(
+            lambda: "broker 1" in rotating(api_server, namespace).get("message", ""),
+            what="it says for whom the rotation waits",
+            timeout_s=90,
+        )
+        api_server.request("DELETE", f"{maps}/flights-ca")
+        show(RotationState("Settled", "ca-2", 2.0).text())
+        wait_until(
+            lambda: rotating(api_server, namespace).get("reason") == "Settled",
+            what="it says that it is over",
+            timeout_s=90,
+        )
+    assert get(api_server, second) == made
+
+
+async def test_the_operator_trusts_another_ca_as_soon_as_it_is_published(
+    api_server: ApiServer, namespace: str
+) -> None:
+    desired = replace(
+        operator_world.desired(spec_security=SecurityMode.STRICT),
+        names=Names("flights", namespace),
+    )
+    account = {"metadata": {"name": "flights-admin"}}
+    api_server.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", account)
+    labels = {"penstock.dev/trust-of": "flights"}
+    body = {"metadata": {"name": "flights-trust", "labels": labels}, "data": {"ca.crt": "old"}}
+    api_server.request("POST", f"/api/v1/namespaces/{namespace}/configmaps", body)
+    kube = Kube(connect("tests", TIMEOUTS, kubeconfig=str(api_server.kubeconfig)))
+    credentials = Credentials(kube)
+    try:
+        credentials.use_trust("nothing is known yet")
+        files = await credentials.files(desired)
+        assert files is not None
+        assert files.ca.read_text() == "old"
+        brokers = Brokers(credentials)
+        brokers.use_trust("")
+        assert files.ca.read_text() == "old", "controllers are writing it anew"
+        brokers.use_trust("old and new")
+        assert files.ca.read_text() == "old and new"
+    finally:
+        credentials.close()
+        kube.close()

@@ -82,7 +82,9 @@ class Scene:
     def labels(self, component: str) -> dict[str, str]:
         return {"penstock.dev/cluster": self.name, "app.kubernetes.io/component": component}
 
-    def cluster(self, *, ready: bool = True, message: str = "", brokers: int = 3) -> None:
+    def cluster(
+        self, *, ready: bool = True, message: str = "", brokers: int = 3, strict: bool = False
+    ) -> None:
         """The Cluster resource; not ready: stuck, with this message."""
         self.make(
             PENSTOCK,
@@ -91,7 +93,10 @@ class Scene:
                 "apiVersion": API,
                 "kind": "Cluster",
                 "metadata": {"name": self.name},
-                "spec": {"brokers": brokers},
+                "spec": {
+                    "brokers": brokers,
+                    "security": {"mode": "Strict" if strict else "Disabled"},
+                },
                 "status": {
                     "observedGeneration": 1,
                     "phase": "Ready" if ready else "Blocked",
@@ -246,9 +251,9 @@ class Scene:
                 },
             )
 
-    def healthy(self) -> None:
+    def healthy(self, *, strict: bool = False) -> None:
         """All of a Cluster that is well, with its operator."""
-        self.cluster()
+        self.cluster(strict=strict)
         self.topic("flights")
         for index in range(3):
             self.pod(f"{self.name}-broker-{index}", "broker")

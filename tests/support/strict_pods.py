@@ -29,8 +29,8 @@ from penstock_operator.names import (
     Names,
 )
 
-_BROKER = (GRPC_PORT, INTERNAL_PORT, REPLICATION_PORT, STREAM_PORT, METRICS_PORT, HEALTH_PORT)
-_CONTROLLER = (CONTROLLER_PORT, ENROL_PORT, METRICS_PORT, HEALTH_PORT)
+BROKER_PORTS = (GRPC_PORT, INTERNAL_PORT, REPLICATION_PORT, STREAM_PORT, METRICS_PORT, HEALTH_PORT)
+CONTROLLER_PORTS = (CONTROLLER_PORT, ENROL_PORT, METRICS_PORT, HEALTH_PORT)
 
 
 class StrictPods:
@@ -41,10 +41,10 @@ class StrictPods:
         self.server, self.path = server, path
         self.names = Names("flights", server.namespace("strict"))
         self.stack = ExitStack()
-        self.stack.enter_context(running(server, path, self.names.namespace))
+        self.operator = self.stack.enter_context(running(server, path, self.names.namespace))
         self.cluster = self._make_cluster()
         self._ports: dict[tuple[str, int], ReservedPort] = {}
-        for kind, numbers in (("controller", _CONTROLLER), ("broker", _BROKER)):
+        for kind, numbers in (("controller", CONTROLLER_PORTS), ("broker", BROKER_PORTS)):
             for number in numbers:
                 self._ports[kind, number] = self.stack.enter_context(ReservedPort())
 
@@ -53,6 +53,10 @@ class StrictPods:
 
     def __exit__(self, *_: object) -> None:
         self.stack.close()
+
+    def spec(self) -> dict[str, Any]:
+        """What the Cluster has besides."""
+        return {"brokers": 1}
 
     def object(self, base: str, plural: str, name: str) -> Any:
         """None: it is not there."""
@@ -136,7 +140,7 @@ class StrictPods:
             "apiVersion": "penstock.dev/v1alpha1",
             "kind": "Cluster",
             "metadata": {"name": self.names.cluster},
-            "spec": {"brokers": 1, "security": {"mode": "Strict"}},
+            "spec": {"security": {"mode": "Strict"}, **self.spec()},
         }
         path = f"{OURS}/namespaces/{self.names.namespace}/clusters"
         return dict(self.server.request("POST", path, body))

@@ -71,11 +71,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   resources: [serviceaccounts/token]   # to log in to brokers as <cluster>-admin
   verbs: [create]
 - apiGroups: [""]
-  resources: [secrets]             # <cluster>-ca: made once, never read
+  resources: [secrets]             # <cluster>-ca, <cluster>-ca-2: made, never read
   verbs: [create]
 - apiGroups: [""]
-  resources: [configmaps]          # topics changed through the brokers, <cluster>-trust, users' CAs
-  verbs: [get, list, watch]
+  resources: [configmaps]          # topics changed through the brokers, <cluster>-trust, users' CAs;
+  verbs: [create, get, list, watch]   # created: the owners of those Secrets
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [rolebindings]
   verbs: [create, delete, get, list, patch]

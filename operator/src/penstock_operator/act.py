@@ -31,7 +31,7 @@ from penstock_operator.model import (
 )
 from penstock_operator.names import FORCE_ROLL, RACK
 from penstock_operator.objects import DesiredCluster
-from penstock_operator.objects.security import authority_secret
+from penstock_operator.objects.security import authority_secret, authority_stand
 
 _AUTHORITY_AGAIN_S: Final = 60.0
 """Until the controllers publish it, which may take as long as to pull an image."""
@@ -43,8 +43,8 @@ class Acting:
 
     def __init__(self, kube: Kube, brokers: Brokers, events: Events) -> None:
         self._kube, self._brokers, self._events = kube, brokers, events
-        self._authority_s: float | None = None
-        """When there certainly was a CA, by our clock."""
+        self._authority_s: dict[str, float] = {}
+        """When there certainly was each CA, by our clock."""
 
     async def carry_out(
         self, action: Action, body: Object, desired: DesiredCluster, observed: Observed
@@ -97,21 +97,30 @@ class Acting:
     async def _make_authority(
         self, action: MakeAuthority, body: Object, desired: DesiredCluster
     ) -> None:
-        made_s = self._authority_s
+        made_s = self._authority_s.get(action.secret)
         if made_s is not None and monotonic() - made_s < _AUTHORITY_AGAIN_S:
             return
-        certificate, key = new_authority(desired.names.cluster)
-        secret = authority_secret(desired, certificate, key)
+        namespace, stand = desired.names.namespace, action.stand
         try:
-            await self._kube.create("Secret", desired.names.namespace, secret)
+            if stand is None:
+                wanted = authority_stand(desired, action.secret)
+                stand = await self._kube.create("ConfigMap", namespace, wanted)
+        except KubernetesError as error:
+            if not error.is_conflict:
+                raise
+            return  # another operator was first: the next pass sees it
+        certificate, key = new_authority(desired.names.cluster)
+        secret = authority_secret(desired, stand, certificate, key)
+        try:
+            await self._kube.create("Secret", namespace, secret)
         except KubernetesError as error:
             if not error.is_conflict:
                 raise
         else:
-            _log.info("made the CA", secret=action.secret)
+            _log.info("made a CA", secret=action.secret)
             note = f"made a CA for the cluster, in Secret {action.secret}"
             await self._events.tell(body, "Cluster", "AuthorityMade", note)
-        self._authority_s = monotonic()
+        self._authority_s[action.secret] = monotonic()
 
     async def _grow(self, action: GrowClaim, body: Object, namespace: str) -> None:
         size: Object = {"spec": {"resources": {"requests": {"storage": action.size}}}}

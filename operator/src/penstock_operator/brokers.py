@@ -34,6 +34,11 @@ class Brokers:
         self._admin: AsyncAdmin | None = None
         self._connected: tuple[str, Files | None] = ("", None)
 
+    def use_trust(self, trust: str) -> None:
+        """The CAs that are published now, PEM; empty: none are."""
+        if self._credentials is not None:
+            self._credentials.use_trust(trust)
+
     async def ask(self, desired: DesiredCluster) -> tuple[BrokerFacts | None, str]:
         """Their answer, or None and why there is none."""
         try:

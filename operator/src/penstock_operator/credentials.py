@@ -56,6 +56,11 @@ class Credentials:
                 self._renewed_s = monotonic()
         return self._files
 
+    def use_trust(self, trust: str) -> None:
+        """The CAs as they are published now: they may be others before the token is renewed."""
+        if self._renewed_s is not None and trust and self._files.ca.read_text() != trust:
+            self._replace(self._files.ca, trust)
+
     def close(self) -> None:
         """Idempotent."""
         self._folder.cleanup()

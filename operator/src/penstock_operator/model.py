@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from penstock.kubernetes.rotation import RotationState
+
 Object = dict[str, Any]
 
 
@@ -132,6 +134,21 @@ class TopicResource:
 
 
 @dataclass(frozen=True, slots=True)
+class AuthorityState:
+    """A CA and its replacement, as others show them: we never read Secrets.
+
+    Attributes:
+        rotation: As controllers have written it; None: nothing.
+        stands: ConfigMaps that stand for CAs, by name.
+        is_due: It is past two thirds of its life.
+    """
+
+    rotation: RotationState | None = None
+    stands: Mapping[str, Object] = field(default_factory=dict)
+    is_due: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """A snapshot. `objects`: live objects by (kind, name), owned by the Cluster or with a
     conflicting name."""
@@ -149,6 +166,7 @@ class Observed:
     """The CA's certificate (PEM), as controllers have published it; empty: they have not."""
     users_ca_problem: str = ""
     """Why brokers cannot use the users' CA, and what to do; empty: they can, or need none."""
+    authority: AuthorityState = field(default_factory=AuthorityState)
     recorded_cluster_id: str = ""
     """`status.clusterId` of the resource: the id that brokers must report."""
 
@@ -168,9 +186,11 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class MakeAuthority:
-    """Creates the Secret with a new CA, unless there is one: it is never read, nor replaced."""
+    """Creates the Secret with a new CA, unless there is one: it is never read, nor replaced.
+    `stand`: the ConfigMap that owns it; None: there is none yet."""
 
     secret: str
+    stand: Object | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,21 @@ plan is never based on a stale cache.
 import asyncio
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, Final
 
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from penstock.certificates import MADE_BY
 from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL, TRUST_KEY, TRUST_LABEL
 from penstock.kubernetes.quantity import quantity
+from penstock.kubernetes.rotation import SETTLED, rotation_of
 from penstock_operator.brokers import Brokers
 from penstock_operator.kube import Kube
-from penstock_operator.model import ClaimState, Object, Observed, PodState
+from penstock_operator.model import AuthorityState, ClaimState, Object, Observed, PodState
 from penstock_operator.names import POD_INDEX, RACK, TEMPLATE_HASH
 from penstock_operator.objects import DesiredCluster, broker_objects, broker_set, controller_objects
 from penstock_operator.objects.broker import BROKER
@@ -34,6 +40,8 @@ OWNED: Final = (
     "StatefulSet",
 )
 RELIST_S: Final = 300.0
+AUTHORITY_AGES_AFTER: Final = 2 / 3
+"""Of its life, as for other certificates: of five years, 20 months are left to rotate it."""
 _QUIET_REASONS: Final = frozenset({"ContainerCreating", "PodInitializing"})
 
 
@@ -52,6 +60,8 @@ class Children:
 
     async def read(self, desired: DesiredCluster) -> None:
         if not self.dirty and monotonic() - self._listed_at < RELIST_S:
+            if desired.is_strict and is_rotating(self.authority(desired)):
+                self._trust = await self._list_trust(desired)  # nobody watches it
             return
         self.dirty = False  # set again by any change from here on
         try:
@@ -76,8 +86,7 @@ class Children:
         }
         self._trust = []
         if desired.is_strict:
-            of_ours = f"{TRUST_LABEL}={desired.names.cluster}"
-            self._trust = await self._kube.list("ConfigMap", namespace, of_ours)
+            self._trust = await self._list_trust(desired)
         for wanted in _wanted(desired):
             # An object of others may have one of our names, without our label.
             key = (wanted["kind"], wanted["metadata"]["name"])
@@ -91,6 +100,10 @@ class Children:
         self._controllers = [pod for pod in pods if _component(pod) == CONTROLLER]
         self._claims = listings["PersistentVolumeClaim"].result()
 
+    async def _list_trust(self, desired: DesiredCluster) -> list[Object]:
+        of_ours = f"{TRUST_LABEL}={desired.names.cluster}"
+        return await self._kube.list("ConfigMap", desired.names.namespace, of_ours)
+
     @property
     def objects(self) -> Mapping[tuple[str, str], Object]:
         return self._objects
@@ -101,6 +114,14 @@ class Children:
             if each["metadata"]["name"] == desired.names.trust:
                 return str((each.get("data") or {}).get(TRUST_KEY) or "")
         return ""
+
+    def authority(self, desired: DesiredCluster) -> AuthorityState:
+        """See `Observed`."""
+        by_name = {each["metadata"]["name"]: each for each in self._trust}
+        stands = {name: by_name[name] for name in desired.names.authorities if name in by_name}
+        published = by_name.get(desired.names.trust)
+        rotation = None if published is None else rotation_of(published)
+        return AuthorityState(rotation, stands, is_due(self.trust(desired), datetime.now(UTC)))
 
     def pods(self) -> dict[int, PodState]:
         states = [pod_state(each) for each in self._pods]
@@ -163,6 +184,25 @@ class Children:
         return racks
 
 
+def is_rotating(seen: AuthorityState) -> bool:
+    """Whether the CA is replaced by another, or is to be."""
+    is_moving = seen.rotation is not None and seen.rotation.phase != SETTLED
+    return is_moving or len(seen.stands) > 1
+
+
+def is_due(trust: str, now: datetime) -> bool:
+    """Whether the CA (PEM) is ours, and past two thirds of its life. Of two, one is new."""
+    try:
+        (found,) = x509.load_pem_x509_certificates(trust.encode())
+    except ValueError:
+        return False
+    makers = found.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    begins = found.not_valid_before_utc
+    return [each.value for each in makers] == [MADE_BY] and now >= begins + (
+        found.not_valid_after_utc - begins
+    ) * AUTHORITY_AGES_AFTER
+
+
 def _wanted(desired: DesiredCluster) -> list[Object]:
     return [
         *controller_objects(desired),
@@ -176,6 +216,7 @@ async def observe(
 ) -> Observed:
     """The snapshot. Raises KubernetesError; brokers that do not answer are part of it."""
     await children.read(desired)
+    brokers.use_trust(children.trust(desired))
     pods = children.pods()
     facts, problem = None, "no broker is ready yet"
     if any(pod.ready for pod in pods.values()):
@@ -189,6 +230,7 @@ async def observe(
         racks=await children.racks(desired),
         trust=children.trust(desired),
         users_ca_problem=await children.users_ca_problem(desired),
+        authority=children.authority(desired),
         recorded_cluster_id=recorded_cluster_id,
         controllers_problem=children.controllers_problem(),
     )

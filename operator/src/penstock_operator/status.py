@@ -10,15 +10,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
+from penstock.kubernetes.rotation import SETTLED
 from penstock_operator.model import BrokerFacts, Object, Observed, Plan, Severity, Wait
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.broker import BROKER, template_hash
+from penstock_operator.plan.authority import other_authority, wants_another
 from penstock_operator.plan.gates import is_serving
 
 READY: Final = "Ready"
 RECONCILING: Final = "Reconciling"
 STALLED: Final = "Stalled"
 SECURED: Final = "Secured"
+ROTATING_CA: Final = "RotatingCA"
+_CARRIED: Final = frozenset({SECURED, ROTATING_CA})
+"""Conditions that a spec which cannot be applied does not change."""
 _MESSAGE_MAX: Final = 1_000
 
 
@@ -80,6 +85,7 @@ def cluster_status(
     shown = [
         *conditions(not_ready, waits, desired.generation, known, now),
         _secured(desired, observed, known, now),
+        *_rotating(desired, observed, known, now),
     ]
     wanted = f"{COMPONENT_LABEL}={BROKER},{CLUSTER_LABEL}={desired.names.cluster}"
     numbers = _numbers(facts, before)
@@ -124,6 +130,36 @@ def _secured(
     return _condition(row, desired.generation, known, now)
 
 
+def _rotating(
+    desired: DesiredCluster, observed: Observed, before: Sequence[Mapping[str, Any]], now: str
+) -> list[Object]:
+    """None before the first time. Nothing else waits for it: the Cluster works all the while."""
+    if not desired.is_strict:
+        return []
+    known = next((each for each in before if each["type"] == ROTATING_CA), None)
+    seen = observed.authority.rotation
+    if seen is not None and seen.phase != SETTLED:
+        waits = f"; waits for {', '.join(seen.waits)}" if seen.waits else ""
+        row = ("True", seen.phase, f"{_PHASES.get(seen.phase, 'goes on')}{waits}")
+    elif wants_another(desired, observed):
+        other = other_authority(desired, observed)
+        row = ("True", "Requested", f"controllers do not see Secret {other} yet")
+    elif seen is None and known is None:
+        return []
+    else:
+        row = ("False", "Settled", "servers and clients use one CA")
+    return [_condition((ROTATING_CA, *row), desired.generation, known, now)]
+
+
+_PHASES: Final = {
+    "TrustingBoth": "servers learn to trust both CAs",
+    "WaitingForClients": "clients learn to trust both CAs",
+    "RenewingCertificates": "servers get certificates of the new CA",
+    "DroppingOld": "servers stop to trust the old CA",
+    "RemovingOldKey": "the old CA's key goes; a Secret that Penstock did not make, delete yourself",
+}
+
+
 def _applying(plan: Plan) -> tuple[Wait, ...]:
     """A change in this pass may cause more, as a template causes a roll: the generation must not
     count as settled before the next pass has checked."""
@@ -134,7 +170,7 @@ def failed_status(generation: int, wait: Wait, before: Mapping[str, Any], now: s
     """The part of a status that changes when a spec cannot be applied."""
     known = before.get("conditions") or ()
     # A merge patch replaces the whole list.
-    others = [dict(each) for each in known if each["type"] == SECURED]
+    others = [dict(each) for each in known if each["type"] in _CARRIED]
     return {
         "observedGeneration": generation,
         "conditions": [*conditions(wait, [wait], generation, known, now), *others],

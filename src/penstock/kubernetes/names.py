@@ -21,6 +21,15 @@ TRUST_LABEL: Final = f"{GROUP}/trust-of"
 """On the ConfigMap with a cluster's CA certificate: the name of the Cluster."""
 TRUST_KEY: Final = "ca.crt"
 """The certificate in that ConfigMap."""
+ROTATION: Final = f"{GROUP}/ca-rotation"
+"""Annotation of that ConfigMap, JSON: how far the CA's replacement by another is. Controllers write
+it; see `penstock_broker.controller.enrolment_trust`."""
+ROTATE_CA: Final = f"{GROUP}/rotate-ca"
+"""Annotation of a Cluster: an id; each one asks for another CA once. Of the ConfigMap that stands
+for a CA: the id that asked for it."""
+ROTATE_CA_WAIT: Final = f"{GROUP}/rotate-ca-wait-seconds"
+"""Annotation of a Cluster, and of the ConfigMap that stands for a CA: how long clients have, to
+trust both CAs."""
 PAUSED: Final = f"{GROUP}/paused"
 """Annotation; `"true"` on a Cluster, Topic or ConsumerGroup: the operator changes nothing but the
 status."""
@@ -67,6 +76,12 @@ class ClusterNames:
     def authority(self) -> str:
         """The Secret with the CA and its key, in the form of cert-manager: tls.crt, tls.key."""
         return f"{self.cluster}-ca"
+
+    @property
+    def authorities(self) -> tuple[str, str]:
+        """The two Secrets that take turns, the first of them `authority`; and for each a ConfigMap
+        of the same name, which owns it: the Secret goes with it."""
+        return self.authority, f"{self.authority}-2"
 
     @property
     def trust(self) -> str:

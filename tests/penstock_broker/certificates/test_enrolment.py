@@ -15,9 +15,11 @@ from penstock_broker.certificates.enrolment import (
     broker_of_pod,
     broker_subject,
     controller_subject,
+    is_superseded,
     judge,
     renewal_of,
 )
+from penstock_broker.certificates.reports import fingerprints
 
 NAMES = ClusterNames("flights", "air")
 ACCOUNT = "serviceaccount:air/flights-broker"
@@ -121,3 +123,14 @@ def test_while_two_cas_are_trusted_both_certificates_serve() -> None:
     other = Authority.new("flights", now=NOW)
     both = other.certificate + AUTHORITY.certificate
     assert judge(pem(), both, BrokerId(1), [HOST], NOW).state is State.GOOD
+
+
+def test_a_certificate_is_superseded_by_the_newest_trusted_ca_only() -> None:
+    other = Authority.new("flights", now=NOW)
+    pem = AUTHORITY.issue(broker_subject("c-1", BrokerId(0), NAMES, ()), now=NOW).certificate
+    old, new = (fingerprints(each.certificate)[0] for each in (AUTHORITY, other))
+    both = AUTHORITY.certificate + other.certificate
+    assert is_superseded(pem, both, new)
+    assert not is_superseded(pem, both, old), "a controller lags"
+    assert not is_superseded(pem, AUTHORITY.certificate, new), "the broker's own trust lags"
+    assert not is_superseded(pem, other.certificate + AUTHORITY.certificate, old)

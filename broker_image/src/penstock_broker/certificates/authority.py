@@ -87,6 +87,11 @@ class Authority:
         """The CA's certificate: what others trust."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
+    @property
+    def begins(self) -> datetime:
+        """From when it counts."""
+        return self._certificate.not_valid_before_utc
+
     def issue(
         self, subject: Subject, *, days: float = LEAF_DAYS, now: datetime | None = None
     ) -> Pair:

@@ -14,7 +14,6 @@ from enum import Enum
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
 from penstock.core.types import BrokerId
@@ -22,6 +21,7 @@ from penstock.errors import ClusterError, ErrorCode
 from penstock.kubernetes.names import ClusterNames
 from penstock_broker.certificates.authority import Subject
 from penstock_broker.certificates.names import ServerName
+from penstock_broker.certificates.reports import fingerprint, is_issued_by
 
 RENEWED_AFTER: Final = 2 / 3
 """Of a certificate's life: with 30 days, ten are left to get another one."""
@@ -113,13 +113,24 @@ def judge(
         return _unusable("it cannot be read")
     if key.public_key() != leaf.public_key():
         return _unusable("it is of another key")
-    if not any(_signed_by(leaf, root) for root in trusted):
+    if not any(is_issued_by(leaf, root) for root in trusted):
         return _unusable("a CA has signed it that is not trusted now")
     if (problem := _names_problem(leaf, broker_id, hosts)) or (problem := _age_problem(leaf, now)):
         return _unusable(problem)
     if now >= _renewal(leaf):
         return Judgement(State.AGING, f"it ends at {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
     return Judgement(State.GOOD)
+
+
+def is_superseded(pem: bytes, roots: bytes, signer: str) -> bool:
+    """Whether the CA that signs now is the newest that is trusted (`roots` has it last), and
+    another has signed `pem`. So nobody goes back to an older CA because some controller still does.
+
+    Raises ValueError if either is not PEM.
+    """
+    leaf = x509.load_pem_x509_certificates(pem)[0]
+    newest = x509.load_pem_x509_certificates(roots)[-1]
+    return fingerprint(newest) == signer and not is_issued_by(leaf, newest)
 
 
 def renewal_of(pem: bytes) -> datetime:
@@ -130,14 +141,6 @@ def renewal_of(pem: bytes) -> datetime:
 def _renewal(leaf: x509.Certificate) -> datetime:
     life: timedelta = leaf.not_valid_after_utc - leaf.not_valid_before_utc
     return leaf.not_valid_before_utc + life * RENEWED_AFTER
-
-
-def _signed_by(leaf: x509.Certificate, root: x509.Certificate) -> bool:
-    try:
-        leaf.verify_directly_issued_by(root)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
 
 
 def _names_problem(leaf: x509.Certificate, broker_id: BrokerId, hosts: Sequence[str]) -> str:

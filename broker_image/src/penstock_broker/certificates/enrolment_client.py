@@ -33,12 +33,15 @@ from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc
 from penstock.rpc.tls import Tls, TlsFiles
 from penstock_broker.certificates.authority import generate_csr
-from penstock_broker.certificates.enrolment import Judgement, State, judge
+from penstock_broker.certificates.enrolment import Judgement, State, is_superseded, judge
 
 if TYPE_CHECKING:  # generated for type checkers only
     from penstock.proto.v1.enrolment_pb2_grpc import EnrolmentServiceAsyncStub
 
 LOOK_EVERY_S: Final = 60.0
+ROTATING_EVERY_S: Final = 10.0
+"""While more than one CA is trusted."""
+_BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
 APART_S: Final = 30.0
 """Between two looks for newer issuers that users' tokens ask for."""
 _ARRIVED_S: Final = 3.0
@@ -120,12 +123,14 @@ class Enrolment:
                 found = self._judge()
                 if found.state is not State.GOOD:
                     await self._enrol(found)
-                await self._fetch_issuers(refresh=self._wanted.is_set())
+                signer = await self._fetch_issuers(refresh=self._wanted.is_set())
+                if self._is_superseded(signer):
+                    await self._enrol(Judgement(State.AGING, "another CA signs now"), signer)
                 self._said = ""
             except PenstockError as error:
                 self._complain("certificate and issuers stay as they are", error)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), every_s)
+                await asyncio.wait_for(self._wanted.wait(), self._pause_s(every_s))
 
     def look_again(self) -> bool:
         """A user shows a key that is not known. See `LookAgain`."""
@@ -150,7 +155,20 @@ class Enrolment:
             raise _unusable(self._pem, error) from error
         return judge(pem, roots, config.broker_id, config.hosts, self._now())
 
-    async def _enrol(self, why: Judgement) -> None:
+    def _is_superseded(self, signer: str) -> bool:
+        roots = _read(self._config.trust, "--enrol-ca")
+        return bool(signer) and is_superseded(self._pem.read_bytes(), roots, signer)
+
+    def _pause_s(self, every_s: float) -> float:
+        """Shorter while a CA is replaced by another, because others wait for this broker."""
+        try:
+            several = self._config.trust.read_bytes().count(_BEGIN) > 1
+        except OSError:
+            several = False
+        return min(every_s, ROTATING_EVERY_S) if several else every_s
+
+    async def _enrol(self, why: Judgement, signer: str = "") -> None:
+        """`signer`: the CA that must sign; empty: any."""
         csr, key = generate_csr()
         request = pb.EnrolRequest(csr=csr)
         answer = await self._ask(
@@ -163,10 +181,13 @@ class Enrolment:
             raise UnreachableError(
                 f"the certificate that the controller gave is no use: {got.reason}"
             )
+        if signer and is_superseded(pem, roots, signer):
+            raise UnreachableError("the controller that answered signs with the former CA still")
         self._replace(self._pem, pem)
         _events.info("enrolled", broker=int(self._config.broker_id), because=why.reason)
 
-    async def _fetch_issuers(self, *, refresh: bool) -> None:
+    async def _fetch_issuers(self, *, refresh: bool) -> str:
+        """Which CA signs now."""
         request = pb.ListTokenIssuersRequest(refresh=refresh)
         try:
             answer = await self._ask(
@@ -180,6 +201,7 @@ class Enrolment:
         if not self.issuers.exists() or self.issuers.read_bytes() != answer.issuers:
             self._replace(self.issuers, answer.issuers)
             _events.info("the issuers of tokens changed", bytes=len(answer.issuers))
+        return answer.signing_ca
 
     async def _ask(
         self, call: "Callable[[EnrolmentServiceAsyncStub, _Token], Awaitable[_Answer]]"

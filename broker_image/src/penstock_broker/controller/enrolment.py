@@ -29,6 +29,7 @@ from penstock.rpc.tls import Tls
 from penstock_broker.certificates.authority import Authority
 from penstock_broker.certificates.enrolment import PodToken, broker_of_pod, broker_subject
 from penstock_broker.certificates.names import ServerName
+from penstock_broker.certificates.reports import fingerprints
 from penstock_broker.controller.enrolment_issuers import IssuersSource
 from penstock_broker.observability import EventLog, bound_address
 from penstock_broker.serving.callers import Caller, Role, caller
@@ -120,10 +121,17 @@ class EnrolmentService(EnrolmentServiceServicer):
         request: pb.ListTokenIssuersRequest,
         context: Any,
     ) -> pb.ListTokenIssuersResponse:
-        """As JSON."""
+        """As JSON; and which CA signs now, which brokers ask for by the way."""
         source = self._issuers
         document = await (source.look_again() if request.refresh else source.document())
-        return pb.ListTokenIssuersResponse(issuers=document)
+        return pb.ListTokenIssuersResponse(issuers=document, signing_ca=self._signing_ca())
+
+    def _signing_ca(self) -> str:
+        try:
+            (found,) = fingerprints(self._authority().certificate)
+        except MisuseError:
+            return ""  # the log says it when something must be signed
+        return found
 
 
 async def serve_enrolment(service: EnrolmentService, tls: Tls, listen: str) -> grpc.aio.Server:

@@ -1,87 +1,125 @@
-"""The cluster's CA in a controller, and the controller's own certificate.
+"""The cluster's CAs in a controller, and the controller's own certificate.
 
-    --ca-certificate, --ca-key ─▶ AuthorityFiles ─ signs ─▶ brokers, and
-                                                └─ OwnCertificate ─▶ a private folder ─▶ `Tls`
+    --ca-certificate, --ca-key ─▶ Authorities ─ one signs ─▶ brokers, and
+    --second-ca                ─▶            └─ OwnCertificate ─▶ a private folder ─▶ `Tls`
 
 The controller's key never outlives the process: each run has another.
 """
 
-import asyncio
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
 
 from penstock.errors import ErrorCode, MisuseError
 from penstock.rpc.tls import TlsFiles
 from penstock_broker.certificates.authority import Authority, Pair, Subject
-from penstock_broker.certificates.enrolment import renewal_of
+from penstock_broker.certificates.enrolment import is_superseded, renewal_of
+from penstock_broker.certificates.reports import fingerprints
+from penstock_broker.certificates.rotation import Slot
 from penstock_broker.observability import EventLog
 
-_LOOK_EVERY_S: Final = 60.0
 _events = EventLog("enrolment")
 
 
 class AuthorityFiles:
-    """The CA as it is in its files now."""
+    """A CA as it is in its files now."""
 
-    def __init__(self, certificate: Path, key: Path) -> None:
-        self.certificate, self._key = certificate, key
+    def __init__(self, certificate: Path, key: Path, option: str = "") -> None:
+        """`option`: which one named them; empty: each its own."""
+        self._certificate, self._key = certificate, key
+        self._options = (option, option) if option else ("--ca-certificate", "--ca-key")
 
     def load(self) -> Authority:
         """Raises MisuseError, which names the file."""
+        of_certificate, of_key = self._options
         return Authority.load(
-            Pair(_read(self.certificate, "--ca-certificate"), _read(self._key, "--ca-key"))
+            Pair(_read(self._certificate, of_certificate), _read(self._key, of_key))
         )
 
 
+class Authorities:
+    """The CAs of a cluster, of which there are two while one replaces the other."""
+
+    def __init__(self, slots: Mapping[Slot, AuthorityFiles]) -> None:
+        self._slots = slots
+
+    def load(self, slot: Slot) -> Authority:
+        """Raises MisuseError, which names the file or the Secret."""
+        if slot not in self._slots:
+            raise MisuseError(
+                f"the CA in Secret …-{slot.value} signs, and --second-ca does not say where it is",
+                ErrorCode.INVALID_CONFIG,
+            )
+        return self._slots[slot].load()
+
+    def found(self) -> Mapping[Slot, Authority]:
+        """Those that are there and can be used."""
+        found = {}
+        for slot, files in self._slots.items():
+            with suppress(MisuseError):
+                found[slot] = files.load()
+        return found
+
+
+def fingerprint_of(authority: Authority) -> str:
+    """See `reports`."""
+    (found,) = fingerprints(authority.certificate)
+    return found
+
+
 class OwnCertificate:
-    """In a folder that is removed by `close`. One file has both certificate and key, so that they
-    change together."""
+    """In a folder that is removed by `close`, with the CAs that are trusted. One file has both
+    certificate and key, so that they change together."""
 
     def __init__(
         self,
-        authority: AuthorityFiles,
         subject: Subject,
+        signer: Authority,
+        trusted: bytes,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Raises MisuseError."""
-        self._authority, self._subject, self._now = authority, subject, now
+        """`trusted`: certificates of CAs, PEM. Raises MisuseError."""
+        self._subject, self._now = subject, now
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-controller-")  # mode 0700
-        self._pem = Path(self._folder.name) / "server.pem"
-        self._issue()
+        folder = Path(self._folder.name)
+        self._pem, self._trust = folder / "server.pem", folder / "trust.pem"
+        self._trust.write_bytes(trusted)
+        self._issue(signer)
 
     @property
     def files(self) -> TlsFiles:
-        """What the CA's certificate signs is trusted."""
-        return TlsFiles(self._authority.certificate, self._pem, self._pem)
+        """For `Tls`."""
+        return TlsFiles(self._trust, self._pem, self._pem)
 
-    async def keep(self, every_s: float = _LOOK_EVERY_S) -> None:
-        """Renews at two thirds of its life, until cancelled."""
-        while True:
-            await asyncio.sleep(every_s)
-            self.renew_if_due()
-
-    def renew_if_due(self) -> None:
-        """Goes on with the former one if the CA cannot be read."""
-        try:
-            if self._now() >= renewal_of(self._pem.read_bytes()):
-                self._issue()
-                _events.info("renewed the controller's own certificate")
-        except MisuseError as error:
-            _events.error("the controller's certificate is not renewed", reason=error.message)
+    def use(self, signer: Authority, trusted: bytes) -> bool:
+        """Trusts these, and gets another certificate from `signer` if it is of another CA, or at
+        two thirds of its life. Whether a file has changed."""
+        changed = self._trust.read_bytes() != trusted
+        if changed:
+            self._replace(self._trust, trusted)
+        leaf = self._pem.read_bytes()
+        of_another = is_superseded(leaf, signer.certificate, fingerprint_of(signer))
+        if of_another or self._now() >= renewal_of(leaf):
+            self._issue(signer)
+            _events.info("renewed the controller's own certificate", of_another_ca=of_another)
+            return True
+        return changed
 
     def close(self) -> None:
         """Idempotent."""
         self._folder.cleanup()
 
-    def _issue(self) -> None:
-        pair = self._authority.load().issue(self._subject, now=self._now())
-        temporary = self._pem.with_name("new.pem")
+    def _issue(self, signer: Authority) -> None:
+        pair = signer.issue(self._subject, now=self._now())
+        self._replace(self._pem, pair.certificate + pair.key)
+
+    def _replace(self, path: Path, content: bytes) -> None:
+        temporary = path.with_name("new.pem")
         temporary.touch(mode=0o600)
-        temporary.write_bytes(pair.certificate + pair.key)
-        temporary.replace(self._pem)
+        temporary.write_bytes(content)
+        temporary.replace(path)
 
 
 def _read(path: Path, option: str) -> bytes:

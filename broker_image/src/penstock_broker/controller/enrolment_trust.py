@@ -1,76 +1,96 @@
-"""The ConfigMap with the certificate of the CA, which clients and brokers mount: `<cluster>-trust`.
+"""ConfigMap `<cluster>-trust`: the CAs that clients and brokers mount, and how far a rotation is.
 
-Controllers write it, because only they see both the Secret and the ConfigMap: it always fits the CA
-they sign with. Two that write at once write the same. What somebody removes or changes is written
-again.
+    data         ca.crt     certificates of the CAs that are trusted, newest last
+    annotations             see `ca_state`
+
+Controllers write it, because only they see the Secrets: it always fits the CA they sign with. A
+write names the version that was read, so of two at once one is refused. What somebody removes or
+changes is written again. ConfigMaps that stand for CAs have the names of their Secrets and own
+them: Kubernetes deletes a Secret with its ConfigMap, which needs no right to touch Secrets.
 """
 
-from typing import Any
-
-from penstock.errors import PenstockError
 from penstock.kubernetes.api import Api
 from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.names import TRUST_KEY, TRUST_LABEL, ClusterNames
-from penstock.kubernetes.resources import path_of
+from penstock.kubernetes.resources import Json, path_of
+from penstock_broker.certificates.rotation import Slot
+from penstock_broker.controller.ca_state import Seen, Shown, annotations_of, decoded
 from penstock_broker.controller.metadata_store.kubernetes_objects import ClusterObjects
 from penstock_broker.observability import EventLog
 
 _events = EventLog("trust")
 
 
-def publish_trust(api: Api, objects: ClusterObjects, certificate: bytes) -> None:
-    """Blocks. Raises KubernetesError."""
-    names = ClusterNames(objects.cluster, objects.namespace)
-    path = path_of("ConfigMap", names.namespace)
-    text = certificate.decode("ascii")
-    query = f"metadata.name={names.trust}"
-    found = api.list(path, fieldSelector=query)
-    if not found:
-        _create(api, path, _config_map(objects, names.trust, text))
-        return
-    live = found[0]
-    metadata, data = live["metadata"], live.get("data") or {}
-    labels = metadata.get("labels") or {}
-    if data.get(TRUST_KEY) != text or labels.get(TRUST_LABEL) != names.cluster:
-        # What others added stays; the version refuses a write between list and update.
-        body = {
-            **live,
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {**metadata, "labels": {**labels, TRUST_LABEL: names.cluster}},
-            "data": {**data, TRUST_KEY: text},
-        }
-        api.request("PUT", f"{path}/{names.trust}", body=body)
-        _events.warning("replaced the certificates that clients trust", name=names.trust)
+class TrustMap:
+    """Of one cluster. Blocks."""
 
+    def __init__(self, api: Api, objects: ClusterObjects) -> None:
+        self._api, self._objects = api, objects
+        self._names = ClusterNames(objects.cluster, objects.namespace)
+        self._path = path_of("ConfigMap", objects.namespace)
 
-def try_to_publish(api: Api, objects: ClusterObjects, certificate: bytes) -> bool:
-    """False: it is logged, and to be tried again."""
-    try:
-        publish_trust(api, objects, certificate)
-    except PenstockError as error:
-        _events.warning("the trust is not published yet", reason=error.message)
-        return False
-    return True
+    def read(self) -> Seen:
+        """Raises KubernetesError."""
+        found = self._api.list(self._path, fieldSelector=f"metadata.name={self._names.trust}")
+        of_ours = self._api.list(self._path, labelSelector=f"{TRUST_LABEL}={self._names.cluster}")
+        by_name = {each["metadata"]["name"]: each for each in of_ours}
+        names = zip(Slot, self._names.authorities, strict=True)
+        stands = {slot: by_name[name] for slot, name in names if name in by_name}
+        live = found[0] if found else None
+        return Seen(Shown() if live is None else decoded(live), live, stands)
 
+    def write(self, seen: Seen, shown: Shown) -> bool:
+        """False: nothing had to be written. Raises KubernetesError, a conflict if it is no longer
+        what was `seen`."""
+        body = self._body(seen.live, shown)
+        if seen.live is None:
+            if shown.roots is None:
+                return False
+            self._api.request("POST", self._path, body=body)
+            return True
+        if body == {**seen.live, "apiVersion": "v1", "kind": "ConfigMap"}:
+            return False
+        self._api.request("PUT", f"{self._path}/{self._names.trust}", body=body)
+        if shown.roots is not None and shown.roots != seen.shown.roots:
+            _events.warning("replaced the certificates that clients trust", name=self._names.trust)
+        return True
 
-def _create(api: Api, path: str, body: dict[str, Any]) -> None:
-    try:
-        api.request("POST", path, body=body)
-    except KubernetesError as error:
-        if not error.is_conflict:  # the other controller was first
-            raise
+    def release(self, seen: Seen, slot: Slot) -> None:
+        """Deletes what stands for a CA, and so its Secret. Raises KubernetesError."""
+        stand = seen.stands.get(slot)
+        if stand is None:
+            return
+        metadata = stand["metadata"]
+        body = {"preconditions": {"uid": metadata["uid"]}}
+        try:
+            self._api.request("DELETE", f"{self._path}/{metadata['name']}", body=body)
+        except KubernetesError as error:
+            if not error.is_missing:
+                raise
+        else:
+            _events.info("removed the key of the former CA", name=metadata["name"])
 
+    def _body(self, live: Json | None, shown: Shown) -> Json:
+        """What others added stays."""
+        metadata = self._metadata() if live is None else live["metadata"]
+        labels = {**(metadata.get("labels") or {}), TRUST_LABEL: self._names.cluster}
+        annotations = {**(metadata.get("annotations") or {}), **annotations_of(shown)}
+        annotations = {name: text for name, text in annotations.items() if text}
+        metadata = {**metadata, "labels": labels}
+        metadata.pop("annotations", None)
+        if annotations:
+            metadata["annotations"] = annotations
+        data = dict((live or {}).get("data") or {})
+        if shown.roots is not None:
+            data[TRUST_KEY] = shown.roots.decode("ascii")
+        kind = {"apiVersion": "v1", "kind": "ConfigMap"}
+        return {**(live or {}), **kind, "metadata": metadata, "data": data}
 
-def _config_map(objects: ClusterObjects, name: str, text: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": name,
+    def _metadata(self) -> Json:
+        objects = self._objects
+        return {
+            "name": self._names.trust,
             "namespace": objects.namespace,
             "labels": objects.labels(**{TRUST_LABEL: objects.cluster}),
             "ownerReferences": objects.owners,
-        },
-        "data": {TRUST_KEY: text},
-    }
+        }

@@ -158,7 +158,8 @@ async def _serve(
             reason = f"--metrics-listen {args.metrics_listen} cannot be used: {error.strerror}"
             return _refuse(f"{reason}; give another address")
     try:
-        async with enrolment_setup.running(enrolling, seams.transport.tls, args):
+        of = enrolment_setup.Controller(seams.holder, process.runtime.tls_of_brokers)
+        async with enrolment_setup.running(enrolling, seams.transport.tls, args, of):
             return await _run_until_stopped(process)
     except MisuseError as error:
         return _refuse(error.message)

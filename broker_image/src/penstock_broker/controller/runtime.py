@@ -21,15 +21,17 @@ error, `run` raises the reason, and the caller releases the lease with `release`
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.core.control import ControlConfig, ControllerMachine, Phase
 from penstock.core.control import contract as c
 from penstock.core.control.registration import BROKERS_MAX
+from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
+from penstock_broker.certificates.rotation import Report
 from penstock_broker.controller.loading import check_cluster_id, from_texts, to_change
 from penstock_broker.controller.metadata_store.interface import (
     StoreUnavailableError,
@@ -38,6 +40,7 @@ from penstock_broker.controller.metadata_store.interface import (
 from penstock_broker.controller.outbox import SessionOutbox
 from penstock_broker.controller.refusals import not_active, suspended
 from penstock_broker.controller.seams import ControllerSeams
+from penstock_broker.controller.tls_reports import TlsReports
 from penstock_broker.controller.wire import image_to_wire
 from penstock_broker.observability import EventLog
 
@@ -79,6 +82,7 @@ class ControllerRuntime:
     def __init__(self, config: ControlConfig, seams: ControllerSeams, cluster_id: str = "") -> None:
         """`cluster_id` is the id of a new cluster; if empty, a UUID."""
         self.counters = Counters()
+        self.tls_reports = TlsReports()
         self._store = seams.store
         self._clock = seams.clock
         self._config = config
@@ -137,6 +141,14 @@ class ControllerRuntime:
         machine = self._machine if self._has_view else None
         return "" if machine is None else machine.stored.cluster.cluster_id
 
+    def tls_of_brokers(self) -> Mapping[BrokerId, Report | None] | None:
+        """What each registered broker says that its TLS uses; None of a broker: it has not said it
+        in a session with this controller. None: this controller does not decide now."""
+        if not self.active:
+            return None
+        known = self.tls_reports.newest()
+        return {one: known.get(one) for one in self.machine.stored.cluster.brokers}
+
     @property
     def usable(self) -> bool:
         """It has been active, or has stood by: this process works. Once true, it stays true."""
@@ -191,6 +203,7 @@ class ControllerRuntime:
 
     def close_stream(self, stream_id: int) -> None:
         """The stream ended."""
+        self.tls_reports.gone(stream_id)
         if self._outboxes.pop(stream_id, None) is not None:
             self.feed(c.StreamClosed(stream_id))
 

@@ -61,20 +61,24 @@ class ControllerService(ControllerServiceServicer):
         try:
             self._runtime.feed(registration_from_wire(stream_id, first.register))
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._read(stream_id, request_iterator), name="session reader")
+                reading = self._read(stream_id, first.register.broker_id, request_iterator)
+                tasks.create_task(reading, name="session reader")
                 tasks.create_task(_write(outbox, context), name="session writer")
         except* _StreamEnd:
             pass
         finally:
             self._runtime.close_stream(stream_id)
 
-    async def _read(self, stream_id: int, requests: AsyncIterator[pb.SessionRequest]) -> None:
+    async def _read(
+        self, stream_id: int, broker_id: int, requests: AsyncIterator[pb.SessionRequest]
+    ) -> None:
         async for request in requests:
             if request.WhichOneof("message") != "heartbeat":
                 raise ClusterError(
                     "a session accepts Register once, then heartbeats", ErrorCode.INVALID_REQUEST
                 )
             beat = request.heartbeat
+            self._runtime.tls_reports.heard(stream_id, BrokerId(broker_id), beat)
             self._runtime.feed(
                 c.HeartbeatReceived(
                     stream_id, beat.metadata_version, beat.wants_stop, beat.disk_full

@@ -29,6 +29,7 @@ from penstock.rpc.channel import CONNECTION_AGE_S
 from penstock.rpc.errors import error_from_rpc
 from penstock.rpc.tls import generation_of
 from penstock.rpc.transport import Transport
+from penstock_broker.certificates.reports import report_of
 from penstock_broker.config import BrokerConfig
 from penstock_broker.metadata.discovery import ask_all
 from penstock_broker.metadata.line import Line, SessionCall, read, unanswered
@@ -387,9 +388,17 @@ class ControllerSession:
                     metadata_version=self._sink.metadata_version,
                     wants_stop=self._stopping,
                     disk_full=self._sink.disk_full,
+                    tls=_tls_report(self._transport),
                 )
             )
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
                     await self._beat.wait()
             self._beat.clear()
+
+
+def _tls_report(transport: Transport) -> pb.TlsReport | None:
+    if transport.tls is None:
+        return None
+    report = report_of(transport.tls)
+    return pb.TlsReport(trusted_cas=sorted(report.trusted), own_ca=report.issuer)

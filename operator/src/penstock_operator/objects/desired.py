@@ -15,7 +15,7 @@ from penstock.core.manifest.objects import ClusterSpec, DeletionPolicy, Security
 from penstock.core.manifest.schema import CLUSTER_SPEC
 from penstock.core.manifest.settings import check_cluster_settings
 from penstock.core.settings import split_config
-from penstock.kubernetes.names import API_VERSION, PAUSED
+from penstock.kubernetes.names import API_VERSION, PAUSED, ROTATE_CA, ROTATE_CA_WAIT
 from penstock_operator.names import FORCE_ROLL, Names
 from penstock_operator.objects.images import has_health_port
 
@@ -72,7 +72,8 @@ class Installation:
 
 @dataclass(frozen=True, slots=True)
 class DesiredCluster:
-    """A Cluster's spec with every default filled in. `force_roll` None: not requested."""
+    """A Cluster's spec with every default filled in. `force_roll` None: not requested.
+    `rotate_ca`: the id of a request for another CA; empty: none."""
 
     names: Names
     uid: str
@@ -92,6 +93,8 @@ class DesiredCluster:
     metrics_from: tuple[Object, ...] = ()
     paused: bool = False
     force_roll: int | None = None
+    rotate_ca: str = ""
+    rotate_ca_wait: str = ""
     log_level: str = "INFO"
 
     @property
@@ -168,6 +171,8 @@ def read_cluster(body: Mapping[str, Any], installation: Installation) -> Desired
         metrics_from=tuple(allow_from.get("metrics") or ()),
         paused=annotations.get(PAUSED) == "true",
         force_roll=_force_roll(annotations.get(FORCE_ROLL)),
+        rotate_ca=annotations.get(ROTATE_CA) or "",
+        rotate_ca_wait=annotations.get(ROTATE_CA_WAIT) or "",
     )
 
 

@@ -1,6 +1,7 @@
 """What a Strict Cluster has besides: its CA, accounts for people, what pods mount. Pure.
 
     Secret <cluster>-ca ── made once, mounted by controllers alone ─▶ they sign, and publish
+    Secret <cluster>-ca-2 ── when the CA is rotated: the two take turns
     ConfigMap <cluster>-trust ── written by controllers ─▶ mounted by brokers and clients
     ConfigMap of the users' CA ── made by whoever has it ─▶ mounted by brokers, if it is there
     a token for enrolment ── bound to its pod by the kubelet ─▶ the broker's certificate
@@ -17,13 +18,14 @@ from typing import Final
 from penstock.certificates import check_users_authorities
 from penstock.core.manifest.client_certificates import ClientCertificates
 from penstock.errors import MisuseError
-from penstock.kubernetes.names import TRUST_KEY
+from penstock.kubernetes.names import ROTATE_CA, ROTATE_CA_WAIT, TRUST_KEY, TRUST_LABEL
 from penstock_operator.objects.desired import DesiredCluster, Object
 from penstock_operator.objects.pods import meta
 
 AUTHORITY_PATH: Final = "/etc/penstock/ca"
 USERS_CA_PATH: Final = "/etc/penstock/users"
 USERS_CA_KEY: Final = "ca.crt"
+SECOND: Final = "second"
 ENROLMENT_PATH: Final = "/etc/penstock/enrolment"
 TOKEN_SECONDS: Final = 3600
 AUTHORITY_MOUNT: Final[Object] = {
@@ -43,11 +45,27 @@ ENROLMENT_MOUNT: Final[Object] = {
 }
 
 
-def authority_secret(desired: DesiredCluster, certificate: bytes, key: bytes) -> Object:
-    """In the form of cert-manager's CA Secrets, so that one of those may be there instead."""
-    metadata = meta(desired, desired.names.authority)
+def authority_stand(desired: DesiredCluster, name: str) -> Object:
+    """The ConfigMap that stands for a CA: it owns the Secret of the same name, which goes with it.
+    Controllers may delete it, and nobody of us a Secret: whoever may delete Secrets can read them.
+    It says which request asked for this CA."""
+    metadata = meta(desired, name)
     if desired.keeps_data:
         del metadata["ownerReferences"]
+    metadata["labels"] = {**metadata["labels"], TRUST_LABEL: desired.names.cluster}
+    asked = {ROTATE_CA: desired.rotate_ca, ROTATE_CA_WAIT: desired.rotate_ca_wait}
+    metadata["annotations"] = {key: text for key, text in asked.items() if text}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+
+
+def authority_secret(
+    desired: DesiredCluster, stand: Object, certificate: bytes, key: bytes
+) -> Object:
+    """In the form of cert-manager's CA Secrets, so that one of those may be there instead."""
+    metadata = meta(desired, stand["metadata"]["name"])
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "blockOwnerDeletion": False}
+    named = {key: stand["metadata"][key] for key in ("name", "uid")}
+    metadata["ownerReferences"] = [{**owner, **named}]
     data = {"tls.crt": certificate, "tls.key": key, TRUST_KEY: certificate}
     return {
         "apiVersion": "v1",
@@ -75,9 +93,17 @@ def accounts(desired: DesiredCluster) -> list[Object]:
 
 
 def authority_volume(desired: DesiredCluster) -> Object:
-    """Of controllers."""
-    secret = {"secretName": desired.names.authority, "defaultMode": 0o440}
-    return {"name": "ca", "secret": secret}
+    """Of controllers. Both Secrets are optional: so another CA comes and the old one goes while
+    pods run. Without any, a controller does not start."""
+    sources = [
+        {"secret": {"name": name, "optional": True, "items": _below(folder)}}
+        for name, folder in zip(desired.names.authorities, ("", f"{SECOND}/"), strict=True)
+    ]
+    return {"name": "ca", "projected": {"defaultMode": 0o440, "sources": sources}}
+
+
+def _below(folder: str) -> list[Object]:
+    return [{"key": key, "path": f"{folder}{key}"} for key in ("tls.crt", "tls.key")]
 
 
 def authority_arguments(desired: DesiredCluster) -> list[str]:
@@ -89,6 +115,8 @@ def authority_arguments(desired: DesiredCluster) -> list[str]:
     return [
         f"--ca-certificate={AUTHORITY_PATH}/tls.crt",
         f"--ca-key={AUTHORITY_PATH}/tls.key",
+        f"--second-ca={AUTHORITY_PATH}/{SECOND}",
+        f"--controllers={desired.controllers}",
         f"--new-cluster-id={desired.uid}",
         *(f"--certificate-host={host}" for host in hosts),
     ]

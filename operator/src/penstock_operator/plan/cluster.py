@@ -8,7 +8,6 @@ from penstock_operator.compare import is_applied, stamped
 from penstock_operator.model import (
     Action,
     Apply,
-    MakeAuthority,
     MarkRack,
     Object,
     Observed,
@@ -19,6 +18,7 @@ from penstock_operator.model import (
 )
 from penstock_operator.objects import DesiredCluster, broker_objects, broker_set, controller_objects
 from penstock_operator.objects.broker import template_hash
+from penstock_operator.plan.authority import plan_authority
 from penstock_operator.plan.gates import can_lose_one
 from penstock_operator.plan.roll import plan_roll
 from penstock_operator.plan.scale import forgotten, wanted_replicas
@@ -85,11 +85,7 @@ def _objects(desired: DesiredCluster, observed: Observed) -> _Track:
     wanted = [*controller_objects(desired), *broker_objects(desired)]
     live_budget = observed.live("PodDisruptionBudget", desired.names.broker)
     wanted = [_budget(each, observed, live_budget) for each in wanted]
-    actions: list[Action] = []
-    if desired.is_strict and not observed.trust:
-        # Published means that it exists. A CA that is lost later is not replaced by itself: nobody
-        # would trust the new one.
-        actions.append(MakeAuthority(desired.names.authority))
+    actions: list[Action] = [*plan_authority(desired, observed)]
     for each in wanted:
         key = (each["kind"], each["metadata"]["name"])
         if not is_applied(each, observed.live(*key)):

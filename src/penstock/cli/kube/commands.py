@@ -54,6 +54,7 @@ def register(app: typer.Typer) -> None:
         (pause, ("penstock pause flights",)),
         (resume, ("penstock resume flights",)),
         (report, ("penstock report flights -f flights.zip",)),
+        (rotate_ca, ("penstock rotate-ca flights --dry-run", "kubectl penstock rotate-ca flights")),
     ):
         app.command(epilog=example(*lines))(command)
 
@@ -192,6 +193,32 @@ def report(
     print_rows(rows, output)
     if output is Output.TABLE:
         typer.echo(f"written to {file}: {len(rows)} files")
+
+
+def rotate_ca(
+    cluster: NamedCluster,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Ask for nothing.")] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Replace the CA of a Strict Cluster by another, while everything runs.
+
+    It takes a little more than an hour, in which clients learn to trust the new one; `penstock why`
+    says how far it is. Nothing is restarted.
+    """
+    api, choice = _open(namespace, context, kubeconfig)
+    found = _module("snapshot").choose_cluster(api, cluster, choice.namespace)
+    asked = _module("rotate").rotate_ca(api, found, dry_run=dry_run)
+    if output is not Output.TABLE:
+        print_document(asked, output)
+        return
+    verb = "would get" if dry_run else "gets"
+    typer.echo(f"Cluster {asked['cluster']} {verb} another CA, in Secret {asked['newSecret']}")
+    if not dry_run:
+        typer.echo(f"to see how far it is: `kubectl penstock why {cluster}`")
 
 
 def _open(

@@ -158,6 +158,9 @@ def _said(snapshot: Snapshot, thing: Json, kind: str) -> Iterator[Finding]:
     moving = condition(thing, "Reconciling")
     if moving.get("status") == "True" and moving.get("message") != ready.get("message"):
         yield _of_condition(snapshot, subject, moving, "is being reconciled")
+    rotating = condition(thing, "RotatingCA")
+    if rotating.get("status") == "True":
+        yield _of_condition(snapshot, subject, rotating, "gets another CA, and works meanwhile")
 
 
 def _changed(thing: Json) -> str | None:

@@ -38,14 +38,15 @@ CONDITIONS: Final = Field(
     name="conditions",
     kind=Kind.OBJECTS,
     doc="Ready, Reconciling and Stalled, as kubectl wait and kstatus expect them; of a Cluster, "
-    "Secured as well: whether callers are asked who they are.",
+    "Secured as well: whether callers are asked who they are; and RotatingCA once its CA was asked "
+    "to be replaced.",
     key="type",
     max_items=16,
     fields=(
         Field(
             name="type",
             kind=Kind.TEXT,
-            doc="Ready, Reconciling, Stalled or Secured.",
+            doc="Ready, Reconciling, Stalled, Secured or RotatingCA.",
             required=True,
             max_length=316,
         ),

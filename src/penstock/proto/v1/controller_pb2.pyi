@@ -147,26 +147,60 @@ class Heartbeat(_message.Message):
     METADATA_VERSION_FIELD_NUMBER: _builtins.int
     WANTS_STOP_FIELD_NUMBER: _builtins.int
     DISK_FULL_FIELD_NUMBER: _builtins.int
+    TLS_FIELD_NUMBER: _builtins.int
     metadata_version: _builtins.int
     """The newest image applied."""
     wants_stop: _builtins.bool
     """The broker wants to stop: move leaderships away, then answer may_stop."""
     disk_full: _builtins.bool
     """Writes are refused for lack of disk space."""
+    @_builtins.property
+    def tls(self) -> Global___TlsReport:
+        """What its TLS uses now. Not set: it has none."""
+
     def __init__(
         self,
         *,
         metadata_version: _builtins.int = ...,
         wants_stop: _builtins.bool = ...,
         disk_full: _builtins.bool = ...,
+        tls: Global___TlsReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tls", b"tls"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_full", b"disk_full", "metadata_version", b"metadata_version", "wants_stop", b"wants_stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_full", b"disk_full", "metadata_version", b"metadata_version", "tls", b"tls", "wants_stop", b"wants_stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
+
+@_typing.final
+class TlsReport(_message.Message):
+    """CAs are known by the SHA-256 of their certificate (DER), in hexadecimal digits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRUSTED_CAS_FIELD_NUMBER: _builtins.int
+    OWN_CA_FIELD_NUMBER: _builtins.int
+    own_ca: _builtins.str
+    """Which of them signed its own certificate; empty: none."""
+    @_builtins.property
+    def trusted_cas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Whose certificates new connections accept."""
+
+    def __init__(
+        self,
+        *,
+        trusted_cas: _abc.Iterable[_builtins.str] | None = ...,
+        own_ca: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["own_ca", b"own_ca", "trusted_cas", b"trusted_cas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TlsReport: _TypeAlias = TlsReport  # noqa: Y015
 
 @_typing.final
 class SessionResponse(_message.Message):

@@ -85,16 +85,22 @@ class ListTokenIssuersResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ISSUERS_FIELD_NUMBER: _builtins.int
+    SIGNING_CA_FIELD_NUMBER: _builtins.int
     issuers: _builtins.bytes
     """JSON, as the file of `--token-issuers`."""
+    signing_ca: _builtins.str
+    """The CA that signs now: SHA-256 of its certificate (DER), in hexadecimal digits; empty: unknown.
+    If the caller trusts it as the newest, it gets a certificate of it at once.
+    """
     def __init__(
         self,
         *,
         issuers: _builtins.bytes = ...,
+        signing_ca: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["issuers", b"issuers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["issuers", b"issuers", "signing_ca", b"signing_ca"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -20,6 +20,8 @@ from penstock.client import (
     TransactionListing,
     TransactionState,
 )
+from penstock.kubernetes.names import ROTATE_CA, ROTATION
+from penstock.kubernetes.rotation import RotationState
 
 Run = Callable[..., Any]
 
@@ -350,6 +352,70 @@ def test_pause_and_resume_write_the_annotation(scene: Scene, run: Run) -> None:
     cluster = scene.get(PENSTOCK, "clusters", "flights")
     assert "penstock.dev/paused" not in cluster["metadata"].get("annotations", {})
     assert run("resume", "flights").exit_code == 0  # again: nothing to do, no error
+
+
+def strict(scene: Scene, state: RotationState | None = None, condition: str = "") -> None:
+    """A Strict Cluster, as its controllers and the operator show it."""
+    scene.healthy(strict=True)
+    cluster = scene.get(PENSTOCK, "clusters", "flights")
+    rotating = {
+        "type": "RotatingCA",
+        "status": "True",
+        "reason": "DroppingOld",
+        "message": condition,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    if condition:
+        shown = [*cluster["status"]["conditions"], rotating]
+        scene.set_status(PENSTOCK, "clusters", "flights", {"conditions": shown})
+    annotations = {} if state is None else {ROTATION: state.text()}
+    trust = {"metadata": {"name": "flights-trust", "annotations": annotations}}
+    scene.make("/api/v1", "configmaps", trust)
+
+
+@pytest.mark.parametrize(
+    ("state", "secret"),
+    [(None, "flights-ca-2"), (RotationState("Settled", "ca-2", 1.0), "flights-ca")],
+)
+def test_rotate_ca_asks_once_and_says_for_what(
+    state: RotationState | None, secret: str, scene: Scene, run: Run
+) -> None:
+    strict(scene, state)
+    dry = run("rotate-ca", "flights", "--dry-run", "-o", "json")
+    assert dry.exit_code == 0, dry.output
+    assert json.loads(dry.stdout)["newSecret"] == secret
+    assert "annotations" not in scene.get(PENSTOCK, "clusters", "flights")["metadata"]
+    asked = json.loads(run("rotate-ca", "flights", "-o", "json").stdout)
+    assert asked["newSecret"] == secret
+    first = scene.get(PENSTOCK, "clusters", "flights")["metadata"]["annotations"]
+    assert first == {ROTATE_CA: asked["id"]}
+    done = run("rotate-ca", "flights")
+    assert f"gets another CA, in Secret {secret}" in done.stdout
+    again = scene.get(PENSTOCK, "clusters", "flights")["metadata"]["annotations"]
+    assert again[ROTATE_CA] > asked["id"]
+
+
+def test_a_rotation_under_way_is_explained_and_not_begun_again(scene: Scene, run: Run) -> None:
+    strict(scene, RotationState("DroppingOld", "ca", 1.0), "waits for broker 1")
+    done = run("rotate-ca", "flights")
+    assert done.exit_code != 0
+    assert "is being replaced already (waits for broker 1)" in done.output
+    findings = json.loads(run("why", "-o", "json").stdout)["findings"]
+    assert "gets another CA, and works meanwhile: waits for broker 1" in findings[0]["what"]
+
+
+def test_who_has_no_ca_to_rotate_is_told_why(scene: Scene, run: Run) -> None:
+    scene.healthy()
+    done = run("rotate-ca", "flights")
+    assert done.exit_code != 0
+    assert "spec.security.mode is Disabled" in done.output
+
+
+def test_a_paused_cluster_or_one_without_a_ca_yet_is_not_rotated(scene: Scene, run: Run) -> None:
+    scene.healthy(strict=True)
+    assert "has no ConfigMap flights-trust yet" in run("rotate-ca", "flights").output
+    assert run("pause", "flights").exit_code == 0
+    assert "is paused; resume it first" in run("rotate-ca", "flights").output
 
 
 def test_a_cluster_or_topic_that_is_not_there(scene: Scene, run: Run) -> None:

@@ -1,0 +1,51 @@
+"""When a Cluster gets a CA, and when another one: the operator makes it, controllers do the rest.
+
+    no trust published ─▶ the first        annotation with a new id, or old age ─▶ the other Secret
+
+An id counts as done once the CA in use was made for it. So it is done once, whoever looks and
+however often, and nothing has to be remembered elsewhere.
+"""
+
+from penstock.kubernetes.names import ROTATE_CA
+from penstock.kubernetes.rotation import SETTLED
+from penstock_operator.model import MakeAuthority, Object, Observed
+from penstock_operator.objects import DesiredCluster
+
+
+def plan_authority(desired: DesiredCluster, observed: Observed) -> tuple[MakeAuthority, ...]:
+    """Published means that there is a CA. One that is lost later is not replaced by itself: nobody
+    would trust the new one."""
+    if not desired.is_strict:
+        return ()
+    stands = observed.authority.stands
+    if not observed.trust:
+        name = desired.names.authority
+        return (MakeAuthority(name, stands.get(name)),)
+    if not wants_another(desired, observed):
+        return ()
+    other = other_authority(desired, observed)
+    return (MakeAuthority(other, stands.get(other)),)
+
+
+def wants_another(desired: DesiredCluster, observed: Observed) -> bool:
+    """Somebody has asked for another CA, and controllers have not seen it yet."""
+    seen = observed.authority
+    if seen.rotation is not None and seen.rotation.phase != SETTLED:
+        return False
+    other = other_authority(desired, observed)
+    (current,) = {*desired.names.authorities} - {other}
+    asked = bool(desired.rotate_ca) and _id_of(seen.stands.get(current)) != desired.rotate_ca
+    return asked or other in seen.stands or seen.is_due
+
+
+def other_authority(desired: DesiredCluster, observed: Observed) -> str:
+    """The Secret whose turn is next."""
+    first, second = desired.names.authorities
+    rotation = observed.authority.rotation
+    in_use = first if rotation is None else f"{desired.names.cluster}-{rotation.secret}"
+    return first if in_use == second else second
+
+
+def _id_of(stand: Object | None) -> str:
+    annotations = ((stand or {}).get("metadata") or {}).get("annotations") or {}
+    return str(annotations.get(ROTATE_CA, ""))
