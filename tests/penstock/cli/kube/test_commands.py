@@ -404,6 +404,11 @@ def test_a_rotation_under_way_is_explained_and_not_begun_again(scene: Scene, run
     assert "gets another CA, and works meanwhile: waits for broker 1" in findings[0]["what"]
 
 
+def test_a_rotation_is_not_begun_again_while_no_operator_says_so(scene: Scene, run: Run) -> None:
+    strict(scene, RotationState("DroppingOld", "ca", 1.0))
+    assert "is being replaced already (DroppingOld)" in run("rotate-ca", "flights").output
+
+
 def test_who_has_no_ca_to_rotate_is_told_why(scene: Scene, run: Run) -> None:
     scene.healthy()
     done = run("rotate-ca", "flights")
