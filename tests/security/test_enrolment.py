@@ -207,9 +207,10 @@ class Counted(Enrolment):
 
     refreshed = 0
 
-    async def _fetch_issuers(self, *, refresh: bool) -> None:
-        await super()._fetch_issuers(refresh=refresh)
+    async def _fetch_issuers(self, *, refresh: bool) -> float:
+        unavailable_s = await super()._fetch_issuers(refresh=refresh)
         self.refreshed += refresh
+        return unavailable_s
 
 
 async def test_users_with_unknown_key_ids_have_a_controller_asked_once(

@@ -284,7 +284,7 @@ async def _serve(
         except OSError as error:
             raise _in_use(config.metrics_listen, "--metrics-listen", error) from error
     try:
-        async with enrolling.kept(enrolment):
+        async with enrolling.kept(enrolment, process.users.grace.heard):
             await process.run()
     except* PenstockError as group:
         first = first_error(group)

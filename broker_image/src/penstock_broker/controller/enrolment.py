@@ -9,6 +9,7 @@ labels prove nothing: who shows no token of a broker's pod gets 90 or 91, whatev
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -123,7 +124,9 @@ class EnrolmentService(EnrolmentServiceServicer):
         """As JSON."""
         source = self._issuers
         document = await (source.look_again() if request.refresh else source.document())
-        return pb.ListTokenIssuersResponse(issuers=document)
+        return pb.ListTokenIssuersResponse(
+            issuers=document, api_unavailable_ms=math.ceil(source.unavailable_s * 1000)
+        )
 
 
 async def serve_enrolment(service: EnrolmentService, tls: Tls, listen: str) -> grpc.aio.Server:

@@ -41,6 +41,9 @@ _RETRY_S: Final = 1.0
 _GRACE_S: Final = 0.5
 _THREADS: Final = 2
 PUBLISH_EVERY_S: Final = 20.0
+API_EVERY_S: Final = 60.0
+"""Between two looks at the API server: tokens last for ten minutes at least, and are renewed when a
+fifth of that is left. Brokers must know before then that it is unavailable."""
 _events = EventLog("enrolment")
 
 
@@ -118,6 +121,7 @@ def _around(args: argparse.Namespace, executor: Executor) -> Iterator["Around"]:
     # Only here: the client takes 25 MB and a second, which local mode does not need.
     from penstock.kubernetes.connect import connect  # noqa: PLC0415
     from penstock.kubernetes.issuer import published_issuer  # noqa: PLC0415
+    from penstock.kubernetes.resources import path_of  # noqa: PLC0415
     from penstock_broker.controller.enrolment_trust import try_to_publish  # noqa: PLC0415
     from penstock_broker.controller.metadata_store.kubernetes import TIMEOUTS  # noqa: PLC0415
     from penstock_broker.controller.metadata_store.kubernetes_objects import (  # noqa: PLC0415
@@ -127,9 +131,18 @@ def _around(args: argparse.Namespace, executor: Executor) -> Iterator["Around"]:
     names = ClusterNames(args.cluster, args.namespace)
     objects = ClusterObjects(args.cluster, args.namespace, args.owner_uid, args.owner_name)
     api = connect("penstock-controller", TIMEOUTS)
+
+    def fetch() -> bytes:
+        found = published_issuer(api)
+        # The API server publishes keys without its database, and renews no tokens then.
+        api.list(
+            path_of("ConfigMap", names.namespace), fieldSelector=f"metadata.name={names.trust}"
+        )
+        return document_of(*found, names.audience)
+
     try:
         yield Around(
-            PublishedIssuers(lambda: document_of(*published_issuer(api), names.audience), executor),
+            PublishedIssuers(fetch, executor, every_s=API_EVERY_S),
             lambda certificate: try_to_publish(api, objects, certificate),
         )
     finally:

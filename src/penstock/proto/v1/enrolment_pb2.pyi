@@ -85,16 +85,22 @@ class ListTokenIssuersResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ISSUERS_FIELD_NUMBER: _builtins.int
+    API_UNAVAILABLE_MS_FIELD_NUMBER: _builtins.int
     issuers: _builtins.bytes
     """JSON, as the file of `--token-issuers`."""
+    api_unavailable_ms: _builtins.int
+    """How long ago the API server last answered this controller, if it did not when it was asked last:
+    nobody can renew tokens of ServiceAccounts. 0: it answers.
+    """
     def __init__(
         self,
         *,
         issuers: _builtins.bytes = ...,
+        api_unavailable_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["issuers", b"issuers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_unavailable_ms", b"api_unavailable_ms", "issuers", b"issuers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,19 +5,26 @@ from pathlib import Path
 
 from penstock_broker.serving.callers import Identify, IdentifyToken, knows_no_users
 from penstock_broker.serving.tokens.file import IssuersFile
+from penstock_broker.serving.tokens.grace import Grace
 from penstock_broker.serving.tokens.login import LookAgain, TokenLogin, no_look_again
 
 
 class Users:
-    """`identify` for gRPC, `identify_token` for message streams."""
+    """`identify` for gRPC, `identify_token` for message streams. `grace` is told of outages."""
 
     def __init__(self, token_issuers: Path | None, look_again: LookAgain = no_look_again) -> None:
         """`token_issuers` None: no user gets in. `look_again`: when a key is not in the file."""
         self._checking = ThreadPoolExecutor(1, "tokens")
+        self.grace = Grace()
         self.identify: Identify = knows_no_users
         self.identify_token: IdentifyToken = knows_no_users
         if token_issuers is not None:
-            login = TokenLogin(IssuersFile(token_issuers), self._checking, look_again=look_again)
+            login = TokenLogin(
+                IssuersFile(token_issuers),
+                self._checking,
+                look_again=look_again,
+                grace=self.grace,
+            )
             self.identify, self.identify_token = login.of_call, login.of_token
 
     def close(self) -> None:
