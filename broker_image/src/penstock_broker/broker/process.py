@@ -124,13 +124,13 @@ class BrokerProcess:
         self._build_maintenance(store)
         self._build_services(store)
         self.metrics.observe_controller(lambda: self._session.connected)
-        self.metrics.observe_grace(lambda: self.users.grace.is_on)
         self.metrics.observe_replicas(self.totals)
 
     def _build_maintenance(self, store: LogStore) -> None:
         settings, tls = self._config.settings, self._seams.transport.tls
         if tls is not None:
             self.metrics.registry.register(CertificateMetrics(tls))
+        self.metrics.observe_grace(lambda: self.users.grace.is_on)
         self._disk = DiskGuard(
             self._measure_disk,
             reserve_bytes=settings.disk_reserve_bytes,

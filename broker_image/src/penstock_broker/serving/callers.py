@@ -45,7 +45,7 @@ class Caller:
         groups: Further principals whose rules hold for the user: "oidc-group:…".
         broker_id: Of a broker; -1 for others.
         expires_s: When the credentials end, in seconds since 1970; None: not at a known time.
-        counts_until: Until when they count all the same, which may change.
+        counts_until: Until when they count nevertheless, which may change.
     """
 
     role: Role

@@ -35,6 +35,7 @@ def bounded_by_credentials(who: Caller, now_s: Callable[[], float] = wall_s) -> 
     expires_s, loop = who.expires_s, asyncio.get_running_loop()
     usual_s = with_leeway(expires_s)
     is_over = False
+    timer: asyncio.TimerHandle
 
     def end_or_look_again() -> None:
         nonlocal is_over, timer
