@@ -122,8 +122,8 @@ async def test_known_clients_outlast_the_api_server(
 
 
 def with_clock(clock: Clock) -> Any:
-    def made(*arguments: Any, **settings: Any) -> PublishedIssuers:
-        return PublishedIssuers(*arguments, now_s=clock, **settings)
+    def made(fetch: Any, executor: Any, **settings: Any) -> PublishedIssuers:
+        return PublishedIssuers(fetch, executor, clock, **settings)
 
     return made
 

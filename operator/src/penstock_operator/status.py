@@ -7,9 +7,11 @@ stays, so a status that has not changed is equal to the live one and is not writ
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
+from penstock.certificates import first_end
+from penstock.kubernetes.names import AUTHORITY_ENDS, CLUSTER_LABEL, COMPONENT_LABEL
 from penstock_operator.model import BrokerFacts, Object, Observed, Plan, Severity, Wait
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.broker import BROKER, template_hash
@@ -19,6 +21,8 @@ READY: Final = "Ready"
 RECONCILING: Final = "Reconciling"
 STALLED: Final = "Stalled"
 SECURED: Final = "Secured"
+AUTHORITY_WARNING: Final = timedelta(days=90)
+"""Before the end of the CA: time to change it without haste."""
 _MESSAGE_MAX: Final = 1_000
 
 
@@ -77,9 +81,10 @@ def cluster_status(
     not_ready = why_not_ready(desired, observed, plan)
     waits = plan.waits or _applying(plan)
     known = before.get("conditions") or ()
+    ends = first_end(observed.trust) if desired.is_strict else None
     shown = [
         *conditions(not_ready, waits, desired.generation, known, now),
-        _secured(desired, known, now),
+        _secured(desired, known, now, ends),
     ]
     wanted = f"{COMPONENT_LABEL}={BROKER},{CLUSTER_LABEL}={desired.names.cluster}"
     numbers = _numbers(facts, before)
@@ -90,6 +95,7 @@ def cluster_status(
         "phase": _phase(desired, plan, ready=not_ready is None, before=before),
         "message": _message(plan, not_ready),
         "clusterId": observed.recorded_cluster_id or (facts.cluster_id if facts else ""),
+        "authorityExpires": _rfc3339(ends) if ends is not None else "",
         "bootstrap": desired.names.bootstrap_address,
         "brokers": {
             "desired": desired.spec.brokers,
@@ -106,8 +112,10 @@ def cluster_status(
     }
 
 
-def _secured(desired: DesiredCluster, before: Sequence[Mapping[str, Any]], now: str) -> Object:
-    """A warning to whoever looks; nothing waits for it."""
+def _secured(
+    desired: DesiredCluster, before: Sequence[Mapping[str, Any]], now: str, ends: datetime | None
+) -> Object:
+    """A warning to whoever looks; nothing waits for it. `ends`: when the CA does; None: unknown."""
     known = next((each for each in before if each["type"] == SECURED), None)
     status, reason, words = ("True", "Strict", "everybody shows who they are")
     if not desired.is_strict:
@@ -116,8 +124,18 @@ def _secured(desired: DesiredCluster, before: Sequence[Mapping[str, Any]], now: 
             "whoever reaches a broker may read and change everything; a new Cluster with "
             "spec.security.mode Strict asks who they are"
         )
+    elif ends is not None and ends - datetime.fromisoformat(now) < AUTHORITY_WARNING:
+        reason = AUTHORITY_ENDS
+        words = (
+            f"the CA ends at {_rfc3339(ends)}: nobody can connect from then on; replace Secret "
+            f"{desired.names.authority} before that"
+        )
     row = (SECURED, status, reason, words)
     return _condition(row, desired.generation, known, now)
+
+
+def _rfc3339(when: datetime) -> str:
+    return f"{when:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _applying(plan: Plan) -> tuple[Wait, ...]:

@@ -24,6 +24,8 @@ TRUST_KEY: Final = "ca.crt"
 """The certificate in that ConfigMap."""
 TRUST_COPY_LABEL: Final = f"{GROUP}/trust-copy"
 """On every copy of such a ConfigMap, besides `trust_copy_label`."""
+AUTHORITY_ENDS: Final = "AuthorityEnds"
+"""Reason of the condition Secured of a Cluster: its CA ends soon."""
 PAUSED: Final = f"{GROUP}/paused"
 """Annotation; `"true"` on a Cluster, Topic or ConsumerGroup: the operator changes nothing but the
 status."""

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -134,7 +135,13 @@ def test_a_damaged_or_forged_document_is_named(text: str, why: str) -> None:
 def test_a_cluster_that_is_forged_is_named() -> None:
     found = journal(cluster=encode_cluster(replace(CLUSTER, cluster_id="d")))
     assert "of cluster 'd', not 'c'" in problem_of(found, NO_JOURNAL, STORE, "c")
-    for broken in ({"access": []}, {"access": {"groups": []}}, {"quotas": 7}, {"brokers": [7]}):
+    parts: list[dict[str, Any]] = [
+        {"access": []},
+        {"access": {"groups": []}},
+        {"quotas": 7},
+        {"brokers": [7]},
+    ]
+    for broken in parts:
         text = json.dumps({**json.loads(encode_cluster(CLUSTER)), **broken})
         assert "unreadable" in problem_of(journal(cluster=text), NO_JOURNAL, STORE, "c"), broken
 
