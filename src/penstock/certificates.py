@@ -52,6 +52,15 @@ def new_authority(
     return certificate.public_bytes(serialization.Encoding.PEM), private_pem(key)
 
 
+def first_end(pem: str) -> datetime | None:
+    """When the first of these certificates ends; None: there is none that can be read."""
+    try:
+        found = x509.load_pem_x509_certificates(pem.encode())
+    except ValueError:
+        return None
+    return min(each.not_valid_after_utc for each in found)
+
+
 def key_usage(*, signs: bool) -> x509.KeyUsage:
     """Of a CA, or of a server or user."""
     return x509.KeyUsage(

@@ -319,9 +319,11 @@ class TestOnAnApiServer:
         for made in [*broker_objects(desired), *controller_objects(desired)]:
             made["metadata"].pop("ownerReferences", None)  # there is no such Cluster
             apply(made)
+        others = {"events", "leases", "namespaces", "nodes", "secrets", "storageclasses"}
         for kind, (_, plural) in sorted(RESOURCES.items()):
-            if plural not in {"events", "leases", "nodes", "secrets", "storageclasses"}:
+            if plural not in others:
                 call("GET", path_of(kind, streams))
+        call("GET", f"/api/v1/namespaces/{streams}" if watched else "/api/v1/namespaces")
         stand = authority_stand(desired, desired.names.authority)
         stand["metadata"].pop("ownerReferences", None)
         stand = call("POST", path_of("ConfigMap", streams), stand)
@@ -354,6 +356,8 @@ class TestOnAnApiServer:
             forbidden(refused)
         if watched:
             forbidden(lambda: call("GET", "/api/v1/namespaces/default/pods"))
+            forbidden(lambda: call("GET", "/api/v1/namespaces"))
+            forbidden(lambda: call("POST", "/api/v1/namespaces/default/configmaps", {}))
 
     def test_the_pods_pass_the_restricted_standard(
         self, helm: str, api_server: ApiServer, namespace: str

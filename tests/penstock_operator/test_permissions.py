@@ -94,9 +94,11 @@ class Account:
         self.server.request("POST", f"{RBAC}/clusterroles", {**body, "rules": rules})
         self._wide.append(f"{RBAC}/clusterroles/{name}")
 
-    def bind(self, role: str, *, everywhere: bool) -> None:
+    def bind(self, role: str, *, everywhere: bool, where: str = "") -> None:
+        """`where`: the namespace; "": the account's own."""
         kind = "ClusterRoleBinding" if everywhere else "RoleBinding"
-        where = "clusterrolebindings" if everywhere else f"namespaces/{self.namespace}/rolebindings"
+        namespaced = f"namespaces/{where or self.namespace}/rolebindings"
+        path = "clusterrolebindings" if everywhere else namespaced
         subject = {"kind": "ServiceAccount", "name": "account", "namespace": self.namespace}
         body = {
             "apiVersion": f"{GROUP}/v1",
@@ -105,7 +107,7 @@ class Account:
             "roleRef": {"apiGroup": GROUP, "kind": "ClusterRole", "name": role},
             "subjects": [subject],
         }
-        self.server.request("POST", f"{RBAC}/{where}", body)
+        self.server.request("POST", f"{RBAC}/{path}", body)
         if everywhere:
             self._wide.append(f"{RBAC}/clusterrolebindings/{role}")
 
@@ -121,6 +123,7 @@ class Scene:
         install_crds(server)
         self.server, self.path, self.everywhere = server, path, everywhere
         self.namespace = server.namespace("permissions")
+        self.clients = server.namespace("clients")
         self.account = Account(server, self.namespace)
         self.proxy = ApiProxy(server)
         self.controllers = f"{self.namespace}-controllers"
@@ -140,7 +143,8 @@ class Scene:
         self.account.bind(f"{self.namespace}-wide", everywhere=True)
         if not self.everywhere:
             self.account.role(f"{self.namespace}-operator", rules)
-            self.account.bind(f"{self.namespace}-operator", everywhere=False)
+            for namespace in (self.namespace, self.clients):
+                self.account.bind(f"{self.namespace}-operator", everywhere=False, where=namespace)
         # The Lease is in a Role of its own, in the operator's namespace.
         lease = chart("default", "Role", "-election")
         self.account.role(f"{self.namespace}-election", lease)
@@ -150,7 +154,7 @@ class Scene:
     @contextmanager
     def operator(self) -> Iterator[Operator]:
         options = [f"--controller-role={self.controllers}"]
-        watch = "" if self.everywhere else self.namespace
+        watch = "" if self.everywhere else f"{self.namespace},{self.clients}"
         with running(
             self.server,
             self.path,
@@ -219,6 +223,8 @@ def live_a_life(scene: Scene) -> None:
     server.request("POST", "/api/v1/nodes", {"metadata": {"name": node, "labels": {zone: "east"}}})
     grows = {"metadata": {"name": node}, "provisioner": "x.example", "allowVolumeExpansion": True}
     server.request("POST", "/apis/storage.k8s.io/v1/storageclasses", grows)
+    asks = {f"guarded.{scene.namespace}.trust.penstock.dev/copy": ""}
+    scene.merge(f"/api/v1/namespaces/{scene.clients}", {"metadata": {"labels": asks}})
     with scene.operator():
         made = scene.make(
             "Cluster",
@@ -250,6 +256,7 @@ def live_a_life(scene: Scene) -> None:
         binding = scene.url(RBAC, "rolebindings")
         server.request("POST", binding, {**former, "kind": "RoleBinding", "roleRef": bound})
         _pods_and_claims(scene, node)
+        copied = _copy_of_the_trust(scene)
         scene.merge(flights, {"spec": {"external": None, "storage": {"size": "20Gi"}}})
         scene.merge(flights, {"metadata": {"annotations": {"penstock.dev/force-roll": "0"}}})
         scene.wait_used(
@@ -258,6 +265,7 @@ def live_a_life(scene: Scene) -> None:
             ("patch", "", "persistentvolumeclaims"),
             ("create", "", "secrets"),
             ("get", "", "configmaps"),
+            ("create", "", "configmaps"),
             ("delete", "", "services"),
             ("delete", GROUP, "roles"),
             ("delete", GROUP, "rolebindings"),
@@ -270,7 +278,21 @@ def live_a_life(scene: Scene) -> None:
             *(each for each in scene.granted if each[0] == "watch"),  # begin when all is listed
         )
         wait_until(lambda: get(server, broker_set), what="the StatefulSet is made again")
+        scene.merge(copied, {"data": {"ca.crt": "of somebody else"}})
+        scene.wait_used(("patch", "", "configmaps"))
+        server.request("DELETE", scene.url(OURS, "clusters", "guarded"))
+        scene.wait_used(("delete", "", "configmaps"))
         scene.server.request("DELETE", scene.url(OURS, "consumergroups", "g"))
+
+
+def _copy_of_the_trust(scene: Scene) -> str:
+    """The path of the ConfigMap, once it is there; the original is as controllers would make it."""
+    labels = {"penstock.dev/trust-of": "guarded"}
+    body = {"metadata": {"name": "guarded-trust", "labels": labels}, "data": {"ca.crt": "x"}}
+    scene.server.request("POST", scene.url("/api/v1", "configmaps"), body)
+    copied = f"/api/v1/namespaces/{scene.clients}/configmaps/guarded-trust"
+    wait_until(lambda: get(scene.server, copied), what="the copy", timeout_s=240)
+    return copied
 
 
 def _pods_and_claims(scene: Scene, node: str) -> None:

@@ -1,6 +1,7 @@
 """The status: what it says, that it is stable, and that the CRD keeps every field of it."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,36 @@ def test_while_no_broker_answers_the_last_numbers_stay() -> None:
     status = cluster_status(WISH, observed, plan_cluster(WISH, observed), before, NOW)
     assert status["partitions"] == before["partitions"] == 6
     assert status["conditions"][0]["status"] == "False"
+
+
+def secured_by(trust: str, now: str = NOW) -> tuple[str, dict[str, Any]]:
+    """When the CA ends, and the condition."""
+    strict = desired(spec_security=SecurityMode.STRICT)
+    observed = replace(settled(strict).observed(), trust=trust)
+    status = cluster_status(strict, observed, Plan(), {}, now)
+    assert unknown(status, schema()) == []
+    (secured,) = [each for each in status["conditions"] if each["type"] == "Secured"]
+    return status["authorityExpires"], secured
+
+
+def test_a_ca_that_ends_within_90_days_is_warned_of() -> None:
+    begins = datetime(2025, 1, 1, 12, 5, tzinfo=UTC)  # backdated by five minutes
+    old, _ = new_authority("old", now=begins, days=400)
+    new, _ = new_authority("new", now=begins)
+    expires, early = secured_by(old.decode(), "2025-11-07T11:59:59Z")
+    assert expires == "2026-02-05T12:00:00Z"
+    assert early["reason"] == "Strict"
+    expires, late = secured_by((new + old).decode(), "2025-11-07T12:00:01Z")
+    assert expires == "2026-02-05T12:00:00Z", "of several the first to end"
+    assert (late["status"], late["reason"]) == ("True", "AuthorityEnds")
+    assert "ends at 2026-02-05T12:00:00Z" in late["message"]
+
+
+@pytest.mark.parametrize("trust", ["", "what somebody wrote there"])
+def test_a_ca_that_cannot_be_read_ends_at_no_known_time(trust: str) -> None:
+    expires, secured = secured_by(trust)
+    assert (expires, secured["reason"]) == ("", "Strict")
+
+
+def test_a_cluster_without_tls_has_no_ca() -> None:
+    assert ready_status()["authorityExpires"] == ""

@@ -5,14 +5,19 @@ Attempt: get a broker's certificate, or log in. Outcome: 90 or 91. A pod without
 no call through to servers' ports.
 """
 
+import json
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
+from uuid import uuid4
 
 import grpc
 import pytest
 from cryptography import x509
 from support.apiserver import ApiServer
 from support.strict_pods import StrictPods
+from support.tokens import Issuer
 from support.waiting import wait_until
 
 from penstock.cli.kube.login import login_to
@@ -21,15 +26,16 @@ from penstock.errors import ErrorCode, MisuseError, PenstockError
 from penstock.kubernetes.api import Api, Timeouts
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.names import ClusterNames
+from penstock.proto.v1 import broker_pb2, journal_pb2
 from penstock.proto.v1 import enrolment_pb2 as pb
-from penstock.proto.v1 import journal_pb2
+from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
 from penstock.proto.v1.enrolment_pb2_grpc import EnrolmentServiceStub
 from penstock.proto.v1.journal_pb2_grpc import JournalServiceStub
 from penstock.rpc.channel import open_channel
 from penstock.rpc.errors import error_from_rpc
 from penstock.rpc.tls import Tls, TlsFiles
 from penstock_broker.certificates.authority import generate_csr
-from penstock_operator.names import ENROL_PORT, GRPC_PORT, INTERNAL_PORT
+from penstock_operator.names import ENROL_PORT, GRPC_PORT, INTERNAL_PORT, METRICS_PORT
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +183,33 @@ def test_who_may_create_no_token_is_told_what_is_missing(pods: StrictPods) -> No
         login_to(api, pods.cluster, only_look=True)
     api.close()
     assert "of neither ServiceAccount flights-admin nor flights-viewer" in caught.value.message
+
+
+async def test_brokers_hear_that_the_api_server_is_away_and_that_it_is_back(
+    pods: StrictPods,
+) -> None:
+    """Attack 25. Tokens with an unknown key make all look sooner than every minute."""
+    token = pods.token(pods.names.admin, pods.names.audience)
+    strange = Issuer(json.loads(b64decode(token.split(".")[1] + "=="))["iss"], pods.names.audience)
+
+    def heard(grace: str) -> bool:
+        shown = (("authorization", f"Bearer {strange.token(str(uuid4()))}"),)
+        request = broker_pb2.MetadataRequest()
+        channel = open_channel(pods.address(GRPC_PORT), Tls(TlsFiles(root)))
+        with channel, pytest.raises(grpc.RpcError):
+            BrokerServiceStub(channel).Metadata(request, timeout=10, metadata=shown)
+        with urlopen(f"http://{pods.address(METRICS_PORT)}/metrics", timeout=10) as answer:
+            return f"penstock_token_grace {grace}" in answer.read().decode()
+
+    root = trust(pods)
+    assert heard("0.0")
+    async with admin(pods, token) as client:
+        pods.end_operator()
+        with pods.server.killed():
+            wait_until(lambda: heard("1.0"), what="grace is on", timeout_s=150)
+            await client.list_topics()
+        wait_until(lambda: heard("0.0"), what="grace is over", timeout_s=150)
+        await client.list_topics()
 
 
 def test_no_key_or_token_is_in_a_log(pods: StrictPods) -> None:

@@ -3,7 +3,8 @@
     session fixture `api_server` ──▶ ApiServer ──▶ .url, .kubeconfig      (system:masters)
                                                ├─▶ .service_account(...)   (a kubeconfig with RBAC)
                                                ├─▶ .namespace(name)        (a fresh one)
-                                               └─▶ .pause() / .resume(), .kill() / .start()
+                                               └─▶ .pause() / .resume(), .kill() / .start(),
+                                                   .killed(), .without_database()
 
 There are no controllers and no kubelets: Deployments stay without pods, deleted owners keep
 their dependents, namespaces are never emptied. Tests make namespaces and names of their own.
@@ -21,6 +22,8 @@ import subprocess
 import tempfile
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -157,6 +160,26 @@ class ApiServer:
         unwatch(self)
         _end(self._server, signal.SIGKILL)
         self._server = None
+
+    @contextmanager
+    def killed(self) -> Iterator[None]:
+        """Without the API server while the block runs."""
+        self.kill()
+        try:
+            yield
+        finally:
+            self.start()
+
+    @contextmanager
+    def without_database(self) -> Iterator[None]:
+        """With an API server whose etcd does not answer: SIGSTOP, and SIGCONT at the end."""
+        assert self._etcd is not None
+        stop(self._etcd.pid)
+        try:
+            yield
+        finally:
+            os.kill(self._etcd.pid, signal.SIGCONT)
+            wait_until(self._ready, what="the API server is ready", timeout_s=_START_S)
 
     def start(self) -> None:
         """Starts the API server (again) and waits until it is ready."""

@@ -41,7 +41,9 @@ class StrictPods:
         self.server, self.path = server, path
         self.names = Names("flights", server.namespace("strict"))
         self.stack = ExitStack()
-        self.operator = self.stack.enter_context(running(server, path, self.names.namespace))
+        self._operator = ExitStack()
+        self.stack.push(self._operator)
+        self.operator = self._operator.enter_context(running(server, path, self.names.namespace))
         self.cluster = self._make_cluster()
         self._ports: dict[tuple[str, int], ReservedPort] = {}
         for kind, numbers in (("controller", CONTROLLER_PORTS), ("broker", BROKER_PORTS)):
@@ -57,6 +59,10 @@ class StrictPods:
     def spec(self) -> dict[str, Any]:
         """What the Cluster has besides."""
         return {"brokers": 1}
+
+    def end_operator(self) -> None:
+        """It ends by itself without an API server, and is needed for nothing that runs."""
+        self._operator.close()
 
     def object(self, base: str, plural: str, name: str) -> Any:
         """None: it is not there."""

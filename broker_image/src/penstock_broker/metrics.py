@@ -109,6 +109,15 @@ class Metrics:
         )
         gauge.set_function(lambda: float(connected()))
 
+    def observe_grace(self, is_on: Callable[[], bool]) -> None:
+        """Makes every scrape call `is_on`, in the endpoint's thread."""
+        gauge = Gauge(
+            "penstock_token_grace",
+            "1 while tokens that have ended count, because the API server is unavailable",
+            registry=self.registry,
+        )
+        gauge.set_function(lambda: float(is_on()))
+
     def observe_replicas(self, totals: Callable[[], ReplicaTotals]) -> None:
         """Makes every scrape call `totals`, in the endpoint's thread."""
         self.registry.register(_Totals(totals))

@@ -74,8 +74,13 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   resources: [secrets]             # <cluster>-ca, <cluster>-ca-2: made, never read
   verbs: [create]
 - apiGroups: [""]
-  resources: [configmaps]          # topics changed through the brokers, <cluster>-trust, users' CAs;
-  verbs: [create, get, list, watch]   # created: the owners of those Secrets
+  resources: [configmaps]          # topics changed through the brokers, <cluster>-trust and its copies,
+  verbs: [create, delete, get, list, patch, watch]   # users' CAs, the owners of those Secrets
+{{- if .Values.watchNamespaces }}
+- apiGroups: [""]
+  resources: [namespaces]          # a label asks for a copy
+  verbs: [get]
+{{- end }}
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [rolebindings]
   verbs: [create, delete, get, list, patch]
@@ -112,6 +117,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   resources: [storageclasses]   # whether volumes can grow
   verbs: [get]
 {{- if not .Values.watchNamespaces }}
+- apiGroups: [""]
+  resources: [namespaces]       # a label asks for a copy of <cluster>-trust
+  verbs: [list, watch]
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
   verbs: [list, watch]

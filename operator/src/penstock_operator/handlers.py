@@ -13,7 +13,15 @@ from typing import Any
 
 import kopf
 
-from penstock.kubernetes.names import CLUSTER_LABEL, GROUP, METADATA_LABEL, VERSION
+from penstock.kubernetes.names import (
+    CLUSTER_LABEL,
+    GROUP,
+    METADATA_LABEL,
+    TRUST_COPY_LABEL,
+    TRUST_LABEL,
+    VERSION,
+    trust_copies_in,
+)
 from penstock_operator.workers import Workers
 
 WATCHED = (
@@ -27,8 +35,8 @@ WATCHED = (
 """Objects whose changes are handled at once; others within five minutes."""
 
 
-def register(workers: Workers) -> kopf.OperatorRegistry:
-    """The handlers, bound to these workers."""
+def register(workers: Workers, *, everywhere: bool = True) -> kopf.OperatorRegistry:
+    """The handlers, bound to these workers. `everywhere`: Namespaces can be watched, too."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
@@ -69,7 +77,35 @@ def register(workers: Workers) -> kopf.OperatorRegistry:
     kopf.on.event("", "v1", "configmaps", labels={METADATA_LABEL: "topic"}, registry=registry)(
         metadata_changed
     )
+    _watch_trust(registry, workers, everywhere=everywhere)
     return registry
+
+
+def _watch_trust(registry: kopf.OperatorRegistry, workers: Workers, *, everywhere: bool) -> None:
+    """The trust of Clusters, its copies, and namespaces that ask for one."""
+    asking: dict[str, frozenset[tuple[str, str]]] = {}
+    """By namespace, as it was last seen: for which Clusters."""
+
+    async def original_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+        workers.wake(namespace or "", labels[TRUST_LABEL])
+
+    async def copy_changed(labels: Mapping[str, str], **_: Any) -> None:
+        for cluster in trust_copies_in(labels):
+            workers.copies_changed(*cluster)
+
+    async def namespace_changed(name: str | None, labels: Mapping[str, str], **_: Any) -> None:
+        now = trust_copies_in(labels)
+        for cluster in now ^ asking.pop(name or "", frozenset()):
+            workers.copies_changed(*cluster)
+        if now:
+            asking[name or ""] = now
+
+    watch = kopf.on.event
+    original, copy = {TRUST_LABEL: kopf.PRESENT}, {TRUST_COPY_LABEL: kopf.PRESENT}
+    watch("", "v1", "configmaps", labels=original, registry=registry)(original_changed)
+    watch("", "v1", "configmaps", labels=copy, registry=registry)(copy_changed)
+    if everywhere:
+        watch("", "v1", "namespaces", registry=registry)(namespace_changed)
 
 
 def kopf_settings(*, cluster_wide: bool) -> kopf.OperatorSettings:

@@ -95,6 +95,7 @@ def read_settings(argv: Sequence[str] | None = None) -> Settings:
             controller_role=args.controller_role,
             api_server_ports=_ports(parser, args.api_server_ports),
             namespace=args.namespace,
+            namespaces=_words(args.namespaces),
         ),
         namespaces=_words(args.namespaces),
         namespace=args.namespace,
@@ -201,7 +202,7 @@ async def _watch(settings: Settings, workers: Workers, stop: asyncio.Event) -> N
     """Kopf's event loop part, until `stop`."""
     everywhere = not settings.namespaces
     await kopf.operator(
-        registry=register(workers),
+        registry=register(workers, everywhere=everywhere),
         settings=kopf_settings(cluster_wide=everywhere),
         standalone=True,
         # Kopf would make one from the system's user name, which a pod's user may not have.

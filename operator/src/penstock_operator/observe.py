@@ -110,10 +110,17 @@ class Children:
 
     def trust(self, desired: DesiredCluster) -> str:
         """See `Observed`."""
+        return (self.trust_data(desired) or {}).get(TRUST_KEY, "")
+
+    def trust_data(self, desired: DesiredCluster) -> Mapping[str, str] | None:
+        """What clients mount; empty: the controllers have not made it yet; None: not Strict."""
+        if not desired.is_strict:
+            return None
         for each in self._trust:
             if each["metadata"]["name"] == desired.names.trust:
-                return str((each.get("data") or {}).get(TRUST_KEY) or "")
-        return ""
+                found: Mapping[str, str] = each.get("data") or {}
+                return found
+        return {}
 
     def authority(self, desired: DesiredCluster) -> AuthorityState:
         """See `Observed`."""

@@ -7,9 +7,11 @@ stays, so a status that has not changed is equal to the live one and is not writ
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
+from penstock.certificates import first_end
+from penstock.kubernetes.names import AUTHORITY_ENDS, CLUSTER_LABEL, COMPONENT_LABEL
 from penstock.kubernetes.rotation import SETTLED
 from penstock_operator.model import BrokerFacts, Object, Observed, Plan, Severity, Wait
 from penstock_operator.objects import DesiredCluster
@@ -24,6 +26,8 @@ SECURED: Final = "Secured"
 ROTATING_CA: Final = "RotatingCA"
 _CARRIED: Final = frozenset({SECURED, ROTATING_CA})
 """Conditions that a spec which cannot be applied does not change."""
+AUTHORITY_WARNING: Final = timedelta(days=90)
+"""Before the end of the CA: time to change it without haste."""
 _MESSAGE_MAX: Final = 1_000
 
 
@@ -82,6 +86,7 @@ def cluster_status(
     not_ready = why_not_ready(desired, observed, plan)
     waits = plan.waits or _applying(plan)
     known = before.get("conditions") or ()
+    ends = first_end(observed.trust) if desired.is_strict else None
     shown = [
         *conditions(not_ready, waits, desired.generation, known, now),
         _secured(desired, observed, known, now),
@@ -96,6 +101,7 @@ def cluster_status(
         "phase": _phase(desired, plan, ready=not_ready is None, before=before),
         "message": _message(plan, not_ready),
         "clusterId": observed.recorded_cluster_id or (facts.cluster_id if facts else ""),
+        "authorityExpires": _rfc3339(ends) if ends is not None else "",
         "bootstrap": desired.names.bootstrap_address,
         "brokers": {
             "desired": desired.spec.brokers,
@@ -116,6 +122,7 @@ def _secured(
     desired: DesiredCluster, observed: Observed, before: Sequence[Mapping[str, Any]], now: str
 ) -> Object:
     """A warning to whoever looks; nothing waits for it."""
+    ends = first_end(observed.trust) if desired.is_strict else None
     known = next((each for each in before if each["type"] == SECURED), None)
     status, reason, words = ("True", "Strict", "everybody shows who they are")
     if not desired.is_strict:
@@ -123,6 +130,12 @@ def _secured(
         words = (
             "whoever reaches a broker may read and change everything; a new Cluster with "
             "spec.security.mode Strict asks who they are"
+        )
+    elif ends is not None and ends - datetime.fromisoformat(now) < AUTHORITY_WARNING:
+        reason = AUTHORITY_ENDS
+        words = (
+            f"the CA ends at {_rfc3339(ends)}: nobody can connect from then on; replace it before "
+            f"that: kubectl penstock rotate-ca {desired.names.cluster}"
         )
     elif observed.users_ca_problem:
         reason, words = "UsersCaNotUsed", observed.users_ca_problem
@@ -158,6 +171,10 @@ _PHASES: Final = {
     "DroppingOld": "servers stop to trust the old CA",
     "RemovingOldKey": "the old CA's key goes; a Secret that Penstock did not make, delete yourself",
 }
+
+
+def _rfc3339(when: datetime) -> str:
+    return f"{when:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _applying(plan: Plan) -> tuple[Wait, ...]:

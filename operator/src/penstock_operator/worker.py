@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from penstock.core.authorization import CLUSTER
 from penstock.kubernetes.errors import KubernetesError
-from penstock.kubernetes.names import API_VERSION
+from penstock.kubernetes.names import API_VERSION, ClusterNames
 from penstock.logs import EventLog
 from penstock_operator.access import AccessRules
 from penstock_operator.act import Acting
@@ -44,6 +44,7 @@ from penstock_operator.plan import plan_cluster
 from penstock_operator.quotas import apply_quotas
 from penstock_operator.status import cluster_status, failed_status, why_not_ready
 from penstock_operator.topics import Topics
+from penstock_operator.trust import TrustCopies
 
 _COALESCE_S: Final = 0.2
 _BACKOFF_S: Final = (1.0, 2.0, 5.0, 15.0, 30.0)
@@ -89,6 +90,8 @@ class Worker:
         self._access = AccessRules(self._brokers, deps.events)
         # With its own connections: a hanging group must not use up those of the Cluster.
         self._groups = Groups(deps.kube, deps.events, Brokers(self._credentials), (namespace, name))
+        names = ClusterNames(name, namespace)
+        self._copies = TrustCopies(deps.kube, deps.events, names, deps.installation.namespaces)
         self._topics_dirty = True
         self._resources: list[TopicResource] = []
         self.finished_at = monotonic()
@@ -99,6 +102,11 @@ class Worker:
             self._topics_dirty = True
         else:
             self._children.dirty = True
+        self._wake.set()
+
+    def copies_changed(self) -> None:
+        """A copy of the trust changed, or which namespaces ask for one."""
+        self._copies.dirty = True
         self._wake.set()
 
     def group_changed(self, body: Mapping[str, Any], *, deleted: bool) -> None:
@@ -163,7 +171,8 @@ class Worker:
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._groups.see(View(gone=True))
             await self._topics.reconcile(self._resources, None, None, None, "")
-            left = self._resources or not self._groups.are_gone
+            copied = not await self._copies.reconcile(body, None)
+            left = self._resources or not self._groups.are_gone or copied
             return Outcome.BUSY if left or body is not None else Outcome.GONE
         try:
             body = await with_defaults(self._deps.kube, body)
@@ -194,6 +203,8 @@ class Worker:
         if not topics_idle:
             self._topics_dirty = True
         failed += await self._apply_access(body, desired, observed)
+        if not desired.paused:
+            await self._copies.reconcile(body, self._children.trust_data(desired))
         await self._report(body, desired, observed, replace(plan, waits=(*failed, *plan.waits)))
         idle = plan.is_idle and topics_idle and not failed
         return Outcome.IDLE if idle else Outcome.BUSY

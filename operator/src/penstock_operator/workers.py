@@ -24,6 +24,10 @@ class Workers:
         """Starts the Cluster's worker if there is none."""
         self._worker(namespace, cluster).wake(topics=topics)
 
+    def copies_changed(self, namespace: str, cluster: str) -> None:
+        """Like `wake`: copies of the Cluster's trust changed, or who asks for one."""
+        self._worker(namespace, cluster).copies_changed()
+
     def group_changed(
         self, namespace: str, cluster: str, body: Mapping[str, Any], *, deleted: bool
     ) -> None:

@@ -4,6 +4,7 @@ The operator, the controller and the command line find each other's objects by t
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +31,10 @@ for a CA: the id that asked for it."""
 ROTATE_CA_WAIT: Final = f"{GROUP}/rotate-ca-wait-seconds"
 """Annotation of a Cluster, and of the ConfigMap that stands for a CA: how long clients have, to
 trust both CAs."""
+TRUST_COPY_LABEL: Final = f"{GROUP}/trust-copy"
+"""On every copy of such a ConfigMap, besides `trust_copy_label`."""
+AUTHORITY_ENDS: Final = "AuthorityEnds"
+"""Reason of the condition Secured of a Cluster: its CA ends soon."""
 PAUSED: Final = f"{GROUP}/paused"
 """Annotation; `"true"` on a Cluster, Topic or ConsumerGroup: the operator changes nothing but the
 status."""
@@ -120,3 +125,22 @@ class ClusterNames:
     def controllers_host(self) -> str:
         """The name under which brokers reach any controller."""
         return f"{self.controllers}.{self.namespace}.svc"
+
+
+_COPY_SUFFIX: Final = f".trust.{GROUP}/copy"
+
+
+def trust_copy_label(names: ClusterNames) -> str:
+    """The key of the label by which a namespace asks for a copy of a cluster's trust.
+
+    A prefix of a key may have 253 characters, and the rest of it, like a value, 63: both names fit
+    only there. A namespace may have one for each of several clusters.
+    """
+    return f"{names.cluster}.{names.namespace}{_COPY_SUFFIX}"
+
+
+def trust_copies_in(labels: Iterable[str]) -> frozenset[tuple[str, str]]:
+    """Namespace and name of every Cluster that labels with these keys are about."""
+    found = (key.removesuffix(_COPY_SUFFIX) for key in labels if key.endswith(_COPY_SUFFIX))
+    parts = (name.rpartition(".") for name in found)
+    return frozenset((namespace, cluster) for cluster, _, namespace in parts if cluster)

@@ -15,6 +15,7 @@ RESOURCES: Final = {
     "ConsumerGroup": (f"/apis/{API_VERSION}", "consumergroups"),
     "ConfigMap": ("/api/v1", "configmaps"),
     "Event": ("/apis/events.k8s.io/v1", "events"),
+    "Namespace": ("/api/v1", "namespaces"),
     "Node": ("/api/v1", "nodes"),
     "PersistentVolumeClaim": ("/api/v1", "persistentvolumeclaims"),
     "Pod": ("/api/v1", "pods"),

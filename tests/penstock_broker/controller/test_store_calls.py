@@ -17,11 +17,13 @@ from penstock.core.control.documents import (
     CLUSTER_KEY,
     BrokerRegistration,
     ClusterDocument,
+    TopicDocument,
     encode_cluster,
+    encode_topic,
 )
-from penstock.core.control.journal.contract import AskKeep, AskPromises, Kept, Promises
+from penstock.core.control.journal.contract import AskKeep, AskPromises, Journal, Kept, Promises
 from penstock.core.control.journal.holder import JournalHolder
-from penstock.core.types import BrokerId, ControllerEpoch
+from penstock.core.types import BrokerId, ControllerEpoch, TopicId
 from penstock_broker.controller.metadata_store.interface import (
     Change,
     MetadataStore,
@@ -70,7 +72,8 @@ class Brokers:
         self.asked = 0
 
     async def promise(self, ask: AskPromises) -> Promises:
-        return Promises([journal for _, journal in self._all(lambda one: one.promise(ask.epoch))])
+        promised = self._all(lambda one: one.promise(ask.epoch))
+        return Promises({BrokerId(n): journal for n, (_, journal) in enumerate(promised)})
 
     async def keep(self, ask: AskKeep) -> Kept:
         self.asked += 1
@@ -145,9 +148,18 @@ def cluster(epoch: int) -> str:
     )
 
 
-def text(version: int, what: str = "") -> str:
-    """Of a topic, as far as a journal looks into it."""
-    return f'{{"metadata_version":{version},"what":"{what}"}}'
+def text(version: int, what: str = "", name: str = "t") -> str:
+    """Of a topic, with a setting that tells it from others."""
+    return encode_topic(
+        TopicDocument(
+            name=name,
+            topic_id=TopicId(f"id-of-{name}"),
+            controller_epoch=ControllerEpoch(1),
+            metadata_version=version,
+            configs={"what": what},
+            partitions=(),
+        )
+    )
 
 
 async def cancelled(call: Awaitable[Any], when: Callable[[], object]) -> None:
@@ -221,7 +233,7 @@ async def test_changes_of_two_callers_are_both_in_the_journal(
     brokers.gate.clear()
     async with asyncio.TaskGroup() as tasks:
         for name in ("a", "b"):
-            tasks.create_task(journaled.write([[Put(f"topic/{name}", text(1), None)]]))
+            tasks.create_task(journaled.write([[Put(f"topic/{name}", text(1, name=name), None)]]))
         await wait_until_async(lambda: brokers.asked > 1, what="the first is under way")
         brokers.gate.set()
     assert brokers.kept.keys() == {"topic/a", "topic/b"}
@@ -237,7 +249,7 @@ async def test_a_hold_that_was_given_up_says_nothing(
     assert not journaled.detached, "the store has it"
     gated.away = True
     assert await journaled.hold()
-    await journaled.write([[Put("topic/u", text(1), None)]])
+    await journaled.write([[Put("topic/u", text(1, name="u"), None)]])
     assert journaled.detached
     assert brokers.kept.keys() == {"topic/u"}
 
@@ -252,7 +264,7 @@ async def test_a_write_that_was_given_up_and_passes_late_is_not_what_counts(
     await cancelled(journaled.write([[late]]), lambda: gated.began == 3)
     gated.away = True
     assert await journaled.hold()
-    await journaled.write([[Put("topic/u", text(1), None)]])
+    await journaled.write([[Put("topic/u", text(1, name="u"), None)]])
     gated.gate.set()
     await wait_until_async(
         lambda: "late" in documents.documents["topic/t"].text, what="the write arrives"
@@ -264,6 +276,27 @@ async def test_a_write_that_was_given_up_and_passes_late_is_not_what_counts(
     assert "topic/u" in found
 
 
+async def test_the_log_names_the_broker_whose_journal_is_not_adopted(
+    journaled: JournaledStore,
+    gated: Gated,
+    brokers: Brokers,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gated.away = True
+    assert await journaled.hold()
+    await journaled.write([[Put("topic/t", text(1, "decided"), None)]])
+    gated.away = False
+    journal = brokers.holders[1].journal
+    forged = Journal(journal.controller_epoch, 2**60, {"topic/t": "{}"})
+    brokers.holders[1] = JournalHolder(journal.controller_epoch, forged)
+    with threaded(gated) as store:
+        found = await JournaledStore(store, brokers).read_all(take_over=True)
+    assert "decided" in found["topic/t"].text
+    (record,) = [one for one in caplog.records if "is not adopted" in one.message]
+    assert record.__dict__["fields"]["broker"] == 1
+    assert "document 'topic/t'" in record.__dict__["fields"]["reason"]
+
+
 async def test_a_change_that_was_given_up_while_brokers_were_asked_is_outdone_by_the_next(
     journaled: JournaledStore, gated: Gated, brokers: Brokers
 ) -> None:
@@ -271,7 +304,7 @@ async def test_a_change_that_was_given_up_while_brokers_were_asked_is_outdone_by
     await journaled.write([[Put("topic/t", text(1, "known"), None)]])
     gated.away = True
     assert await journaled.hold()
-    await journaled.write([[Put("topic/u", text(1), None)]])
+    await journaled.write([[Put("topic/u", text(1, name="u"), None)]])
     asked = brokers.asked
     brokers.gate.clear()
     read = await journaled.read_all()

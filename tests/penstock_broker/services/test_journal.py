@@ -11,7 +11,7 @@ from support.journal_servers import FILE, JOURNAL, Servers, asking, keep, promis
 from support.waiting import wait_until_async
 
 from penstock.core.control.journal.contract import AskKeep, Journal, Kept, Promises
-from penstock.core.types import ControllerEpoch
+from penstock.core.types import BrokerId, ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.datadir import DurableFile
 
@@ -29,7 +29,7 @@ async def test_a_journal_survives_the_process_and_is_told_to_who_takes_over(
     assert await keep(servers.holders(), JOURNAL) == Kept(1)
     again = servers.service(DurableFile(tmp_path / "b0" / FILE))
     assert again._holder.journal == JOURNAL
-    assert await promise(servers.holders(), 3) == Promises([JOURNAL])
+    assert await promise(servers.holders(), 3) == Promises({BrokerId(0): JOURNAL})
     assert servers.told == [2, 3]
 
 
@@ -52,7 +52,7 @@ async def test_brokers_that_are_away_do_not_count_and_older_ones_promise_nothing
     await servers.add_server(None)
     assert await keep(servers.holders(), JOURNAL) == Kept(1)
     found = await promise(servers.holders(), 3)
-    assert sorted(journal.number for journal in found.journals) == [(0, 0), (2, 3)]
+    assert sorted(journal.number for journal in found.journals.values()) == [(0, 0), (2, 3)]
 
 
 async def test_a_disk_that_takes_nothing_does_not_count(servers: Servers, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ async def test_what_no_controller_sends_is_not_kept(servers: Servers, tmp_path: 
     service = await servers.add()
     assert await keep(servers.holders(), JOURNAL) == Kept(1)
     before, stored = service._holder, (tmp_path / "b0" / FILE).read_bytes()
-    assert await promise(servers.holders(), 2**62) == Promises([])
+    assert await promise(servers.holders(), 2**62) == Promises({})
     forged = Journal(ControllerEpoch(2), 2**60, {"topic/t": '{"metadata_version": 99}'})
     assert await keep(servers.holders(), forged) == Kept(0)
     assert await keep(servers.holders(), Journal(ControllerEpoch(2**62), 1)) == Kept(0)

@@ -6,7 +6,7 @@
 
 import argparse
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -68,13 +68,13 @@ def enrolled(args: argparse.Namespace) -> Enrolment | None:
 
 
 @asynccontextmanager
-async def kept(enrolment: Enrolment | None) -> AsyncIterator[None]:
-    """Looks after the certificate while the block runs."""
+async def kept(enrolment: Enrolment | None, heard: Callable[[float], None]) -> AsyncIterator[None]:
+    """Looks after the certificate while the block runs. `heard`: see `Enrolment.keep`."""
     if enrolment is None:
         yield
         return
     async with asyncio.TaskGroup() as tasks:
-        keeping = tasks.create_task(enrolment.keep(), name="enrolment")
+        keeping = tasks.create_task(enrolment.keep(heard), name="enrolment")
         yield
         keeping.cancel()
 

@@ -293,7 +293,10 @@ async def _serve(
         except OSError as error:
             raise _in_use(config.metrics_listen, "--metrics-listen", error) from error
     try:
-        async with enrolling.kept(enrolment), watched(users_ca):
+        async with (
+            enrolling.kept(enrolment, process.users.grace.heard),
+            watched(users_ca),
+        ):
             await process.run()
     except* PenstockError as group:
         first = first_error(group)

@@ -75,7 +75,7 @@ class BrokerProcess:
         look_again: LookAgain = no_look_again,
     ) -> None:
         """`look_again`: for keys of users' tokens that the file of issuers does not have."""
-        self._users = Users(config.token_issuers, look_again, calls_max=config.settings.rpcs_max)
+        self.users = Users(config.token_issuers, look_again, calls_max=config.settings.rpcs_max)
         if not directory.data_intact:
             promise_nothing(store)
         self._config = config
@@ -130,6 +130,7 @@ class BrokerProcess:
         settings, tls = self._config.settings, self._seams.transport.tls
         if tls is not None:
             self.metrics.registry.register(CertificateMetrics(tls))
+        self.metrics.observe_grace(lambda: self.users.grace.is_on)
         self._disk = DiskGuard(
             self._measure_disk,
             reserve_bytes=settings.disk_reserve_bytes,
@@ -191,7 +192,7 @@ class BrokerProcess:
             self._services(store, producing, offsets, producer_ids),
             lambda: self._view.cluster_id,
             self.metrics.observe_request,
-            identify=self._users.identify,
+            identify=self.users.identify,
             access=self._view.access,
         )
         self.metrics.observe_throttled(lambda: self._view.access.quotas.refused)
@@ -237,7 +238,7 @@ class BrokerProcess:
                 observe=self.metrics.observe_request,
                 inflight_max=settings.stream_inflight_max,
                 streams_max=max(1, settings.rpcs_max // 2),
-                identify=self._users.identify_token,
+                identify=self.users.identify_token,
             ),
         )
 
@@ -280,7 +281,7 @@ class BrokerProcess:
                 self._opening,
             ):
                 executor.shutdown(wait=True)
-            self._users.close()
+            self.users.close()
 
     def _watching_tls(self) -> tuple[Coroutine[Any, Any, None], ...]:
         tls = self._seams.transport.tls

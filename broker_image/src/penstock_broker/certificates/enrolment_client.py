@@ -74,6 +74,19 @@ class EnrolmentConfig:
     hosts: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What controllers say by the way, when they are asked for the issuers.
+
+    Attributes:
+        signer: The fingerprint of the CA that signs now; "": unknown.
+        unavailable_s: For how long the API server has not answered; 0: it does.
+    """
+
+    signer: str
+    unavailable_s: float
+
+
 class Enrolment:
     """Of one broker. Owns the folder."""
 
@@ -116,16 +129,23 @@ class Enrolment:
                 await asyncio.sleep(_RETRY_S[min(attempt, len(_RETRY_S) - 1)])
                 attempt += 1
 
-    async def keep(self, every_s: float = LOOK_EVERY_S) -> None:
-        """Looks after the certificate and the issuers, until cancelled."""
+    async def keep(
+        self, heard: Callable[[float], None] = lambda _: None, every_s: float = LOOK_EVERY_S
+    ) -> None:
+        """Looks after the certificate and the issuers, until cancelled.
+
+        `heard` is told with each answer of controllers for how many seconds the API server has been
+        unavailable; 0: it answers.
+        """
         while True:
             try:
                 found = self._judge()
                 if found.state is not State.GOOD:
                     await self._enrol(found)
-                signer = await self._fetch_issuers(refresh=self._wanted.is_set())
-                if self._is_superseded(signer):
-                    await self._enrol(Judgement(State.AGING, "another CA signs now"), signer)
+                answer = await self._fetch_issuers(refresh=self._wanted.is_set())
+                heard(answer.unavailable_s)
+                if self._is_superseded(answer.signer):
+                    await self._enrol(Judgement(State.AGING, "another CA signs now"), answer.signer)
                 self._said = ""
             except PenstockError as error:
                 self._complain("certificate and issuers stay as they are", error)
@@ -186,12 +206,14 @@ class Enrolment:
         self._replace(self._pem, pem)
         _events.info("enrolled", broker=int(self._config.broker_id), because=why.reason)
 
-    async def _fetch_issuers(self, *, refresh: bool) -> str:
-        """Which CA signs now."""
+    async def _fetch_issuers(self, *, refresh: bool) -> Answer:
+        """The API server is not unavailable if any controller says so: another may be cut off
+        alone."""
         request = pb.ListTokenIssuersRequest(refresh=refresh)
         try:
             answer = await self._ask(
-                lambda stub, token: stub.ListTokenIssuers(request, timeout=_CALL_S, metadata=token)
+                lambda stub, token: stub.ListTokenIssuers(request, timeout=_CALL_S, metadata=token),
+                lambda answer: answer.api_unavailable_ms == 0,
             )
         finally:
             if refresh:
@@ -201,23 +223,34 @@ class Enrolment:
         if not self.issuers.exists() or self.issuers.read_bytes() != answer.issuers:
             self._replace(self.issuers, answer.issuers)
             _events.info("the issuers of tokens changed", bytes=len(answer.issuers))
-        return answer.signing_ca
+        return Answer(answer.signing_ca, answer.api_unavailable_ms / 1000)
 
     async def _ask(
-        self, call: "Callable[[EnrolmentServiceAsyncStub, _Token], Awaitable[_Answer]]"
+        self,
+        call: "Callable[[EnrolmentServiceAsyncStub, _Token], Awaitable[_Answer]]",
+        is_enough: Callable[[_Answer], bool] = lambda _: True,
     ) -> _Answer:
-        """The first answer of any controller. Raises PenstockError: why the last one gave none."""
+        """The first answer of a controller that is enough, or else the first one.
+
+        Raises PenstockError if there is none: why the last one gave none.
+        """
         token = _read(self._config.token, "--enrol-token").decode("ascii", "replace").strip()
         tls = Tls(TlsFiles(self._config.trust))
         failure: PenstockError = UnreachableError("there is no address of a controller")
+        answers: list[_Answer] = []
         for host, address in await self._addresses():
             async with open_aio_channel(address, tls, known_as=host) as channel:
                 stub: EnrolmentServiceAsyncStub = EnrolmentServiceStub(channel)
                 try:
-                    return await call(stub, (("authorization", f"Bearer {token}"),))
+                    answers.append(await call(stub, (("authorization", f"Bearer {token}"),)))
                 except grpc.aio.AioRpcError as error:
                     failure = error_from_rpc(error, address)
-        raise failure
+                    continue
+            if is_enough(answers[-1]):
+                return answers[-1]
+        if not answers:
+            raise failure
+        return answers[0]
 
     async def _addresses(self) -> list[tuple[str, str]]:
         """Name and address of every controller."""

@@ -9,6 +9,7 @@ labels prove nothing: who shows no token of a broker's pod gets 90 or 91, whatev
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -124,7 +125,11 @@ class EnrolmentService(EnrolmentServiceServicer):
         """As JSON; and which CA signs now, which brokers ask for by the way."""
         source = self._issuers
         document = await (source.look_again() if request.refresh else source.document())
-        return pb.ListTokenIssuersResponse(issuers=document, signing_ca=self._signing_ca())
+        return pb.ListTokenIssuersResponse(
+            issuers=document,
+            signing_ca=self._signing_ca(),
+            api_unavailable_ms=math.ceil(source.unavailable_s * 1000),
+        )
 
     def _signing_ca(self) -> str:
         try:

@@ -1,9 +1,10 @@
 """Whose tokens are believed: the document of issuers that brokers and the controller use.
 
-    API server ─ every 5 minutes, or sooner if asked ─▶ issuer, keys ─▶ document ─▶ brokers' disks
+    API server ─ every minute, or sooner if asked ─▶ issuer, keys ─▶ document ─▶ brokers' disks
 
 Brokers never call the API server. However often somebody shows a key id that is not known, it is
-asked at most once in 30 s. While it does not answer, the last keys stay.
+asked at most once in 30 s. While it does not answer, the last keys stay, and brokers are told: they
+let known users go on whose tokens nobody can renew (`serving.tokens.grace`).
 """
 
 import asyncio
@@ -40,9 +41,17 @@ class IssuersSource(Protocol):
         """Keeps it up to date, until cancelled."""
         ...
 
+    @property
+    def unavailable_s(self) -> float:
+        """How long ago the API server last answered, if it did not when it was asked last; 0: it
+        did, or nobody asks it."""
+        ...
+
 
 class IssuersInFile:
     """A file that somebody else keeps up to date."""
+
+    unavailable_s = 0.0
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -76,9 +85,11 @@ class PublishedIssuers:
         *,
         whose: str = "the API server",
         apart_at_first_s: float = _APART_AT_FIRST_S,
+        every_s: float = EVERY_S,
     ) -> None:
-        """`fetch` blocks, and raises PenstockError. `apart_at_first_s`: between requests while
-        nothing is known."""
+        """`fetch` blocks, and raises PenstockError: UNREACHABLE if the source is unavailable.
+        `apart_at_first_s`: between requests while nothing is known; `every_s`: later."""
+        self._every_s = every_s
         self._whose = whose
         self._apart_at_first_s = apart_at_first_s
         self._fetch = fetch
@@ -86,12 +97,19 @@ class PublishedIssuers:
         self._now_s = now_s
         self._found = b""
         self._looked_s: float | None = None
+        self._answered_s = now_s()
+        self._is_unavailable = False
         self._looking = asyncio.Lock()
 
     @property
     def known(self) -> bytes:
         """The newest document; empty: none yet."""
         return self._found
+
+    @property
+    def unavailable_s(self) -> float:
+        """See the seam."""
+        return self._now_s() - self._answered_s if self._is_unavailable else 0.0
 
     async def document(self) -> bytes:
         """See the seam."""
@@ -113,7 +131,7 @@ class PublishedIssuers:
         """See the seam."""
         while True:
             await self.look()
-            await asyncio.sleep(EVERY_S if self._found else self._apart_at_first_s)
+            await asyncio.sleep(self._every_s if self._found else self._apart_at_first_s)
 
     async def look(self) -> None:
         """Asks the source, unless the last time is too recent. Does not raise."""
@@ -126,11 +144,16 @@ class PublishedIssuers:
             try:
                 found = await loop.run_in_executor(self._executor, self._fetch)
             except PenstockError as error:
+                # A refusal is an answer: the API server is there, and renews tokens.
+                self._is_unavailable = error.code is ErrorCode.UNREACHABLE
+                if not self._is_unavailable:
+                    self._answered_s = self._now_s()
                 _events.warning(f"the keys of {self._whose} stay as they are", reason=error.message)
                 return
             if found != self._found:
                 _events.info("the issuers of tokens changed", bytes=len(found))
             self._found = found
+            self._is_unavailable, self._answered_s = False, self._now_s()
 
 
 def document_of(issuer: str, jwks: object, audience: str) -> bytes:

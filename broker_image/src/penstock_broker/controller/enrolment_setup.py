@@ -58,6 +58,9 @@ if TYPE_CHECKING:
 _RETRY_S: Final = 1.0
 _GRACE_S: Final = 0.5
 _THREADS: Final = 2
+API_EVERY_S: Final = 60.0
+"""Between two looks at the API server: tokens last for ten minutes at least, and are renewed when a
+fifth of that is left. Brokers must know before then that it is unavailable."""
 _events = EventLog("enrolment")
 
 
@@ -166,13 +169,19 @@ def _around(args: argparse.Namespace, executor: Executor) -> Iterator["Around"]:
     with _trust_map(args) as (api, trust):
         # Only here: the client takes 25 MB and a second, which local mode does not need.
         from penstock.kubernetes.issuer import published_issuer  # noqa: PLC0415
+        from penstock.kubernetes.resources import path_of  # noqa: PLC0415
 
-        audience = ClusterNames(args.cluster, args.namespace).audience
+        names = ClusterNames(args.cluster, args.namespace)
 
         def fetch() -> bytes:
-            return document_of(*published_issuer(api), audience)
+            found = published_issuer(api)
+            # The API server publishes keys without its database, and renews no tokens then.
+            api.list(
+                path_of("ConfigMap", names.namespace), fieldSelector=f"metadata.name={names.trust}"
+            )
+            return document_of(*found, names.audience)
 
-        yield Around(PublishedIssuers(fetch, executor), trust)
+        yield Around(PublishedIssuers(fetch, executor, every_s=API_EVERY_S), trust)
 
 
 @contextmanager
@@ -187,6 +196,7 @@ def _trust_map(args: argparse.Namespace) -> "Iterator[tuple[Api, TrustMap]]":
 
     objects = ClusterObjects(args.cluster, args.namespace, args.owner_uid, args.owner_name)
     api = connect("penstock-controller", TIMEOUTS)
+
     try:
         yield api, TrustMap(api, objects)
     finally:

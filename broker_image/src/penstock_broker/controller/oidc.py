@@ -140,6 +140,11 @@ class AllIssuers:
         self._oidc = oidc
         self._left_out: set[str] = set()
 
+    @property
+    def unavailable_s(self) -> float:
+        """See the seam."""
+        return self._first.unavailable_s
+
     async def document(self) -> bytes:
         """See the seam. Does not wait for OIDC issuers."""
         return self._joined(await self._first.document())

@@ -8,11 +8,21 @@ A listener that asks nobody has callers of `NOBODY`, who may do everything: a cl
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol, TypeAlias
 
 from penstock.errors import ClusterError, ErrorCode
+
+LEEWAY_S: Final = 60.0
+"""How long credentials count after their end: clocks differ, and renewing them takes a moment."""
+CountsUntil: TypeAlias = Callable[[float], float]
+"""Until when credentials with this end count; both in seconds since 1970."""
+
+
+def with_leeway(expires_s: float) -> float:
+    """`CountsUntil` of credentials that their owner can renew."""
+    return expires_s + LEEWAY_S
 
 
 class Role(Enum):
@@ -35,6 +45,7 @@ class Caller:
         groups: Further principals whose rules hold for the user: "oidc-group:…".
         broker_id: Of a broker; -1 for others.
         expires_s: When the credentials end, in seconds since 1970; None: not at a known time.
+        counts_until: Until when they count nevertheless, which may change.
     """
 
     role: Role
@@ -42,11 +53,10 @@ class Caller:
     groups: tuple[str, ...] = ()
     broker_id: int = -1
     expires_s: float | None = None
+    counts_until: CountsUntil = field(default=with_leeway, compare=False)
 
 
 NOBODY: Final = Caller(Role.NOBODY)
-LEEWAY_S: Final = 60.0
-"""How long credentials count after their end: clocks differ, and renewing them takes a moment."""
 _CALLER: Final[ContextVar[Caller]] = ContextVar("caller", default=NOBODY)
 
 Identify: TypeAlias = Callable[[Any], Awaitable[Caller]]

@@ -1,16 +1,20 @@
 """Ends streams whose caller's credentials have ended.
 
 Who opens a stream is asked once, and it may stay open for days. Clients open another with their new
-credentials before that; what is ended here has none.
+credentials before that; what is ended here has none. Until when credentials count may change while
+the stream is open (`tokens.grace`), so beyond the usual leeway it is asked again and again.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import time_ns
+from typing import Final
 
 from penstock.errors import ClusterError, ErrorCode
-from penstock_broker.serving.callers import LEEWAY_S, Caller
+from penstock_broker.serving.callers import Caller, with_leeway
+
+LOOK_EVERY_S: Final = 30.0
 
 
 def wall_s() -> float:
@@ -20,7 +24,7 @@ def wall_s() -> float:
 
 @contextmanager
 def bounded_by_credentials(who: Caller, now_s: Callable[[], float] = wall_s) -> Iterator[None]:
-    """Cancels what the running task does in the block `LEEWAY_S` after the credentials' end.
+    """Cancels what the running task does in the block once the credentials count no longer.
 
     Then raises ClusterError(CREDENTIALS_EXPIRED). `now_s`: seconds since 1970.
     """
@@ -28,15 +32,22 @@ def bounded_by_credentials(who: Caller, now_s: Callable[[], float] = wall_s) -> 
     if who.expires_s is None or task is None:
         yield
         return
+    expires_s, loop = who.expires_s, asyncio.get_running_loop()
+    usual_s = with_leeway(expires_s)
     is_over = False
+    timer: asyncio.TimerHandle
 
-    def end() -> None:
-        nonlocal is_over
+    def end_or_look_again() -> None:
+        nonlocal is_over, timer
+        until_s = who.counts_until(expires_s)
+        left_s = until_s - now_s()
+        if until_s > usual_s and left_s > 0:
+            timer = loop.call_later(min(left_s, LOOK_EVERY_S), end_or_look_again)
+            return
         is_over = True
         task.cancel()
 
-    left_s = who.expires_s + LEEWAY_S - now_s()
-    timer = asyncio.get_running_loop().call_later(max(0.0, left_s), end)
+    timer = loop.call_later(max(0.0, usual_s - now_s()), end_or_look_again)
     try:
         yield
     except asyncio.CancelledError:

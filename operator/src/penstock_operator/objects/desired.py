@@ -61,6 +61,7 @@ class Installation:
         controller_role: The ClusterRole that controllers are bound to, each in its namespace.
         api_server_ports: What controllers may reach beyond the cluster's own pods; empty: anything.
         namespace: Of the operator; "": unknown.
+        namespaces: What it watches, and nothing else; empty: all.
     """
 
     image: str
@@ -68,6 +69,7 @@ class Installation:
     controller_role: str = "penstock-controller"
     api_server_ports: tuple[int, ...] = (443, 6443)
     namespace: str = ""
+    namespaces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

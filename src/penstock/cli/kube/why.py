@@ -9,7 +9,7 @@ themselves say comes first, because that is what the user asked about.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from penstock.cli.kube.pods import pod_findings
@@ -36,7 +36,7 @@ from penstock.cli.kube.status import (
 )
 from penstock.cli.kube.transactions import TRANSACTION_CODES, transaction_findings
 from penstock.cli.kube.words import Finding, warnings_about
-from penstock.kubernetes.names import PAUSED
+from penstock.kubernetes.names import AUTHORITY_ENDS, PAUSED
 from penstock.kubernetes.quantity import quantity
 from penstock.kubernetes.resources import Json
 
@@ -158,6 +158,10 @@ def _said(snapshot: Snapshot, thing: Json, kind: str) -> Iterator[Finding]:
     moving = condition(thing, "Reconciling")
     if moving.get("status") == "True" and moving.get("message") != ready.get("message"):
         yield _of_condition(snapshot, subject, moving, "is being reconciled")
+    secured = condition(thing, "Secured")
+    if secured.get("reason") == AUTHORITY_ENDS:
+        # The condition is True all along: since when says nothing.
+        yield replace(_of_condition(snapshot, subject, secured, "needs another CA"), since=None)
     rotating = condition(thing, "RotatingCA")
     if rotating.get("status") == "True":
         yield _of_condition(snapshot, subject, rotating, "gets another CA, and works meanwhile")

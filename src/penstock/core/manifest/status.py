@@ -148,6 +148,7 @@ CLUSTER_STATUS: Final = (
         "Partitions that refuse acks=all writes because too few replicas are in sync.",
     ),
     _count("offlinePartitions", "Partitions without a leader."),
+    _text("authorityExpires", "When the CA ends, RFC 3339; empty = there is none, or not yet.", 63),
     _text("bootstrap", "What clients connect to first, as host:port."),
     _MESSAGE,
     _text("selector", "Label selector of the brokers' pods, for the scale subresource.", 1_024),

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!penstock/proto/v1/enrolment.proto\x12\x11penstock.proto.v1\"\x1b\n\x0c\x45nrolRequest\x12\x0b\n\x03\x63sr\x18\x01 \x01(\x0c\"*\n\rEnrolResponse\x12\x19\n\x11\x63\x65rtificate_chain\x18\x01 \x01(\x0c\"*\n\x17ListTokenIssuersRequest\x12\x0f\n\x07refresh\x18\x01 \x01(\x08\"?\n\x18ListTokenIssuersResponse\x12\x0f\n\x07issuers\x18\x01 \x01(\x0c\x12\x12\n\nsigning_ca\x18< \x01(\t2\xcb\x01\n\x10\x45nrolmentService\x12J\n\x05\x45nrol\x12\x1f.penstock.proto.v1.EnrolRequest\x1a .penstock.proto.v1.EnrolResponse\x12k\n\x10ListTokenIssuers\x12*.penstock.proto.v1.ListTokenIssuersRequest\x1a+.penstock.proto.v1.ListTokenIssuersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!penstock/proto/v1/enrolment.proto\x12\x11penstock.proto.v1\"\x1b\n\x0c\x45nrolRequest\x12\x0b\n\x03\x63sr\x18\x01 \x01(\x0c\"*\n\rEnrolResponse\x12\x19\n\x11\x63\x65rtificate_chain\x18\x01 \x01(\x0c\"*\n\x17ListTokenIssuersRequest\x12\x0f\n\x07refresh\x18\x01 \x01(\x08\"[\n\x18ListTokenIssuersResponse\x12\x0f\n\x07issuers\x18\x01 \x01(\x0c\x12\x12\n\nsigning_ca\x18< \x01(\t\x12\x1a\n\x12\x61pi_unavailable_ms\x18Z \x01(\x04\x32\xcb\x01\n\x10\x45nrolmentService\x12J\n\x05\x45nrol\x12\x1f.penstock.proto.v1.EnrolRequest\x1a .penstock.proto.v1.EnrolResponse\x12k\n\x10ListTokenIssuers\x12*.penstock.proto.v1.ListTokenIssuersRequest\x1a+.penstock.proto.v1.ListTokenIssuersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,7 +38,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTTOKENISSUERSREQUEST']._serialized_start=129
   _globals['_LISTTOKENISSUERSREQUEST']._serialized_end=171
   _globals['_LISTTOKENISSUERSRESPONSE']._serialized_start=173
-  _globals['_LISTTOKENISSUERSRESPONSE']._serialized_end=236
-  _globals['_ENROLMENTSERVICE']._serialized_start=239
-  _globals['_ENROLMENTSERVICE']._serialized_end=442
+  _globals['_LISTTOKENISSUERSRESPONSE']._serialized_end=264
+  _globals['_ENROLMENTSERVICE']._serialized_start=267
+  _globals['_ENROLMENTSERVICE']._serialized_end=470
 # @@protoc_insertion_point(module_scope)

@@ -86,21 +86,27 @@ class ListTokenIssuersResponse(_message.Message):
 
     ISSUERS_FIELD_NUMBER: _builtins.int
     SIGNING_CA_FIELD_NUMBER: _builtins.int
+    API_UNAVAILABLE_MS_FIELD_NUMBER: _builtins.int
     issuers: _builtins.bytes
     """JSON, as the file of `--token-issuers`."""
     signing_ca: _builtins.str
     """The CA that signs now: SHA-256 of its certificate (DER), in hexadecimal digits; empty: unknown.
     If the caller trusts it as the newest, it gets a certificate of it at once.
     """
+    api_unavailable_ms: _builtins.int
+    """How long ago the API server last answered this controller, if it did not when it was asked last:
+    nobody can renew tokens of ServiceAccounts. 0: it answers.
+    """
     def __init__(
         self,
         *,
         issuers: _builtins.bytes = ...,
         signing_ca: _builtins.str = ...,
+        api_unavailable_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["issuers", b"issuers", "signing_ca", b"signing_ca"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_unavailable_ms", b"api_unavailable_ms", "issuers", b"issuers", "signing_ca", b"signing_ca"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -288,6 +288,25 @@ def test_an_operator_that_does_not_work_is_found_wherever_it_is() -> None:
     )
 
 
+def test_a_ca_that_ends_soon_is_a_finding_though_nothing_is_wrong_yet() -> None:
+    def found(reason: str) -> list[tuple[str, str]]:
+        secured = {"type": "Secured", "status": "True", "reason": reason, "message": "the CA ends"}
+        ready = {"type": "Ready", "status": "True"}
+        cluster = {
+            "metadata": {"name": "flights", "namespace": "ns", "generation": 1},
+            "status": {"observedGeneration": 1, "conditions": [ready, secured]},
+        }
+        explanation = explain(Snapshot(now=datetime.now(UTC), cluster=cluster))
+        return [
+            (one.code, one.what) for one in explanation.findings if one.subject == "Cluster flights"
+        ]
+
+    assert found("AuthorityEnds") == [
+        ("AuthorityEnds", "needs another CA: the CA ends (AuthorityEnds)")
+    ]
+    assert found("Strict") == []
+
+
 def blocked(partition: int, *, producer: int, epoch: int, **owner: Any) -> BlockingTransaction:
     """Three offsets behind; `owner`: what its coordinator has, none = no coordinator has it."""
     listing = TransactionListing(

@@ -20,6 +20,7 @@ from penstock.core.control.journal.contract import (
     Kept,
     Promises,
 )
+from penstock.core.types import BrokerId
 from penstock.errors import ErrorCode
 from penstock.proto.v1 import journal_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import JournalServiceStub
@@ -34,8 +35,9 @@ TIMEOUT_S: Final = 1.5
 
 _KEEPS_NOTHING: Final = pb.PromiseJournalResponse()
 _REFUSED: Final = object()
-_Outcomes: TypeAlias = "asyncio.Queue[Any]"
-"""How calls ended: a message, `_REFUSED`, a defect, or None: no answer that counts."""
+_Outcomes: TypeAlias = "asyncio.Queue[tuple[BrokerId, Any]]"
+"""Whom calls asked, and how they ended: a message, `_REFUSED`, a defect, or None: no answer that
+counts."""
 
 
 class GrpcJournalHolders:
@@ -65,7 +67,8 @@ class GrpcJournalHolders:
             lambda stub: stub.PromiseJournal(request, timeout=self._timeout_s),
             without_service=_KEEPS_NOTHING,
         )
-        return Promises([journal_from_wire(answer.journal) for answer in answers], refused)
+        journals = {broker: journal_from_wire(one.journal) for broker, one in answers.items()}
+        return Promises(journals, refused)
 
     async def keep(self, ask: AskKeep) -> Kept:
         """See `AskKeep`."""
@@ -87,15 +90,16 @@ class GrpcJournalHolders:
 
     async def _ask_all(
         self, holders: Holders, call: Callable[[Any], Any], *, without_service: Any
-    ) -> tuple[list[Any], bool]:
+    ) -> tuple[dict[BrokerId, Any], bool]:
         """The answers, and whether one broker refused.
 
         `without_service`: the answer assumed for a broker that does not have the service.
         """
         channels, replaced = self._channels_to(holders.brokers)
         outcomes: _Outcomes = asyncio.Queue(len(channels))
-        for channel in channels:
-            hearing = _hear(call(JournalServiceStub(channel)), without_service, outcomes)
+        for broker, channel in zip(holders.brokers, channels, strict=True):
+            calling = call(JournalServiceStub(channel))
+            hearing = _hear(broker.broker_id, calling, without_service, outcomes)
             self._tasks.create_task(hearing, name="a broker's journal")
         try:
             return await self._decisive(outcomes, len(channels), holders.majority)
@@ -105,19 +109,19 @@ class GrpcJournalHolders:
 
     async def _decisive(
         self, outcomes: _Outcomes, asked: int, enough: int
-    ) -> tuple[list[Any], bool]:
+    ) -> tuple[dict[BrokerId, Any], bool]:
         """As `_ask_all`; returns as soon as further answers cannot change the result."""
-        answers: list[Any] = []
+        answers: dict[BrokerId, Any] = {}
         try:
             async with asyncio.timeout(self._timeout_s):
                 for _ in range(asked):
-                    outcome = await outcomes.get()
+                    broker, outcome = await outcomes.get()
                     if isinstance(outcome, Exception):
                         raise outcome
                     if outcome is _REFUSED:
                         return answers, True
                     if outcome is not None:
-                        answers.append(outcome)
+                        answers[broker] = outcome
                     if len(answers) >= enough:
                         break
         except TimeoutError:
@@ -143,7 +147,7 @@ class GrpcJournalHolders:
         return channels, replaced
 
 
-async def _hear(call: Any, without_service: Any, outcomes: _Outcomes) -> None:
+async def _hear(broker: BrokerId, call: Any, without_service: Any, outcomes: _Outcomes) -> None:
     """Queues once how the call ended, also if its channel was closed meanwhile."""
     outcome: Any = None
     try:
@@ -156,4 +160,4 @@ async def _hear(call: Any, without_service: Any, outcomes: _Outcomes) -> None:
     except Exception as error:  # noqa: BLE001 - the caller gets the defect
         outcome = error
     finally:
-        outcomes.put_nowait(outcome)
+        outcomes.put_nowait((broker, outcome))

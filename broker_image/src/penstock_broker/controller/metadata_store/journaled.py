@@ -85,6 +85,7 @@ class JournaledStore:
     async def _drive(self, steps: Steps[_R]) -> _R:
         """Answers one question of `steps` after another; an error is raised in `steps`."""
         was_detached, was_stopped = self.detached, self._documents.error is not None
+        distrusted = self._documents.distrusted
         try:
             ask = next(steps)
             while True:
@@ -103,6 +104,9 @@ class JournaledStore:
             result: _R = done.value
             return result
         finally:
+            for broker, reason in self._documents.distrusted.items():
+                if distrusted.get(broker) != reason:
+                    _events.error("a broker's journal is not adopted", broker=broker, reason=reason)
             why = self._documents.error
             if why is not None and not was_stopped:
                 _events.defect("journal stopped", why.__cause__ or why, reason=why.message)

@@ -44,6 +44,7 @@ class Verified:
         key_id: The key that it was checked with.
         basis: What it was believed for; it must still hold (`Issuer.basis`).
         pod: Name of the pod that a ServiceAccount's token is bound to; empty: to none.
+        is_of_account: Whether it is a ServiceAccount's, which the API server has signed.
     """
 
     principal: str
@@ -53,6 +54,7 @@ class Verified:
     key_id: str
     basis: Basis
     pod: str = ""
+    is_of_account: bool = False
 
 
 def verified(token: str, issuers: Issuers, now_s: float) -> Verified:
@@ -74,6 +76,7 @@ def verified(token: str, issuers: Issuers, now_s: float) -> Verified:
         key_id=key_id,
         basis=issuer.basis(key_id),
         pod=pod,
+        is_of_account=issuer.kind == "kubernetes",
     )
 
 

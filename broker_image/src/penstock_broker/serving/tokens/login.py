@@ -1,6 +1,7 @@
 """Lets users in by their tokens: each token is checked once, and known from then on.
 
     token ─ sha256 ─▶ known? ─▶ Caller                         2 µs, on the event loop
+               │      └─ ended ─▶ CREDENTIALS_EXPIRED, unless it has `grace`
                ├─ refused lately? ─▶ the same error
                ├─ too many failures from this host? ─▶ THROTTLED
                └─ new ─▶ `verified`, in one thread ─▶ known, or refused
@@ -22,12 +23,13 @@ from typing import Any, Final, TypeAlias
 from penstock.errors import ClusterError, ErrorCode
 from penstock.logs import EventLog
 from penstock_broker.observability import AUDIT
-from penstock_broker.serving.callers import LEEWAY_S, Caller, Role
+from penstock_broker.serving.callers import Caller, Role, with_leeway
 from penstock_broker.serving.edge import note_wait
 from penstock_broker.serving.expiry import wall_s
 from penstock_broker.serving.listener import host_of_peer
 from penstock_broker.serving.tokens.checking import UnknownKeyError, Verified, expired, verified
 from penstock_broker.serving.tokens.file import IssuersFile
+from penstock_broker.serving.tokens.grace import GRACE_S, Grace
 
 HEADER: Final = "authorization"
 SCHEME: Final = "bearer "
@@ -89,6 +91,10 @@ class _Known:
     caller: Caller
     by: Verified
 
+    @property
+    def counts_until_s(self) -> float:
+        return self.caller.counts_until(self.by.expires_s)
+
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
@@ -106,15 +112,18 @@ class TokenLogin:
         *,
         now_s: Callable[[], float] = wall_s,
         look_again: LookAgain = no_look_again,
+        grace: Grace | None = None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         calls_max: int = 4 * HELD_BACK_MAX,
     ) -> None:
-        """`executor` checks tokens. `now_s`: seconds since 1970. `pause` holds a refusal back;
-        its argument is in seconds. `calls_max`: that the server takes at one time."""
+        """`executor` checks tokens. `now_s`: seconds since 1970. `grace` None: nobody has any.
+        `pause` holds a refusal back; its argument is in seconds. `calls_max`: that the server takes
+        at one time."""
         self._look_again = look_again
         self._file = issuers
         self._executor = executor
         self._now_s = now_s
+        self._grace = Grace(now_s) if grace is None else grace
         self._generation = 0
         self._known: dict[bytes, _Known] = {}
         self._refused: dict[bytes, tuple[ClusterError, float]] = {}
@@ -171,25 +180,23 @@ class TokenLogin:
         if self._generation != self._file.generation:
             self._forget_outdated()
         known = self._known.get(digest)
-        if known is not None:
-            return self._still_valid(digest, known)
+        if known is not None and self._now_s() < known.counts_until_s:
+            return known.caller
         refused = self._refused.get(digest)
         if refused is not None:
             error, until_s = refused
             if monotonic() < until_s:
                 raise ClusterError(error.message, error.code)
             del self._refused[digest]
+        if known is not None:
+            # It stays known: word of an outage may come after the token's end.
+            error = expired(known.by.expires_s, self._now_s())
+            self._refuse(digest, self._generation, host, error)
+            raise error
         waiting = self._waiting.get(digest)
         if waiting is None:
             waiting = self._begin(token, digest, host)
         return await asyncio.shield(waiting.answer)
-
-    def _still_valid(self, digest: bytes, known: _Known) -> Caller:
-        now_s = self._now_s()
-        if now_s < known.by.expires_s + LEEWAY_S:
-            return known.caller
-        del self._known[digest]
-        raise expired(known.by.expires_s, now_s)
 
     def _begin(self, token: str, digest: bytes, host: str) -> _Waiting:
         """Raises ClusterError(THROTTLED)."""
@@ -239,8 +246,15 @@ class TokenLogin:
             waiting.answer.set_exception(error)
         else:
             found = checking.result()
-            caller = Caller(Role.USER, found.principal, found.groups, expires_s=found.expires_s)
+            caller = Caller(
+                Role.USER,
+                found.principal,
+                found.groups,
+                expires_s=found.expires_s,
+                counts_until=self._grace.counts_until if found.is_of_account else with_leeway,
+            )
             if generation == self._generation:
+                self._forget_ended()
                 _bounded(self._known, KNOWN_MAX)
                 self._known[digest] = _Known(caller, found)
             waiting.answer.set_result(caller)
@@ -253,6 +267,14 @@ class TokenLogin:
             _bounded(self._refused, REFUSED_MAX)
             self._refused[digest] = (error, monotonic() + REFUSED_S)
         _audit.warning("a login failed", host=host, reason=error.message)
+
+    def _forget_ended(self) -> None:
+        """The oldest, once nothing can make them count again."""
+        while self._known:
+            digest, known = next(iter(self._known.items()))
+            if self._now_s() < known.by.expires_s + GRACE_S:
+                return
+            del self._known[digest]
 
     def _forget_outdated(self) -> None:
         """Other issuers: those whose key is gone are out, those that were refused may come in."""

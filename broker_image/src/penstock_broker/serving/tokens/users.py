@@ -5,6 +5,7 @@ from pathlib import Path
 
 from penstock_broker.serving.callers import Identify, IdentifyToken, knows_no_users
 from penstock_broker.serving.tokens.file import IssuersFile
+from penstock_broker.serving.tokens.grace import Grace
 from penstock_broker.serving.tokens.login import (
     HELD_BACK_MAX,
     LookAgain,
@@ -14,7 +15,7 @@ from penstock_broker.serving.tokens.login import (
 
 
 class Users:
-    """`identify` for gRPC, `identify_token` for message streams."""
+    """`identify` for gRPC, `identify_token` for message streams. `grace` is told of outages."""
 
     def __init__(
         self,
@@ -26,6 +27,7 @@ class Users:
         """`token_issuers` None: no user gets in. `look_again`: when a key is not in the file.
         `calls_max`: that a server takes at one time."""
         self._checking = ThreadPoolExecutor(1, "tokens")
+        self.grace = Grace()
         self.identify: Identify = knows_no_users
         self.identify_token: IdentifyToken = knows_no_users
         if token_issuers is not None:
@@ -33,6 +35,7 @@ class Users:
                 IssuersFile(token_issuers),
                 self._checking,
                 look_again=look_again,
+                grace=self.grace,
                 calls_max=calls_max,
             )
             self.identify, self.identify_token = login.of_call, login.of_token

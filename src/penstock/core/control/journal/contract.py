@@ -3,13 +3,13 @@
 JournaledDocuments ──▶ Ask: ReadStore, WriteStore, AskPromises, AskKeep ──▶ shell ──▶ answer
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from penstock.core.control.documents import BrokerRegistration
 from penstock.core.control.storage import Change
-from penstock.core.types import ControllerEpoch
+from penstock.core.types import BrokerId, ControllerEpoch
 
 Stages = Sequence[Sequence[Change]]
 NOBODY: Final = ControllerEpoch(0)
@@ -52,10 +52,18 @@ class Holders:
 
     cluster_id: str
     brokers: tuple[BrokerRegistration, ...]
+    left_out: int = 0
+    """How many more count, and are not asked."""
 
     @property
     def majority(self) -> int:
-        return len(self.brokers) // 2 + 1
+        return (len(self.brokers) + self.left_out) // 2 + 1
+
+    def without(self, ids: Collection[BrokerId]) -> "Holders":
+        """The same majority, of which these are not asked."""
+        others = tuple(one for one in self.brokers if one.broker_id not in ids)
+        gone = len(self.brokers) - len(others)
+        return replace(self, brokers=others, left_out=self.left_out + gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +87,9 @@ Ask = ReadStore | WriteStore | AskPromises | AskKeep
 
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """`journals`: one of each broker that promised. `refused`: one has promised a newer epoch."""
+    """`journals`: of each broker that promised. `refused`: one has promised a newer epoch."""
 
-    journals: Sequence[Journal]
+    journals: Mapping[BrokerId, Journal]
     refused: bool = False
 
 

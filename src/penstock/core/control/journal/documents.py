@@ -49,7 +49,7 @@ def metadata_version(text: str) -> int:
     try:
         found = json.loads(text)
         return int(found["metadata_version"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return -1
 
 

@@ -9,12 +9,14 @@ events. Errors of the store are thrown into them. A defect ends the object (core
 journal contains is no longer certain, and the next controller's take-over finds out.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from penstock.core.control.documents import CLUSTER_KEY
+from penstock.core.control.journal.checks import problem_of
 from penstock.core.control.journal.contract import (
+    NO_JOURNAL,
     NOBODY,
     Ask,
     AskKeep,
@@ -47,7 +49,7 @@ from penstock.core.control.storage import (
     WriteConflictError,
 )
 from penstock.core.defect import stopped_by
-from penstock.core.types import ControllerEpoch
+from penstock.core.types import BrokerId, ControllerEpoch
 from penstock.errors import ErrorCode, PenstockError
 
 _R = TypeVar("_R")
@@ -93,6 +95,8 @@ class JournaledDocuments:
         self._holding = False
         self._ended = False
         self._error: PenstockError | None = None
+        self.distrusted: Mapping[BrokerId, str] = {}
+        """Brokers whose journals the last take-over did not adopt, and why."""
 
     @property
     def error(self) -> PenstockError | None:
@@ -181,21 +185,7 @@ class JournaledDocuments:
         if cluster is None or holders is None:
             return found
         epoch = ControllerEpoch(cluster.controller_epoch + 1)
-        promises = yield AskPromises(holders, epoch)
-        assert isinstance(promises, Promises)
-        if promises.refused:
-            raise StoreUnavailableError(
-                f"a broker has promised a newer controller epoch than {epoch}: another "
-                "controller is taking over, or this metadata is older than what the brokers "
-                "have; reading again"
-            )
-        wanted = self._takeover_min_brokers or holders.majority
-        if len(promises.journals) < wanted:
-            raise StoreUnavailableError(
-                f"{len(promises.journals)} of {len(holders.brokers)} registered brokers have "
-                "reported the changes they stored while the metadata store was unavailable; "
-                f"waiting until {wanted} have (controller.takeover.min.brokers)"
-            )
+        newest = yield from self._newest_promised(holders, epoch, found)
         # A broker that has promised accepts no answers of the controller before: all that it acts
         # on is stored.
         again = yield ReadStore()
@@ -205,9 +195,6 @@ class JournaledDocuments:
                 "the cluster changed while brokers gave their promises; reading again"
             )
         found = dict(again)
-        # Journals of older epochs were learned by the controller that raised the epoch to this one.
-        current = [j for j in promises.journals if j.controller_epoch == cluster.controller_epoch]
-        newest = max(current, key=lambda journal: journal.sequence, default=None)
         stages = missing(newest, found) if newest is not None else ()
         if not stages:
             return found
@@ -217,6 +204,52 @@ class JournaledDocuments:
             raise StoreUnavailableError(f"while storing journaled changes: {error}") from None
         assert isinstance(versions, Mapping)
         return applied(found, stages, versions)
+
+    def _newest_promised(
+        self, holders: Holders, epoch: ControllerEpoch, found: Mapping[str, StoredText]
+    ) -> Steps[Journal | None]:
+        """Of a majority that has promised; None: there is none of the epoch before.
+
+        A broker whose journal must not be adopted has not reported: others are asked instead.
+        """
+        wanted = self._takeover_min_brokers or holders.majority
+        self.distrusted = {}
+        while True:
+            asked = holders.without(self.distrusted)
+            promises = yield AskPromises(asked, epoch)
+            assert isinstance(promises, Promises)
+            if promises.refused:
+                raise StoreUnavailableError(
+                    f"a broker has promised a newer controller epoch than {epoch}: another "
+                    "controller is taking over, or this metadata is older than what the brokers "
+                    "have; reading again"
+                )
+            # Journals of older epochs were learned by the controller that raised the epoch to this.
+            current = {
+                broker: journal
+                for broker, journal in promises.journals.items()
+                if journal.controller_epoch == epoch - 1
+            }
+            trusted, bad = _trusted(current, found, holders.cluster_id)
+            self.distrusted = {**self.distrusted, **bad}
+            reported = len(promises.journals) - len(bad)
+            if reported >= wanted:
+                return max(trusted, key=lambda journal: journal.sequence, default=None)
+            if not bad or len(bad) == len(asked.brokers):
+                raise StoreUnavailableError(self._too_few(reported, wanted, holders))
+
+    def _too_few(self, reported: int, wanted: int, holders: Holders) -> str:
+        text = (
+            f"{reported} of {len(holders.brokers)} registered brokers have reported the changes "
+            "they stored while the metadata store was unavailable; "
+            f"waiting until {wanted} have (controller.takeover.min.brokers)"
+        )
+        if self.distrusted:
+            text += (
+                f"; what {_listed(self.distrusted)} kept cannot be used: restore the file "
+                "journal.json in the data directory, or remove it if its changes may be lost"
+            )
+        return text
 
     # ------------------------------------------------------------ writing
 
@@ -332,6 +365,23 @@ class JournaledDocuments:
     def _check_not_ended(self) -> None:
         if self._ended:
             raise StoreUnavailableError("this controller is taking over again; nothing was done")
+
+
+def _trusted(
+    journals: Mapping[BrokerId, Journal], found: Mapping[str, StoredText], cluster_id: str
+) -> tuple[list[Journal], dict[BrokerId, str]]:
+    """The journals that may be adopted, and why the others may not."""
+    trusted, bad = [NO_JOURNAL], {}
+    for broker, journal in journals.items():
+        if why := problem_of(journal, trusted[-1], found, cluster_id):
+            bad[broker] = why
+        else:
+            trusted.append(journal)
+    return trusted[1:], bad
+
+
+def _listed(brokers: Collection[BrokerId]) -> str:
+    return ", ".join(f"broker {number}" for number in sorted(brokers))
 
 
 def _token(journal: Journal) -> str:

@@ -142,13 +142,14 @@ class World:
         return [number for number in self.holders if number not in self.down]
 
     def _promises(self, ask: AskPromises) -> Promises:
-        journals: list[Journal] = []
-        for number in self._up():
+        journals: dict[BrokerId, Journal] = {}
+        asked = {int(one.broker_id) for one in ask.holders.brokers}
+        for number in [each for each in self._up() if each in asked][: ask.holders.majority]:
             after = self.holders[number].promise(ask.epoch)
             if after is None:
                 return Promises(journals, refused=True)
             self.holders[number] = after
-            journals.append(after.journal)
+            journals[BrokerId(number)] = after.journal
         return Promises(journals)
 
     def _kept(self, ask: AskKeep) -> Kept:
@@ -547,3 +548,78 @@ def test_a_defect_of_a_holder_leaves_what_it_keeps() -> None:
             with plant, contextlib.suppress(PlantedError):
                 getattr(holder, ask)(argument)
             assert holder == JournalHolder(ControllerEpoch(2), journal)
+
+
+# ---------------------------------------------------------------- journals that nobody wrote
+
+
+FORGED = {
+    "cannot be decoded": {T: '{"metadata_version": 9000}'},
+    "another cluster": {CLUSTER_KEY: cluster(2, 9000).replace('"c"', '"d"')},
+    "another topic's id": {topic_key("u"): topic(9000).replace('"name":"t"', '"name":"u"')},
+    "a version out of reach": {T: topic(2**60)},
+}
+
+
+def forge(world: World, number: int, documents: Mapping[str, str]) -> None:
+    """In the file of one broker, after the controller's own journal."""
+    holder = world.holders[number]
+    forged = Journal(ControllerEpoch(2), 2**60, {**holder.journal.documents, **documents})
+    world.holders[number] = JournalHolder(holder.promised, forged)
+
+
+def after_an_outage(world: World) -> JournaledDocuments:
+    """What `v` is was decided without the store, and a majority keeps it."""
+    old = detached(world)
+    found = world.drive(old.read())
+    expected = found[T].version if T in found else None
+    world.drive(old.write([[Put(T, topic(300, v="decided"), expected)]]))
+    world.away = False
+    return JournaledDocuments()
+
+
+@pytest.mark.parametrize("documents", FORGED.values(), ids=FORGED)
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_forged_journal_is_not_adopted_and_others_are_asked(
+    world: World, documents: Mapping[str, str], number: int
+) -> None:
+    documents_of = after_an_outage(world)
+    forge(world, number, documents)
+    found = take_over(world, documents_of)
+    assert found[T].text == topic(300, v="decided")
+    assert set(found) == {CLUSTER_KEY, T}
+    # Only who answered in time has been read; 2 was not needed.
+    assert set(documents_of.distrusted) == ({BrokerId(number)} if number < 2 else set())
+
+
+def test_without_a_majority_of_good_journals_it_waits_and_says_for_whom(world: World) -> None:
+    documents = after_an_outage(world)
+    before = dict(world.stored)
+    for number in (0, 1):
+        forge(world, number, FORGED["cannot be decoded"])
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError) as caught:
+            take_over(world, documents)
+        assert "1 of 3 registered brokers" in caught.value.message
+        assert "what broker 0, broker 1 kept cannot be used" in caught.value.message
+    assert world.stored == before
+    world.holders[0] = JournalHolder()
+    assert take_over(world, documents)[T].text == topic(300, v="decided")
+
+
+def test_a_broker_that_is_away_does_not_make_a_forged_journal_count(world: World) -> None:
+    documents = after_an_outage(world)
+    forge(world, 0, FORGED["another cluster"])
+    world.down = {2}
+    with pytest.raises(StoreUnavailableError, match="what broker 0 kept cannot be used"):
+        take_over(world, documents)
+    world.down = set()
+    assert take_over(world, documents)[T].text == topic(300, v="decided")
+
+
+def test_a_damaged_journal_of_an_older_epoch_is_nothing_to_worry_about(world: World) -> None:
+    documents = after_an_outage(world)
+    old = Journal(ControllerEpoch(1), 5, FORGED["cannot be decoded"])
+    world.holders[0] = JournalHolder(world.holders[0].promised, old)
+    assert take_over(world, documents)[T].text == topic(300, v="decided")
+    assert not documents.distrusted
