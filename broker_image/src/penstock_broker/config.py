@@ -62,8 +62,9 @@ class BrokerConfig:
     the port of `replication_listen`, clients that want message streams at that of `stream_listen`;
     empty: they use gRPC. Probes ask `health_listen`; empty: they ask where clients do. With TLS,
     brokers and controllers connect to `advertise_host` at the port of `internal_listen`; without,
-    it is empty. `token_issuers`: the file that says whose tokens let users in; None: no user
-    gets in. `admins` and `viewers` have these roles whatever the rules say.
+    it is empty. `secure_listen`: for clients over TLS, beside `listen`; empty: none.
+    `token_issuers`: the file that says whose tokens let users in; None: no user gets in. `admins`
+    and `viewers` have these roles whatever the rules say.
     """
 
     broker_id: BrokerId
@@ -81,6 +82,7 @@ class BrokerConfig:
     stream_listen: str = ""
     health_listen: str = ""
     internal_listen: str = ""
+    secure_listen: str = ""
     token_issuers: Path | None = None
     admins: tuple[str, ...] = ()
     viewers: tuple[str, ...] = ()

@@ -39,6 +39,14 @@ class Transport(Protocol):
         channels are opened again."""
         ...
 
+    @property
+    def plaintext(self) -> "Transport | None":
+        """The same without TLS, of a process that serves both; None: it has all in one way.
+
+        `rpc.peers` says who is called by it.
+        """
+        ...
+
     def open(self, address: str) -> grpc.aio.Channel:
         """A channel to `host:port`; connects lazily, owned by the caller.
 
@@ -83,9 +91,17 @@ class Transport(Protocol):
 class GrpcTransport:
     """gRPC over TCP, with the settings of `rpc.channel`; streams over TCP."""
 
-    def __init__(self, tls: Tls | None = None, connection_age_s: float = CONNECTION_AGE_S) -> None:
-        """`tls` None: plaintext. `connection_age_s`: about how old a connection over TLS gets."""
+    def __init__(
+        self,
+        tls: Tls | None = None,
+        connection_age_s: float = CONNECTION_AGE_S,
+        *,
+        migrating: bool = False,
+    ) -> None:
+        """`tls` None: plaintext. `connection_age_s`: about how old a connection over TLS gets.
+        `migrating`: plaintext beside TLS."""
         self._tls = tls
+        self._plaintext = GrpcTransport() if migrating else None
         self._age_s = connection_age_s
         self._names: dict[str, str] = {}
         """The name that stood for an address when it was last resolved."""
@@ -94,6 +110,11 @@ class GrpcTransport:
     def tls(self) -> Tls | None:
         """See `Transport`."""
         return self._tls
+
+    @property
+    def plaintext(self) -> Transport | None:
+        """See `Transport`."""
+        return self._plaintext
 
     def open(self, address: str) -> grpc.aio.Channel:
         """See `Transport`."""

@@ -119,11 +119,14 @@ def _run(args: argparse.Namespace) -> int:
     configure_logging(args.log_level, process="broker", broker=args.broker_id)
     enrolment = enrolling.enrolled(args)
     tls = plaintext.tls_of(args)
+    plaintext.check_migration(args, tls)
     config = _config(args, secured=tls is not None)
+    transport = GrpcTransport(tls, migrating=args.migrate)
     _check_certificate(tls, config.broker_id, "")
     for option, address in (
         ("--listen", config.listen),
         ("--internal-listen", config.internal_listen),
+        ("--secure-listen", config.secure_listen),
         ("--replication-listen", config.replication_listen),
         ("--stream-listen", config.stream_listen),
         ("--health-listen", config.health_listen),
@@ -139,7 +142,7 @@ def _run(args: argparse.Namespace) -> int:
         options = StoreOptions(strict_wal=directory.data_intact)
         store = RocksLogStore(directory.log_path, options)
         try:
-            stopped_well = asyncio.run(_serve(config, directory, store, tls, enrolment))
+            stopped_well = asyncio.run(_serve(config, directory, store, transport, enrolment))
         finally:
             store.close()
         # Only once the store is on disk: the mark promises that nothing is missing (I7).
@@ -169,6 +172,8 @@ def _config(args: argparse.Namespace, *, secured: bool) -> BrokerConfig:
     if args.stream_listen:
         parse_address(args.stream_listen, "--stream-listen")
     _check_internal(args.internal_listen, secured=secured)
+    if args.secure_listen:
+        parse_address(args.secure_listen, "--secure-listen")
     if args.health_listen:
         parse_address(args.health_listen, "--health-listen")
     external_host, external_port = _external(args)
@@ -178,7 +183,8 @@ def _config(args: argparse.Namespace, *, secured: bool) -> BrokerConfig:
         "--stream-listen": args.stream_listen,
         "--external-listen": args.external_listen,
     }
-    plaintext.check_plaintext(listeners, insecure=args.insecure or secured)
+    trusted = args.insecure or (secured and not args.migrate)
+    plaintext.check_plaintext(listeners, insecure=trusted)
     admins, viewers = roles.parse_roles(args)
     return BrokerConfig(
         broker_id=BrokerId(args.broker_id),
@@ -196,6 +202,7 @@ def _config(args: argparse.Namespace, *, secured: bool) -> BrokerConfig:
         stream_listen=args.stream_listen,
         health_listen=args.health_listen,
         internal_listen=args.internal_listen,
+        secure_listen=args.secure_listen,
         token_issuers=args.token_issuers,
         admins=admins,
         viewers=viewers,
@@ -268,12 +275,12 @@ async def _serve(
     config: BrokerConfig,
     directory: DataDirectory,
     store: RocksLogStore,
-    tls: Tls | None,
+    transport: GrpcTransport,
     enrolment: Enrolment | None,
 ) -> bool:
     """True after a clean stop; False when a part failed. Raises PenstockError if refused."""
     look_again = no_look_again if enrolment is None else enrolment.look_again
-    process = BrokerProcess(config, directory, store, GrpcTransport(tls), look_again=look_again)
+    process = BrokerProcess(config, directory, store, transport, look_again=look_again)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, process.stop_requested.set)
     failure: PenstockError | None = None

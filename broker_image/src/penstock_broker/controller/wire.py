@@ -70,6 +70,8 @@ def broker_to_wire(broker: BrokerRegistration) -> broker_pb2.BrokerInfo:
         replication_port=broker.replication_port,
         stream_port=broker.stream_port,
         internal_port=broker.internal_port,
+        secure_port=broker.secure_port,
+        secure_internal_port=broker.secure_internal_port,
         features=broker.features,
     )
 
@@ -120,6 +122,8 @@ def registration_from_wire(stream_id: int, message: controller_pb2.Register) -> 
         replication_port=message.replication_port,
         stream_port=message.stream_port,
         internal_port=message.internal_port,
+        secure_port=message.secure_port,
+        secure_internal_port=message.secure_internal_port,
         features=tuple(message.features),
         promised_controller_epoch=ControllerEpoch(message.promised_controller_epoch),
     )

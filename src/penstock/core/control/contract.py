@@ -107,6 +107,8 @@ class BrokerRegistered:
     replication_port: int = 0
     stream_port: int = 0
     internal_port: int = 0
+    secure_port: int = 0
+    secure_internal_port: int = 0
     features: tuple[str, ...] = ()
     promised_controller_epoch: ControllerEpoch = ControllerEpoch(0)
 

@@ -29,7 +29,13 @@ def test_documents_read_back_as_written(three: World) -> None:
     assert decode_cluster(encode_cluster(cluster), "c") == cluster
 
 
-PORTS = ["replication_port", "stream_port", "internal_port"]
+PORTS = [
+    "replication_port",
+    "stream_port",
+    "internal_port",
+    "secure_port",
+    "secure_internal_port",
+]
 
 
 @pytest.mark.parametrize("name", PORTS)
