@@ -191,13 +191,11 @@ def _security() -> Iterator[tuple[tuple[str, ...], Rule]]:
         at(
             ".spec.security",
             rule(
-                f"{new} == {old} || ({undecided})",
-                "spec.security.mode cannot be changed once it is applied: brokers with and without "
-                "TLS cannot talk to each other; restore it, or create another Cluster and copy the "
-                "topics",
-                "spec.security.mode is %s and was %s; it cannot be changed once it is applied, "
-                "because brokers with and without TLS cannot talk to each other: restore it, or "
-                "create another Cluster and copy the topics",
+                f"{new} == {old} || 'Migrate' in [{new}, {old}] || ({undecided})",
+                "spec.security.mode changes between Disabled and Strict by Migrate, in which "
+                "clients move; set Migrate first",
+                "spec.security.mode is %s and was %s; between them it is Migrate, in which clients "
+                "move: set that first",
                 new,
                 old,
             ),
@@ -209,10 +207,10 @@ def _security() -> Iterator[tuple[tuple[str, ...], Rule]]:
         at(
             ".external",
             rule(
-                f"{mode} != 'Strict' || !has(self.external) || (has(self.external.host) && "
+                f"{mode} == 'Disabled' || !has(self.external) || (has(self.external.host) && "
                 "self.external.host != '')",
-                "spec.external.host is missing; with spec.security.mode Strict, certificates must "
-                "name the address that clients use",
+                "spec.external.host is missing; with spec.security.mode Strict or Migrate, "
+                "certificates must name the address that clients use",
             ),
         ),
     )

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from penstock.core.manifest.objects import SecurityMode
+
 Object = dict[str, Any]
 
 
@@ -32,6 +34,7 @@ class PodState:
     rack: str = ""
     trouble: str = ""
     restarts: int = 0
+    mode: SecurityMode = SecurityMode.DISABLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,15 @@ class BrokerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaintextFacts:
+    """Who called a broker in plaintext in the `watched_ms` since it started: for how many ms each
+    host has been quiet, 0 while a call is open. Host "": further ones, together."""
+
+    watched_ms: int
+    idle_ms: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class TopicResource:
     """A Topic object: its body, and whether it is being deleted."""
 
@@ -147,6 +159,8 @@ class Observed:
     """Why a controller's pod is not running, naming the pod; empty if all are."""
     trust: str = ""
     """The CA's certificate (PEM), as controllers have published it; empty: they have not."""
+    plaintext: Mapping[int, PlaintextFacts] | None = None
+    """By broker; None: not asked, or not all of them say."""
     recorded_cluster_id: str = ""
     """`status.clusterId` of the resource: the id that brokers must report."""
 

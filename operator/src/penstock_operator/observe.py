@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Any, Final
 
+from penstock.core.manifest.objects import SecurityMode
 from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL, TRUST_KEY, TRUST_LABEL
 from penstock.kubernetes.quantity import quantity
@@ -74,7 +75,9 @@ class Children:
             for each in listings[kind].result()
         }
         self._trust = []
-        if desired.is_strict:
+        pods = listings["Pod"].result()
+        self._pods = [pod for pod in pods if _component(pod) == BROKER]
+        if desired.has_tls or any(pod.mode.has_tls for pod in self.pods().values()):
             of_ours = f"{TRUST_LABEL}={desired.names.cluster}"
             self._trust = await self._kube.list("ConfigMap", namespace, of_ours)
         for wanted in _wanted(desired):
@@ -85,8 +88,6 @@ class Children:
                 if found is not None:
                     objects[key] = found
         self._objects = objects
-        pods = listings["Pod"].result()
-        self._pods = [pod for pod in pods if _component(pod) == BROKER]
         self._controllers = [pod for pod in pods if _component(pod) == CONTROLLER]
         self._claims = listings["PersistentVolumeClaim"].result()
 
@@ -165,9 +166,11 @@ async def observe(
     """The snapshot. Raises KubernetesError; brokers that do not answer are part of it."""
     await children.read(desired)
     pods = children.pods()
-    facts, problem = None, "no broker is ready yet"
+    facts, problem, plaintext = None, "no broker is ready yet", None
     if any(pod.ready for pod in pods.values()):
         facts, problem = await brokers.ask(desired)
+    if facts is not None and desired.ends_plaintext:
+        plaintext = await brokers.plaintext(desired)
     return Observed(
         objects=children.objects,
         pods=pods,
@@ -176,6 +179,7 @@ async def observe(
         brokers_problem=problem,
         racks=await children.racks(desired),
         trust=children.trust(desired),
+        plaintext=plaintext,
         recorded_cluster_id=recorded_cluster_id,
         controllers_problem=children.controllers_problem(),
     )
@@ -206,6 +210,7 @@ def pod_state(pod: Object) -> PodState:
         rack=annotations.get(RACK, ""),
         trouble=_trouble(status, containers[0]),
         restarts=int(containers[0].get("restartCount", 0)),
+        mode=SecurityMode.of_pod(pod),
     )
 
 

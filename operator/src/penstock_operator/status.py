@@ -9,17 +9,40 @@ stays, so a status that has not changed is equal to the live one and is not writ
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from penstock.core.manifest.objects import SecurityMode
 from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
 from penstock_operator.model import BrokerFacts, Object, Observed, Plan, Severity, Wait
+from penstock_operator.names import SECURE_PORT
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.broker import BROKER, template_hash
 from penstock_operator.plan.gates import is_serving
+from penstock_operator.plan.security import staged
 
 READY: Final = "Ready"
 RECONCILING: Final = "Reconciling"
 STALLED: Final = "Stalled"
 SECURED: Final = "Secured"
 _MESSAGE_MAX: Final = 1_000
+_SECURED_ROWS: Final = {
+    SecurityMode.STRICT: ("True", "Strict", "everybody shows who they are"),
+    SecurityMode.MIGRATE: (
+        "False",
+        "Migrating",
+        (
+            "whoever reaches a plaintext port may do everything; once all clients use "
+            f"{SECURE_PORT}, set spec.security.mode Strict"
+        ),
+    ),
+    SecurityMode.DISABLED: (
+        "False",
+        "SecurityDisabled",
+        (
+            "whoever reaches a broker may read and change everything; spec.security.mode Migrate "
+            "lets clients move to TLS, and then Strict asks everybody who they are"
+        ),
+    ),
+}
+"""By the weakest mode of a broker that runs."""
 
 
 def conditions(
@@ -72,14 +95,14 @@ def cluster_status(
 ) -> Object:
     """All of `status`, every key present."""
     facts = observed.brokers
-    newest = template_hash(desired)
+    newest = template_hash(staged(desired, observed).brokers)
     pods = observed.pods.values()
     not_ready = why_not_ready(desired, observed, plan)
     waits = plan.waits or _applying(plan)
     known = before.get("conditions") or ()
     shown = [
         *conditions(not_ready, waits, desired.generation, known, now),
-        _secured(desired, known, now),
+        _secured(desired, observed, known, now),
     ]
     wanted = f"{COMPONENT_LABEL}={BROKER},{CLUSTER_LABEL}={desired.names.cluster}"
     numbers = _numbers(facts, before)
@@ -106,17 +129,14 @@ def cluster_status(
     }
 
 
-def _secured(desired: DesiredCluster, before: Sequence[Mapping[str, Any]], now: str) -> Object:
-    """A warning to whoever looks; nothing waits for it."""
+def _secured(
+    desired: DesiredCluster, observed: Observed, before: Sequence[Mapping[str, Any]], now: str
+) -> Object:
+    """A warning to whoever looks; nothing waits for it. What runs counts, not what is asked for."""
     known = next((each for each in before if each["type"] == SECURED), None)
-    status, reason, words = ("True", "Strict", "everybody shows who they are")
-    if not desired.is_strict:
-        status, reason = "False", "SecurityDisabled"
-        words = (
-            "whoever reaches a broker may read and change everything; a new Cluster with "
-            "spec.security.mode Strict asks who they are"
-        )
-    row = (SECURED, status, reason, words)
+    modes = {pod.mode for pod in observed.pods.values()} or {desired.spec.security}
+    weakest = min(modes, key=lambda mode: mode.strength)
+    row = (SECURED, *_SECURED_ROWS[weakest])
     return _condition(row, desired.generation, known, now)
 
 

@@ -15,7 +15,13 @@ from penstock.core.manifest.schema import CLUSTER_SPEC
 from penstock.core.manifest.settings import check_cluster_settings
 from penstock.core.settings import split_config
 from penstock.kubernetes.names import API_VERSION, PAUSED
-from penstock_operator.names import FORCE_ROLL, Names
+from penstock_operator.names import (
+    FORCE_ROLL,
+    GRPC_PORT,
+    SECURE_PORT,
+    SKIP_PLAINTEXT_GATE,
+    Names,
+)
 from penstock_operator.objects.images import has_health_port
 
 Object = dict[str, Any]
@@ -71,7 +77,12 @@ class Installation:
 
 @dataclass(frozen=True, slots=True)
 class DesiredCluster:
-    """A Cluster's spec with every default filled in. `force_roll` None: not requested."""
+    """A Cluster's spec with every default filled in. `force_roll` None: not requested.
+
+    `staged`: the security mode of what is made from it, on the way to the spec's; None: the spec's.
+    `called`: the weakest mode of the brokers that run, which says how they can be called; None:
+    none run.
+    """
 
     names: Names
     uid: str
@@ -92,6 +103,9 @@ class DesiredCluster:
     paused: bool = False
     force_roll: int | None = None
     log_level: str = "INFO"
+    staged: SecurityMode | None = None
+    called: SecurityMode | None = None
+    skip_plaintext_gate: bool = False
 
     @property
     def keeps_data(self) -> bool:
@@ -99,15 +113,33 @@ class DesiredCluster:
         return self.spec.deletion_policy is DeletionPolicy.RETAIN
 
     @property
-    def is_strict(self) -> bool:
-        """Whether everybody must prove who they are."""
-        return self.spec.security is SecurityMode.STRICT
+    def mode(self) -> SecurityMode:
+        """Who must prove who they are, and where."""
+        return self.staged or self.spec.security
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether there are ports where callers must prove who they are."""
+        return self.mode.has_tls
+
+    @property
+    def ends_plaintext(self) -> bool:
+        """Whether brokers serve both, and shall have TLS alone: who calls in plaintext matters."""
+        strict = self.spec.security is SecurityMode.STRICT
+        return strict and self.called is SecurityMode.MIGRATE
+
+    @property
+    def calls(self) -> tuple[int, bool]:
+        """The port at which the operator calls brokers, and whether it has TLS."""
+        called = self.called or self.mode
+        port = SECURE_PORT if called is SecurityMode.MIGRATE else GRPC_PORT
+        return port, called.has_tls
 
     @property
     def probes_apart(self) -> bool:
         """Whether probes ask a port of their own, which the image must know."""
-        # An image without that port cannot be Strict either, and with TLS there is no other.
-        return self.is_strict or has_health_port(self.image, self.installation.image)
+        # An image without that port has no TLS either, and Strict there is no other.
+        return self.has_tls or has_health_port(self.image, self.installation.image)
 
     @property
     def broker_settings(self) -> dict[str, str]:
@@ -162,6 +194,7 @@ def read_cluster(body: Mapping[str, Any], installation: Installation) -> Desired
         metrics_from=tuple(allow_from.get("metrics") or ()),
         paused=annotations.get(PAUSED) == "true",
         force_roll=_force_roll(annotations.get(FORCE_ROLL)),
+        skip_plaintext_gate=annotations.get(SKIP_PLAINTEXT_GATE) == "true",
     )
 
 
