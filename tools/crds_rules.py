@@ -211,6 +211,9 @@ def _security() -> Iterator[tuple[tuple[str, ...], Rule]]:
                 "self.external.host != '')",
                 "spec.external.host is missing; with spec.security.mode Strict or Migrate, "
                 "certificates must name the address that clients use",
+                "spec.external.host is missing; with spec.security.mode %s, certificates must name "
+                "the address that clients use",
+                mode,
             ),
         ),
     )
