@@ -92,7 +92,7 @@ def check_issuers(issuers: Sequence[OidcIssuer], *, strict: bool, report: Report
     """What rows cannot say: they are asked, and their users can be told apart."""
     path = f"spec.security.{FIELD}"
     if issuers and not strict:
-        report.add(path, "needs spec.security.mode Strict: without it nobody is asked for a token")
+        report.add(path, "needs spec.security.mode Strict or Migrate: otherwise nobody is asked for a token")
     for one, other in combinations(issuers, 2):
         first, second = f"{one.issuer}/", f"{other.issuer}/"
         if first.startswith(second) or second.startswith(first):
