@@ -24,8 +24,9 @@ class Watched:
 def test_a_host_is_quiet_from_the_end_of_its_last_call() -> None:
     watched = Watched()
     with watched.clients.streaming("10.0.0.1"):
-        watched.now_s += 50
+        watched.now_s += 40
         watched.call("10.0.0.1")
+        watched.now_s += 10
         (one,) = watched.clients.describe().callers
         assert (one.host, one.open, one.idle_ms) == ("10.0.0.1", 1, 0)
     watched.now_s += 7
