@@ -5,11 +5,12 @@ The issuer listens on loopback in this process, where plaintext is allowed.
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
@@ -318,3 +319,29 @@ def test_people_get_in_by_their_issuer_and_its_groups(
             assert code(token) in {ErrorCode.UNAUTHENTICATED, ErrorCode.CREDENTIALS_EXPIRED}
         login.close()
         assert topics(login.token("ada", "analysts", jti="another")) == ["flights"]
+
+
+@pytest.mark.parametrize("sent", [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\n\r\n{"])
+def test_an_issuer_that_dribbles_is_given_up(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its thread never ends: its keys stay old, and the controller cannot stop."""
+    monkeypatch.setattr(oidc, "TIMEOUT_S", 0.2)
+    told = Event()
+
+    def dribble() -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.recv(65_536)
+            connection.sendall(sent)
+            while not told.wait(0.02):
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(2) as threads:
+        threads.submit(dribble)
+        option = [{"issuer": f"http://127.0.0.1:{listener.getsockname()[1]}", "audience": "a"}]
+        (entry,) = parse_oidc(json.dumps(option))
+        asking = threads.submit(fetch_entry, entry)
+        try:
+            error = asking.exception(timeout=15)
+        finally:
+            told.set()
+    assert isinstance(error, ClusterError), error

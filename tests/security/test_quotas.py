@@ -1,9 +1,11 @@
 """Attacks 21 and 22: callers who ignore their quota, in bytes and in topics."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import grpc
@@ -22,6 +24,8 @@ from penstock.rpc.errors import PUSHBACK_TRAILER, error_from_rpc
 from penstock.rpc.quotas import quotas_from_wire, quotas_to_wire
 from penstock.rpc.streams.contract import MessageStream
 from penstock.rpc.streams.tcp import TcpStream, open_tcp_stream
+from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore
+from penstock_broker.observability import AUDIT
 from penstock_broker.services.client_streams import ClientStreams
 from penstock_broker.serving.callers import Caller, Role, entered
 
@@ -238,6 +242,8 @@ async def test_topics_in_a_loop_are_refused(cluster: Identified) -> None:  # 22
     seen = [await create("ada.0", ADA, 8)]
     seen += [await create(f"ada.{number}", ADA) for number in range(1, 5)]
     assert seen == [ErrorCode.UNSPECIFIED] + [ErrorCode.THROTTLED] * 4
+    counted = cluster.broker.metrics.registry.get_sample_value
+    assert counted("penstock_throttled_total", {"principal": ADA}) == 4
     known = cluster.controller.runtime.machine.stored.topics
     assert {name for name in known if name.startswith("ada.")} == {"ada.0"}
     assert await create("other", ROOT) is ErrorCode.UNSPECIFIED
@@ -298,3 +304,126 @@ async def test_calls_without_end_are_refused_by_their_time(cluster: Identified) 
 
     assert await codes_of(ADA) == {ErrorCode.UNSPECIFIED, ErrorCode.THROTTLED}
     assert await codes_of(BOB) == {ErrorCode.UNSPECIFIED}
+
+
+async def test_a_fetch_that_is_given_up_pays_no_debt(cluster: Identified) -> None:
+    await limit(cluster, ada(request=1))
+    quotas, who = cluster.broker._view.access.quotas, Caller(Role.USER, ADA)
+    quotas.take(who, Limit.REQUEST, 100_000)
+    before_ms = quotas.debt_ms(who, Limit.REQUEST)
+    data = cluster.stub(BrokerServiceStub)
+    fetch = pb.FetchRequest(max_wait_ms=60_000, partitions=[pb.FetchPartition(topic="orders")])
+    seen = cluster.broker.metrics.registry.get_sample_value
+    call = data.Fetch(fetch, metadata=as_user(ADA))
+    await data.Metadata(pb.MetadataRequest(), metadata=as_user(BOB))  # the fetch is there by now
+    call.cancel()
+    await wait_until_async(
+        lambda: seen("penstock_request_seconds_count", {"method": "Fetch"}) == 1,
+        what="the fetch is over",
+    )
+    assert quotas.debt_ms(who, Limit.REQUEST) > before_ms - 60_000
+
+
+async def test_a_debt_of_years_is_told_as_any_other(cluster: Identified) -> None:
+    await limit(cluster, ada(produce=1))
+    quotas = cluster.broker._view.access.quotas
+    quotas.take(Caller(Role.USER, ADA), Limit.PRODUCE, 1 << 30)
+    data = cluster.stub(BrokerServiceStub)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await data.Produce(request(1, part("orders", RECORD)), metadata=as_user(ADA))
+    error = error_from_rpc(caught.value)
+    assert isinstance(error, ThrottledError), error
+    assert error.throttle_ms == (1 << 31) - 1, "what gRPC's own clients can read"
+
+
+async def test_a_topic_of_too_many_partitions_leaves_no_debt_of_years(
+    cluster: Identified,
+) -> None:
+    await cluster.allow(CLUSTER, ADA, Operation.CREATE, prefix=Prefix(Kind.TOPIC, "ada."))
+    await limit(cluster, ada(mutations=60))
+
+    def create(partitions: int) -> Any:
+        topic = admin_pb2.NewTopic(topic="ada.0", partitions=partitions, replication_factor=1)
+        request = admin_pb2.CreateTopicsRequest(topics=[topic])
+        return cluster.admin.CreateTopics(request, metadata=as_user(ADA))
+
+    refused = await create(4_000_000_000)
+    assert refused.results[0].error.code == ErrorCode.INVALID_PARTITIONS
+    assert await refusal(create(1)) is ErrorCode.UNSPECIFIED
+
+
+async def test_a_quota_that_is_too_small_for_its_author_can_be_mended(cluster: Identified) -> None:
+    await limit(cluster, QuotaRule(("*",), {Limit.REQUEST: 1}))
+    quotas = cluster.broker._view.access.quotas
+    for principal in (ROOT, ADA):
+        quotas.take(Caller(Role.USER, principal), Limit.REQUEST, 100_000)
+    metadata = cluster.stub(BrokerServiceStub).Metadata
+    seen = [
+        await refusal(metadata(pb.MetadataRequest(), metadata=as_user(principal)))
+        for principal in (ADA, ROOT)
+    ]
+    assert seen == [ErrorCode.THROTTLED, ErrorCode.UNSPECIFIED]
+    await limit(cluster)
+
+
+async def test_a_held_message_stream_whose_client_is_gone_is_given_up(
+    cluster: Identified, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await limit(cluster, ada(produce=1))
+    quotas = cluster.broker._view.access.quotas
+
+    def debt_ms() -> float:
+        return quotas.debt_ms(Caller(Role.USER, ADA), Limit.PRODUCE)
+
+    async with message_stream(cluster, monkeypatch, streams_pb2.STREAM_METHOD_PRODUCE) as stream:
+        await stream.send(request(1, part("orders", RECORD)).SerializeToString())
+        assert await answered(stream) == 1
+        before_ms, large = debt_ms(), b"x" * 100_000
+        for number in range(2, 12):  # more than a broker reads ahead
+            await stream.send(request(number, part("orders", large)).SerializeToString())
+        await wait_until_async(lambda: debt_ms() > before_ms + 1e7, what="the second waits")
+        stream.cut()
+        await wait_until_async(lambda: debt_ms() <= before_ms, what="it is not waited for")
+    assert await records(cluster) == 1
+
+
+async def test_nobody_pays_for_the_time_that_others_take(
+    cluster: Identified, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.allow(CLUSTER, ADA, Operation.CREATE, prefix=Prefix(Kind.TOPIC, "ada."))
+    await limit(cluster, ada(request=100))
+    stored, write = threading.Event(), MemoryMetadataStore.write
+
+    def write_late(self: MemoryMetadataStore, stages: Any) -> Any:
+        assert stored.wait(60)
+        return write(self, stages)
+
+    monkeypatch.setattr(MemoryMetadataStore, "write", write_late)
+    topic = admin_pb2.NewTopic(topic="ada.0", partitions=1, replication_factor=1)
+    creation = cluster.admin.CreateTopics(
+        admin_pb2.CreateTopicsRequest(topics=[topic]), metadata=as_user(ADA)
+    )
+    until_s = monotonic() + 1.5
+    await wait_until_async(lambda: monotonic() > until_s, what="the metadata store is slow")
+    stored.set()
+    assert await refusal(creation) is ErrorCode.UNSPECIFIED
+    metadata = cluster.stub(BrokerServiceStub).Metadata
+    seen = await refusal(metadata(pb.MetadataRequest(), metadata=as_user(ADA)))
+    assert seen is ErrorCode.UNSPECIFIED
+
+
+async def test_calls_that_a_quota_refuses_do_not_fill_the_audit_log(
+    cluster: Identified, caplog: pytest.LogCaptureFixture
+) -> None:
+    await limit(cluster, ada(mutations=1))
+    caplog.set_level("INFO", AUDIT)
+
+    def alter() -> Any:
+        call = cluster.admin.AlterConfigs
+        return refusal(call(admin_pb2.AlterConfigsRequest(topic="orders"), metadata=as_user(ADA)))
+
+    seen = [await alter() for _ in range(20)]
+    refused = seen.count(ErrorCode.THROTTLED)
+    assert refused >= 10
+    lines = [each.getMessage() for each in caplog.records if each.name == AUDIT]
+    assert len(lines) == len(seen) - refused

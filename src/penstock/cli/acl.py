@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from penstock.cli.access_rows import rule_row
 from penstock.cli.connect import open_admin
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
 from penstock.cli.output import print_record, print_rows
@@ -74,16 +75,7 @@ def list_(
         wanted = [_own(topic, group)]
     with open_admin(bootstrap) as admin:
         seen = admin.describe_access(wanted)
-    rows = [
-        {
-            "of": str(resource),
-            "principals": list(rule.principals),
-            "allows": rule.role.value if rule.role else [one.value for one in rule.operations],
-            "on": _scope(resource, rule),
-        }
-        for resource, rules in seen.items()
-        for rule in rules
-    ]
+    rows = [rule_row(resource, rule) for resource, rules in seen.items() for rule in rules]
     print_rows(rows, output, empty="there are no rules")
 
 
@@ -247,11 +239,3 @@ def _resource(topic: str, group: str, prefix: Prefix | None, role: AccessRole | 
             "--transactional-id-prefix and --role"
         )
     return CLUSTER if prefix or role else _own(topic, group)
-
-
-def _scope(resource: Resource, rule: Rule) -> str:
-    if rule.role is not None:
-        return "everything"
-    if rule.prefix is None:
-        return str(resource)
-    return f"every {rule.prefix.kind.value} {rule.prefix.text}*"

@@ -2,23 +2,27 @@
 
     --bootstrap ─▶ those addresses
     --cluster ───▶ the Kubernetes Cluster of that name, through its API
-    neither ─────▶ the one local cluster ─▶ whoever listens on localhost:9092
+    --profile, or the current profile ─▶ what it names, with its files
+    none of them ▶ the one local cluster ─▶ whoever listens on localhost:9092
                    ─▶ the one Cluster that kubeconfig shows ─▶ localhost:9092
 
 What it trusts and shows: --ca-file, --token-file, --certificate, --key; a local cluster found by
 itself is known to have a CA and an admin's token, or neither.
 
-As `kubectl penstock …`, a command means Kubernetes: local clusters are ignored. If there are
+As `kubectl penstock …`, a command means Kubernetes: local clusters and the current profile are
+ignored. If there are
 several candidates, the command never guesses.
 """
 
 import importlib
 import socket
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from penstock.cli import profiles
 from penstock.cli.kube.choice import KubeChoice
+from penstock.cli.profiles import Profile
 from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
@@ -42,6 +46,7 @@ class Wanted:
     choice: KubeChoice = field(default_factory=KubeChoice)
     is_plugin: bool = False
     files: "SecurityOptions" = field(default_factory=_no_files)
+    profile: str | None = None
 
     def locate(self, bootstrap: str | None) -> "Located":
         """See the module. Raises MisuseError, or the error of Kubernetes for a named cluster."""
@@ -56,6 +61,9 @@ class Wanted:
                 "give --bootstrap (or PENSTOCK_BOOTSTRAP) or --cluster, not both",
                 ErrorCode.INVALID_REQUEST,
             )
+        profile = self._profile(bootstrap)
+        if profile is not None:
+            return self._over(profile).locate(profile.bootstrap)
         if bootstrap:
             return Located(bootstrap, files=self.files)
         if self.cluster or self.is_plugin:
@@ -69,6 +77,47 @@ class Wanted:
             if reached is not None:
                 return self._through(reached)
         return Located(DEFAULT_BOOTSTRAP, files=self.files)
+
+    def on_kubernetes(self) -> "Wanted":
+        """For commands that read a Cluster's resources. Raises MisuseError."""
+        profile = self._profile(None)
+        if profile is None or (profile.cluster is None and self.profile is None):
+            return self
+        if profile.cluster is None:
+            raise MisuseError(
+                f"profile {self.profile} names brokers, and this command reads a Cluster's "
+                "resources on Kubernetes; name a profile with a cluster, or leave it out",
+                ErrorCode.INVALID_REQUEST,
+            )
+        return self._over(profile)
+
+    def _profile(self, bootstrap: str | None) -> Profile | None:
+        """The one that is named; else the current one, if nothing else says which cluster."""
+        addressed = bool(bootstrap or self.cluster)
+        if self.profile is not None:
+            if addressed:
+                raise MisuseError(
+                    "give --bootstrap (or PENSTOCK_BOOTSTRAP), --cluster (or PENSTOCK_CLUSTER) or "
+                    "--profile (or PENSTOCK_PROFILE), only one of them",
+                    ErrorCode.INVALID_REQUEST,
+                )
+            return profiles.load().get(self.profile)
+        if addressed or self.is_plugin or self.choice != KubeChoice():
+            return None
+        known = profiles.load()
+        return None if known.current is None else known.get(known.current)
+
+    def _over(self, profile: Profile) -> "Wanted":
+        """These options, and the profile's for those that are not given."""
+        choice = KubeChoice(
+            self.choice.namespace or profile.namespace,
+            self.choice.context or profile.context,
+            self.choice.kubeconfig or profile.kubeconfig,
+        )
+        files = self._files_over(
+            {name: path for name, path in profile.given.items() if name.endswith("_file")}
+        )
+        return replace(self, cluster=profile.cluster, choice=choice, files=files, profile=None)
 
     def _files_of(self, root: Any) -> "SecurityOptions":
         """Of a local cluster, unless something else was given."""

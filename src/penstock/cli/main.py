@@ -33,6 +33,7 @@ from penstock.cli import (
     offsets,
     perf,
     produce,
+    profile,
     quota,
     topic,
     txn,
@@ -145,6 +146,16 @@ def _options(
             help="A Cluster on Kubernetes, reached by port-forward.",
         ),
     ] = None,
+    profile_name: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            envvar="PENSTOCK_PROFILE",
+            metavar="NAME",
+            help="A cluster by the name that `penstock profile set` gave it. Without it: the "
+            "current profile, unless another option names a cluster.",
+        ),
+    ] = None,
     namespace: kube.Namespace = None,
     kube_context: kube.Context = None,
     kubeconfig: kube.Kubeconfig = None,
@@ -174,6 +185,7 @@ def _options(
             "certificate_file": certificate,
             "key_file": key,
         },
+        profile=profile_name,
     )
     WANTED.set(wanted)
     context.obj = wanted.locate  # for commands of packages that may not import this one
@@ -188,6 +200,7 @@ def _assemble() -> typer.Typer:
     app.add_typer(txn.app, name="txn")
     app.add_typer(acl.app, name="acl")
     app.add_typer(quota.app, name="quota")
+    app.add_typer(profile.app, name="profile")
     for module in (produce, consume, offsets, dump_log, kube):
         module.register(app)
     app.add_typer(perf.app, name="perf")

@@ -33,8 +33,8 @@ Bootstrap = Annotated[
         "--bootstrap",
         envvar="PENSTOCK_BOOTSTRAP",
         metavar="HOST:PORT[,…]",
-        help="Any brokers of the cluster. Without it: the running local cluster, else "
-        "localhost:9092, else the only Cluster in the kubeconfig's context.",
+        help="Any brokers of the cluster. Without it: the current profile, else the running local "
+        "cluster, else localhost:9092, else the only Cluster in the kubeconfig's context.",
     ),
 ]
 CaFile = Annotated[

@@ -1,13 +1,17 @@
 """`penstock quota …`: what principals may take."""
 
+import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from penstock.cli.access_rows import quota_row
 from penstock.cli.connect import open_admin
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
 from penstock.cli.output import print_rows
+from penstock.core.manifest.quotas import quantity_bytes
+from penstock.core.manifest.rows import QUANTITY_PATTERN
 from penstock.core.quotas import Limit, QuotaRule
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 
@@ -23,33 +27,39 @@ Principal = Annotated[
 ]
 
 
+def _bytes(text: str) -> int:
+    """Parser of options with a number of bytes, written as in manifests."""
+    if len(text) > 20 or not re.fullmatch(QUANTITY_PATTERN, text):
+        raise typer.BadParameter(f"it is {text!r}; it must be a number of bytes, as 1048576 or 1Mi")
+    return quantity_bytes(text)
+
+
+BytesPerSecond = Annotated[
+    int | None,
+    typer.Option(help="Per broker; 1Mi is 1048576.", parser=_bytes, metavar="BYTES"),
+]
+
+
 @app.command("list", epilog=example("penstock quota list", "penstock quota list -o json"))
 def list_(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE) -> None:
     """List quotas."""
     with open_admin(bootstrap) as admin:
         rules = admin.describe_quotas()
-    rows: list[dict[str, Any]] = [
-        {
-            "principals": list(rule.principals),
-            "limits": {limit.value: value for limit, value in rule.limits.items()},
-        }
-        for rule in rules
-    ]
-    print_rows(rows, output, empty="there are no quotas")
+    print_rows([quota_row(rule) for rule in rules], output, empty="there are no quotas")
 
 
 @app.command(
     "set",
     epilog=example(
-        "penstock quota set serviceaccount:etl/spark --produce-bytes-per-second 10485760",
+        "penstock quota set serviceaccount:etl/spark --produce-bytes-per-second 10Mi",
         "penstock quota set '*' --mutations-per-minute 60 --streams 200",
     ),
 )
 def set_(
     principal: Principal,
     *,
-    produce_bytes_per_second: Annotated[int | None, typer.Option(help="Per broker.")] = None,
-    fetch_bytes_per_second: Annotated[int | None, typer.Option(help="Per broker.")] = None,
+    produce_bytes_per_second: BytesPerSecond = None,
+    fetch_bytes_per_second: BytesPerSecond = None,
     request_millis_per_second: Annotated[
         int | None, typer.Option(help="Time of unary calls, per broker.")
     ] = None,

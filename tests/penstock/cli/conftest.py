@@ -14,6 +14,7 @@ from support.local import processes_of, write_manifest
 from support.waiting import wait_until
 
 TIMEOUT_S = 90
+_HOMES = ("state", "config")
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Program:
     @property
     def environment(self) -> dict[str, str]:
         clean = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK")}
-        return {**clean, "XDG_STATE_HOME": str(self.folder / "state"), "COLUMNS": "200"}
+        homes = {f"XDG_{name.upper()}_HOME": str(self.folder / name) for name in _HOMES}
+        return {**clean, **homes, "COLUMNS": "200"}
 
     def start(self, *words: object, **options: Any) -> "subprocess.Popen[bytes]":
         """In the background; standard input, output and error are pipes."""

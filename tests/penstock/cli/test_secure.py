@@ -22,6 +22,10 @@ def test_the_life_of_a_secure_cluster(program: "Program", tmp_path: Path) -> Non
     given = ("--ca-file", ca, "--token-file", token)
     program.ok(*given, "produce", "flights", "--bootstrap", bootstrap, stdin="one\n")
     assert "uses TLS" in program.fails("topic", "list", "--bootstrap", bootstrap)
+    program.ok("profile", "set", "mine", "--bootstrap", bootstrap, *given, "--use")
+    assert "flights" in program.ok("topic", "list")
+    assert "uses TLS" in program.fails("topic", "list", "--bootstrap", bootstrap), "nothing of it"
+    program.ok("profile", "remove", "mine")
     assert '"healthy": true' in program.ok("local", "status", "-o", "json")
     assert "nothing to change" in program.ok(*up, "--secure")
 

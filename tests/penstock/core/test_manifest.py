@@ -668,6 +668,9 @@ class TestAccess:
         ("Strict", ["https://a.example/b", "https://a.example"], "are the same or begin alike"),
         ("Strict", ["https://a.example?b"], "https address without a query"),
         ("Strict", [f"https://a{number}.example" for number in range(9)], "the limit is 8"),
+        ("Strict", ["https://login:99999"], "'https://login:99999' is no address"),
+        ("Strict", ["https://login:port"], "'https://login:port' is no address"),
+        ("Strict", ["https:///tenant"], "'https:///tenant' is no address"),
     ],
 )
 def test_issuers_that_cannot_be_believed_are_told(mode: str, issuers: list[str], said: str) -> None:

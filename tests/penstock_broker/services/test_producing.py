@@ -8,9 +8,11 @@ from support.produce_scene import TIMEOUT_MS, part, produce_scene, request
 from support.waiting import wait_until_async
 from support.wire import make_batch
 
+from penstock.core.authorization import AccessRole, Rule
 from penstock.errors import ClusterError, ErrorCode, OverloadedError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock_broker.services.producing import GRACE_MS, SWEEP_S, PendingProduce
+from penstock_broker.serving.callers import Caller, Role
 
 SWEEP_MS = round(SWEEP_S * 1000)
 
@@ -123,6 +125,23 @@ async def test_what_the_budget_has_no_room_for_is_told_to_come_back() -> None:
         await scene.lead(1, 2)
         assert sorted(answers.codes) == ["NOT_LEADER", "OVERLOADED", "OVERLOADED", "OVERLOADED"]
         assert scene.budget.taken_bytes == 0
+
+
+async def test_a_user_who_fills_their_half_keeps_nobody_else_out() -> None:
+    held = make_batch([b"a"]).size_bytes
+    async with produce_scene(budget_bytes=4 * held) as scene:
+        answers = Answers()
+        ada, bob = (Caller(Role.USER, f"cert:{name}") for name in ("ada", "bob"))
+        everybody = Rule(principals=("*",), role=AccessRole.ADMIN)
+        scene.view.rules.put_cluster((everybody,), {})
+        for number in range(3):  # "far" has a follower, which acknowledges nothing
+            scene.producing.submit(request(number, part("far")), answers.take, who=ada)
+        assert answers.codes == ["OVERLOADED"]
+        assert "share" in answers[0].response.results[0].error.message
+        scene.producing.submit(request(3, part()), answers.take, who=bob)
+        await wait_until_async(lambda: answers.codes == ["OVERLOADED", "done"], what="bob's")
+        await scene.lead(1, 2)
+        assert (scene.budget.taken_bytes, scene.budget.taken_by) == (0, {})
 
 
 async def test_a_refused_batch_gives_its_bytes_back() -> None:

@@ -76,7 +76,7 @@ class BrokerProcess:
         look_again: LookAgain = no_look_again,
     ) -> None:
         """`look_again`: for keys of users' tokens that the file of issuers does not have."""
-        self._users = Users(config.token_issuers, look_again)
+        self._users = Users(config.token_issuers, look_again, calls_max=config.settings.rpcs_max)
         if not directory.data_intact:
             promise_nothing(store)
         self._config = config

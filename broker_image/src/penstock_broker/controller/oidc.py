@@ -11,13 +11,14 @@ import asyncio
 import http.client
 import ipaddress
 import json
+import socket
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from time import monotonic
+from contextlib import closing, contextmanager, suppress
+from threading import Timer
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 from penstock_broker.controller.enrolment_issuers import (
@@ -35,7 +36,7 @@ CONFIGURATION: Final = "/.well-known/openid-configuration"
 CONFIGURATION_BYTES_MAX: Final = 64 * 1024
 KEYS_BYTES_MAX: Final = 64 * 1024
 TIMEOUT_S: Final = 5.0
-"""Of connecting, and of each answer."""
+"""Of connecting, and of each wait for a byte; an answer may take twice as long."""
 WAIT_S: Final = 3.0
 """For an issuer that is asked because a broker wants newer keys. The broker itself gives up after
 10 s, and with them the API server's keys."""
@@ -215,18 +216,8 @@ def _object(address: str, bytes_max: int, plaintext: bool) -> dict[str, Any]:
 
 def _get(address: str, bytes_max: int) -> bytes:
     """Follows no redirect: who controls a page of the issuer's would choose whose keys count."""
-    parts = urlsplit(address)
-    host = parts.hostname or ""
-    connection = (
-        http.client.HTTPConnection(host, parts.port, timeout=TIMEOUT_S)
-        if parts.scheme == "http"
-        else http.client.HTTPSConnection(
-            host, parts.port, timeout=TIMEOUT_S, context=ssl.create_default_context()
-        )
-    )
-    until_s = monotonic() + 2 * TIMEOUT_S
-    content = bytearray()
-    try:
+    parts, content = urlsplit(address), bytearray()
+    with _connected(parts) as connection:
         connection.request("GET", parts.path + (f"?{parts.query}" if parts.query else ""))
         with connection.getresponse() as response:
             if response.status != http.HTTPStatus.OK:
@@ -237,11 +228,41 @@ def _get(address: str, bytes_max: int) -> bytes:
                 content += chunk
                 if len(content) > bytes_max:
                     raise _unusable(f"{address[:200]} has more than {bytes_max} bytes")
-                if monotonic() > until_s:
-                    raise _unusable(f"{address[:200]} sends too slowly")
-    finally:
-        connection.close()
     return bytes(content)
+
+
+@contextmanager
+def _connected(parts: SplitResult) -> Iterator[http.client.HTTPConnection]:
+    """For `2 * TIMEOUT_S`, then it is cut.
+
+    A timeout of the socket would begin again with each byte, also of a header.
+    """
+    host, secure = parts.hostname or "", parts.scheme == "https"
+    raw = socket.create_connection((host, parts.port or (443 if secure else 80)), TIMEOUT_S)
+    with raw, raw.dup() as same:
+        cut = Timer(2 * TIMEOUT_S, _cut, [same])
+        cut.daemon = True
+        cut.start()
+        try:
+            if secure:
+                connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                    host, parts.port
+                )
+                context = ssl.create_default_context()
+                connection.sock = context.wrap_socket(raw, server_hostname=host)
+            else:
+                connection = http.client.HTTPConnection(host, parts.port)
+                connection.sock = raw
+            with closing(connection):
+                yield connection
+        finally:
+            cut.cancel()
+            cut.join()
+
+
+def _cut(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _check_address(address: str, *, plaintext: bool) -> None:

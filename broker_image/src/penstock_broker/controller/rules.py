@@ -11,6 +11,7 @@ from penstock.core.authorization import CLUSTER, Resource, Rule, Rulebook
 from penstock.core.authorization.checks import check_operation, check_principal
 from penstock.core.control.draft import Stored
 from penstock.core.quotas import Limit
+from penstock.core.topic import PARTITIONS_MAX
 from penstock.proto.v1 import admin_pb2 as pb
 from penstock.rpc.access import (
     access_to_wire,
@@ -80,13 +81,19 @@ class StoredRules:
         def known(name: str) -> int:
             return len(topics[name].partitions) if name in topics else 1
 
+        def possible(partitions: int) -> int:
+            """Of what is refused for its size, no debt of years stays."""
+            return partitions if 1 <= partitions <= PARTITIONS_MAX else 1
+
         match request:
             case pb.CreateTopicsRequest(validate_only=False):
-                return sum(len(t.assignment) or t.partitions or default for t in request.topics)
+                return sum(
+                    possible(len(t.assignment) or t.partitions or default) for t in request.topics
+                )
             case pb.DeleteTopicsRequest(validate_only=False):
                 return sum(known(t.topic) for t in request.topics)
             case pb.CreatePartitionsRequest(validate_only=False):
-                return max(request.partitions - known(request.topic), 1)
+                return possible(request.partitions - known(request.topic))
             case pb.AlterConfigsRequest(validate_only=False):
                 return 1
             case pb.AlterAccessRequest(validate_only=False):

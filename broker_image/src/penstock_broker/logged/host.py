@@ -29,6 +29,7 @@ from penstock_broker.clock import Clock
 from penstock_broker.logged.log import PartitionLog
 from penstock_broker.logged.machine import Machine, Ready, Records
 from penstock_broker.observability import EventLog
+from penstock_broker.serving.edge import waiting_for_others
 
 APPEND_BYTES_MAX: Final = 4 * 1024 * 1024
 """A target, a quarter of what the topic allows: the records of one event stay together."""
@@ -245,7 +246,8 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
         self._requests[request_id] = asked
         try:
             self.handle(make(request_id))
-            answer = await asked.answered
+            with waiting_for_others():
+                answer = await asked.answered
         finally:
             self._requests.pop(request_id, None)
         if isinstance(answer, PenstockError):

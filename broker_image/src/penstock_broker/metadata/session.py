@@ -33,6 +33,7 @@ from penstock_broker.config import BrokerConfig
 from penstock_broker.metadata.discovery import ask_all
 from penstock_broker.metadata.line import Line, SessionCall, read, unanswered
 from penstock_broker.observability import EventLog
+from penstock_broker.serving.edge import waiting_for_others
 
 if TYPE_CHECKING:
     # Classes that only the stubs' type files have.
@@ -169,8 +170,9 @@ class ControllerSession:
         outcome is unknown.
         """
         try:
-            async with asyncio.timeout(_CALL_TIMEOUT_S):
-                return await answer
+            with waiting_for_others():
+                async with asyncio.timeout(_CALL_TIMEOUT_S):
+                    return await answer
         except (grpc.aio.AioRpcError, TimeoutError) as error:
             raise unanswered(what, error) from error
         except asyncio.CancelledError as error:

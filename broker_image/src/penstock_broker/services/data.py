@@ -64,7 +64,7 @@ class DataService(BrokerServiceServicer):
     ) -> bytes:
         """See `fetching`. The answer counts against the budget until it is sent."""
         answer = await self._fetching.fetch(request)
-        context.add_done_callback(lambda _: self._fetching.budget.give(answer.size_bytes))
+        context.add_done_callback(lambda _: answer.sent())
         return fetch_response(answer.results)
 
     async def Subscribe(  # type: ignore[override]

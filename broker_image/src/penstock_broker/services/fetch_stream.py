@@ -86,4 +86,4 @@ class FetchMessages:
         try:
             await self._stream.send(stream_fetch_answer(correlation_id, answer.results))
         finally:
-            self._fetching.budget.give(answer.size_bytes)
+            answer.sent()

@@ -42,7 +42,7 @@ from penstock.rpc.errors import error_to_wire
 from penstock_broker.metrics import Metrics
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replica import Replica
-from penstock_broker.services.limits import PARTITIONS_MAX, ByteBudget, check_count
+from penstock_broker.services.limits import PARTITIONS_MAX, ByteBudget, Bytes, check_count
 from penstock_broker.services.locate import Locator
 from penstock_broker.serving.callers import caller
 from penstock_broker.serving.edge import note_wait
@@ -101,11 +101,16 @@ class Slice:
 class FetchAnswer:
     """What a fetch found: results without their batches, with these beside them.
 
-    `size_bytes`: what it took from the budget.
+    `size_bytes`: what it took from `budget`.
     """
 
     results: Sequence[tuple[pb.FetchResult, Sequence[Batch]]]
     size_bytes: int
+    budget: Bytes
+
+    def sent(self) -> None:
+        """Gives the bytes back: call it once the answer is sent, or nobody waits for it."""
+        self.budget.give(self.size_bytes)
 
 
 class Parking:
@@ -174,18 +179,22 @@ class Fetching:
         return self._locator.access.quotas
 
     async def fetch(self, request: pb.FetchRequest) -> "FetchAnswer":
-        """The caller gives the answer's bytes back to `budget` once it is sent."""
+        """The caller calls the answer's `sent` once it is sent."""
         check_count("partitions", len(request.partitions), PARTITIONS_MAX)
         who, wait_ms = caller(), min(request.max_wait_ms, _MAX_WAIT_MS)
+        budget = self._budget.of(who)
         debt_ms = self.quotas.debt_ms(who, Limit.FETCH, Limit.REQUEST)
         if debt_ms:
             waits_ms = min(debt_ms, wait_ms)
-            note_wait(waits_ms / 1000)
-            await asyncio.sleep(waits_ms / 1000)
+            began_s = asyncio.get_running_loop().time()
+            try:
+                await asyncio.sleep(waits_ms / 1000)
+            finally:  # given up, it has waited less: a longer wait would pay its caller's debt
+                note_wait(asyncio.get_running_loop().time() - began_s)
             if debt_ms > wait_ms:
-                return FetchAnswer([], 0)
+                return FetchAnswer([], 0, budget)
             wait_ms -= int(waits_ms)
-        fetch = _Fetch(self, request, self._budget)
+        fetch = _Fetch(self, request, budget)
         try:
             await fetch.collect(range(len(request.partitions)))
             timed_out = True
@@ -193,7 +202,7 @@ class Fetching:
                 timed_out = await self._park(fetch, wait_ms / 1000)
             answer = fetch.answer(everything=timed_out and not fetch.is_enough)
         except BaseException as error:
-            self._budget.give(fetch.size_bytes)
+            budget.give(fetch.size_bytes)
             if isinstance(error, OverloadedError):
                 self._metrics.overloads.inc()
             raise
@@ -315,7 +324,7 @@ class Fetching:
 class _Fetch:
     """One fetch request while it is being answered."""
 
-    def __init__(self, service: Fetching, request: pb.FetchRequest, budget: ByteBudget) -> None:
+    def __init__(self, service: Fetching, request: pb.FetchRequest, budget: Bytes) -> None:
         self.request = request
         self.isolation = isolation_from_wire(request.isolation_level)
         self._budget = budget
@@ -378,7 +387,8 @@ class _Fetch:
         chosen = [part for part in slices if everything or part.batches or part.error is not None]
         for part in chosen:
             self._service.count(part.batches)
-        return FetchAnswer([(part.head(), part.batches) for part in chosen], self.size_bytes)
+        parts = [(part.head(), part.batches) for part in chosen]
+        return FetchAnswer(parts, self.size_bytes, self._budget)
 
 
 def isolation_from_wire(level: int) -> Isolation:

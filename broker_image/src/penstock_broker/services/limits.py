@@ -6,9 +6,10 @@ Only streams wait: they have a window of their own, and no answer to refuse with
 """
 
 import asyncio
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.errors import ClusterError, ErrorCode, OverloadedError
+from penstock_broker.serving.callers import Caller, Role
 
 PARTITIONS_MAX: Final = 20_000
 """Per request, and per Subscribe stream: as many as a cluster has by default."""
@@ -25,14 +26,40 @@ def check_count(what: str, seen: int, limit: int) -> None:
         )
 
 
+class Bytes(Protocol):
+    """Bytes that may be in flight at one time: all of them, or one user's share."""
+
+    @property
+    def free_bytes(self) -> int:
+        """As many can be taken now."""
+
+    def take(self, size_bytes: int, *, always: bool = False) -> None:
+        """Raises OverloadedError; see `ByteBudget.take`."""
+
+    def give(self, size_bytes: int) -> None:
+        """Gives back what was taken."""
+
+    async def room(self, size_bytes: int) -> None:
+        """Waits until as many can be taken; takes nothing."""
+
+
 class ByteBudget:
-    """Bytes that may be in flight at one time; callers take and give them."""
+    """Bytes that may be in flight at one time; callers take and give them.
+
+    A user takes no more than half, so that nobody can keep all others out (`of`).
+    """
 
     def __init__(self, limit_bytes: int, what: str) -> None:
         self._limit_bytes = limit_bytes
         self._what = what
         self.taken_bytes = 0
+        self.taken_by: dict[str, int] = {}
+        """By principal, of those who have bytes in flight."""
         self._given = asyncio.Event()
+
+    def of(self, who: Caller) -> Bytes:
+        """What this caller takes from: a user has a share, everybody else the whole budget."""
+        return Share(self, who.principal) if who.role is Role.USER else self
 
     @property
     def free_bytes(self) -> int:
@@ -62,5 +89,62 @@ class ByteBudget:
     async def room(self, size_bytes: int) -> None:
         """Waits until `size_bytes` are free, or nothing is taken; takes nothing."""
         while self.taken_bytes and self.free_bytes < size_bytes:
-            self._given.clear()
-            await self._given.wait()
+            await self.changed()
+
+    async def changed(self) -> None:
+        """Waits until somebody gives something back."""
+        self._given.clear()
+        await self._given.wait()
+
+    @property
+    def share_bytes(self) -> int:
+        """What one user may take."""
+        return self._limit_bytes // 2
+
+    @property
+    def what(self) -> str:
+        """What the bytes are of, as errors name it."""
+        return self._what
+
+
+class Share:
+    """One user's half of a budget; as the budget, it lets a single larger request through."""
+
+    __slots__ = ("_budget", "_principal")
+
+    def __init__(self, budget: ByteBudget, principal: str) -> None:
+        self._budget, self._principal = budget, principal
+
+    @property
+    def _own_bytes(self) -> int:
+        return self._budget.taken_by.get(self._principal, 0)
+
+    @property
+    def free_bytes(self) -> int:
+        return min(self._budget.free_bytes, max(self._budget.share_bytes - self._own_bytes, 0))
+
+    def take(self, size_bytes: int, *, always: bool = False) -> None:
+        own = self._own_bytes
+        if not always and own and own + size_bytes > self._budget.share_bytes:
+            raise OverloadedError(
+                f"{self._budget.what}: {own} bytes of {self._principal} are in flight, and "
+                f"{size_bytes} more would exceed a user's share of {self._budget.share_bytes}; "
+                "try again later, or send less at a time"
+            )
+        self._budget.take(size_bytes, always=always)
+        if size_bytes:
+            self._budget.taken_by[self._principal] = own + size_bytes
+
+    def give(self, size_bytes: int) -> None:
+        left = self._own_bytes - size_bytes
+        assert left >= 0, f"{self._budget.what} of {self._principal}"
+        if left:
+            self._budget.taken_by[self._principal] = left
+        else:
+            self._budget.taken_by.pop(self._principal, None)
+        self._budget.give(size_bytes)
+
+    async def room(self, size_bytes: int) -> None:
+        await self._budget.room(size_bytes)
+        while self._own_bytes and self.free_bytes < size_bytes:
+            await self._budget.changed()

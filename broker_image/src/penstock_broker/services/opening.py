@@ -26,6 +26,7 @@ from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_from_wire
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.services.limits import ByteBudget
+from penstock_broker.serving.callers import caller
 
 OPENED_AT_ONCE_BYTES: Final = 256 * 1024
 """Of all batches of a request for compacted topics, decompressed: the worst take 1.5 ms."""
@@ -64,7 +65,7 @@ class Opener:
     async def _open(self, request: pb.ProduceRequest, indexes: list[int]) -> Opened:
         loop = asyncio.get_running_loop()
         opened: dict[int, PenstockError | None] = {}
-        taken = 0
+        taken, budget = 0, self._budget.of(caller())
         try:
             for index in indexes:
                 part = request.partitions[index]
@@ -72,14 +73,14 @@ class Opener:
                 if not taken:
                     cost += request.ByteSize()  # it is held until all is opened
                 try:
-                    self._budget.take(cost)
+                    budget.take(cost)
                 except OverloadedError as error:
                     opened[index] = error
                     continue
                 taken += cost
                 opened[index] = await loop.run_in_executor(self._executor, _problem, part)
         finally:
-            self._budget.give(taken)
+            budget.give(taken)
         return opened
 
 

@@ -37,10 +37,11 @@ from penstock_broker.clock import Clock
 from penstock_broker.metrics import Metrics
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
-from penstock_broker.services.limits import PARTITIONS_MAX, ByteBudget, check_count
+from penstock_broker.services.limits import PARTITIONS_MAX, ByteBudget, Bytes, check_count
 from penstock_broker.services.locate import Locator, unknown_outcome
 from penstock_broker.services.opening import Opened, Opener, check_opened
 from penstock_broker.serving.callers import NOBODY, Caller, Role, caller
+from penstock_broker.serving.edge import waiting_for_others
 from penstock_broker.serving.quotas import Quotas
 
 _DEFAULT_TIMEOUT_MS: Final = 30_000
@@ -61,7 +62,15 @@ class PendingProduce:
     after `Producing.give_up`. It must not raise, because it runs among a machine's replies.
     """
 
-    __slots__ = ("_answered", "late_ms", "response", "taken_bytes", "timeout_ms", "waits_for")
+    __slots__ = (
+        "_answered",
+        "budget",
+        "late_ms",
+        "response",
+        "taken_bytes",
+        "timeout_ms",
+        "waits_for",
+    )
 
     def __init__(
         self,
@@ -69,8 +78,11 @@ class PendingProduce:
         timeout_ms: int,
         late_ms: int,
         answered: "Callable[[PendingProduce], None]",
+        budget: Bytes,
     ) -> None:
-        """`late_ms`: when it is answered even if its machines have not replied."""
+        """`late_ms`: when it is answered even if its machines have not replied. `budget`: where
+        its bytes are taken from."""
+        self.budget = budget
         self._answered: Callable[[PendingProduce], None] | None = answered
         self.timeout_ms = timeout_ms
         self.late_ms = late_ms
@@ -135,7 +147,8 @@ class Producing:
         who = caller()
         pending = self.submit(request, answered, None if opening is None else await opening, who)
         try:
-            await done
+            with waiting_for_others():
+                await done
         finally:
             self.give_up(pending)
         return pending.response
@@ -163,7 +176,8 @@ class Producing:
         timeout_ms = min(request.timeout_ms or _DEFAULT_TIMEOUT_MS, _MAX_TIMEOUT_MS)
         deadline_ms = self._clock.now_ms() + timeout_ms
         terms = _Terms(acks, sync, deadline_ms, request.transactional_id, opened, who)
-        pending = PendingProduce(request, timeout_ms, deadline_ms + GRACE_MS, answered)
+        late_ms = deadline_ms + GRACE_MS
+        pending = PendingProduce(request, timeout_ms, late_ms, answered, self._budget.of(who))
         try:
             self._append_all(pending, request, terms)
         except BaseException:
@@ -240,7 +254,7 @@ class Producing:
 
     def _reserve(self, pending: PendingProduce, batch: Batch) -> None:
         try:
-            self._budget.take(batch.size_bytes)
+            pending.budget.take(batch.size_bytes)
         except OverloadedError:
             self._metrics.overloads.inc()
             raise
@@ -299,7 +313,7 @@ class Producing:
 
     def _release(self, pending: PendingProduce) -> None:
         self._pending.pop(pending, None)
-        self._budget.give(pending.taken_bytes)
+        pending.budget.give(pending.taken_bytes)
 
     # ------------------------------------------------------------ deadlines
 

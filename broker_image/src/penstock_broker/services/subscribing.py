@@ -99,7 +99,7 @@ class Subscription:
     async def _push_one(self, context: Any) -> None:
         """Reads and writes one message; a slow reader holds part of the budget."""
         await self._fetching.quotas.paid(self._who, Limit.FETCH)
-        budget = self._fetching.budget
+        budget = self._fetching.budget.of(self._who)
         taken_bytes = min(self._credit, _MESSAGE_BYTES)
         await budget.room(taken_bytes)
         budget.take(taken_bytes, always=True)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from penstock.core.authorization import Kind, Operation, Prefix, Resource, Rights, Rulebook
 from penstock.core.quotas import Limit
-from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.errors import ClusterError, ErrorCode, PenstockError, ThrottledError
 from penstock_broker.serving.audit import Denials, log_change
 from penstock_broker.serving.callers import Caller, Role, caller
 from penstock_broker.serving.calls import BY_METHOD, Who
@@ -100,14 +100,20 @@ class Access:
                 self.check(need.operation, need.kind, name, who)
 
     def admit(self, who: Caller, method: str, request: Any) -> None:
-        """`Door.admit`. A fetch is never refused: it waits (`Fetching`)."""
+        """`Door.admit`. A fetch is never refused: it waits (`Fetching`).
+
+        Nor is, for the time of calls, whoever may change quotas: one that is too small can always
+        be mended, and the operator is never kept from seeing its Cluster.
+        """
         quotas = self.quotas
         if not quotas.active or method == _FETCH:
             return
         if method == _PRODUCE:
             quotas.check(who, Limit.REQUEST, Limit.PRODUCE)
             quotas.take(who, Limit.PRODUCE, request.ByteSize())
-        else:
+        elif quotas.debt_ms(who, Limit.REQUEST) and not self.allows(
+            Operation.ALTER, Kind.CLUSTER, who=who
+        ):
             quotas.check(who, Limit.REQUEST)
 
     def worked(self, who: Caller, seconds: float) -> None:
@@ -120,7 +126,13 @@ class Access:
         return self.quotas.streaming(who)
 
     def finished(self, who: Caller, method: str, request: Any, answer: Any) -> None:
-        """A user's call is over: its response, or the error that ended it, as `answer`."""
+        """A user's call is over: its response, or the error that ended it, as `answer`.
+
+        What a quota refuses is a metric, and no line of the audit log for each.
+        """
+        if isinstance(answer, ThrottledError):  # also the controller's
+            self.quotas.note_refused(who.principal)
+            return
         call = BY_METHOD.get(method)
         if call is not None and call.changes and who.role is Role.USER:
             log_change(who.principal, method, request, answer)

@@ -36,7 +36,19 @@ from penstock_broker.serving.request_limits import RequestCheck
 
 _OURS: Final = "/penstock."
 _waited_s: Final[ContextVar[float]] = ContextVar("waited_s", default=0.0)
+_others_s: Final[ContextVar[float]] = ContextVar("others_s", default=0.0)
 _events = EventLog("edge")
+
+
+@contextmanager
+def waiting_for_others() -> Iterator[None]:
+    """A wait of the running call for other servers or replicas: it counts in the call's time, but
+    not as work for its caller's quota."""
+    began_s = monotonic()
+    try:
+        yield
+    finally:
+        _others_s.set(_others_s.get() + monotonic() - began_s)
 
 
 def note_wait(seconds: float) -> None:
@@ -130,6 +142,7 @@ class Edge(grpc.aio.ServerInterceptor):
         async def call(request: Any, context: Any) -> Any:
             started = monotonic()
             _waited_s.set(0.0)
+            _others_s.set(0.0)
             try:
                 return await self._answer(inner, request, context, name)
             except (asyncio.CancelledError, grpc.aio.AbortError):
@@ -143,7 +156,7 @@ class Edge(grpc.aio.ServerInterceptor):
                 seconds = monotonic() - started - _waited_s.get()
                 self._observe(name, seconds)
                 if self._access is not None:
-                    self._access.worked(callers.caller(), seconds)
+                    self._access.worked(callers.caller(), seconds - _others_s.get())
 
         return call
 

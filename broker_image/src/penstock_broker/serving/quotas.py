@@ -28,6 +28,8 @@ COUNTED_MAX: Final = 100
 """Principals that are counted by name."""
 OTHERS: Final = "others"
 _STREAMS_RETRY_MS: Final = 1_000
+_TOLD_MS_MAX: Final = (1 << 31) - 1
+"""Of a delay that is told: what fits the protocol's field, and gRPC's."""
 
 
 def _monotonic_ms() -> float:
@@ -69,12 +71,12 @@ class Quotas:
         for limit in limits:
             debt_ms = self._buckets.debt_ms(who.principal, limit, now_ms)
             if debt_ms > DEBT_MAX_MS:
-                self._note_refused(who.principal)
                 allowed = self._buckets.limit(who.principal, limit)
+                told_ms = min(ceil(debt_ms), _TOLD_MS_MAX)
                 raise ThrottledError(
                     f"{who.principal} is above its quota {limit.value} of {allowed}; try again in "
-                    f"{ceil(debt_ms)} ms, or ask an administrator for a higher quota",
-                    ceil(debt_ms),
+                    f"{told_ms} ms, or ask an administrator for a higher quota",
+                    told_ms,
                 )
 
     def take(self, who: Caller, limit: Limit, amount: float) -> float:
@@ -127,14 +129,15 @@ class Quotas:
             if not self._streams[principal]:
                 del self._streams[principal]
 
-    def _note_refused(self, principal: str) -> None:
+    def note_refused(self, principal: str) -> None:
+        """Counts a call or a stream that was answered with THROTTLED."""
         known = principal in self.refused or len(self.refused) < COUNTED_MAX
         self.refused[principal if known else OTHERS] += 1
 
     def _check_streams(self, principal: str) -> None:
         allowed = self._buckets.limit(principal, Limit.STREAMS)
         if allowed is not None and self._streams[principal] >= allowed:
-            self._note_refused(principal)
+            self.note_refused(principal)
             raise ThrottledError(
                 f"{principal} has {self._streams[principal]} streams open at this broker, its "
                 f"quota {Limit.STREAMS.value} is {allowed}; close some, or ask an administrator "

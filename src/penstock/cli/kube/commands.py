@@ -1,4 +1,4 @@
-"""`kubectl penstock status | why | pause | resume | report`: a Cluster seen through Kubernetes.
+"""`kubectl penstock status | why | access | pause | …`: a Cluster seen through Kubernetes.
 
 Only the command line is here: `snapshot` reads, `status` and `why` judge, `picture` draws. The same
 commands are available as `penstock status …`. The other commands of `penstock` (topics, produce,
@@ -14,7 +14,7 @@ import typer
 from penstock.cli.connect import WANTED
 from penstock.cli.kube.choice import KubeChoice, connect
 from penstock.cli.options import Output, OutputOption, example
-from penstock.cli.output import print_document, print_rows
+from penstock.cli.output import print_document, print_record, print_rows
 from penstock.errors import MisuseError
 from penstock.kubernetes.names import PAUSED
 from penstock.kubernetes.resources import path_of
@@ -50,6 +50,7 @@ def register(app: typer.Typer) -> None:
     for command, lines in (
         (status, ("penstock status flights", "kubectl penstock status flights -n prod -o json")),
         (why, ("penstock why flights", "kubectl penstock why topic/flights")),
+        (access, ("penstock access flights", "kubectl penstock access flights -o yaml")),
         (pause, ("penstock pause flights",)),
         (resume, ("penstock resume flights",)),
         (report, ("penstock report flights -f flights.zip",)),
@@ -114,6 +115,31 @@ def why(
         raise typer.Exit(1)
 
 
+def access(
+    cluster: ClusterName = None,
+    *,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show how to get into a Cluster, who may do what there, and what a pod needs for it.
+
+    The rules and quotas are those in force, from manifests and from `penstock acl` and `quota`.
+    """
+    api, choice = _open(namespace, context, kubeconfig)
+    module = _module("access")
+    seen = module.describe(_snapshot(api, choice, cluster))
+    print_record(seen, output)
+    if output is not Output.TABLE:
+        return
+    if seen["asks_who_calls"]:
+        typer.echo("\nWhat a pod needs, besides a rule for its ServiceAccount:\n")
+        print_document(module.volume(seen), Output.YAML)
+    else:
+        typer.echo("\nThis Cluster asks nobody who they are: rules and quotas are not obeyed.")
+
+
 def pause(
     cluster: NamedCluster,
     *,
@@ -172,7 +198,7 @@ def _open(
     namespace: str | None, context: str | None, kubeconfig: str | None
 ) -> tuple["Api", KubeChoice]:
     """The API, by the options of the command, else by those before it."""
-    before = WANTED.get().choice
+    before = WANTED.get().on_kubernetes().choice
     choice = KubeChoice(
         namespace or before.namespace, context or before.context, kubeconfig or before.kubeconfig
     )
@@ -181,7 +207,7 @@ def _open(
 
 def _snapshot(api: "Api", choice: KubeChoice, cluster: str | None) -> Any:
     module = _module("snapshot")
-    name = cluster or WANTED.get().cluster
+    name = cluster or WANTED.get().on_kubernetes().cluster
     return module.take_snapshot(api, module.choose_cluster(api, name, choice.namespace))
 
 

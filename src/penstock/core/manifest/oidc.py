@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
+from urllib.parse import urlsplit
 
 from penstock.core.manifest.fields import Values
 from penstock.core.manifest.problems import Report
@@ -92,7 +93,17 @@ def check_issuers(issuers: Sequence[OidcIssuer], *, strict: bool, report: Report
     """What rows cannot say: they are asked, and their users can be told apart."""
     path = f"spec.security.{FIELD}"
     if issuers and not strict:
-        report.add(path, "needs spec.security.mode Strict or Migrate: otherwise nobody is asked for a token")
+        report.add(
+            path,
+            "needs spec.security.mode Strict or Migrate: otherwise nobody is asked for a token",
+        )
+    for each in issuers:
+        if not _is_address(each.issuer):
+            report.add(
+                path,
+                f"has an issuer that cannot be asked: {each.issuer!r} is no address; give a host, "
+                "and a port of at most 65535 or none",
+            )
     for one, other in combinations(issuers, 2):
         first, second = f"{one.issuer}/", f"{other.issuer}/"
         if first.startswith(second) or second.startswith(first):
@@ -102,3 +113,13 @@ def check_issuers(issuers: Sequence[OidcIssuer], *, strict: bool, report: Report
                 "their users could not be told apart",
             )
             return
+
+
+def _is_address(issuer: str) -> bool:
+    """As controllers see it, which would not start with another."""
+    try:
+        parts = urlsplit(issuer)
+        _ = parts.port
+    except ValueError:
+        return False
+    return bool(parts.hostname)

@@ -9,13 +9,15 @@ at once is handled in one turn.
 
 A killed process is noticed at once by its closed socket; a machine that is gone, by the kernel:
 within the time in which gRPC's keepalive finds one (`rpc.channel`). A process that is frozen is not
-noticed here, because its kernel answers; brokers have heartbeats for that.
+noticed here, because its kernel answers; brokers have heartbeats for that. Who is held (`hold`) and
+reads nothing asks the kernel each second whether the other side has gone: it may be held for long.
 
 With TLS the protocol is the same, and `peer_uris` says who the other side is. A certificate that
 the server does not accept shows only when the client reads: TLS 1.3 is done with its side by then.
 """
 
 import asyncio
+import select
 import socket
 import ssl
 import sys
@@ -47,6 +49,8 @@ LINGER_S: Final = 1.0
 """How long the other side may take to close the connection after an END."""
 WRITE_AHEAD_BYTES: Final = 1024 * 1024
 """Unsent bytes above which `send` waits."""
+LOOK_S: Final = 1.0
+"""How often a connection that is not read is looked at."""
 _BACKLOG: Final = 128
 
 
@@ -66,6 +70,9 @@ class TcpStream(StreamEnd, asyncio.BufferedProtocol):
         self._left = False
         """The other side has ended the stream, or the connection has ended."""
         self._is_reading = True
+        self._has_ended = False
+        """The other side writes no more, and what it wrote is in the kernel's buffer."""
+        self._looking: asyncio.TimerHandle | None = None
         self._greeting = asyncio.Event()
         self._may_write = asyncio.Event()
         self._may_write.set()
@@ -187,9 +194,10 @@ class TcpStream(StreamEnd, asyncio.BufferedProtocol):
             self.over(error)
         if self._frames.is_greeted:
             self._greeting.set()
-        if self.waiting_bytes > READ_AHEAD_BYTES and self._is_reading:
+        if self.waiting_bytes > READ_AHEAD_BYTES and self._is_reading and not self._has_ended:
             self._is_reading = False
             self._transport.pause_reading()
+            self._look_later()
 
     def eof_received(self) -> None:
         """See `asyncio.BufferedProtocol`. None: the connection is closed."""
@@ -224,9 +232,28 @@ class TcpStream(StreamEnd, asyncio.BufferedProtocol):
     def has_read(self, _message: Received) -> None:
         """See `StreamEnd`."""
         if not self._is_reading and self.waiting_bytes <= READ_AHEAD_BYTES:
-            self._is_reading = True
-            assert self._transport is not None, "as above"
-            self._transport.resume_reading()
+            self._read_again()
+
+    def _read_again(self) -> None:
+        self._is_reading = True
+        assert self._transport is not None, "as above"
+        self._transport.resume_reading()
+
+    def _look_later(self) -> None:
+        if self._looking is None and sys.platform == "linux":
+            self._looking = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        """Reads the rest of a connection that has ended: only the kernel's buffer is left of it."""
+        self._looking = None
+        if self._is_reading or self.is_over:
+            return
+        assert self._transport is not None, "as above"
+        if _has_ended(self._transport.get_extra_info("socket")):
+            self._has_ended = True
+            self._read_again()
+        else:
+            self._look_later()
 
     def _broke(self, why: Exception | None) -> None:
         self._left = True
@@ -345,6 +372,13 @@ def _explained(error: Exception | None) -> str:
 def _split(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def _has_ended(connection: Any) -> bool:
+    """Whether the other side has closed or broken it, though not all may be read yet. On Linux."""
+    kernel = select.poll()
+    kernel.register(connection.fileno(), select.POLLRDHUP)  # and POLLHUP, POLLERR, unasked
+    return bool(kernel.poll(0))
 
 
 def _prepare(connection: Any) -> None:

@@ -23,6 +23,7 @@ from penstock.errors import ClusterError, ErrorCode
 from penstock.logs import EventLog
 from penstock_broker.observability import AUDIT
 from penstock_broker.serving.callers import LEEWAY_S, Caller, Role
+from penstock_broker.serving.edge import note_wait
 from penstock_broker.serving.expiry import wall_s
 from penstock_broker.serving.listener import host_of_peer
 from penstock_broker.serving.tokens.checking import UnknownKeyError, Verified, expired, verified
@@ -44,7 +45,8 @@ ANSWER_AFTER_S: Final = (2.0, 6.0)
 """How long a refusal is held back from a host that has had more of them than FailureLimit allows;
 at random, so that answers, and what is asked next, do not come all at once."""
 HELD_BACK_MAX: Final = 10_000
-"""Refusals that are held back at once; further ones are told at once: memory is worth more."""
+"""Refusals that are held back at once; further ones are told at once: memory is worth more. Also at
+most a quarter of the calls that the server takes: others are to be answered meanwhile."""
 _audit = EventLog(AUDIT)
 
 
@@ -105,9 +107,10 @@ class TokenLogin:
         now_s: Callable[[], float] = wall_s,
         look_again: LookAgain = no_look_again,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        calls_max: int = 4 * HELD_BACK_MAX,
     ) -> None:
         """`executor` checks tokens. `now_s`: seconds since 1970. `pause` holds a refusal back;
-        its argument is in seconds."""
+        its argument is in seconds. `calls_max`: that the server takes at one time."""
         self._look_again = look_again
         self._file = issuers
         self._executor = executor
@@ -119,20 +122,22 @@ class TokenLogin:
         self._failures = FailureLimit()
         self._refusals = FailureLimit()
         self._held_back = 0
+        self._held_back_max = min(HELD_BACK_MAX, calls_max // 4)
         self._pause = pause
 
     async def of_call(self, context: Any) -> Caller:
         """Who makes a call, by its metadata `authorization: Bearer …`. See `Identify`."""
+        host = host_of_peer(context.peer())
         for key, value in context.invocation_metadata():
             if key == HEADER:
-                if not isinstance(value, str) or not value[: len(SCHEME)].lower() == SCHEME:
+                if not isinstance(value, str) or value[: len(SCHEME)].lower() != SCHEME:
+                    await self._hold_back(host)
                     raise ClusterError(
                         f"the metadata {HEADER} must be 'Bearer ' and a token",
                         ErrorCode.UNAUTHENTICATED,
                     )
-                host = host_of_peer(context.peer())
                 return await self.of_token(value[len(SCHEME) :].strip(), host)
-        raise no_token()
+        return await self.of_token("", host)
 
     async def of_token(self, token: str, host: str) -> Caller:
         """Who holds this token; "": nobody. `host`: where the caller is. See `IdentifyToken`.
@@ -150,12 +155,13 @@ class TokenLogin:
         now_s = monotonic()
         if self._refusals.allows(host, now_s):
             self._refusals.failed(host, now_s)
-        elif self._held_back < HELD_BACK_MAX:
+        elif self._held_back < self._held_back_max:
             self._held_back += 1
             try:
                 await self._pause(random.uniform(*ANSWER_AFTER_S))  # noqa: S311 - no secret
             finally:
                 self._held_back -= 1
+                note_wait(monotonic() - now_s)  # or strangers would make the broker seem slow
 
     async def _of_token(self, token: str, host: str) -> Caller:
         if not token:

@@ -1,0 +1,161 @@
+"""`penstock profile …`, and which cluster a command talks to when there are profiles."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli import profiles
+from penstock.cli.connect import Wanted
+from penstock.cli.kube.choice import KubeChoice
+from penstock.cli.main import app
+from penstock.cli.profiles import Profile, Profiles
+from penstock.errors import MisuseError
+
+if TYPE_CHECKING:
+    from .conftest import Program
+
+PRODUCTION = Profile(bootstrap="prod:9092", ca_file="/prod/ca.crt", token_file="/prod/token")
+AIR = Profile(cluster="air/flights", context="admin@air")
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of profiles."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path / "penstock"
+
+
+def run(*words: str, code: int = 0) -> str:
+    done: Any = CliRunner().invoke(app, ["profile", *words])
+    assert done.exit_code == code, done.output
+    return str(done.output)
+
+
+def test_profiles_are_made_listed_used_and_removed(config: Path) -> None:
+    assert "there are no profiles" in run("list")
+    run("set", "prod", "--bootstrap", "prod:9092", "--ca-file", "ca.crt", "--use")
+    run("set", "air", "--cluster", "air/flights", "--context", "admin@air")
+    assert json.loads(run("list", "-o", "json")) == [
+        {"name": "air", "current": False, "address": "Cluster air/flights",
+         "context": "admin@air", "files": []},
+        {"name": "prod", "current": True, "address": "prod:9092",
+         "context": None, "files": ["ca_file"]},
+    ]  # fmt: skip
+    assert profiles.load().by_name["prod"].ca_file == str(Path("ca.crt").absolute())
+    assert (config / "profiles.yaml").stat().st_mode & 0o777 == 0o600
+    assert [one.name for one in config.iterdir()] == ["profiles.yaml"], "nothing is left beside it"
+    run("use", "air")
+    assert profiles.load().current == "air"
+    run("remove", "air")
+    assert profiles.load() == Profiles({"prod": profiles.load().get("prod")}, None)
+    run("use", "prod")
+    run("clear")
+    assert profiles.load().current is None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("use", "nobody"), "there is no profile 'nobody'; known are: none"),
+        (("remove", "nobody"), "there is no profile 'nobody'"),
+        (("set", "a/b", "--bootstrap", "x:1"), "'a/b' cannot be the name of a profile"),
+        (("set", "a"), "it must have either bootstrap or cluster"),
+        (("set", "a", "--bootstrap", "x:1", "--cluster", "b"), "either bootstrap or cluster"),
+        (("set", "a", "--bootstrap", ""), "its bootstrap is empty"),
+        (("set", "a", "--bootstrap", "x:1", "--ca-file", ""), "its ca_file is empty"),
+        (("set", "a", "--bootstrap", "x:1", "--context", "c"), "are for a cluster on Kubernetes"),
+        (("set", "a", "--bootstrap", "x:1", "--certificate", "c"), "give both"),
+    ],
+)
+def test_wrong_ones_are_refused_and_nothing_is_written(
+    words: tuple[str, ...], said: str, config: Path
+) -> None:
+    assert said in run(*words, code=1)
+    assert not config.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[", "profiles.yaml cannot be used"),
+        ("- a", "it must have `profiles`"),
+        ("profiles: {a: 1}", "profile 'a' must have texts"),
+        ("profiles: {a: {bootstrap: 9}}", "profile 'a' must have texts"),
+        ("profiles: {a: {bootstrap: x, token: secret}}", "profile 'a' has token"),
+        ("profiles: {a: {}}", "it must have either bootstrap or cluster"),
+        ("{current: b, profiles: {a: {bootstrap: x}}}", "current is 'b', and there is no such"),
+        ("a: " + "x" * profiles.FILE_BYTES_MAX, "larger than"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(
+    text: str, said: str, config: Path
+) -> None:
+    config.mkdir()
+    (config / "profiles.yaml").write_text(text)
+    told = run("list", code=1)
+    assert said in told
+    assert str(config / "profiles.yaml") in told
+    assert run("set", "a", "--bootstrap", "x:1", code=1) == told, "it is not written over"
+
+
+def test_an_empty_file_has_none(config: Path) -> None:
+    config.mkdir()
+    (config / "profiles.yaml").write_text("")
+    assert profiles.load() == Profiles()
+
+
+def test_a_named_profile_is_the_cluster_with_its_files() -> None:
+    profiles.save(Profiles({"prod": PRODUCTION, "air": AIR}))
+    located = Wanted(profile="prod").locate(None)
+    assert located.bootstrap == "prod:9092"
+    assert located.files == {"ca_file": "/prod/ca.crt", "token_file": "/prod/token"}
+    mine = Wanted(profile="prod", files={"ca_file": None, "token_file": "mine"}).locate(None)
+    assert mine.files == {"ca_file": "/prod/ca.crt", "token_file": "mine"}
+    assert Wanted(profile="prod", is_plugin=True).locate(None).bootstrap == "prod:9092"
+
+
+def test_the_current_profile_is_for_commands_that_name_no_cluster() -> None:
+    profiles.save(Profiles({"prod": PRODUCTION, "air": AIR}, "prod"))
+    assert Wanted().locate(None).bootstrap == "prod:9092"
+    other = Wanted().locate("test:9092")
+    assert (other.bootstrap, other.files) == ("test:9092", {}), "prod's token is not shown to test"
+
+
+def test_on_kubernetes_a_profile_names_cluster_and_context() -> None:
+    profiles.save(Profiles({"prod": PRODUCTION, "air": AIR}, "air"))
+    meant = Wanted().on_kubernetes()
+    assert (meant.cluster, meant.choice.context) == ("air/flights", "admin@air")
+    elsewhere = Wanted(choice=KubeChoice(context="other"))
+    assert elsewhere.on_kubernetes() is elsewhere, "the context says which cluster"
+    plugin = Wanted(is_plugin=True)
+    assert plugin.on_kubernetes() is plugin, "kubectl's context says which cluster"
+    named = Wanted(profile="air", choice=KubeChoice(kubeconfig="k"), is_plugin=True).on_kubernetes()
+    assert named.choice == KubeChoice(context="admin@air", kubeconfig="k")
+    with pytest.raises(MisuseError, match="profile prod names brokers"):
+        Wanted(profile="prod").on_kubernetes()
+    profiles.save(Profiles({"prod": PRODUCTION}, "prod"))
+    nobody = Wanted()
+    assert nobody.on_kubernetes() is nobody, "the current profile has no Cluster"
+
+
+@pytest.mark.parametrize("wanted", [Wanted(cluster="b", profile="prod"), Wanted(profile="prod")])
+def test_two_clusters_are_not_one(wanted: Wanted) -> None:
+    profiles.save(Profiles({"prod": PRODUCTION}))
+    with pytest.raises(MisuseError, match="only one of them"):
+        wanted.locate(None if wanted.cluster else "x:1")
+
+
+def test_commands_reach_the_cluster_of_their_profile(penstock: "Program") -> None:
+    told = json.loads(penstock.ok("local", "list", "-o", "json"))
+    bootstrap = told[0]["bootstrap"]
+    penstock.ok("profile", "set", "here", "--bootstrap", bootstrap, "--use")
+    penstock.ok("profile", "set", "nowhere", "--bootstrap", "127.0.0.1:1")
+    try:
+        assert "TOPIC" in penstock.ok("topic", "list")
+        assert "127.0.0.1:1" in penstock.fails("--profile", "nowhere", "topic", "list")
+        assert "there is no profile 'x'" in penstock.fails("--profile", "x", "topic", "list")
+    finally:
+        penstock.ok("profile", "clear")
