@@ -192,13 +192,11 @@ def _security() -> Iterator[tuple[tuple[str, ...], Rule]]:
         at(
             ".spec.security",
             rule(
-                f"{new} == {old} || ({undecided})",
-                "spec.security.mode cannot be changed once it is applied: brokers with and without "
-                "TLS cannot talk to each other; restore it, or create another Cluster and copy the "
-                "topics",
-                "spec.security.mode is %s and was %s; it cannot be changed once it is applied, "
-                "because brokers with and without TLS cannot talk to each other: restore it, or "
-                "create another Cluster and copy the topics",
+                f"{new} == {old} || 'Migrate' in [{new}, {old}] || ({undecided})",
+                "spec.security.mode changes between Disabled and Strict by Migrate, in which "
+                "clients move; set Migrate first",
+                "spec.security.mode is %s and was %s; between them it is Migrate, in which clients "
+                "move: set that first",
                 new,
                 old,
             ),
@@ -210,10 +208,13 @@ def _security() -> Iterator[tuple[tuple[str, ...], Rule]]:
         at(
             ".external",
             rule(
-                f"{mode} != 'Strict' || !has(self.external) || (has(self.external.host) && "
+                f"{mode} == 'Disabled' || !has(self.external) || (has(self.external.host) && "
                 "self.external.host != '')",
-                "spec.external.host is missing; with spec.security.mode Strict, certificates must "
-                "name the address that clients use",
+                "spec.external.host is missing; with spec.security.mode Strict or Migrate, "
+                "certificates must name the address that clients use",
+                "spec.external.host is missing; with spec.security.mode %s, certificates must name "
+                "the address that clients use",
+                mode,
             ),
         ),
     )
@@ -227,7 +228,7 @@ def _client_certificates() -> Iterator[tuple[tuple[str, ...], Rule]]:
         at(
             ".security.clientCertificates",
             rule(
-                f"!({given}) || self.security.mode == 'Strict'",
+                f"!({given}) || self.security.mode in ['Migrate', 'Strict']",
                 "spec.security.clientCertificates needs spec.security.mode Strict: without TLS "
                 "nobody shows a certificate",
             ),

@@ -9,6 +9,7 @@ Kubernetes; that is the harness.
 from e2e.scenarios import (
     install,
     secure,
+    migrate,
     resources,
     pods,
     faults,
@@ -37,6 +38,7 @@ __all__ = [
     "install",
     "lifecycle",
     "members",
+    "migrate",
     "operations",
     "pipes",
     "pods",

@@ -10,6 +10,7 @@ from penstock_broker.groups.lag import LagCollection, Leaders
 from penstock_broker.groups.lag_metrics import GroupLagMetrics
 from penstock_broker.maintenance.compaction_metrics import CompactionMetrics
 from penstock_broker.metrics import GroupTotals, Metrics, ReplicaTotals
+from penstock_broker.serving.plaintext_clients import PlaintextClients, PlaintextMetrics
 from penstock_broker.serving.tls_watch import CertificateMetrics
 from penstock_broker.transactions.metrics import TransactionMetrics
 
@@ -27,6 +28,7 @@ def exported(folder: Path) -> set[str]:
     never_asked = cast("Leaders", None)
     metrics.registry.register(GroupLagMetrics(LagCollection(list, never_asked)))
     metrics.registry.register(CertificateMetrics(Certificates(folder).broker(0).tls))
+    metrics.registry.register(PlaintextMetrics(PlaintextClients()))
     return {
         family.name + ("_total" if family.type == "counter" else "")
         for family in metrics.registry.collect()

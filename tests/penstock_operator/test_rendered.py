@@ -51,6 +51,7 @@ BODIES: dict[str, dict[str, Any]] = {
             "allowFrom": {"clients": [{"namespaceSelector": {"matchLabels": {"team": "air"}}}]},
         },
     },
+    "migrate": {"metadata": METADATA, "spec": {"security": {"mode": "Migrate"}}},
     "everything": {
         "metadata": {**METADATA, "annotations": {PAUSED: "false", FORCE_ROLL: "1"}},
         "spec": {

@@ -133,9 +133,56 @@ def test_a_cluster_that_ran_before_there_was_a_mode_stays_open(
         wait_until(lambda: has_brokers(api_server, namespace), what="brokers", timeout_s=60)
     assert mode_of(api_server, namespace) is None
     assert secret(api_server, namespace) is None
-    with pytest.raises(HTTPError) as refused:
-        patch(api_server, path, spec={"security": {"mode": "Strict"}})
-    assert "cannot be changed once it is applied" in refused.value.read().decode()
+
+
+def test_between_plaintext_and_strict_a_cluster_migrates(
+    api_server: ApiServer, namespace: str
+) -> None:
+    make_cluster(api_server, namespace, security={"mode": "Disabled"})
+    path = f"{OURS}/namespaces/{namespace}/clusters/flights"
+    patch(api_server, f"{path}/status", status={"clusterId": "AAAAAAAAAAAAAAAAAAAAAA"})
+    for mode, next_one in (("Disabled", "Strict"), ("Strict", "Disabled")):
+        with pytest.raises(HTTPError) as refused:
+            patch(api_server, path, spec={"security": {"mode": next_one}})
+        said = refused.value.read().decode()
+        assert f"spec.security.mode is {next_one} and was {mode}; between them it is Migr" in said
+        for step in ("Migrate", next_one):
+            patch(api_server, path, spec={"security": {"mode": step}})
+            assert mode_of(api_server, namespace) == step
+
+
+def test_with_migrate_what_runs_gets_its_ca_first(
+    api_server: ApiServer, namespace: str, tmp_path: Path
+) -> None:
+    make_cluster(api_server, namespace, security={"mode": "Disabled"})
+    apps = f"/apis/apps/v1/namespaces/{namespace}"
+
+    def words(plural: str, name: str) -> list[str]:
+        found = get(api_server, f"{apps}/{plural}/{name}")
+        if found is None:
+            return []
+        (main,) = found["spec"]["template"]["spec"]["containers"]
+        return list(main["args"])
+
+    with running(api_server, tmp_path, namespace):
+        wait_until(lambda: has_brokers(api_server, namespace), what="brokers", timeout_s=60)
+        assert "--migrate" not in words("statefulsets", "flights-broker")
+        path = f"{OURS}/namespaces/{namespace}/clusters/flights"
+        patch(api_server, path, spec={"security": {"mode": "Migrate"}})
+        wait_until(
+            lambda: "--migrate" in words("statefulsets", "flights-broker"),
+            what="brokers of the next mode",
+            timeout_s=60,
+        )
+        assert "--migrate" in words("deployments", "flights-controller")
+        assert secret(api_server, namespace) is not None
+        patch(api_server, path, spec={"security": {"mode": "Disabled"}})
+        wait_until(
+            lambda: "--migrate" not in words("statefulsets", "flights-broker"),
+            what="brokers of the former mode",
+            timeout_s=60,
+        )
+        assert secret(api_server, namespace) is not None, "a CA that was made stays"
 
 
 def test_a_new_cluster_that_cannot_be_strict_says_why(

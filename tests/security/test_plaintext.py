@@ -145,3 +145,34 @@ def test_what_counts_as_loopback(address: str, allowed: bool) -> None:
     else:
         with pytest.raises(MisuseError, match=r"--listen .* is not a loopback address"):
             check_plaintext({"--listen": address}, insecure=False)
+
+
+# ------------------------------------------------------------ TLS beside plaintext
+
+
+def migrating(path: Path, **listeners: str) -> list[str]:
+    holder = Certificates(path / "certificates").broker(0)
+    named = {"internal-listen": f"{HOST}:0", "secure-listen": f"{HOST}:0", **listeners}
+    given = {option: address for option, address in named.items() if address}
+    return [*broker(path, **given), *holder.options, "--migrate"]
+
+
+def test_tls_beside_plaintext_opens_plaintext_to_nobody_else(tmp_path: Path) -> None:
+    """TLS alone may listen anywhere; what is in plaintext beside it must be asked for, as ever."""
+    code, told = start(*migrating(tmp_path, **{"stream-listen": "0.0.0.0:0"}))
+    assert code == 2
+    assert "--stream-listen 0.0.0.0:0 is not a loopback address" in told
+
+
+@pytest.mark.parametrize("process", ["broker", "controller"])
+def test_what_migrates_has_tls_and_a_port_for_it(tmp_path: Path, process: str) -> None:
+    words = broker(tmp_path) if process == "broker" else controller(tmp_path, f"{HOST}:0")
+    code, told = start(*words, "--migrate")
+    assert code == 2
+    assert "--migrate is TLS beside plaintext: give --tls-ca" in told
+    code, told = start(*words, PENSTOCK_SECURE_LISTEN=f"{HOST}:0")
+    assert code == 2
+    assert f"--secure-listen {HOST}:0 needs --tls-ca" in told
+    code, told = start(*migrating(tmp_path, **{"secure-listen": ""}))
+    assert code == 2
+    assert "--secure-listen" in told

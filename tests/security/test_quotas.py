@@ -164,7 +164,7 @@ async def message_stream(
         await serve(self, stream, method)
 
     monkeypatch.setattr(ClientStreams, "_serve_method", serve_ada)
-    stream = await open_tcp_stream(f"127.0.0.1:{cluster.broker.membership.stream_port}")
+    stream = await open_tcp_stream(f"127.0.0.1:{cluster.broker.membership.ports.stream_port}")
     try:
         await stream.send(streams_pb2.StreamHello(method=method).SerializeToString())
         yield stream

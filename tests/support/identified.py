@@ -141,7 +141,7 @@ async def identified(path: Path) -> AsyncIterator[Identified]:
             await asyncio.wait_for(controller.listening.wait(), 60)
             address = f"127.0.0.1:{controller.server.port}"
             async with _broker(path, address, tasks) as broker:
-                port = broker.membership.port
+                port = broker.membership.ports.port
                 async with patient_aio_channel(f"127.0.0.1:{port}") as channel:
                     yield Identified(controller, broker, channel)
             controller.stop_requested.set()

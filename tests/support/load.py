@@ -90,7 +90,7 @@ class Load:
 
     def __init__(self, cluster: Cluster, history: Path, *, topic: str, **options: Any) -> None:
         self.config = WorkloadConfig(
-            bootstrap=cluster.bootstrap, topic=topic, **{**DEFAULTS, **options}
+            topic=topic, **{"bootstrap": cluster.bootstrap, **DEFAULTS, **options}
         )
         self.history = history
         self.watch = AckWatch(history)

@@ -51,7 +51,10 @@ class LocalBroker:
                 full=full,
                 brokers=[
                     pb.BrokerInfo(
-                        broker_id=0, host="127.0.0.1", port=self.process.membership.port, alive=True
+                        broker_id=0,
+                        host="127.0.0.1",
+                        port=self.process.membership.ports.port,
+                        alive=True,
                     ),
                     pb.BrokerInfo(broker_id=1, incarnation=self.follower_run),
                 ],
@@ -106,7 +109,7 @@ async def local_broker(path: Path, *settings: str) -> AsyncIterator[LocalBroker]
                     cluster_id="cluster", controller_epoch=process.membership.controller_epoch or 1
                 )
             )
-            broker = LocalBroker(process, f"127.0.0.1:{process.membership.port}", tasks)
+            broker = LocalBroker(process, f"127.0.0.1:{process.membership.ports.port}", tasks)
             try:
                 yield broker
             finally:

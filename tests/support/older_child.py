@@ -16,9 +16,12 @@ LAUNCHER = ["-P", str(Path(__file__))]
 """Of a `ServerProcess`."""
 
 
-def _over_grpc(view: ClusterView, leader: BrokerId) -> LeaderAddress | None:
-    address = view.address(leader)
-    return None if address is None else LeaderAddress(address, None)
+_leader_address = ClusterView.leader_address
+
+
+def _over_grpc(view: ClusterView, leader: BrokerId, *, tls: bool) -> LeaderAddress | None:
+    found = _leader_address(view, leader, tls=tls)
+    return None if found is None else LeaderAddress(found.grpc, None)
 
 
 async def _no_port(_listener: object, _address: str) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.core.manifest import ClusterSpec
+from penstock.core.manifest.objects import SecurityMode
 from penstock.kubernetes.quantity import quantity
 from penstock_operator.model import (
     Action,
@@ -25,6 +26,7 @@ from penstock_operator.model import (
     Observed,
     OrphanSet,
     PartitionState,
+    PlaintextFacts,
     PodState,
     RemoveObject,
     RestartPod,
@@ -66,6 +68,8 @@ class World:
     racks: dict[str, str] = field(default_factory=dict)
     uids: int = 0
     registered: set[int] = field(default_factory=set)
+    plaintext: dict[int, PlaintextFacts] | None = None
+    """Who calls in plaintext, as the brokers say."""
 
     # ── What the plan sees ────────────────────────────────────────────────────────────────
 
@@ -78,6 +82,8 @@ class World:
             brokers_problem="" if self.reachable else "no route",
             racks=dict(self.racks),
             recorded_cluster_id="id",
+            trust="a CA",
+            plaintext=self.plaintext,
         )
 
     def facts(self) -> BrokerFacts:
@@ -188,7 +194,9 @@ class World:
         size = live["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
         for broker_id in range(replicas):
             if broker_id not in self.pods:
-                self.pods[broker_id] = self.pod(broker_id, template, ready=False)
+                made = self.pod(broker_id, template, ready=False)
+                mode = SecurityMode.of_pod(live["spec"]["template"])
+                self.pods[broker_id] = replace(made, mode=mode)
             if broker_id not in self.claims:
                 self.claims[broker_id] = self.claim(broker_id, int(quantity(size) or 0))
         for broker_id in [i for i in self.pods if i >= replicas]:

@@ -21,7 +21,7 @@ from penstock.proto.v1.journal_pb2_grpc import add_JournalServiceServicer_to_ser
 from penstock.rpc.transport import GrpcTransport
 from penstock_broker.config import BrokerConfig
 from penstock_broker.datadir import DurableFile
-from penstock_broker.metadata.session import BrokerIdentity, ControllerSession
+from penstock_broker.metadata.session import BrokerIdentity, ControllerSession, Ports
 from penstock_broker.services.journal import JournalService
 from penstock_broker.serving.edge import Edge
 
@@ -35,10 +35,6 @@ class Broker:
     controller_epoch = 0
     metadata_version = 0
     disk_full = False
-    replication_port = 0
-    stream_port = 0
-    internal_port = 0
-    certificate_port = 0
 
     def __init__(self, broker_id: int, controllers: list[str]) -> None:
         config = BrokerConfig(
@@ -56,6 +52,7 @@ class Broker:
         reserved = ReservedPort()
         weakref.finalize(self, reserved.close)
         self.port = reserved.port
+        self.ports = Ports(port=reserved.port)
         folder = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, folder)
         thread = ThreadPoolExecutor(1)

@@ -25,19 +25,32 @@ from penstock_operator.names import (
     INTERNAL_PORT,
     METRICS_PORT,
     REPLICATION_PORT,
+    SECURE_CONTROLLER_PORT,
+    SECURE_PORT,
     STREAM_PORT,
     Names,
 )
 
-BROKER_PORTS = (GRPC_PORT, INTERNAL_PORT, REPLICATION_PORT, STREAM_PORT, METRICS_PORT, HEALTH_PORT)
-CONTROLLER_PORTS = (CONTROLLER_PORT, ENROL_PORT, METRICS_PORT, HEALTH_PORT)
+BROKER_PORTS = (
+    GRPC_PORT,
+    SECURE_PORT,
+    INTERNAL_PORT,
+    REPLICATION_PORT,
+    STREAM_PORT,
+    METRICS_PORT,
+    HEALTH_PORT,
+)
+_CALLED_BY_BROKERS = (CONTROLLER_PORT, SECURE_CONTROLLER_PORT, ENROL_PORT)
+CONTROLLER_PORTS = (*_CALLED_BY_BROKERS, METRICS_PORT, HEALTH_PORT)
 
 
 class StrictPods:
     """One controller and broker 0 of Cluster `flights`; `start` them."""
 
-    def __init__(self, server: ApiServer, path: Path) -> None:
+    def __init__(self, server: ApiServer, path: Path, mode: str = "Strict") -> None:
+        """`mode`: of the Cluster's security."""
         install_crds(server)
+        self._mode = mode
         self.server, self.path = server, path
         self.names = Names("flights", server.namespace("strict"))
         self.stack = ExitStack()
@@ -146,7 +159,7 @@ class StrictPods:
             "apiVersion": "penstock.dev/v1alpha1",
             "kind": "Cluster",
             "metadata": {"name": self.names.cluster},
-            "spec": {"security": {"mode": "Strict"}, **self.spec()},
+            "spec": {"security": {"mode": self._mode}, **self.spec()},
         }
         path = f"{OURS}/namespaces/{self.names.namespace}/clusters"
         return dict(self.server.request("POST", path, body))
@@ -188,7 +201,7 @@ class StrictPods:
             for name, value in known.items():
                 text = text.replace(name, value)
             for (of, number), port in self._ports.items():
-                if of == kind or number in {CONTROLLER_PORT, ENROL_PORT}:
+                if of == kind or number in _CALLED_BY_BROKERS:
                     text = text.replace(f"{HOST}:{number}", port.address)
             return text
 

@@ -149,7 +149,7 @@ class _Recorded:
     """A transport whose servers are known, so that a scene can end them."""
 
     def __init__(self, inner: Transport) -> None:
-        self.tls = inner.tls
+        self.tls, self.plaintext = inner.tls, inner.plaintext
         self.open = inner.open
         self.bind = inner.bind
         self.resolve = inner.resolve

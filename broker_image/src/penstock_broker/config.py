@@ -62,11 +62,12 @@ class BrokerConfig:
     the port of `replication_listen`, clients that want message streams at that of `stream_listen`;
     empty: they use gRPC. Probes ask `health_listen`; empty: they ask where clients do. With TLS,
     brokers and controllers connect to `advertise_host` at the port of `internal_listen`; without,
-    it is empty. Users who show a certificate of a CA in `users_ca` connect to `advertise_host` at
-    the port of `certificate_listen`, or, if it is not 0, to `external_host` at
-    `external_certificate_port`; empty: nobody gets in by certificate. `token_issuers`: the file
-    that says whose tokens let users in; None: no user gets in by token. `admins` and `viewers` have
-    these roles whatever the rules say.
+    it is empty. `secure_listen`: for clients over TLS, beside `listen`; empty: none. Users who show
+    a certificate of a CA in `users_ca` connect to `advertise_host` at the port of
+    `certificate_listen`, or, if it is not 0, to `external_host` at `external_certificate_port`;
+    empty: nobody gets in by certificate. `token_issuers`: the file that says whose tokens let users
+    in; None: no user gets in by token. `admins` and `viewers` have these roles whatever the rules
+    say.
     """
 
     broker_id: BrokerId
@@ -87,6 +88,7 @@ class BrokerConfig:
     certificate_listen: str = ""
     external_certificate_port: int = 0
     users_ca: Path | None = None
+    secure_listen: str = ""
     token_issuers: Path | None = None
     admins: tuple[str, ...] = ()
     viewers: tuple[str, ...] = ()

@@ -87,7 +87,7 @@ class AccessRules:
 
 def not_asked(desired: DesiredCluster, wanted: tuple[Rule, ...] | None) -> str:
     """What a user should know who gives rules to a Cluster that does not obey them; or ""."""
-    if not wanted or desired.is_strict:
+    if not wanted or desired.has_tls:
         return ""
     return (
         f"the rules of spec.access are stored, but Cluster {desired.names.cluster} asks nobody who "

@@ -18,8 +18,13 @@ from penstock.core.manifest.objects import MIN_INSYNC
 from penstock.core.manifest.topics import AddPartitions, AlterConfig, CreateTopic, Step
 from penstock.errors import PenstockError
 from penstock_operator.credentials import Credentials, Files
-from penstock_operator.model import BrokerFacts, BrokerState, PartitionState, TopicState
-from penstock_operator.names import GRPC_PORT
+from penstock_operator.model import (
+    BrokerFacts,
+    BrokerState,
+    PartitionState,
+    PlaintextFacts,
+    TopicState,
+)
 from penstock_operator.objects import DesiredCluster
 
 _CONFIG: Final = ClientConfig(connect_timeout_ms=3_000, request_timeout_ms=8_000)
@@ -50,10 +55,24 @@ class Brokers:
         min_isr = int(desired.spec.effective_config()[MIN_INSYNC])
         return facts_of(cluster, topics.values(), min_isr), ""
 
+    async def plaintext(self, desired: DesiredCluster) -> dict[int, PlaintextFacts] | None:
+        """Who calls each broker in plaintext; None: not all of them say."""
+        try:
+            told = await (await self.admin(desired)).plaintext_callers()
+        except PenstockError:
+            return None
+        return {
+            one.broker_id: PlaintextFacts(
+                one.watched_ms, {caller.host: caller.idle_ms for caller in one.callers}
+            )
+            for one in told
+        }
+
     async def admin(self, desired: DesiredCluster) -> AsyncAdmin:
         """The client; a new one when the number of brokers has changed."""
         hosts = (desired.names.broker_host(i) for i in range(desired.spec.brokers))
-        bootstrap = ",".join(f"{host}:{GRPC_PORT}" for host in hosts)
+        port, _ = desired.calls
+        bootstrap = ",".join(f"{host}:{port}" for host in hosts)
         shown = None if self._credentials is None else await self._credentials.files(desired)
         if self._admin is None or self._connected != (bootstrap, shown):
             await self.close()

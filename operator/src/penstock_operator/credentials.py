@@ -1,4 +1,4 @@
-"""What the operator shows to the brokers of a Strict Cluster, as files for its client.
+"""What the operator shows to the brokers of a Cluster with TLS, as files for its client.
 
     ConfigMap <cluster>-trust ─▶ ca.crt
     TokenRequest for ServiceAccount <cluster>-admin ─▶ token, an hour long, renewed at half its life
@@ -44,9 +44,10 @@ class Credentials:
         self._renewing = asyncio.Lock()
 
     async def files(self, desired: DesiredCluster) -> Files | None:
-        """None: this Cluster asks nobody. Raises KubernetesError, or ClusterError while the
-        controllers have not published their CA."""
-        if not desired.is_strict:
+        """None: its brokers are called in plaintext. Raises KubernetesError, or ClusterError while
+        the controllers have not published their CA."""
+        _, secured = desired.calls
+        if not secured:
             return None
         async with self._renewing:
             renewed_s = self._renewed_s

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from penstock.core.manifest.objects import SecurityMode
 from penstock.kubernetes.rotation import RotationState
 
 Object = dict[str, Any]
@@ -34,6 +35,7 @@ class PodState:
     rack: str = ""
     trouble: str = ""
     restarts: int = 0
+    mode: SecurityMode = SecurityMode.DISABLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,15 @@ class BrokerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaintextFacts:
+    """Who called a broker in plaintext in the `watched_ms` since it started: for how many ms each
+    host has been quiet, 0 while a call is open. Host "": further ones, together."""
+
+    watched_ms: int
+    idle_ms: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class TopicResource:
     """A Topic object: its body, and whether it is being deleted."""
 
@@ -167,6 +178,8 @@ class Observed:
     users_ca_problem: str = ""
     """Why brokers cannot use the users' CA, and what to do; empty: they can, or need none."""
     authority: AuthorityState = field(default_factory=AuthorityState)
+    plaintext: Mapping[int, PlaintextFacts] | None = None
+    """By broker; None: not asked, or not all of them say."""
     recorded_cluster_id: str = ""
     """`status.clusterId` of the resource: the id that brokers must report."""
 

@@ -16,6 +16,8 @@ GROUP_FINALIZER: Final = f"{GROUP}/consumer-group"
 
 FORCE_ROLL: Final = f"{GROUP}/force-roll"
 """A broker id on a Cluster: restart this broker now, even if the brokers object. Done once."""
+SKIP_PLAINTEXT_GATE: Final = f"{GROUP}/skip-plaintext-gate"
+"""true on a Cluster: plaintext ends whoever uses it."""
 TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
 APPLIED_HASH: Final = f"{GROUP}/applied-hash"
 RACK: Final = f"{GROUP}/rack"
@@ -24,11 +26,13 @@ POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 GRPC_PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
 EXTERNAL_PORT: Final = 9094
+SECURE_PORT: Final = 9095
 REPLICATION_PORT: Final = 9096
 STREAM_PORT: Final = 9097
 INTERNAL_PORT: Final = 9098
 ENROL_PORT: Final = 9099
 CERTIFICATE_PORT: Final = 9100
+SECURE_CONTROLLER_PORT: Final = 9108
 METRICS_PORT: Final = 9404
 HEALTH_PORT: Final = 9405
 
@@ -65,6 +69,10 @@ class Names(ClusterNames):
     @property
     def controllers_address(self) -> str:
         return f"{self.controllers_host}:{CONTROLLER_PORT}"
+
+    @property
+    def secure_controllers_address(self) -> str:
+        return f"{self.controllers_host}:{SECURE_CONTROLLER_PORT}"
 
     @property
     def enrolment_address(self) -> str:

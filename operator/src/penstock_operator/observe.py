@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from penstock.certificates import MADE_BY
+from penstock.core.manifest.objects import SecurityMode
 from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL, TRUST_KEY, TRUST_LABEL
 from penstock.kubernetes.quantity import quantity
@@ -60,7 +61,7 @@ class Children:
 
     async def read(self, desired: DesiredCluster) -> None:
         if not self.dirty and monotonic() - self._listed_at < RELIST_S:
-            if desired.is_strict and is_rotating(self.authority(desired)):
+            if desired.has_tls and is_rotating(self.authority(desired)):
                 self._trust = await self._list_trust(desired)  # nobody watches it
             return
         self.dirty = False  # set again by any change from here on
@@ -85,7 +86,9 @@ class Children:
             for each in listings[kind].result()
         }
         self._trust = []
-        if desired.is_strict:
+        pods = listings["Pod"].result()
+        self._pods = [pod for pod in pods if _component(pod) == BROKER]
+        if desired.has_tls or any(pod.mode.has_tls for pod in self.pods().values()):
             self._trust = await self._list_trust(desired)
         for wanted in _wanted(desired):
             # An object of others may have one of our names, without our label.
@@ -95,8 +98,6 @@ class Children:
                 if found is not None:
                     objects[key] = found
         self._objects = objects
-        pods = listings["Pod"].result()
-        self._pods = [pod for pod in pods if _component(pod) == BROKER]
         self._controllers = [pod for pod in pods if _component(pod) == CONTROLLER]
         self._claims = listings["PersistentVolumeClaim"].result()
 
@@ -113,8 +114,8 @@ class Children:
         return (self.trust_data(desired) or {}).get(TRUST_KEY, "")
 
     def trust_data(self, desired: DesiredCluster) -> Mapping[str, str] | None:
-        """What clients mount; empty: the controllers have not made it yet; None: not Strict."""
-        if not desired.is_strict:
+        """What clients mount; empty: the controllers have not made it yet; None: no TLS."""
+        if not desired.has_tls and not self._trust:
             return None
         for each in self._trust:
             if each["metadata"]["name"] == desired.names.trust:
@@ -225,9 +226,11 @@ async def observe(
     await children.read(desired)
     brokers.use_trust(children.trust(desired))
     pods = children.pods()
-    facts, problem = None, "no broker is ready yet"
+    facts, problem, plaintext = None, "no broker is ready yet", None
     if any(pod.ready for pod in pods.values()):
         facts, problem = await brokers.ask(desired)
+    if facts is not None and desired.ends_plaintext:
+        plaintext = await brokers.plaintext(desired)
     return Observed(
         objects=children.objects,
         pods=pods,
@@ -238,6 +241,7 @@ async def observe(
         trust=children.trust(desired),
         users_ca_problem=await children.users_ca_problem(desired),
         authority=children.authority(desired),
+        plaintext=plaintext,
         recorded_cluster_id=recorded_cluster_id,
         controllers_problem=children.controllers_problem(),
     )
@@ -268,6 +272,7 @@ def pod_state(pod: Object) -> PodState:
         rack=annotations.get(RACK, ""),
         trouble=_trouble(status, containers[0]),
         restarts=int(containers[0].get("restartCount", 0)),
+        mode=SecurityMode.of_pod(pod),
     )
 
 

@@ -33,7 +33,7 @@ async def apply_quotas(
         severity = Severity.PROGRESS if error.retriable else Severity.BLOCKED
         return Wait("QuotasRefused", f"spec.quotas: {error.message}", severity)
     await events.tell(body, "Cluster", "QuotasChanged", str(step))
-    if wanted and not desired.is_strict:
+    if wanted and not desired.has_tls:
         await events.tell(
             body,
             "Cluster",

@@ -11,13 +11,16 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from penstock.certificates import first_end
+from penstock.core.manifest.objects import SecurityMode
 from penstock.kubernetes.names import AUTHORITY_ENDS, CLUSTER_LABEL, COMPONENT_LABEL
 from penstock.kubernetes.rotation import SETTLED
 from penstock_operator.model import BrokerFacts, Object, Observed, Plan, Severity, Wait
+from penstock_operator.names import SECURE_PORT
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.broker import BROKER, template_hash
 from penstock_operator.plan.authority import other_authority, wants_another
 from penstock_operator.plan.gates import is_serving
+from penstock_operator.plan.security import staged
 
 READY: Final = "Ready"
 RECONCILING: Final = "Reconciling"
@@ -29,6 +32,26 @@ _CARRIED: Final = frozenset({SECURED, ROTATING_CA})
 AUTHORITY_WARNING: Final = timedelta(days=90)
 """Before the end of the CA: time to change it without haste."""
 _MESSAGE_MAX: Final = 1_000
+_SECURED_ROWS: Final = {
+    SecurityMode.STRICT: ("True", "Strict", "everybody shows who they are"),
+    SecurityMode.MIGRATE: (
+        "False",
+        "Migrating",
+        (
+            "whoever reaches a plaintext port may do everything; once all clients use "
+            f"{SECURE_PORT}, set spec.security.mode Strict"
+        ),
+    ),
+    SecurityMode.DISABLED: (
+        "False",
+        "SecurityDisabled",
+        (
+            "whoever reaches a broker may read and change everything; spec.security.mode Migrate "
+            "lets clients move to TLS, and then Strict asks everybody who they are"
+        ),
+    ),
+}
+"""By the weakest mode of a broker that runs."""
 
 
 def conditions(
@@ -81,12 +104,12 @@ def cluster_status(
 ) -> Object:
     """All of `status`, every key present."""
     facts = observed.brokers
-    newest = template_hash(desired)
+    newest = template_hash(staged(desired, observed).brokers)
     pods = observed.pods.values()
     not_ready = why_not_ready(desired, observed, plan)
     waits = plan.waits or _applying(plan)
     known = before.get("conditions") or ()
-    ends = first_end(observed.trust) if desired.is_strict else None
+    ends = first_end(observed.trust) if desired.has_tls else None
     shown = [
         *conditions(not_ready, waits, desired.generation, known, now),
         _secured(desired, observed, known, now),
@@ -121,23 +144,19 @@ def cluster_status(
 def _secured(
     desired: DesiredCluster, observed: Observed, before: Sequence[Mapping[str, Any]], now: str
 ) -> Object:
-    """A warning to whoever looks; nothing waits for it."""
-    ends = first_end(observed.trust) if desired.is_strict else None
+    """A warning to whoever looks; nothing waits for it. What runs counts, not what is asked for."""
     known = next((each for each in before if each["type"] == SECURED), None)
-    status, reason, words = ("True", "Strict", "everybody shows who they are")
-    if not desired.is_strict:
-        status, reason = "False", "SecurityDisabled"
-        words = (
-            "whoever reaches a broker may read and change everything; a new Cluster with "
-            "spec.security.mode Strict asks who they are"
-        )
-    elif ends is not None and ends - datetime.fromisoformat(now) < AUTHORITY_WARNING:
+    modes = {pod.mode for pod in observed.pods.values()} or {desired.spec.security}
+    weakest = min(modes, key=lambda mode: mode.strength)
+    status, reason, words = _SECURED_ROWS[weakest]
+    ends = first_end(observed.trust) if weakest.has_tls else None
+    if ends is not None and ends - datetime.fromisoformat(now) < AUTHORITY_WARNING:
         reason = AUTHORITY_ENDS
         words = (
             f"the CA ends at {_rfc3339(ends)}: nobody can connect from then on; replace it before "
             f"that: kubectl penstock rotate-ca {desired.names.cluster}"
         )
-    elif observed.users_ca_problem:
+    elif weakest.has_tls and observed.users_ca_problem:
         reason, words = "UsersCaNotUsed", observed.users_ca_problem
     row = (SECURED, status, reason, words)
     return _condition(row, desired.generation, known, now)
@@ -147,7 +166,7 @@ def _rotating(
     desired: DesiredCluster, observed: Observed, before: Sequence[Mapping[str, Any]], now: str
 ) -> list[Object]:
     """None before the first time. Nothing else waits for it: the Cluster works all the while."""
-    if not desired.is_strict:
+    if not desired.has_tls:
         return []
     known = next((each for each in before if each["type"] == ROTATING_CA), None)
     seen = observed.authority.rotation

@@ -41,6 +41,7 @@ from penstock_operator.objects import (
 from penstock_operator.objects.images import is_allowed, repository
 from penstock_operator.observe import Children, observe
 from penstock_operator.plan import plan_cluster
+from penstock_operator.plan.security import called
 from penstock_operator.quotas import apply_quotas
 from penstock_operator.status import cluster_status, failed_status, why_not_ready
 from penstock_operator.topics import Topics
@@ -187,6 +188,8 @@ class Worker:
             await self._refuse(body, Wait("ImageNotAllowed", problem_text, Severity.BLOCKED))
             return Outcome.IDLE
         recorded = (body.get("status") or {}).get("clusterId", "")
+        await self._children.read(desired)
+        desired = called(desired, self._children.pods())
         observed = await observe(self._children, self._brokers, desired, recorded)
         plan = plan_cluster(desired, observed)
         ready = why_not_ready(desired, observed, plan) is None

@@ -56,6 +56,8 @@ from penstock.client.model import (
     LogDescription,
     OffsetSpec,
     PartitionDescription,
+    PlaintextCaller,
+    PlaintextCallers,
     Record,
     TopicDescription,
 )
@@ -139,6 +141,8 @@ __all__ = [
     "PartitionTransactions",
     "PendingOffsets",
     "PenstockError",
+    "PlaintextCaller",
+    "PlaintextCallers",
     "Producer",
     "ProducerConfig",
     "ProtobufSerializer",

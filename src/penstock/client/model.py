@@ -244,6 +244,28 @@ class PartitionLog:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaintextCaller:
+    """A host that calls a broker in plaintext; `host` "": further ones, together.
+
+    `open`: its calls and streams now. `idle_ms`: since the last one ended; 0 while one is open.
+    """
+
+    host: str
+    open: int
+    idle_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlaintextCallers:
+    """Who called a broker in plaintext in the `watched_ms` since it started, the last to call
+    first."""
+
+    broker_id: int
+    watched_ms: int
+    callers: tuple[PlaintextCaller, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LogDescription:
     """The log of a replica on one broker."""
 

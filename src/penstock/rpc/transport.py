@@ -39,6 +39,14 @@ class Transport(Protocol):
         channels are opened again."""
         ...
 
+    @property
+    def plaintext(self) -> "Transport | None":
+        """The same without TLS, of a process that serves both; None: it has all in one way.
+
+        `rpc.peers` says who is called by it.
+        """
+        ...
+
     def open(self, address: str) -> grpc.aio.Channel:
         """A channel to `host:port`; connects lazily, owned by the caller.
 
@@ -88,11 +96,14 @@ class GrpcTransport:
         tls: Tls | None = None,
         connection_age_s: float = CONNECTION_AGE_S,
         users_authorities: Callable[[], bytes] | None = None,
+        *,
+        migrating: bool = False,
     ) -> None:
         """`tls` None: plaintext. `connection_age_s`: about how old a connection over TLS gets.
         `users_authorities`: the CAs (PEM) of `Clients.CERTIFIED_USERS`; called from any thread.
-        None: there is no port for them."""
+        None: there is no port for them. `migrating`: plaintext beside TLS."""
         self._tls = tls
+        self._plaintext = GrpcTransport() if migrating else None
         self._age_s = connection_age_s
         self._users_authorities = users_authorities
         self._names: dict[str, str] = {}
@@ -102,6 +113,11 @@ class GrpcTransport:
     def tls(self) -> Tls | None:
         """See `Transport`."""
         return self._tls
+
+    @property
+    def plaintext(self) -> Transport | None:
+        """See `Transport`."""
+        return self._plaintext
 
     def open(self, address: str) -> grpc.aio.Channel:
         """See `Transport`."""

@@ -8,7 +8,7 @@ import pytest
 from penstock.errors import ErrorCode, MisuseError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock_broker.broker.certified_users import CertifiedUsers, add_arguments, certified_users
-from penstock_broker.serving.listener import Entrance, address_for_caller, came_in_by, for_caller
+from penstock_broker.serving.listener import Listener, address_for_caller, came_to, for_caller
 
 
 def parsed(*words: str, broker_id: int = 2) -> argparse.Namespace:
@@ -83,7 +83,7 @@ async def test_who_shows_certificates_is_told_where_brokers_take_them(
     info = pb.BrokerInfo()
     info.CopyFrom(INFO)
     info.MergeFrom(pb.BrokerInfo(**ports))  # type: ignore[arg-type]
-    came_in_by(Entrance.CERTIFICATE)  # a test is a task, with a context of its own
+    came_to(Listener.CERTIFICATE)  # a test is a task, with a context of its own
     assert address_for_caller(info) == address
     seen = for_caller(info)
     assert (seen.host, seen.port, seen.stream_port) == (*address, 0)

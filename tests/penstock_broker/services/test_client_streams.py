@@ -40,7 +40,7 @@ async def broker_of_two_topics(path: Path, *settings: str) -> AsyncIterator[Loca
 
 @asynccontextmanager
 async def connected(broker: LocalBroker) -> AsyncIterator[TcpStream]:
-    stream = await open_tcp_stream(f"{HOST}:{broker.process.membership.stream_port}")
+    stream = await open_tcp_stream(f"{HOST}:{broker.process.membership.ports.stream_port}")
     try:
         yield stream
     finally:
@@ -189,7 +189,7 @@ async def test_what_a_client_does_not_read_counts_until_it_does_or_is_gone(tmp_p
     ):
         await produce(broker, "u", b"b")
         await produce(broker, "t", bytes(MIB - 1_000))
-        with socket.create_connection((HOST, broker.process.membership.stream_port)) as raw:
+        with socket.create_connection((HOST, broker.process.membership.ports.stream_port)) as raw:
             raw.setblocking(False)
             loop = asyncio.get_running_loop()
             sent = PREFACE + message_frame(hello(FETCH))

@@ -112,8 +112,8 @@ async def connected(broker: LocalBroker, carrier: str) -> MessageStream:
     transport = GrpcTransport()
     process = broker.process
     if carrier == "stream":
-        return await transport.open_stream(f"127.0.0.1:{process.membership.replication_port}")
-    call = OpenedCall(transport.open(f"127.0.0.1:{process.membership.port}"), METHOD)
+        return await transport.open_stream(f"127.0.0.1:{process.membership.ports.replication_port}")
+    call = OpenedCall(transport.open(f"127.0.0.1:{process.membership.ports.port}"), METHOD)
     await call.connect()
     return call
 

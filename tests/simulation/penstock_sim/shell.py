@@ -30,6 +30,7 @@ from penstock_broker.clock import SystemClock
 from penstock_broker.config import BrokerConfig, Settings
 from penstock_broker.logged.hosts import Surroundings
 from penstock_broker.metadata.image import ClusterView, Topic
+from penstock_broker.metadata.session import Ports
 from penstock_broker.replication.following import LinkConfig
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
@@ -223,11 +224,9 @@ class Shell:
             config=self.config,
             directory=directory,
             incarnation=self.run,
-            port=lambda: broker_port(broker.id),
-            replication_port=lambda: self.replication_port,
-            stream_port=lambda: 0,
-            internal_port=lambda: 0,
-            certificate_port=lambda: 0,
+            ports=lambda: Ports(
+                port=broker_port(broker.id), replication_port=self.replication_port
+            ),
             disk_full=lambda: broker.disk.full,
         )
         self.membership = Membership(member, self.view, self._replication, seams, _serving)

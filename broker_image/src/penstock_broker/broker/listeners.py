@@ -4,12 +4,15 @@
 --external-listen     clients outside the network: the services of clients alone   gRPC
 --certificate-listen  the same for users who show a certificate instead of a token gRPC
 --stream-listen       clients that produce and fetch without gRPC                  messages
---internal-listen     other brokers, controllers: of a cluster with TLS            gRPC
+--secure-listen       clients over TLS, of a cluster that has TLS, or comes to it  gRPC
+--internal-listen     other brokers, controllers: the same                         gRPC
 --replication-listen  followers                                                    messages
 --health-listen       whoever restarts the process                                 gRPC
 
 With TLS, users are identified by `identify`, servers by their certificates: a gRPC server in Python
-either requires certificates or does not ask for them, so users and servers have a port each.
+either requires certificates or does not ask for them, so users and servers have a port each. A
+broker that is migrating serves all ports of a plaintext cluster as they were, and these two with
+TLS: callers at the former may do everything, at the latter what they prove to be may do.
 """
 
 import asyncio
@@ -30,16 +33,19 @@ from penstock.proto.v1 import (
     transaction_pb2_grpc,
     transaction_peer_pb2_grpc,
 )
+from penstock.rpc.peers import towards
 from penstock.rpc.streams.contract import Clients
 from penstock.rpc.transport import Transport
 from penstock_broker.broker.replication import Replication
 from penstock_broker.config import BrokerConfig
+from penstock_broker.metadata.session import Ports
 from penstock_broker.observability import EventLog, bound_address
 from penstock_broker.services.client_streams import ClientStreams
 from penstock_broker.serving.callers import Door, Identify
 from penstock_broker.serving.edge import Edge
-from penstock_broker.serving.listener import Entrance, came_in_by
+from penstock_broker.serving.listener import Listener, came_to, listener_of_clients
 from penstock_broker.serving.open_streams import OpenStreams
+from penstock_broker.serving.plaintext_clients import PlaintextClients
 from penstock_broker.serving.servers import identify_server
 from penstock_broker.serving.standard import Health, add_reflection
 from penstock_broker.serving.user_certificates import UserCertificates
@@ -88,37 +94,55 @@ class Listeners:
         *,
         identify: Identify,
         access: Door,
+        plaintext: PlaintextClients | None,
     ) -> None:
-        """`identify`: users, if the transport has TLS. All else that is not obvious: see `Edge`."""
+        """`identify`: users, at ports with TLS. `plaintext`: counts callers at those without, if
+        there are both. All else that is not obvious: see `Edge`."""
         self._access = access
-        self._secured = transport.tls is not None
-        self._identify = identify
-        self._config = config
         self._transport = transport
+        self._common = towards(transport, secured=False)
+        """Of the ports that a plaintext cluster has, too."""
+        self._users = identify
+        self._identify = identify if self._common.tls is not None else None
+        if plaintext is not None:
+            self._identify = plaintext.identify
+        self._config = config
         self._services = services
         self._cluster_id = cluster_id
         self._observe = observe
         self._servers: list[grpc.aio.Server] = []
-        self._bound = 0
         self._tasks: list[asyncio.Task[None]] = []
+        self._bound = self._replication = self._streams = self._internal = self._secure = 0
+        self._certificates = 0
         self.health = Health(SERVICES)
-        self.replication_port = self.stream_port = self.internal_port = 0
-        self.certificate_port = 0
-        """0: not bound, or there is none."""
 
     @property
-    def port(self) -> int:
-        """At which others reach the broker; 0 until it is bound."""
-        return self._config.advertise_port or self._bound
+    def ports(self) -> Ports:
+        """As others reach them; 0 until they are bound."""
+        both = self._transport.plaintext is not None
+        return Ports(
+            port=self._config.advertise_port or self._bound,
+            replication_port=self._replication,
+            stream_port=self._streams,
+            internal_port=0 if both else self._internal,
+            secure_port=self._secure,
+            secure_internal_port=self._internal if both else 0,
+            certificate_port=self._certificates,
+        )
 
     async def bind(self) -> None:
         """Takes every port. Raises MisuseError, after which `close` gives up those it has."""
         config, services = self._config, self._services
-        if self._secured:
-            await self._bind_public("--listen", config.listen)
-            await self._bind_internal()
-        else:
+        if self._common.tls is None:
             await self._bind_plaintext()
+        else:
+            self._bound = await self._bind_users(
+                "--listen", config.listen, listener_of_clients(self._transport)
+            )
+        if self._transport.tls is not None:
+            await self._bind_internal()
+        if config.secure_listen:
+            self._secure = await self._bind_secure()
         if config.health_listen:
             await _bound(
                 self.health.listen(self._transport, config.health_listen),
@@ -126,17 +150,17 @@ class Listeners:
                 config.health_listen,
             )
         if config.external_listen:
-            await self._bind_public("--external-listen", config.external_listen)
+            await self._bind_users("--external-listen", config.external_listen, Listener.OUTSIDE)
         if config.certificate_listen:
             await self._bind_certified(config.certificate_listen)
         if config.replication_listen:
-            self.replication_port = await _bound(
+            self._replication = await _bound(
                 services.replication.listen(config.replication_listen),
                 "--replication-listen",
                 config.replication_listen,
             )
         if config.stream_listen:
-            self.stream_port = await _bound(
+            self._streams = await _bound(
                 services.client_streams.listen(config.stream_listen),
                 "--stream-listen",
                 config.stream_listen,
@@ -168,54 +192,58 @@ class Listeners:
 
     async def _bind_plaintext(self) -> None:
         """Everybody calls there."""
-        server = await self._server(None)
+        called = listener_of_clients(self._transport)
+        server = await self._server(self._common, self._identify, called)
         self._add_services_of_servers(server)
-        self._bound = self._bind(server, "--listen", self._config.listen, Clients.CERTIFIED)
-
-    async def _bind_internal(self) -> None:
-        server = await self._server(identify_server(self._cluster_id))
-        self._add_services_of_servers(server)
-        self.internal_port = self._bind(
-            server, "--internal-listen", self._config.internal_listen, Clients.CERTIFIED
+        self._bound = _bind(
+            self._common, server, "--listen", self._config.listen, Clients.CERTIFIED
         )
 
-    async def _bind_public(self, option: str, address: str) -> None:
-        """Callers at the external address get addresses that they can reach.
+    async def _bind_internal(self) -> None:
+        server = await self._server(
+            self._transport, identify_server(self._cluster_id), Listener.ANY
+        )
+        self._add_services_of_servers(server)
+        address = self._config.internal_listen
+        self._internal = _bind(
+            self._transport, server, "--internal-listen", address, Clients.CERTIFIED
+        )
 
-        What a cluster with TLS offers, only those learn whom it knows: there is no reflection.
-        """
-        external = option == "--external-listen"
-        identify = self._identify if self._secured else None
-        entrance = Entrance.OUTSIDE if external else Entrance.INSIDE
-        server = await self._server(identify, entrance)
-        if not self._secured:
+    async def _bind_secure(self) -> int:
+        server = await self._server(self._transport, self._users, Listener.SECURE)
+        address = self._config.secure_listen
+        return _bind(self._transport, server, "--secure-listen", address, Clients.USERS)
+
+    async def _bind_users(self, option: str, address: str, called: Listener) -> int:
+        """What a cluster with TLS offers, only those learn whom it knows: no reflection."""
+        server = await self._server(self._common, self._identify, called)
+        if self._common.tls is None:
             add_reflection(PUBLIC_SERVICES, server)
-        port = self._bind(server, option, address, Clients.USERS)
-        if not external:
-            self._bound = port
+        return _bind(self._common, server, option, address, Clients.USERS)
 
     async def _bind_certified(self, address: str) -> None:
         """For users alone, whom TLS has asked for a certificate of a CA of theirs."""
-        server = await self._server(UserCertificates().identify, Entrance.CERTIFICATE)
-        self.certificate_port = self._bind(
-            server, "--certificate-listen", address, Clients.CERTIFIED_USERS
+        identify = UserCertificates().identify
+        server = await self._server(self._transport, identify, Listener.CERTIFICATE)
+        self._certificates = _bind(
+            self._transport, server, "--certificate-listen", address, Clients.CERTIFIED_USERS
         )
 
     async def _server(
-        self, identify: Identify | None, entrance: Entrance = Entrance.INSIDE
+        self, transport: Transport, identify: Identify | None, called: Listener
     ) -> grpc.aio.Server:
-        """With the services of clients."""
+        """With the services of clients. Callers get addresses that they can reach from there."""
         services, rpcs_max = self._services, self._config.settings.rpcs_max
         streams = OpenStreams(rpcs_max)
         edge = Edge(
             self._cluster_id,
             self._observe,
-            partial(came_in_by, entrance),
+            partial(came_to, called),
             streams=streams,
             identify=identify,
             access=self._access,
         )
-        server = self._transport.server([edge], rpcs_max=rpcs_max)
+        server = transport.server([edge], rpcs_max=rpcs_max)
         self._servers.append(server)
         broker_pb2_grpc.add_BrokerServiceServicer_to_server(services.broker, server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(services.admin, server)
@@ -235,12 +263,15 @@ class Listeners:
         journal_pb2_grpc.add_JournalServiceServicer_to_server(services.journal, server)
         add_reflection(SERVICES, server)
 
-    def _bind(self, server: grpc.aio.Server, option: str, address: str, clients: Clients) -> int:
-        """Returns the bound port. Raises MisuseError."""
-        try:
-            return self._transport.bind(server, address, clients)
-        except RuntimeError as error:
-            raise _unavailable(address, option) from error
+
+def _bind(
+    transport: Transport, server: grpc.aio.Server, option: str, address: str, clients: Clients
+) -> int:
+    """Returns the bound port. Raises MisuseError."""
+    try:
+        return transport.bind(server, address, clients)
+    except RuntimeError as error:
+        raise _unavailable(address, option) from error
 
 
 async def _bound(listening: Awaitable[_T], option: str, address: str) -> _T:

@@ -32,7 +32,7 @@ from penstock_broker.serving.edge import first_error
 from penstock_broker.serving.interpreter import check_interpreter
 from penstock_broker.serving.tokens import file as issuers
 from penstock_broker.serving.tokens.login import no_look_again
-from penstock_broker.serving.user_certificates import watched
+from penstock_broker.serving.user_certificates import UsersCa, watched
 from penstock_broker.store.options import StoreOptions
 from penstock_broker.store.rocks import RocksLogStore
 
@@ -120,11 +120,16 @@ def _run(args: argparse.Namespace) -> int:
     configure_logging(args.log_level, process="broker", broker=args.broker_id)
     enrolment = enrolling.enrolled(args)
     tls = plaintext.tls_of(args)
+    plaintext.check_migration(args, tls)
     config = _config(args, secured=tls is not None)
+    users_ca = certified_users.users_ca(config.users_ca, tls)
+    roots = None if users_ca is None else lambda: users_ca.roots
+    transport = GrpcTransport(tls, users_authorities=roots, migrating=args.migrate)
     _check_certificate(tls, config.broker_id, "")
     for option, address in (
         ("--listen", config.listen),
         ("--internal-listen", config.internal_listen),
+        ("--secure-listen", config.secure_listen),
         ("--replication-listen", config.replication_listen),
         ("--stream-listen", config.stream_listen),
         ("--certificate-listen", config.certificate_listen),
@@ -141,7 +146,9 @@ def _run(args: argparse.Namespace) -> int:
         options = StoreOptions(strict_wal=directory.data_intact)
         store = RocksLogStore(directory.log_path, options)
         try:
-            stopped_well = asyncio.run(_serve(config, directory, store, tls, enrolment))
+            stopped_well = asyncio.run(
+                _serve(config, directory, store, transport, users_ca, enrolment)
+            )
         finally:
             store.close()
         # Only once the store is on disk: the mark promises that nothing is missing (I7).
@@ -171,6 +178,8 @@ def _config(args: argparse.Namespace, *, secured: bool) -> BrokerConfig:
     if args.stream_listen:
         parse_address(args.stream_listen, "--stream-listen")
     _check_internal(args.internal_listen, secured=secured)
+    if args.secure_listen:
+        parse_address(args.secure_listen, "--secure-listen")
     if args.health_listen:
         parse_address(args.health_listen, "--health-listen")
     external_host, external_port = _external(args)
@@ -180,7 +189,8 @@ def _config(args: argparse.Namespace, *, secured: bool) -> BrokerConfig:
         "--stream-listen": args.stream_listen,
         "--external-listen": args.external_listen,
     }
-    plaintext.check_plaintext(listeners, insecure=args.insecure or secured)
+    trusted = args.insecure or (secured and not args.migrate)
+    plaintext.check_plaintext(listeners, insecure=trusted)
     admins, viewers = roles.parse_roles(args)
     certified = certified_users.certified_users(args, secured=secured)
     return BrokerConfig(
@@ -202,6 +212,7 @@ def _config(args: argparse.Namespace, *, secured: bool) -> BrokerConfig:
         certificate_listen=certified.listen,
         external_certificate_port=certified.external_port,
         users_ca=certified.ca,
+        secure_listen=args.secure_listen,
         token_issuers=args.token_issuers,
         admins=admins,
         viewers=viewers,
@@ -274,14 +285,12 @@ async def _serve(
     config: BrokerConfig,
     directory: DataDirectory,
     store: RocksLogStore,
-    tls: Tls | None,
+    transport: GrpcTransport,
+    users_ca: UsersCa | None,
     enrolment: Enrolment | None,
 ) -> bool:
     """True after a clean stop; False when a part failed. Raises PenstockError if refused."""
     look_again = no_look_again if enrolment is None else enrolment.look_again
-    users_ca = certified_users.users_ca(config.users_ca, tls)
-    roots = None if users_ca is None else lambda: users_ca.roots
-    transport = GrpcTransport(tls, users_authorities=roots)
     process = BrokerProcess(config, directory, store, transport, look_again=look_again)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, process.stop_requested.set)

@@ -18,7 +18,7 @@ from penstock_broker.broker.replication import BrokerSeams, Replication
 from penstock_broker.config import BrokerConfig
 from penstock_broker.datadir import DataDirectory
 from penstock_broker.metadata.image import ClusterView
-from penstock_broker.metadata.session import BrokerIdentity, ControllerSession
+from penstock_broker.metadata.session import BrokerIdentity, ControllerSession, Ports
 from penstock_broker.replication.isr import IsrChanges
 from penstock_broker.services.journal import JournalService
 
@@ -27,18 +27,13 @@ from penstock_broker.services.journal import JournalService
 class Member:
     """The broker that is the member.
 
-    `incarnation` names this run of the process. The ports are known once the servers are bound;
-    one of 0, other than `port`: there is none.
+    `incarnation` names this run of the process. The ports are known once the servers are bound.
     """
 
     config: BrokerConfig
     directory: DataDirectory
     incarnation: str
-    port: Callable[[], int]
-    replication_port: Callable[[], int]
-    stream_port: Callable[[], int]
-    internal_port: Callable[[], int]
-    certificate_port: Callable[[], int]
+    ports: Callable[[], Ports]
     disk_full: Callable[[], bool]
 
 
@@ -102,24 +97,8 @@ class Membership:
         return self._member.disk_full()
 
     @property
-    def port(self) -> int:
-        return self._member.port()
-
-    @property
-    def replication_port(self) -> int:
-        return self._member.replication_port()
-
-    @property
-    def stream_port(self) -> int:
-        return self._member.stream_port()
-
-    @property
-    def internal_port(self) -> int:
-        return self._member.internal_port()
-
-    @property
-    def certificate_port(self) -> int:
-        return self._member.certificate_port()
+    def ports(self) -> Ports:
+        return self._member.ports()
 
     async def registered(self, answer: pb.Registered) -> None:
         """A controller accepted this broker, which now belongs to its cluster."""

@@ -50,6 +50,7 @@ from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.services.offsets import Offsets
 from penstock_broker.services.opening import Opener
 from penstock_broker.services.producing import Producing
+from penstock_broker.serving.plaintext_clients import PlaintextClients, PlaintextMetrics
 from penstock_broker.serving.tls_watch import CertificateMetrics, watch_tls
 from penstock_broker.serving.tokens.login import LookAgain, no_look_again
 from penstock_broker.serving.tokens.users import Users
@@ -85,6 +86,7 @@ class BrokerProcess:
         self.listening, self.stop_requested = asyncio.Event(), asyncio.Event()
         self.metrics = Metrics()
         self._seams = _seams(transport, store)
+        self._plaintext = None if transport.plaintext is None else PlaintextClients()
         self._view = ClusterView(
             cluster_id=directory.cluster_id,
             controller_epoch=directory.controller_epoch,
@@ -108,11 +110,7 @@ class BrokerProcess:
                 config=config,
                 directory=directory,
                 incarnation=self._incarnation,
-                port=lambda: self._listeners.port,
-                replication_port=lambda: self._listeners.replication_port,
-                stream_port=lambda: self._listeners.stream_port,
-                internal_port=lambda: self._listeners.internal_port,
-                certificate_port=lambda: self._listeners.certificate_port,
+                ports=lambda: self._listeners.ports,
                 disk_full=lambda: self._disk.is_full,
             ),
             self._view,
@@ -131,6 +129,8 @@ class BrokerProcess:
         if tls is not None:
             self.metrics.registry.register(CertificateMetrics(tls))
         self.metrics.observe_grace(lambda: self.users.grace.is_on)
+        if self._plaintext is not None:
+            self.metrics.registry.register(PlaintextMetrics(self._plaintext))
         self._disk = DiskGuard(
             self._measure_disk,
             reserve_bytes=settings.disk_reserve_bytes,
@@ -194,6 +194,7 @@ class BrokerProcess:
             self.metrics.observe_request,
             identify=self.users.identify,
             access=self._view.access,
+            plaintext=self._plaintext,
         )
         self.metrics.observe_throttled(lambda: self._view.access.quotas.refused)
         self.metrics.observe_groups(lambda: self._coordination.groups.totals)
@@ -224,7 +225,9 @@ class BrokerProcess:
         facts = LogFacts(store, self._seams.maintaining, self._disk_bytes)
         return Services(
             broker=data,
-            admin=AdminService(self._view, self._session, self._replicas, offsets, facts),
+            admin=AdminService(
+                self._view, self._session, self._replicas, offsets, facts, self._plaintext
+            ),
             group=self._coordination.group_service,
             transaction=self._coordination.transaction_service,
             transaction_peer=self._coordination.peer_service,
@@ -239,6 +242,7 @@ class BrokerProcess:
                 inflight_max=settings.stream_inflight_max,
                 streams_max=max(1, settings.rpcs_max // 2),
                 identify=self.users.identify_token,
+                plaintext=self._plaintext,
             ),
         )
 

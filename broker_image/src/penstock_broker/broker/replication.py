@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from penstock.core.types import TopicId
 from penstock.proto.v1 import controller_pb2 as pb
+from penstock.rpc.peers import towards
 from penstock.rpc.streams.contract import Clients, MessageStream
 from penstock.rpc.transport import Transport
 from penstock_broker.clock import Clock
@@ -97,8 +98,10 @@ class Replication:
             message_bytes=settings.replica_message_bytes,
         )
         lead = guarded(self._lead_identified, "Replicate")
-        self._secured = seams.transport.tls is not None
-        self._followers = seams.transport.stream_server(
+        self._tls = seams.transport.tls is not None
+        accepting = towards(seams.transport, secured=False)
+        self._secured = accepting.tls is not None
+        self._followers = accepting.stream_server(
             lead, streams_max=_FOLLOWERS_MAX, clients=Clients.CERTIFIED
         )
         self._listens = False
@@ -151,7 +154,7 @@ class Replication:
         found = [
             (leader, address)
             for leader in self.replicas.leaders_wanted()
-            if (address := self._view.leader_address(leader)) is not None
+            if (address := self._view.leader_address(leader, tls=self._tls)) is not None
         ]
         self._links.arrange(found, tasks)
 

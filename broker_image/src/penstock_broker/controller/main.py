@@ -89,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
             ("--metrics-listen", args.metrics_listen),
             ("--health-listen", args.health_listen),
             ("--enrol-listen", args.enrol_listen),
+            ("--secure-listen", args.secure_listen),
         ):
             if address:
                 _check_address(option, address)
@@ -97,7 +98,8 @@ def run(args: argparse.Namespace) -> int:
         tls = plaintext.tls_of(args)
         if tls is not None:
             check_own_certificate(tls.certificates[1], None, args.cluster_id, datetime.now(UTC))
-        trusted = args.insecure or tls is not None
+        plaintext.check_migration(args, tls)
+        trusted = args.insecure or (tls is not None and not args.migrate)
         plaintext.check_plaintext({"--listen": args.listen}, insecure=trusted)
     except PenstockError as error:
         return _refuse(error.message)
@@ -107,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
             ThreadPoolExecutor(1, "lease") as lease,
         ):
             adapted = ThreadedStore(store, documents, lease)
-            seams = _seams(adapted, GrpcTransport(tls))
+            seams = _seams(adapted, GrpcTransport(tls, migrating=args.migrate))
             return asyncio.run(_serve(args, config, seams, enrolling))
     finally:
         store.close()
@@ -132,14 +134,15 @@ async def _serve(
     enrolling: enrolment_setup.Enrolling | None,
 ) -> int:
     try:
-        _try_port(args.listen)
-        if args.health_listen:
-            _try_port(args.health_listen)
+        for address in (args.listen, args.secure_listen, args.health_listen):
+            if address:
+                _try_port(address)
         process = ControllerProcess(
             config,
             seams,
             args.listen,
             cluster_id=args.cluster_id,
+            secure_listen=args.secure_listen,
             health_listen=args.health_listen,
             journaled=args.metadata == "kubernetes",
             rulebook=roles.rulebook(args),

@@ -35,6 +35,7 @@ class ControllerProcess:
         listen: str,
         *,
         cluster_id: str = "",
+        secure_listen: str = "",
         health_listen: str = "",
         journaled: bool = False,
         runtime: type[ControllerRuntime] = ControllerRuntime,
@@ -42,9 +43,10 @@ class ControllerProcess:
     ) -> None:
         """`journaled`: brokers keep changes while the store is unavailable. `cluster_id`: see the
         runtime. `runtime`: of a kind that the simulator can watch. `health_listen`: where probes
-        ask too, empty: nowhere else. `rulebook`: with the roles that the options give.
+        ask too, empty: nowhere else. `secure_listen`: another address, with TLS. `rulebook`: with
+        the roles that the options give.
 
-        Raises RuntimeError when `listen` is not available.
+        Raises RuntimeError when an address is not available.
         """
         self._transport, self._health_listen = seams.transport, health_listen
         self._asking = asyncio.TaskGroup()
@@ -53,7 +55,7 @@ class ControllerProcess:
             store = JournaledStore(seams.store, self._holders, config.takeover_min_brokers)
             seams = replace(seams, store=store)
         self.runtime = runtime(config, seams, cluster_id)
-        self.server = bind(self.runtime, listen, seams, rulebook)
+        self.server = bind(self.runtime, listen, seams, rulebook, secure_listen)
         self.listening = asyncio.Event()
         self.stop_requested = asyncio.Event()
 

@@ -8,6 +8,7 @@ Health never depends on peers or the API server once the server is up:
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from penstock.core.authorization import Rulebook
 from penstock.errors import ErrorCode, MisuseError
 from penstock.proto.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from penstock.proto.v1.controller_pb2_grpc import add_ControllerServiceServicer_to_server
+from penstock.rpc.peers import towards
 from penstock.rpc.streams.contract import Clients
 from penstock.rpc.transport import Transport
 from penstock_broker.controller.admin import ControllerAdminService
@@ -50,9 +52,9 @@ _STATUS = health_pb2.HealthCheckResponse.ServingStatus
 
 @dataclass(frozen=True, slots=True)
 class ControllerServer:
-    """A bound server; `start` it, then keep `watch_health` running."""
+    """Bound servers; `start` them, then keep `watch_health` running."""
 
-    server: grpc.aio.Server
+    servers: tuple[grpc.aio.Server, ...]
     address: str
     """The address it listens on, with the actual port if port 0 was requested."""
     port: int
@@ -67,7 +69,8 @@ class ControllerServer:
         """
         await self.health.set("", _STATUS.NOT_SERVING)
         await self.health.set(LIVENESS, _STATUS.SERVING)
-        await self.server.start()
+        for server in self.servers:
+            await server.start()
         try:
             if health_listen:
                 await self.probes.listen(transport, health_listen)
@@ -79,7 +82,9 @@ class ControllerServer:
 
     async def stop(self, grace_s: float) -> None:
         """Ends calls under way after `grace_s`."""
-        await self.server.stop(grace_s)
+        async with asyncio.TaskGroup() as stopping:
+            for server in self.servers:
+                stopping.create_task(server.stop(grace_s))
         await self.probes.close()
 
     async def watch_health(self) -> None:
@@ -106,31 +111,53 @@ def bind(
     listen: str,
     seams: ControllerSeams,
     rulebook: Rulebook | None = None,
+    secure_listen: str = "",
 ) -> ControllerServer:
-    """A server on `host:port` (port 0: any). Raises RuntimeError if the port is not available.
+    """Servers on `host:port` (port 0: any), and on `secure_listen` if it is not empty.
 
-    `rulebook`: with the roles that the process was started with.
+    `rulebook`: with the roles that the process was started with. Raises RuntimeError if a port is
+    not available.
     """
-    streams = OpenStreams(_RPCS_MAX)
     rules = StoredRules(runtime, rulebook)
+    health_servicer = health.aio.HealthServicer()
+    common = towards(seams.transport, secured=False)
+    made = []
+    for transport, at in ((common, listen), (seams.transport, secure_listen)):
+        if at:
+            server = _server(runtime, transport, rules, seams.new_id)
+            health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+            made.append((server, transport.bind(server, at, Clients.CERTIFIED)))
+    port = made[0][1]
+    return ControllerServer(
+        tuple(server for server, _ in made),
+        bound_address(listen, port),
+        port,
+        health_servicer,
+        Probes(health_servicer),
+        runtime,
+    )
+
+
+def _server(
+    runtime: ControllerRuntime,
+    transport: Transport,
+    rules: StoredRules,
+    new_id: Callable[[], str],
+) -> grpc.aio.Server:
+    """With the services of a controller."""
     identify = None
-    if seams.transport.tls is not None:
+    if transport.tls is not None:
         identify = believing_brokers(identify_server(lambda: runtime.cluster_id))
     edge = Edge(
         lambda: runtime.cluster_id,
         lambda _method, _seconds: None,
-        streams=streams,
+        streams=OpenStreams(_RPCS_MAX),
         identify=identify,
         access=rules,
     )
-    server = seams.transport.server([edge], rpcs_max=_RPCS_MAX)
+    server = transport.server([edge], rpcs_max=_RPCS_MAX)
     add_ControllerServiceServicer_to_server(ControllerService(runtime), server)
-    add_AdminServiceServicer_to_server(ControllerAdminService(runtime, rules, seams.new_id), server)
-    health_servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    add_AdminServiceServicer_to_server(ControllerAdminService(runtime, rules, new_id), server)
     names = (CONTROLLER_SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
-    port = seams.transport.bind(server, listen, Clients.CERTIFIED)
-    address = bound_address(listen, port)
-    probes = Probes(health_servicer)
-    return ControllerServer(server, address, port, health_servicer, probes, runtime)
+    return server

@@ -72,6 +72,8 @@ def broker_to_wire(broker: BrokerRegistration) -> broker_pb2.BrokerInfo:
         internal_port=broker.internal_port,
         certificate_port=broker.certificate_port,
         external_certificate_port=broker.external_certificate_port,
+        secure_port=broker.secure_port,
+        secure_internal_port=broker.secure_internal_port,
         features=broker.features,
     )
 
@@ -124,6 +126,8 @@ def registration_from_wire(stream_id: int, message: controller_pb2.Register) -> 
         internal_port=message.internal_port,
         certificate_port=message.certificate_port,
         external_certificate_port=message.external_certificate_port,
+        secure_port=message.secure_port,
+        secure_internal_port=message.secure_internal_port,
         features=tuple(message.features),
         promised_controller_epoch=ControllerEpoch(message.promised_controller_epoch),
     )

@@ -24,6 +24,7 @@ from penstock.errors import (
 )
 from penstock.proto.v1 import access_pb2, broker_pb2, controller_pb2
 from penstock.rpc.access import rules_from_wire
+from penstock.rpc.peers import PeerAddress, peer_address
 from penstock.rpc.quotas import quotas_from_wire
 from penstock_broker.observability import EventLog
 from penstock_broker.serving.access import Access
@@ -37,15 +38,16 @@ _NO_IMAGE: Final = "this broker has not heard from a controller since it started
 
 @dataclass(frozen=True, slots=True)
 class LeaderAddress:
-    """Where a broker's followers connect. `stream` None: only over gRPC, it is an older release."""
+    """Where a broker's followers connect. `stream` None: only over gRPC, it is an older release, or
+    one with TLS beside plaintext, whose port for streams has none."""
 
-    grpc: str
+    grpc: PeerAddress
     stream: str | None
 
     @property
     def used(self) -> str:
         """The one that is used."""
-        return self.stream or self.grpc
+        return self.stream or self.grpc.address
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,23 +217,13 @@ class ClusterView:
         host, port = address_for_caller(info)
         return CurrentLeader(state.leader, state.leader_epoch, host, port)
 
-    def address(self, broker_id: BrokerId) -> str | None:
-        """`host:port` where other brokers call one that is alive, else None."""
+    def leader_address(self, broker_id: BrokerId, *, tls: bool) -> LeaderAddress | None:
+        """Where a follower with or without TLS follows a broker that is alive, else None."""
         info = self.brokers.get(broker_id)
-        return internal_address(info) if info is not None and info.alive else None
-
-    def leader_address(self, broker_id: BrokerId) -> LeaderAddress | None:
-        """Where to follow a broker that is alive, else None."""
-        address, info = self.address(broker_id), self.brokers.get(broker_id)
-        if address is None or info is None:
+        if info is None or not info.alive:
             return None
-        port = info.replication_port
-        return LeaderAddress(address, f"{info.host}:{port}" if port else None)
-
-
-def internal_address(info: broker_pb2.BrokerInfo) -> str:
-    """`host:port` where other brokers call this one."""
-    return f"{info.host}:{info.internal_port or info.port}"
+        port = 0 if tls and info.secure_internal_port else info.replication_port
+        return LeaderAddress(peer_address(info, tls=tls), f"{info.host}:{port}" if port else None)
 
 
 def topic_from_wire(info: broker_pb2.TopicInfo) -> Topic:

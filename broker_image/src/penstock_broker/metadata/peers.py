@@ -14,11 +14,12 @@ import grpc
 from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2
+from penstock.rpc.peers import PeerAddress, peer_address, towards
 from penstock.rpc.tls import generation_of
 from penstock.rpc.transport import Transport
-from penstock_broker.metadata.image import ClusterView, internal_address
+from penstock_broker.metadata.image import ClusterView
 
-_Run = tuple[str, str, int]
+_Run = tuple[PeerAddress, str, int]
 """(address, incarnation, generation of TLS)"""
 
 
@@ -43,7 +44,9 @@ class PeerChannels:
         run = self._run(info)
         await self._close_unused()
         if run not in self._channels:
-            self._channels[run] = self._transport.open(run[0])
+            found = run[0]
+            through = towards(self._transport, secured=found.secured)
+            self._channels[run] = through.open(found.address)
         self._busy[run] += 1
         try:
             yield self._channels[run]
@@ -66,4 +69,5 @@ class PeerChannels:
             await channel.close()
 
     def _run(self, info: broker_pb2.BrokerInfo) -> _Run:
-        return internal_address(info), info.incarnation, generation_of(self._transport.tls)
+        tls = self._transport.tls
+        return peer_address(info, tls=tls is not None), info.incarnation, generation_of(tls)

@@ -73,6 +73,22 @@ class BrokerIdentity:
     """The newest that the journal has promised to follow; 0: none."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Where a broker listens on its host, as it registers; 0: it has no such port.
+
+    `port`: for whoever uses none of the others. What each is for: `controller.proto`, `Register`.
+    """
+
+    port: int
+    replication_port: int = 0
+    stream_port: int = 0
+    internal_port: int = 0
+    secure_port: int = 0
+    secure_internal_port: int = 0
+    certificate_port: int = 0
+
+
 class ImageSink(Protocol):
     """The broker: applies the controller's messages, and reports its state."""
 
@@ -83,15 +99,7 @@ class ImageSink(Protocol):
     @property
     def disk_full(self) -> bool: ...
     @property
-    def port(self) -> int: ...
-    @property
-    def replication_port(self) -> int: ...
-    @property
-    def stream_port(self) -> int: ...
-    @property
-    def internal_port(self) -> int: ...
-    @property
-    def certificate_port(self) -> int: ...
+    def ports(self) -> Ports: ...
     async def registered(self, answer: pb.Registered) -> None: ...
     async def apply(self, image: pb.ClusterImage) -> None: ...
 
@@ -357,14 +365,14 @@ class ControllerSession:
 
     async def _requests(self, ready: asyncio.Future[float]) -> AsyncIterator[pb.SessionRequest]:
         """Register, then heartbeats while the stream is open."""
-        identity = self._identity()
+        identity, ports = self._identity(), self._sink.ports
         yield pb.SessionRequest(
             register=pb.Register(
                 cluster_id=identity.cluster_id,
                 broker_id=self._config.broker_id,
                 incarnation=identity.incarnation,
                 host=self._config.advertise_host,
-                port=self._sink.port,
+                port=ports.port,
                 rack=self._config.rack,
                 directory_id=identity.directory_id,
                 data_intact=identity.data_intact,
@@ -372,10 +380,12 @@ class ControllerSession:
                 metadata_version=max(self._sink.metadata_version, self._seen_version),
                 external_host=self._config.external_host,
                 external_port=self._config.external_port,
-                replication_port=self._sink.replication_port,
-                stream_port=self._sink.stream_port,
-                internal_port=self._sink.internal_port,
-                certificate_port=self._sink.certificate_port,
+                replication_port=ports.replication_port,
+                stream_port=ports.stream_port,
+                internal_port=ports.internal_port,
+                secure_port=ports.secure_port,
+                secure_internal_port=ports.secure_internal_port,
+                certificate_port=ports.certificate_port,
                 external_certificate_port=self._config.external_certificate_port,
                 features=BROKER_FEATURES,
                 promised_controller_epoch=identity.promised_controller_epoch,

@@ -30,6 +30,7 @@ from penstock.proto.v1 import records_pb2
 from penstock.proto.v1 import replication_pb2 as pb
 from penstock.rpc.batches import batch_from_wire
 from penstock.rpc.errors import error_from_wire
+from penstock.rpc.peers import towards
 from penstock.rpc.streams.calls import OpenedCall
 from penstock.rpc.streams.contract import MessageStream
 from penstock.rpc.streams.frames import Received
@@ -43,7 +44,7 @@ from penstock_broker.serving.edge import first_error
 
 _BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 _CONNECT_TIMEOUT_S: Final = 5.0
-_OLDER_CALL: Final = "/penstock.proto.v1.ReplicationService/Replicate"
+_GRPC_CALL: Final = "/penstock.proto.v1.ReplicationService/Replicate"
 _events = EventLog("following")
 
 
@@ -134,10 +135,12 @@ class LeaderLink:
                 await stream.close(failure)
 
     async def _connect(self) -> MessageStream:
-        """Over the leader's own port for this, or over gRPC if it has none: an older release."""
+        """Over the leader's own port for this, or over gRPC: see `LeaderAddress`."""
+        found = self.address.grpc
+        through = towards(self._transport, secured=found.secured)
         if self.address.stream is not None:
-            return await self._transport.open_stream(self.address.stream)
-        call = OpenedCall(self._transport.open(self.address.grpc), _OLDER_CALL)
+            return await through.open_stream(self.address.stream)
+        call = OpenedCall(through.open(found.address), _GRPC_CALL)
         try:
             await call.connect()
         except BaseException:

@@ -26,6 +26,7 @@ from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.offsets import Offsets
 from penstock_broker.serving.forwarding import on_behalf
 from penstock_broker.serving.listener import for_caller
+from penstock_broker.serving.plaintext_clients import PlaintextClients
 from penstock_broker.store.interface import LogStore
 
 _ARRIVAL_S: Final = 2.0
@@ -41,7 +42,10 @@ class AdminService(AdminServiceServicer):
         replicas: ReplicaSet,
         offsets: Offsets,
         facts: "LogFacts",
+        plaintext: PlaintextClients | None = None,
     ) -> None:
+        """`plaintext`: who calls without TLS, of a broker that has both."""
+        self._plaintext = plaintext
         self._view = view
         self._session = session
         self._replicas = replicas
@@ -222,6 +226,7 @@ class AdminService(AdminServiceServicer):
                 len(state.isr) < topic.config.effective_min_insync_replicas(len(state.replicas))
                 for topic, state in partitions
             ),
+            plaintext=None if self._plaintext is None else self._plaintext.describe(),
         )
 
     async def DescribeLogs(

@@ -8,11 +8,13 @@ as well; they cost less.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import streams_pb2 as pb
+from penstock.rpc.peers import towards
 from penstock.rpc.streams.contract import Clients, MessageStream
 from penstock.rpc.streams.parsing import introduction
 from penstock.rpc.transport import Transport
@@ -23,6 +25,8 @@ from penstock_broker.services.producing import Producing
 from penstock_broker.serving.callers import IdentifyToken, caller, entered
 from penstock_broker.serving.edge import check_cluster_id, guarded
 from penstock_broker.serving.expiry import bounded_by_credentials
+from penstock_broker.serving.listener import came_to, listener_of_clients
+from penstock_broker.serving.plaintext_clients import PlaintextClients
 
 HELLO_TIMEOUT_S: Final = 5.0
 
@@ -41,19 +45,24 @@ class ClientStreams:
         inflight_max: int,
         streams_max: int,
         identify: IdentifyToken,
+        plaintext: PlaintextClients | None,
     ) -> None:
         """`cluster_id` returns "" while unknown; `observe(method, seconds)` times requests.
 
         `inflight_max`: requests without an answer per stream. Streams above `streams_max` are
-        refused. `identify`: users, if the transport has TLS.
+        refused. `identify`: users, if the streams have TLS. `plaintext` counts those that have
+        none, of a broker that has TLS elsewhere.
         """
-        self._identify = identify if transport.tls is not None else None
+        accepting = towards(transport, secured=False)
+        self._called = listener_of_clients(transport)
+        self._plaintext = plaintext
+        self._identify = identify if accepting.tls is not None else None
         self._producing = producing
         self._fetching = fetching
         self._cluster_id = cluster_id
         self._observe = observe
         self._inflight_max = inflight_max
-        self._server = transport.stream_server(
+        self._server = accepting.stream_server(
             guarded(self._serve, "a client's stream"),
             streams_max=streams_max,
             clients=Clients.USERS,
@@ -76,11 +85,14 @@ class ClientStreams:
         self._server.close()
 
     async def _serve(self, stream: MessageStream) -> None:
-        method = await self._hello(stream)
-        if method is not None:
-            who = caller()
-            with self._producing.quotas.streaming(who), bounded_by_credentials(who):
-                await self._serve_method(stream, method)
+        came_to(self._called)
+        counting = self._plaintext
+        with nullcontext() if counting is None else counting.streaming(stream.peer_host):
+            method = await self._hello(stream)
+            if method is not None:
+                who = caller()
+                with self._producing.quotas.streaming(who), bounded_by_credentials(who):
+                    await self._serve_method(stream, method)
 
     async def _serve_method(self, stream: MessageStream, method: int) -> None:
         match method:

@@ -16,6 +16,7 @@ from penstock.rpc.tls import Tls, TlsFiles
 
 INSECURE_VARIABLE: Final = "PENSTOCK_INSECURE"
 HEALTH_VARIABLE: Final = "PENSTOCK_HEALTH_LISTEN"
+SECURE_VARIABLE: Final = "PENSTOCK_SECURE_LISTEN"
 _TLS: Final = {
     "--tls-ca": ("PENSTOCK_TLS_CA", "the CAs that are trusted"),
     "--tls-certificate": ("PENSTOCK_TLS_CERTIFICATE", "this server's certificate"),
@@ -25,12 +26,26 @@ _TLS: Final = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--tls-…`, `--insecure` and `--health-listen`, which brokers and controllers have in common.
+    """`--tls-…`, `--insecure`, `--health-listen`, `--secure-listen` and `--migrate`, which brokers
+    and controllers have in common.
 
     The operator sets the variables: an image of an older release ignores them, and would refuse the
-    options.
+    options. `--migrate` has none, because such an image has to refuse it.
     """
     _add_tls_arguments(parser)
+    parser.add_argument(
+        "--secure-listen",
+        default=os.environ.get(SECURE_VARIABLE, ""),
+        metavar="HOST:PORT",
+        help="a second address that has TLS, also with --migrate: of a broker for clients, of a "
+        f"controller for brokers; default: ${SECURE_VARIABLE}",
+    )
+    parser.add_argument(
+        "--migrate",
+        action="store_true",
+        help="between plaintext and TLS: all addresses of a plaintext cluster stay as they are, "
+        "and --secure-listen and --internal-listen have TLS beside them",
+    )
     parser.add_argument(
         "--insecure",
         action="store_true",
@@ -70,6 +85,20 @@ def tls_of(args: argparse.Namespace) -> Tls | None:
             f"TLS needs {', '.join(_TLS)}; {missing} is missing", ErrorCode.INVALID_CONFIG
         )
     return Tls(TlsFiles(*files))
+
+
+def check_migration(args: argparse.Namespace, tls: Tls | None) -> None:
+    """Raises MisuseError if the options for TLS beside plaintext do not go together."""
+    if args.secure_listen and tls is None:
+        raise MisuseError(
+            f"--secure-listen {args.secure_listen} needs {', '.join(_TLS)}",
+            ErrorCode.INVALID_CONFIG,
+        )
+    if args.migrate and (tls is None or not args.secure_listen):
+        raise MisuseError(
+            f"--migrate is TLS beside plaintext: give {', '.join(_TLS)} and --secure-listen, too",
+            ErrorCode.INVALID_CONFIG,
+        )
 
 
 def check_plaintext(listeners: Mapping[str, str], *, insecure: bool) -> None:

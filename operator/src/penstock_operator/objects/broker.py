@@ -7,6 +7,7 @@ annotation of a pod tells from which template it was created.
 
 from typing import Final
 
+from penstock.core.manifest.objects import SecurityMode
 from penstock.kubernetes.names import COMPONENT_LABEL
 from penstock_operator.names import (
     EXTERNAL_PORT,
@@ -27,13 +28,21 @@ from penstock_operator.objects.pods import (
     pod_spec,
 )
 from penstock_operator.objects.policies import broker_policy
-from penstock_operator.objects.ports import CLIENT, EXTERNAL, Port, broker_ports, certificate_ports
+from penstock_operator.objects.ports import (
+    CLIENT,
+    EXTERNAL,
+    SECURE,
+    Port,
+    broker_ports,
+    certificate_ports,
+)
 from penstock_operator.objects.security import (
     ENROLMENT_MOUNT,
     USERS_CA_MOUNT,
     accounts,
     enrolment_arguments,
     enrolment_volume,
+    migration_arguments,
     users_ca_environment,
     users_ca_volume,
 )
@@ -48,6 +57,8 @@ def broker_objects(desired: DesiredCluster) -> list[Object]:
     names = desired.names
     selector = names.selector(BROKER)
     ports = [port.service for port in broker_ports(desired) if port.in_service]
+    secure = (SECURE,) if desired.has_tls else ()
+    clients = [port.service for port in (CLIENT, *secure, *certificate_ports(desired))]
     objects: list[Object] = [
         {
             "apiVersion": "v1",
@@ -74,7 +85,7 @@ def broker_objects(desired: DesiredCluster) -> list[Object]:
             "spec": {
                 "type": "ClusterIP",
                 "selector": selector,
-                "ports": [each.service for each in (CLIENT, *certificate_ports(desired))],
+                "ports": clients,
             },
         },
         {
@@ -178,11 +189,12 @@ def _template(desired: DesiredCluster) -> Object:
         f"--data-dir={DATA_PATH}/data",
         f"--listen=0.0.0.0:{GRPC_PORT}",
         f"--advertise={names.broker_host('$(BROKER_ID)')}:{GRPC_PORT}",
-        f"--controllers={names.controllers_address}",
+        f"--controllers={_controllers(desired)}",
         f"--metrics-listen=0.0.0.0:{METRICS_PORT}",
         f"--log-level={desired.log_level}",
         *_rack_arguments(desired),
         *_external_arguments(desired),
+        *migration_arguments(desired),
         *enrolment_arguments(desired),
         *config_arguments(desired.broker_settings),
     ]
@@ -198,7 +210,7 @@ def _template(desired: DesiredCluster) -> Object:
     main["volumeMounts"] = [{"name": "data", "mountPath": DATA_PATH}, TMP_MOUNT]
     spec = pod_spec(desired, BROKER, names.broker)
     spec["volumes"] = [TMP_VOLUME]
-    if desired.is_strict:
+    if desired.has_tls:
         main["volumeMounts"].append(ENROLMENT_MOUNT)
         spec["volumes"].append(enrolment_volume(desired))
     if desired.client_certificates is not None:
@@ -216,6 +228,14 @@ def _template(desired: DesiredCluster) -> Object:
     metadata: Object = {"labels": names.labels(BROKER)}
     metadata["annotations"] = {TEMPLATE_HASH: fingerprint([metadata, spec])}
     return {"metadata": metadata, "spec": spec}
+
+
+def _controllers(desired: DesiredCluster) -> str:
+    """Over TLS as soon as there is some."""
+    names = desired.names
+    if desired.mode is SecurityMode.MIGRATE:
+        return names.secure_controllers_address
+    return names.controllers_address
 
 
 def _rack_arguments(desired: DesiredCluster) -> list[str]:

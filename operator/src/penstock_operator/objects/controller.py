@@ -23,6 +23,7 @@ from penstock_operator.objects.security import (
     AUTHORITY_MOUNT,
     authority_arguments,
     authority_volume,
+    migration_arguments,
     oidc_environment,
 )
 
@@ -90,6 +91,7 @@ def _deployment(desired: DesiredCluster) -> Object:
         f"--metrics-listen=0.0.0.0:{METRICS_PORT}",
         f"--log-level={desired.log_level}",
         *owner,
+        *migration_arguments(desired),
         *authority_arguments(desired),
         *config_arguments(desired.controller_settings),
     ]
@@ -99,7 +101,7 @@ def _deployment(desired: DesiredCluster) -> Object:
     main["volumeMounts"] = [TMP_MOUNT]
     spec = pod_spec(desired, CONTROLLER, names.controller)
     spec["volumes"] = [TMP_VOLUME]
-    if desired.is_strict:
+    if desired.has_tls:
         main["volumeMounts"].append(AUTHORITY_MOUNT)
         spec["volumes"].append(authority_volume(desired))
     spec["containers"] = [main]

@@ -16,7 +16,13 @@ from penstock.core.manifest.schema import CLUSTER_SPEC
 from penstock.core.manifest.settings import check_cluster_settings
 from penstock.core.settings import split_config
 from penstock.kubernetes.names import API_VERSION, PAUSED, ROTATE_CA, ROTATE_CA_WAIT
-from penstock_operator.names import FORCE_ROLL, Names
+from penstock_operator.names import (
+    FORCE_ROLL,
+    GRPC_PORT,
+    SECURE_PORT,
+    SKIP_PLAINTEXT_GATE,
+    Names,
+)
 from penstock_operator.objects.images import has_health_port
 
 Object = dict[str, Any]
@@ -75,7 +81,12 @@ class Installation:
 @dataclass(frozen=True, slots=True)
 class DesiredCluster:
     """A Cluster's spec with every default filled in. `force_roll` None: not requested.
-    `rotate_ca`: the id of a request for another CA; empty: none."""
+
+    `rotate_ca`: the id of a request for another CA; empty: none.
+    `staged`: the security mode of what is made from it, on the way to the spec's; None: the spec's.
+    `called`: the weakest mode of the brokers that run, which says how they can be called; None:
+    none run.
+    """
 
     names: Names
     uid: str
@@ -98,6 +109,9 @@ class DesiredCluster:
     rotate_ca: str = ""
     rotate_ca_wait: str = ""
     log_level: str = "INFO"
+    staged: SecurityMode | None = None
+    called: SecurityMode | None = None
+    skip_plaintext_gate: bool = False
 
     @property
     def keeps_data(self) -> bool:
@@ -105,20 +119,38 @@ class DesiredCluster:
         return self.spec.deletion_policy is DeletionPolicy.RETAIN
 
     @property
-    def is_strict(self) -> bool:
-        """Whether everybody must prove who they are."""
-        return self.spec.security is SecurityMode.STRICT
+    def mode(self) -> SecurityMode:
+        """Who must prove who they are, and where."""
+        return self.staged or self.spec.security
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether there are ports where callers must prove who they are."""
+        return self.mode.has_tls
+
+    @property
+    def ends_plaintext(self) -> bool:
+        """Whether brokers serve both, and shall have TLS alone: who calls in plaintext matters."""
+        strict = self.spec.security is SecurityMode.STRICT
+        return strict and self.called is SecurityMode.MIGRATE
+
+    @property
+    def calls(self) -> tuple[int, bool]:
+        """The port at which the operator calls brokers, and whether it has TLS."""
+        called = self.called or self.mode
+        port = SECURE_PORT if called is SecurityMode.MIGRATE else GRPC_PORT
+        return port, called.has_tls
 
     @property
     def client_certificates(self) -> ClientCertificates | None:
         """How users log in by certificate; None: they do not."""
-        return self.spec.client_certificates if self.is_strict else None
+        return self.spec.client_certificates if self.has_tls else None
 
     @property
     def probes_apart(self) -> bool:
         """Whether probes ask a port of their own, which the image must know."""
-        # An image without that port cannot be Strict either, and with TLS there is no other.
-        return self.is_strict or has_health_port(self.image, self.installation.image)
+        # An image without that port has no TLS either, and Strict there is no other.
+        return self.has_tls or has_health_port(self.image, self.installation.image)
 
     @property
     def broker_settings(self) -> dict[str, str]:
@@ -175,6 +207,7 @@ def read_cluster(body: Mapping[str, Any], installation: Installation) -> Desired
         force_roll=_force_roll(annotations.get(FORCE_ROLL)),
         rotate_ca=annotations.get(ROTATE_CA) or "",
         rotate_ca_wait=annotations.get(ROTATE_CA_WAIT) or "",
+        skip_plaintext_gate=annotations.get(SKIP_PLAINTEXT_GATE) == "true",
     )
 
 

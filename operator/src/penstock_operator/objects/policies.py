@@ -6,6 +6,7 @@ boundary. Where nothing enforces policies they change nothing.
 
 from typing import Final
 
+from penstock.core.manifest.objects import SecurityMode
 from penstock_operator.objects.desired import DesiredCluster, Object
 from penstock_operator.objects.pods import meta
 from penstock_operator.objects.ports import (
@@ -14,6 +15,8 @@ from penstock_operator.objects.ports import (
     ENROL,
     INTERNAL,
     REPLICATION,
+    SECURE,
+    SECURE_CONTROLLER,
     Callers,
     Port,
     broker_ports,
@@ -29,14 +32,15 @@ Service's is translated."""
 
 def broker_policy(desired: DesiredCluster) -> Object:
     """Brokers call each other and the controllers."""
-    enrol = [ENROL.allowed] if desired.is_strict else []
+    secure = [SECURE_CONTROLLER.allowed, ENROL.allowed] if desired.has_tls else []
+    between = [port.allowed for port in _between_servers(desired)]
     egress = [
         _dns(),
         {
             "to": [_pods(desired, "broker")],
-            "ports": [_between_servers(desired).allowed, REPLICATION.allowed],
+            "ports": [*between, REPLICATION.allowed],
         },
-        {"to": [_pods(desired, "controller")], "ports": [CONTROLLER.allowed, *enrol]},
+        {"to": [_pods(desired, "controller")], "ports": [CONTROLLER.allowed, *secure]},
     ]
     return _policy(desired, "broker", broker_ports(desired), egress)
 
@@ -46,16 +50,20 @@ def controller_policy(desired: DesiredCluster) -> Object:
     ports = desired.installation.api_server_ports
     egress = [
         _dns(),
-        {"to": [_pods(desired, "broker")], "ports": [_between_servers(desired).allowed]},
+        {
+            "to": [_pods(desired, "broker")],
+            "ports": [port.allowed for port in _between_servers(desired)],
+        },
         # A policy cannot name the API server's address.
         {"ports": [{"port": port, "protocol": "TCP"} for port in ports]},
     ]
     return _policy(desired, "controller", controller_ports(desired), egress if ports else None)
 
 
-def _between_servers(desired: DesiredCluster) -> Port:
-    """Where brokers and controllers call brokers."""
-    return INTERNAL if desired.is_strict else CLIENT
+def _between_servers(desired: DesiredCluster) -> list[Port]:
+    """Where brokers and controllers call brokers. Some may not have TLS yet."""
+    plaintext = [] if desired.mode is SecurityMode.STRICT else [CLIENT]
+    return [*plaintext, INTERNAL] if desired.has_tls else plaintext
 
 
 def _policy(
@@ -94,7 +102,8 @@ def _callers(desired: DesiredCluster, port: Port) -> list[Object]:
             return list(desired.metrics_from)
         case Callers.CLIENTS if desired.clients_from:
             servers = [_pods(desired, "broker"), _pods(desired, "controller")]
-            own = [] if desired.is_strict else servers
+            is_secure = port is SECURE or desired.mode is SecurityMode.STRICT
+            own = [] if is_secure else servers
             return [*own, _operator(desired), *desired.clients_from]
         case _:
             return []

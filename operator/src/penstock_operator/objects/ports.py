@@ -4,20 +4,22 @@ Containers, environment, headless Services and network policies are made from it
 after the first is told by an environment variable and not by an option: an image of an older
 release would refuse an option that it does not know.
 
-| port | only with Strict | who proves what |
+| port | in modes | who proves what |
 |---|---|---|
-| 9092, 9094, 9097 | | Strict: TLS, and callers show tokens; otherwise plaintext |
-| 9093, 9096 | | Strict: certificates of both sides; otherwise plaintext |
-| 9098 | yes | certificates of both sides |
-| 9100 | yes, with `clientCertificates` | TLS, and callers show certificates of the users' CA |
-| 9099 | yes | TLS, and brokers' pods show tokens |
-| 9404, 9405 | | nobody is asked: metrics and health, read only |
+| 9092, 9094, 9097 | all | Strict: TLS, and callers show tokens; otherwise plaintext |
+| 9093, 9096 | all | Strict: certificates of both sides; otherwise plaintext |
+| 9095 | Migrate, Strict | TLS, and callers show tokens |
+| 9098, 9108 | Migrate, Strict | certificates of both sides |
+| 9099 | Migrate, Strict | TLS, and brokers' pods show tokens |
+| 9100 | the same, with `clientCertificates` | certificates of both sides, the callers' of users |
+| 9404, 9405 | all | nobody is asked: metrics and health, read only |
 """
 
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from penstock.core.manifest.objects import SecurityMode
 from penstock_operator.names import (
     CERTIFICATE_PORT,
     CONTROLLER_PORT,
@@ -28,6 +30,8 @@ from penstock_operator.names import (
     INTERNAL_PORT,
     METRICS_PORT,
     REPLICATION_PORT,
+    SECURE_CONTROLLER_PORT,
+    SECURE_PORT,
     STREAM_PORT,
 )
 from penstock_operator.objects.desired import DesiredCluster, Object
@@ -84,6 +88,10 @@ HEALTH: Final = Port(
     "health", HEALTH_PORT, Callers.NODE, "PENSTOCK_HEALTH_LISTEN", in_service=False
 )
 
+SECURE: Final = Port("secure", SECURE_PORT, Callers.CLIENTS, "PENSTOCK_SECURE_LISTEN")
+SECURE_CONTROLLER: Final = Port(
+    "secure", SECURE_CONTROLLER_PORT, Callers.BROKERS, "PENSTOCK_SECURE_LISTEN"
+)
 INTERNAL: Final = Port("internal", INTERNAL_PORT, Callers.SERVERS, "PENSTOCK_INTERNAL_LISTEN")
 ENROL: Final = Port("enrol", ENROL_PORT, Callers.BROKERS, "PENSTOCK_ENROL_LISTEN")
 
@@ -103,15 +111,15 @@ def certificate_ports(desired: DesiredCluster) -> tuple[Port, ...]:
 def broker_ports(desired: DesiredCluster) -> tuple[Port, ...]:
     """Those that the brokers of this Cluster listen on."""
     external = () if desired.external is None else (EXTERNAL,)
-    internal = (INTERNAL,) if desired.is_strict else ()
+    secure = (SECURE, INTERNAL) if desired.has_tls else ()
     certificates = certificate_ports(desired)
-    return (CLIENT, STREAMS, METRICS, REPLICATION, *internal, *external, *certificates, HEALTH)
+    return (CLIENT, STREAMS, METRICS, REPLICATION, *secure, *external, *certificates, HEALTH)
 
 
 def controller_ports(desired: DesiredCluster) -> tuple[Port, ...]:
     """Those that the controllers of this Cluster listen on."""
-    enrol = (ENROL,) if desired.is_strict else ()
-    return (CONTROLLER, METRICS, *enrol, HEALTH)
+    secure = (SECURE_CONTROLLER, ENROL) if desired.has_tls else ()
+    return (CONTROLLER, METRICS, *secure, HEALTH)
 
 
 def environment(desired: DesiredCluster, ports: tuple[Port, ...]) -> list[Object]:
@@ -122,8 +130,10 @@ def environment(desired: DesiredCluster, ports: tuple[Port, ...]) -> list[Object
         for port in ports
         if port.variable
     ]
-    if not desired.is_strict:
-        return [*listen, {"name": "PENSTOCK_INSECURE", "value": "true"}]
+    if desired.mode is not SecurityMode.STRICT:
+        listen.append({"name": "PENSTOCK_INSECURE", "value": "true"})
+    if not desired.has_tls:
+        return listen
     namespace, names = desired.names.namespace, desired.names
     return [
         *listen,

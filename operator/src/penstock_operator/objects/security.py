@@ -1,4 +1,4 @@
-"""What a Strict Cluster has besides: its CA, accounts for people, what pods mount. Pure.
+"""What a Cluster with TLS has besides: its CA, accounts for people, what pods mount. Pure.
 
     Secret <cluster>-ca ── made once, mounted by controllers alone ─▶ they sign, and publish
     Secret <cluster>-ca-2 ── when the CA is rotated: the two take turns
@@ -17,6 +17,7 @@ from typing import Final
 
 from penstock.certificates import check_users_authorities
 from penstock.core.manifest.client_certificates import ClientCertificates
+from penstock.core.manifest.objects import SecurityMode
 from penstock.errors import MisuseError
 from penstock.kubernetes.names import ROTATE_CA, ROTATE_CA_WAIT, TRUST_KEY, TRUST_LABEL
 from penstock_operator.objects.desired import DesiredCluster, Object
@@ -79,7 +80,7 @@ def authority_secret(
 def accounts(desired: DesiredCluster) -> list[Object]:
     """Whose tokens may do everything, or see everything. Who may request a token of theirs is said
     by the namespace's roles."""
-    if not desired.is_strict:
+    if not desired.has_tls:
         return []
     return [
         {
@@ -106,9 +107,15 @@ def _below(folder: str) -> list[Object]:
     return [{"key": key, "path": f"{folder}{key}"} for key in ("tls.crt", "tls.key")]
 
 
+def migration_arguments(desired: DesiredCluster) -> list[str]:
+    """Of brokers and controllers that serve plaintext and TLS. An image that does not know both
+    refuses it, and so has not one of them only."""
+    return ["--migrate"] if desired.mode is SecurityMode.MIGRATE else []
+
+
 def authority_arguments(desired: DesiredCluster) -> list[str]:
     """Of controllers. An image of an older release refuses them instead of serving in plaintext."""
-    if not desired.is_strict:
+    if not desired.has_tls:
         return []
     external = desired.external
     hosts = [external.host] if external is not None and external.host else []
@@ -125,7 +132,7 @@ def authority_arguments(desired: DesiredCluster) -> list[str]:
 def oidc_environment(desired: DesiredCluster) -> list[Object]:
     """Of controllers, which fetch the issuers' keys. An image of an older release ignores it: then
     these issuers' users do not get in."""
-    if not desired.is_strict or not desired.spec.oidc:
+    if not desired.has_tls or not desired.spec.oidc:
         return []
     issuers = [
         {
@@ -154,7 +161,7 @@ def enrolment_volume(desired: DesiredCluster) -> Object:
 
 def enrolment_arguments(desired: DesiredCluster) -> list[str]:
     """Of brokers; as for controllers."""
-    if not desired.is_strict:
+    if not desired.has_tls:
         return []
     return [
         f"--enrol-at={desired.names.enrolment_address}",

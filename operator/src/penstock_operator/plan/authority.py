@@ -15,7 +15,7 @@ from penstock_operator.objects import DesiredCluster
 def plan_authority(desired: DesiredCluster, observed: Observed) -> tuple[MakeAuthority, ...]:
     """Published means that there is a CA. One that is lost later is not replaced by itself: nobody
     would trust the new one."""
-    if not desired.is_strict:
+    if not desired.has_tls:
         return ()
     stands = observed.authority.stands
     if not observed.trust:

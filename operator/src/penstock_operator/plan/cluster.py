@@ -22,6 +22,7 @@ from penstock_operator.plan.authority import plan_authority
 from penstock_operator.plan.gates import can_lose_one
 from penstock_operator.plan.roll import plan_roll
 from penstock_operator.plan.scale import forgotten, wanted_replicas
+from penstock_operator.plan.security import staged
 from penstock_operator.plan.storage import plan_storage, with_claim_template
 from penstock_operator.plan.waiting import plan_waits
 
@@ -41,13 +42,16 @@ def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
     taken = _taken(desired, observed)
     if taken:
         return Plan(waits=taken)
+    stage = staged(desired, observed)
+    brokers = stage.brokers
     tracks = (
-        _storage(desired, observed),
-        _objects(desired, observed),
-        _brokers(desired, observed),
+        _storage(brokers, observed),
+        _objects(stage.rest, observed),
+        _brokers(brokers, observed),
         _racks(observed),
-        _roll(desired, observed),
-        _Track(waits=plan_waits(desired, observed)),
+        _roll(brokers, observed),
+        _Track(waits=plan_waits(brokers, observed)),
+        _Track(waits=() if stage.wait is None else (stage.wait,)),
     )
     actions = tuple(action for track in tracks for action in track.actions)
     waits = tuple(dict.fromkeys(wait for track in tracks for wait in track.waits))

@@ -92,10 +92,8 @@ class Login:
         temporary.replace(self._file)
 
 
-def login_to(api: "Api", cluster: Json, *, only_look: bool) -> Login | None:
-    """None: the Cluster asks nobody. Raises PenstockError."""
-    metadata, spec = cluster["metadata"], cluster.get("spec") or {}
-    if (spec.get("security") or {}).get("mode") != "Strict":
-        return None
+def login_to(api: "Api", cluster: Json, *, only_look: bool) -> Login:
+    """To a Cluster with TLS. Raises PenstockError."""
+    metadata = cluster["metadata"]
     names = ClusterNames(str(metadata["name"]), str(metadata["namespace"]))
     return Login(api, names, only_look=only_look)

@@ -23,6 +23,7 @@ from penstock.cli.kube.snapshot import (
     name_of,
 )
 from penstock.cli.kube.status import broker_id, is_leaving, is_pod_ready
+from penstock.core.manifest.objects import SecurityMode
 from penstock.errors import MisuseError, PenstockError, UnreachableError
 from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
 from penstock.kubernetes.resources import Json, path_of
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.kubernetes.api import Api
 
 GRPC_PORT: Final = 9092
+SECURE_PORT: Final = 9095
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ def reach_cluster(
             f"Cluster {full_name(cluster)} has no running broker; `kubectl penstock why {name} "
             f"-n {namespace}` says what it is waiting for"
         )
-    login = login_to(api, cluster, only_look=only_look)
+    login = login_to(api, cluster, only_look=only_look) if _mode(pods).has_tls else None
     forwarder = Forwarder(name, namespace, open_with(api, namespace), complain or _complain)
     return Reached(full_name(cluster), ",".join(addresses), forwarder, login)
 
@@ -119,7 +121,14 @@ def bootstrap_addresses(cluster: str, namespace: str, pods: list[Json]) -> list[
         if (pod.get("status") or {}).get("phase") == "Running" and not is_leaving(pod)
     ]
     running.sort(key=lambda pod: (not is_pod_ready(pod), broker_id(pod) or 0))
-    return [f"{name_of(pod)}.{cluster}-brokers.{namespace}.svc:{GRPC_PORT}" for pod in running]
+    port = SECURE_PORT if _mode(pods) is SecurityMode.MIGRATE else GRPC_PORT
+    return [f"{name_of(pod)}.{cluster}-brokers.{namespace}.svc:{port}" for pod in running]
+
+
+def _mode(pods: list[Json]) -> SecurityMode:
+    """The weakest one, by which all can be called: they change one by one."""
+    modes = [SecurityMode.of_pod(pod) for pod in pods]
+    return min(modes, key=lambda mode: mode.strength, default=SecurityMode.DISABLED)
 
 
 def _complain(text: str) -> None:

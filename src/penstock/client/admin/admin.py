@@ -40,6 +40,7 @@ from penstock.client.model import (
     ListedOffset,
     LogDescription,
     OffsetSpec,
+    PlaintextCallers,
     TopicDescription,
 )
 from penstock.core.authorization import Operation, Resource, Rule
@@ -252,6 +253,13 @@ class AsyncAdmin:
         Raises ClusterError(INVALID_REQUEST) while it is alive or holds a replica.
         """
         await cluster_calls.unregister_broker(self._asking, broker_id)
+
+    async def plaintext_callers(self) -> list[PlaintextCallers]:
+        """Who calls each live broker in plaintext, of those that have TLS beside it.
+
+        Raises UnreachableError if one does not answer.
+        """
+        return await cluster_calls.plaintext_callers(self._asking)
 
     async def describe_logs(
         self, topics: Iterable[str] | None = None, *, broker_ids: Iterable[int] | None = None

@@ -6,12 +6,13 @@ from penstock.client.admin.asking import Asking
 from penstock.client.cluster import leaders
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.leaders import Answers, ask_leaders, known_partition
-from penstock.client.cluster.wire import broker_from_wire, logs_from_wire
+from penstock.client.cluster.wire import broker_from_wire, logs_from_wire, plaintext_from_wire
 from penstock.client.model import (
     ClusterDescription,
     ListedOffset,
     LogDescription,
     OffsetSpec,
+    PlaintextCallers,
 )
 from penstock.core.types import TopicPartition
 from penstock.errors import MisuseError, PenstockError
@@ -104,6 +105,20 @@ async def unregister_broker(asking: Asking, broker_id: int) -> None:
     """See `AsyncAdmin.unregister_broker`."""
     request = pb.UnregisterBrokerRequest(cluster_id=await asking.cluster_id(), broker_id=broker_id)
     await asking.change(lambda connection: connection.admin.UnregisterBroker, request)
+
+
+async def plaintext_callers(asking: Asking) -> list[PlaintextCallers]:
+    """See `AsyncAdmin.plaintext_callers`."""
+    view = await asking.cluster.refresh()
+    found = []
+    for broker in view.brokers.values():
+        if broker.alive:
+            connection = asking.cluster.connections.to(broker.address)
+            request = pb.DescribeClusterRequest()
+            method = connection.admin.DescribeCluster
+            answer = await connection.call(method, request, asking.timeout_s)
+            found.append(plaintext_from_wire(broker.broker_id, answer))
+    return [one for one in found if one is not None]
 
 
 async def describe_logs(

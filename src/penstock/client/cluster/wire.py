@@ -9,6 +9,8 @@ from penstock.client.model import (
     LogDescription,
     PartitionDescription,
     PartitionLog,
+    PlaintextCaller,
+    PlaintextCallers,
     TopicDescription,
 )
 from penstock.proto.v1 import admin_pb2
@@ -70,6 +72,17 @@ def topic_from_wire(info: pb.TopicInfo) -> TopicDescription:
         internal=info.internal,
         inherited=frozenset(info.inherited_configs),
     )
+
+
+def plaintext_from_wire(
+    broker_id: int, answer: admin_pb2.DescribeClusterResponse
+) -> PlaintextCallers | None:
+    """None: the broker has not plaintext beside TLS."""
+    if not answer.HasField("plaintext"):
+        return None
+    told = answer.plaintext
+    callers = tuple(PlaintextCaller(one.host, one.open, one.idle_ms) for one in told.callers)
+    return PlaintextCallers(broker_id, told.watched_ms, callers)
 
 
 def logs_from_wire(answer: admin_pb2.DescribeLogsResponse) -> LogDescription:

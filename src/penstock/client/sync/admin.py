@@ -24,6 +24,7 @@ from penstock.client.model import (
     ListedOffset,
     LogDescription,
     OffsetSpec,
+    PlaintextCallers,
     TopicDescription,
 )
 from penstock.client.sync.loop_thread import shared_loop
@@ -182,6 +183,10 @@ class Admin:
     def unregister_broker(self, broker_id: int) -> None:
         """See AsyncAdmin.unregister_broker."""
         self._loop.run(self._core.unregister_broker(broker_id))
+
+    def plaintext_callers(self) -> list[PlaintextCallers]:
+        """Who calls each live broker in plaintext, of those that have TLS beside it."""
+        return self._loop.run(self._core.plaintext_callers())
 
     def describe_logs(
         self, topics: Iterable[str] | None = None, *, broker_ids: Iterable[int] | None = None

@@ -107,6 +107,8 @@ class BrokerRegistered:
     replication_port: int = 0
     stream_port: int = 0
     internal_port: int = 0
+    secure_port: int = 0
+    secure_internal_port: int = 0
     certificate_port: int = 0
     external_certificate_port: int = 0
     features: tuple[str, ...] = ()

@@ -42,9 +42,10 @@ class BrokerRegistration:
     `directory_id` names the data directory: a different one means a different disk.
     `incarnation` names the run of the process. `features`: `penstock.core.features`.
     `replication_port` 0: it has none, followers use gRPC; `stream_port` 0: the same for clients;
-    `internal_port` 0: brokers and controllers call `port`, as clients do. `certificate_port`, on
-    `host`, and `external_certificate_port`, on `external_host`: of users who show certificates; 0:
-    none.
+    `internal_port` 0: brokers and controllers call `port`, as clients do. `secure_port`: another
+    one for clients, over TLS. `secure_internal_port`: `internal_port` of a broker that serves
+    plaintext as well. `certificate_port`, on `host`, and `external_certificate_port`, on
+    `external_host`: of users who show certificates; 0: none.
     """
 
     broker_id: BrokerId
@@ -59,14 +60,11 @@ class BrokerRegistration:
     replication_port: int = 0
     stream_port: int = 0
     internal_port: int = 0
+    secure_port: int = 0
+    secure_internal_port: int = 0
     certificate_port: int = 0
     external_certificate_port: int = 0
     features: tuple[str, ...] = ()
-
-    @property
-    def internal_address(self) -> str:
-        """`host:port` where brokers and controllers call it."""
-        return f"{self.host}:{self.internal_port or self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +196,8 @@ def _ports_to_json(broker: BrokerRegistration) -> dict[str, object]:
         "replication_port": broker.replication_port,
         "stream_port": broker.stream_port,
         "internal_port": broker.internal_port,
+        "secure_port": broker.secure_port,
+        "secure_internal_port": broker.secure_internal_port,
         "certificate_port": broker.certificate_port,
         "external_certificate_port": broker.external_certificate_port,
     }
@@ -268,6 +268,8 @@ def decode_cluster(text: str, where: str) -> ClusterDocument:
                 replication_port=int(entry.get("replication_port", 0)),
                 stream_port=int(entry.get("stream_port", 0)),
                 internal_port=int(entry.get("internal_port", 0)),
+                secure_port=int(entry.get("secure_port", 0)),
+                secure_internal_port=int(entry.get("secure_internal_port", 0)),
                 certificate_port=int(entry.get("certificate_port", 0)),
                 external_certificate_port=int(entry.get("external_certificate_port", 0)),
                 features=tuple(str(feature) for feature in entry.get("features", ())),

@@ -72,6 +72,8 @@ def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Session
         replication_port=event.replication_port,
         stream_port=event.stream_port,
         internal_port=event.internal_port,
+        secure_port=event.secure_port,
+        secure_internal_port=event.secure_internal_port,
         certificate_port=event.certificate_port,
         external_certificate_port=event.external_certificate_port,
         features=event.features,
@@ -169,6 +171,8 @@ def _check(draft: Draft, event: BrokerRegistered) -> None:
         ("replication port", event.replication_port),
         ("stream port", event.stream_port),
         ("internal port", event.internal_port),
+        ("secure port", event.secure_port),
+        ("secure internal port", event.secure_internal_port),
         ("certificate port", event.certificate_port),
         ("external certificate port", event.external_certificate_port),
     ):

@@ -4,9 +4,10 @@ Built by `parse` only, which has checked every field; None and defaults mean her
 in `schema` say. `effective_*` resolve what a field leaves to the cluster.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from penstock.core.authorization.model import Rule
 from penstock.core.manifest.access import rules_from_values
@@ -31,10 +32,30 @@ class DeletionPolicy(Enum):
 
 
 class SecurityMode(Enum):
-    """Whether callers are asked who they are."""
+    """Whether callers are asked who they are; from the weakest to the strongest."""
 
     DISABLED = "Disabled"
+    MIGRATE = "Migrate"
+    """At ports with TLS; those in plaintext stay as they are."""
     STRICT = "Strict"
+
+    @property
+    def has_tls(self) -> bool:
+        return self is not SecurityMode.DISABLED
+
+    @property
+    def strength(self) -> int:
+        """To compare modes."""
+        return list(SecurityMode).index(self)
+
+    @classmethod
+    def of_pod(cls, pod: Mapping[str, Any]) -> "SecurityMode":
+        """What a broker's pod was started as, whatever its Cluster asks for by now."""
+        containers = (pod.get("spec") or {}).get("containers") or [{}]
+        args: Sequence[str] = containers[0].get("args") or ()
+        if "--migrate" in args:
+            return cls.MIGRATE
+        return cls.STRICT if any(word.startswith("--enrol-at=") for word in args) else cls.DISABLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,9 +330,10 @@ class Manifest:
 
 
 def _security_mode(security: Values | None) -> SecurityMode:
-    """Strict, where it is asked for (`parse` has already reported a mode that does not exist)."""
-    strict = security is not None and security.text("mode") == SecurityMode.STRICT.value
-    return SecurityMode.STRICT if strict else SecurityMode.DISABLED
+    """What is asked for (`parse` has already reported a mode that does not exist)."""
+    asked = "" if security is None else security.text("mode")
+    known = {mode.value: mode for mode in SecurityMode}
+    return known.get(asked, SecurityMode.DISABLED)
 
 
 def _number(text: str, otherwise: int) -> int:

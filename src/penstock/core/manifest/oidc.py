@@ -93,7 +93,10 @@ def check_issuers(issuers: Sequence[OidcIssuer], *, strict: bool, report: Report
     """What rows cannot say: they are asked, and their users can be told apart."""
     path = f"spec.security.{FIELD}"
     if issuers and not strict:
-        report.add(path, "needs spec.security.mode Strict: without it nobody is asked for a token")
+        report.add(
+            path,
+            "needs spec.security.mode Strict or Migrate: otherwise nobody is asked for a token",
+        )
     for each in issuers:
         if not _is_address(each.issuer):
             report.add(

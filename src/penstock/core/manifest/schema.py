@@ -208,10 +208,11 @@ _SECURITY: Final = Field(
             kind=Kind.TEXT,
             doc="Strict = TLS everywhere, servers have certificates of the cluster's own CA, users "
             "log in with tokens of ServiceAccounts, and what no rule allows is denied. Disabled = "
-            "plaintext: whoever reaches a broker may do everything. It cannot be changed yet once "
-            "the Cluster is applied.",
+            "plaintext: whoever reaches a broker may do everything. Migrate = plaintext, and "
+            "beside it TLS, tokens and rules at port 9095. Between Disabled and Strict a Cluster "
+            "that runs goes through Migrate, in both directions.",
             required=True,
-            choices=("Disabled", "Strict"),
+            choices=("Disabled", "Migrate", "Strict"),
         ),
         OIDC,
         CLIENT_CERTIFICATES,

@@ -14,7 +14,6 @@ from penstock.core.manifest.objects import (
     MIN_INSYNC,
     REPLICATION_FACTOR,
     ClusterSpec,
-    SecurityMode,
     TopicSpec,
 )
 from penstock.core.manifest.oidc import check_issuers
@@ -53,20 +52,20 @@ def check_cluster_settings(spec: ClusterSpec, report: Report) -> None:
 
 
 def _check_security(spec: ClusterSpec, report: Report) -> None:
-    strict, external = spec.security is SecurityMode.STRICT, spec.external
-    check_issuers(spec.oidc, strict=strict, report=report)
+    tls, external = spec.security.has_tls, spec.external
+    check_issuers(spec.oidc, strict=tls, report=report)
     check_client_certificates(
         spec.client_certificates,
-        strict=strict,
+        strict=tls,
         external_port=None if external is None else external.node_port,
         brokers=spec.brokers,
         report=report,
     )
-    if strict and external is not None and not external.host:
+    if tls and external is not None and not external.host:
         report.add(
             "spec.external.host",
-            "is missing; with spec.security.mode Strict, certificates must name the address that "
-            "clients use",
+            f"is missing; with spec.security.mode {spec.security.value}, certificates must name "
+            "the address that clients use",
         )
 
 

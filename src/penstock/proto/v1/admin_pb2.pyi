@@ -619,6 +619,7 @@ class DescribeClusterResponse(_message.Message):
     OFFLINE_PARTITIONS_FIELD_NUMBER: _builtins.int
     UNDER_REPLICATED_PARTITIONS_FIELD_NUMBER: _builtins.int
     UNDER_MIN_ISR_PARTITIONS_FIELD_NUMBER: _builtins.int
+    PLAINTEXT_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     controller_epoch: _builtins.int
     metadata_version: _builtins.int
@@ -631,6 +632,10 @@ class DescribeClusterResponse(_message.Message):
     under_min_isr_partitions: _builtins.int
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[_broker_pb2.BrokerInfo]: ...
+    @_builtins.property
+    def plaintext(self) -> Global___PlaintextCallers:
+        """Of the broker that answers, while it serves plaintext beside TLS; otherwise absent."""
+
     def __init__(
         self,
         *,
@@ -644,14 +649,69 @@ class DescribeClusterResponse(_message.Message):
         offline_partitions: _builtins.int = ...,
         under_replicated_partitions: _builtins.int = ...,
         under_min_isr_partitions: _builtins.int = ...,
+        plaintext: Global___PlaintextCallers | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["plaintext", b"plaintext"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "controller_reachable", b"controller_reachable", "metadata_version", b"metadata_version", "offline_partitions", b"offline_partitions", "partitions", b"partitions", "topics", b"topics", "under_min_isr_partitions", b"under_min_isr_partitions", "under_replicated_partitions", b"under_replicated_partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "controller_reachable", b"controller_reachable", "metadata_version", b"metadata_version", "offline_partitions", b"offline_partitions", "partitions", b"partitions", "plaintext", b"plaintext", "topics", b"topics", "under_min_isr_partitions", b"under_min_isr_partitions", "under_replicated_partitions", b"under_replicated_partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeClusterResponse: _TypeAlias = DescribeClusterResponse  # noqa: Y015
+
+@_typing.final
+class PlaintextCallers(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WATCHED_MS_FIELD_NUMBER: _builtins.int
+    CALLERS_FIELD_NUMBER: _builtins.int
+    watched_ms: _builtins.int
+    """How long the broker has watched: since it started."""
+    @_builtins.property
+    def callers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlaintextCaller]:
+        """The last to call first."""
+
+    def __init__(
+        self,
+        *,
+        watched_ms: _builtins.int = ...,
+        callers: _abc.Iterable[Global___PlaintextCaller] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callers", b"callers", "watched_ms", b"watched_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlaintextCallers: _TypeAlias = PlaintextCallers  # noqa: Y015
+
+@_typing.final
+class PlaintextCaller(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: _builtins.int
+    OPEN_FIELD_NUMBER: _builtins.int
+    IDLE_MS_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
+    """Its address; empty: further hosts, together."""
+    open: _builtins.int
+    """Calls and streams that are open."""
+    idle_ms: _builtins.int
+    """Since the end of the last one; 0 while any is open."""
+    def __init__(
+        self,
+        *,
+        host: _builtins.str = ...,
+        open: _builtins.int = ...,
+        idle_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "idle_ms", b"idle_ms", "open", b"open"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlaintextCaller: _TypeAlias = PlaintextCaller  # noqa: Y015
 
 @_typing.final
 class DescribeLogsRequest(_message.Message):

@@ -715,6 +715,8 @@ class BrokerInfo(_message.Message):
     REPLICATION_PORT_FIELD_NUMBER: _builtins.int
     STREAM_PORT_FIELD_NUMBER: _builtins.int
     INTERNAL_PORT_FIELD_NUMBER: _builtins.int
+    SECURE_PORT_FIELD_NUMBER: _builtins.int
+    SECURE_INTERNAL_PORT_FIELD_NUMBER: _builtins.int
     CERTIFICATE_PORT_FIELD_NUMBER: _builtins.int
     EXTERNAL_CERTIFICATE_PORT_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
@@ -737,6 +739,10 @@ class BrokerInfo(_message.Message):
     """For clients: where `host` accepts message streams (streams.proto). 0: nowhere, use gRPC."""
     internal_port: _builtins.int
     """For brokers and controllers: where `host` asks for the certificate of one. 0: they use `port`."""
+    secure_port: _builtins.int
+    """For clients over TLS, where `host` has a port for them beside `port`. 0: there is none."""
+    secure_internal_port: _builtins.int
+    """As internal_port, of a broker that serves plaintext as well: who has no TLS uses `port`."""
     certificate_port: _builtins.int
     """For users who show a certificate, on `host` and on `external_host`; 0: none. To these users a
     broker answers with one of them as host and port, the external one if there is one.
@@ -761,12 +767,14 @@ class BrokerInfo(_message.Message):
         replication_port: _builtins.int = ...,
         stream_port: _builtins.int = ...,
         internal_port: _builtins.int = ...,
+        secure_port: _builtins.int = ...,
+        secure_internal_port: _builtins.int = ...,
         certificate_port: _builtins.int = ...,
         external_certificate_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "broker_id", b"broker_id", "certificate_port", b"certificate_port", "external_certificate_port", b"external_certificate_port", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "host", b"host", "incarnation", b"incarnation", "internal_port", b"internal_port", "port", b"port", "rack", b"rack", "replication_port", b"replication_port", "stream_port", b"stream_port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "broker_id", b"broker_id", "certificate_port", b"certificate_port", "external_certificate_port", b"external_certificate_port", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "host", b"host", "incarnation", b"incarnation", "internal_port", b"internal_port", "port", b"port", "rack", b"rack", "replication_port", b"replication_port", "secure_internal_port", b"secure_internal_port", "secure_port", b"secure_port", "stream_port", b"stream_port"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -68,6 +68,8 @@ class Register(_message.Message):
     REPLICATION_PORT_FIELD_NUMBER: _builtins.int
     STREAM_PORT_FIELD_NUMBER: _builtins.int
     INTERNAL_PORT_FIELD_NUMBER: _builtins.int
+    SECURE_PORT_FIELD_NUMBER: _builtins.int
+    SECURE_INTERNAL_PORT_FIELD_NUMBER: _builtins.int
     CERTIFICATE_PORT_FIELD_NUMBER: _builtins.int
     EXTERNAL_CERTIFICATE_PORT_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
@@ -101,6 +103,10 @@ class Register(_message.Message):
     """On `host`, for message streams of clients. 0: none, they use gRPC."""
     internal_port: _builtins.int
     """On `host`, for brokers and controllers, who show a certificate. 0: they use `port`."""
+    secure_port: _builtins.int
+    """On `host`, for clients over TLS, beside `port`. 0: none."""
+    secure_internal_port: _builtins.int
+    """As internal_port, of a broker that serves plaintext as well. 0: it does not."""
     certificate_port: _builtins.int
     """On `host`, for users who show a certificate. 0: none."""
     external_certificate_port: _builtins.int
@@ -129,12 +135,14 @@ class Register(_message.Message):
         replication_port: _builtins.int = ...,
         stream_port: _builtins.int = ...,
         internal_port: _builtins.int = ...,
+        secure_port: _builtins.int = ...,
+        secure_internal_port: _builtins.int = ...,
         certificate_port: _builtins.int = ...,
         external_certificate_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "certificate_port", b"certificate_port", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "data_intact", b"data_intact", "directory_id", b"directory_id", "external_certificate_port", b"external_certificate_port", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "host", b"host", "incarnation", b"incarnation", "internal_port", b"internal_port", "metadata_version", b"metadata_version", "port", b"port", "promised_controller_epoch", b"promised_controller_epoch", "rack", b"rack", "replication_port", b"replication_port", "stream_port", b"stream_port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "certificate_port", b"certificate_port", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "data_intact", b"data_intact", "directory_id", b"directory_id", "external_certificate_port", b"external_certificate_port", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "host", b"host", "incarnation", b"incarnation", "internal_port", b"internal_port", "metadata_version", b"metadata_version", "port", b"port", "promised_controller_epoch", b"promised_controller_epoch", "rack", b"rack", "replication_port", b"replication_port", "secure_internal_port", b"secure_internal_port", "secure_port", b"secure_port", "stream_port", b"stream_port"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

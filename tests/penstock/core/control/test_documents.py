@@ -33,6 +33,8 @@ PORTS = [
     "replication_port",
     "stream_port",
     "internal_port",
+    "secure_port",
+    "secure_internal_port",
     "certificate_port",
     "external_certificate_port",
 ]

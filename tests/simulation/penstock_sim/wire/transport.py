@@ -52,6 +52,10 @@ class SimTransport:
     def tls(self) -> None:
         """See `Transport`: nobody listens in here."""
 
+    @property
+    def plaintext(self) -> None:
+        """See `Transport`."""
+
     def open(self, address: str) -> grpc.aio.Channel:
         """See `Transport`."""
         return cast("grpc.aio.Channel", SimChannel(self, address))

@@ -26,6 +26,7 @@ from penstock.proto.v1 import journal_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import JournalServiceStub
 from penstock.rpc.errors import error_from_rpc
 from penstock.rpc.journal import journal_from_wire, journal_to_wire
+from penstock.rpc.peers import peer_address, towards
 from penstock.rpc.tls import generation_of
 from penstock.rpc.transport import Transport
 
@@ -135,13 +136,14 @@ class GrpcJournalHolders:
         channels, replaced = [], []
         generation = generation_of(self._transport.tls)
         for broker in brokers:
-            address = broker.internal_address
+            found = peer_address(broker, tls=self._transport.tls is not None)
+            address = found.address
             wanted = broker.incarnation, generation
             known, channel = self._channels.get(address, (None, None))
             if channel is None or known != wanted:
                 if channel is not None:
                     replaced.append(channel)
-                channel = self._transport.open(address)
+                channel = towards(self._transport, secured=found.secured).open(address)
                 self._channels[address] = wanted, channel
             channels.append(channel)
         return channels, replaced

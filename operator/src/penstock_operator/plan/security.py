@@ -1,0 +1,89 @@
+"""From plaintext to TLS and back: which mode is next, for brokers and for the rest.
+
+    Disabled ◀── roll ──▶ Migrate ◀── roll ──▶ Strict
+                              └─ only when nobody has called in plaintext for QUIET_MS
+
+Brokers of neighbouring modes work together, others do not: a step waits until no broker is two
+away. Controllers, Services and policies have the strongest mode of any broker that runs or will:
+brokers with TLS need its ports, and the others still have theirs. What has begun to be Strict
+becomes so whoever calls in plaintext later: half a cluster serves nobody well. Unknown is no.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from penstock.core.manifest.objects import SecurityMode
+from penstock_operator.model import Observed, PodState, Severity, Wait
+from penstock_operator.names import SECURE_PORT, SKIP_PLAINTEXT_GATE
+from penstock_operator.objects import DesiredCluster
+
+QUIET_MS: Final = 600_000
+"""Twice the time after which a client that is in use asks for metadata again."""
+_HOSTS_SHOWN: Final = 5
+_REASON: Final = "PlaintextClients"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """`brokers`: what their pods are made from. `rest`: all other objects. `wait`: for what the
+    next step waits."""
+
+    brokers: DesiredCluster
+    rest: DesiredCluster
+    wait: Wait | None = None
+
+
+def called(desired: DesiredCluster, pods: Mapping[int, PodState]) -> DesiredCluster:
+    """The same, and how all brokers that run can be called."""
+    modes = [pod.mode for pod in pods.values()]
+    weakest = min(modes, key=lambda mode: mode.strength, default=None)
+    return replace(desired, called=weakest)
+
+
+def staged(desired: DesiredCluster, observed: Observed) -> Stage:
+    """The next step towards the spec's mode."""
+    modes = {pod.mode for pod in observed.pods.values()}
+    mode, wait = _next(desired, observed, modes)
+    strongest = max({mode, *modes}, key=lambda each: each.strength)
+    return Stage(replace(desired, staged=mode), replace(desired, staged=strongest), wait)
+
+
+def _next(
+    desired: DesiredCluster, observed: Observed, modes: set[SecurityMode]
+) -> tuple[SecurityMode, Wait | None]:
+    wanted = desired.spec.security
+    if wanted is SecurityMode.STRICT and SecurityMode.DISABLED in modes:
+        return SecurityMode.MIGRATE, None
+    if wanted is SecurityMode.DISABLED and SecurityMode.STRICT in modes:
+        return SecurityMode.MIGRATE, None
+    starts = wanted is SecurityMode.STRICT and modes == {SecurityMode.MIGRATE}
+    if starts and not desired.skip_plaintext_gate:
+        wait = _gate(desired, observed)
+        return (wanted if wait is None else SecurityMode.MIGRATE), wait
+    return wanted, None
+
+
+def _gate(desired: DesiredCluster, observed: Observed) -> Wait | None:
+    """None: nobody is known to use plaintext, and all brokers have watched for long enough."""
+    skip = f"annotation {SKIP_PLAINTEXT_GATE}=true ends plaintext regardless"
+    told = observed.plaintext
+    if told is None or any(broker not in told for broker in range(desired.spec.brokers)):
+        text = f"Strict waits until all brokers say who calls them in plaintext; {skip}"
+        return Wait(_REASON, text)
+    hosts = sorted(
+        {host for one in told.values() for host, idle in one.idle_ms.items() if idle < QUIET_MS}
+    )
+    minutes = QUIET_MS // 60_000
+    if hosts:
+        shown = ", ".join(host or "others" for host in hosts[:_HOSTS_SHOWN])
+        more = f" and {len(hosts) - _HOSTS_SHOWN} more" if len(hosts) > _HOSTS_SHOWN else ""
+        text = (
+            f"Strict waits for {len(hosts)} plaintext clients: {shown}{more}; they called in the "
+            f"last {minutes} minutes; move them to port {SECURE_PORT} with TLS and tokens; {skip}"
+        )
+        return Wait(_REASON, text, Severity.BLOCKED)
+    if any(one.watched_ms < QUIET_MS for one in told.values()):
+        text = f"Strict waits until brokers have seen no plaintext client for {minutes} minutes"
+        return Wait(_REASON, text)
+    return None
