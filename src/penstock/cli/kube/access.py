@@ -9,8 +9,10 @@ they are visible even if no broker answers, and whether a manifest or `penstock 
 from typing import Any, Final
 
 from penstock.cli.access_rows import quota_row, rule_row
+from penstock.cli.kube.reach import SECURE_PORT
 from penstock.cli.kube.snapshot import Snapshot, condition, full_name
 from penstock.core.authorization import CLUSTER, Kind, Resource
+from penstock.core.manifest.objects import SecurityMode
 from penstock.kubernetes.names import TRUST_KEY, ClusterNames
 from penstock.kubernetes.resources import Json
 
@@ -31,8 +33,12 @@ def describe(snapshot: Snapshot) -> dict[str, Any]:
         "message": condition(snapshot.cluster, "Secured").get("message") or None,
         "bootstrap": (snapshot.cluster.get("status") or {}).get("bootstrap") or None,
     }
+    names = ClusterNames(snapshot.name, snapshot.namespace)
     if mode != _OPEN:
-        seen |= _doors(ClusterNames(snapshot.name, snapshot.namespace), security)
+        seen |= _doors(names, security)
+    if mode == SecurityMode.MIGRATE.value:
+        # The other port is in plaintext, and asks nobody.
+        seen["bootstrap"] = f"{names.bootstrap_host}:{SECURE_PORT}"
     return {**seen, "rules": _rules(snapshot), "quotas": _quotas(snapshot), "gaps": _gaps(snapshot)}
 
 

@@ -86,6 +86,12 @@ def test_the_volume_is_what_clients_find_by_themselves() -> None:
     assert needed["volumeMounts"][0]["mountPath"] == "/var/run/secrets/penstock.dev"
 
 
+def test_while_a_cluster_migrates_the_address_is_the_one_that_asks_who_calls() -> None:
+    seen = describe(snapshot({"mode": "Migrate"}))
+    assert seen["bootstrap"] == "flights-bootstrap.air.svc:9095"
+    assert seen["audience"] == "penstock.air.flights"
+
+
 @pytest.mark.parametrize("security", [None, {"mode": "Disabled"}])
 def test_a_plaintext_cluster_shows_rules_that_nobody_obeys(security: dict[str, Any] | None) -> None:
     seen = describe(snapshot(security))
