@@ -7,6 +7,7 @@ A default in the CRD would apply to old objects, too, as they are read: their br
 and their clients would not.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from penstock.core.manifest.objects import SecurityMode
@@ -31,14 +32,26 @@ async def with_defaults(kube: Kube, body: Object) -> Object:
     metadata = body["metadata"]
     mode = {"mode": SecurityMode.STRICT.value}
     try:
-        return await kube.merge(
+        found = await kube.merge(
             "Cluster", metadata["namespace"], metadata["name"], {"spec": {"security": mode}}
         )
     except KubernetesError as error:
         if error.status != _INVALID:
             raise
         text = f"a new Cluster is Strict: {error}; or set spec.security.mode to Disabled"
-        raise DesiredProblem([Problem(f"Cluster/{metadata['name']}", "", text)]) from None
+        raise _problem(metadata, text) from None
+    if (found["spec"].get("security") or {}).get("mode") != mode["mode"]:
+        # The API server has left out what it does not know: without this, it would be plaintext.
+        raise _problem(
+            metadata,
+            "a new Cluster is Strict, and the CRD that is installed has no spec.security: apply "
+            "the CRDs of this release (kubectl apply --server-side -f crds)",
+        )
+    return found
+
+
+def _problem(metadata: Mapping[str, Any], text: str) -> DesiredProblem:
+    return DesiredProblem([Problem(f"Cluster/{metadata['name']}", "", text)])
 
 
 async def _is_new(kube: Kube, body: Object) -> bool:

@@ -1,0 +1,56 @@
+"""What a new Cluster gets: against an API server whose CRDs are those of an older release."""
+
+from typing import Any
+
+import pytest
+import yaml
+from support.apiserver import start_api_server
+from support.operator_process import CRDS, OURS, ROOT
+from support.waiting import wait_until
+
+from penstock.kubernetes.connect import connect
+from penstock_operator.defaults import with_defaults
+from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.objects.desired import DesiredProblem
+
+
+def older_crd() -> Any:
+    """Of Clusters, without most of their fields."""
+    crd = yaml.safe_load((ROOT / "crds" / "clusters.yaml").read_text())
+    spec = {"type": "object", "properties": {"brokers": {"type": "integer"}}}
+    schema = {"type": "object", "properties": {"spec": spec}}
+    (version,) = crd["spec"]["versions"]
+    crd["spec"]["versions"] = [
+        {
+            "name": version["name"],
+            "served": True,
+            "storage": True,
+            "schema": {"openAPIV3Schema": schema},
+        }
+    ]
+    return crd
+
+
+async def test_a_new_cluster_is_not_made_in_plaintext_because_the_crd_is_too_old() -> None:
+    server, scratch = start_api_server()
+    kube = Kube(connect("tests", TIMEOUTS, kubeconfig=str(server.kubeconfig)))
+    try:
+        server.request("POST", CRDS, older_crd())
+        namespace = server.namespace("old")
+        body = {"apiVersion": "penstock.dev/v1alpha1", "kind": "Cluster",
+                "metadata": {"name": "flights"}, "spec": {"brokers": 1}}  # fmt: skip
+
+        def made() -> Any:
+            try:
+                return server.request("POST", f"{OURS}/namespaces/{namespace}/clusters", body)
+            except OSError:  # the CRD is not served yet
+                return None
+
+        cluster = wait_until(made, what="a Cluster")
+        with pytest.raises(DesiredProblem) as refused:
+            await with_defaults(kube, cluster)
+    finally:
+        kube.close()
+        server.stop()
+        scratch.cleanup()
+    assert "has no spec.security: apply the CRDs" in str(refused.value)
