@@ -38,6 +38,7 @@ HEALTHY: Final = {
     "transactions_finishing": 0,
     "transactions_oldest_finishing_seconds": 0,
     "transaction_coordinators_loading": 0,
+    "token_grace": 0,
 }
 """Gauges of each of two brokers that lead one partition each, and follow the other."""
 CONTROLLER_HEALTHY: Final = {

@@ -34,6 +34,7 @@ class Serving:
         self.address = self._port.address
         self._args = argparse.Namespace(
             listen=self.address,
+            secure_listen="",
             metrics_listen=None,
             health_listen="",
             metadata=None,
