@@ -25,6 +25,7 @@ def exported(folder: Path) -> set[str]:
     metrics.observe_replicas(ReplicaTotals)
     metrics.observe_groups(GroupTotals)
     metrics.observe_throttled(dict)
+    metrics.observe_grace(lambda: False)
     never_asked = cast("Leaders", None)
     metrics.registry.register(GroupLagMetrics(LagCollection(list, never_asked)))
     metrics.registry.register(CertificateMetrics(Certificates(folder).broker(0).tls))
