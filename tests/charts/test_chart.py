@@ -25,7 +25,7 @@ from support.waiting import wait_until
 import penstock
 from penstock.kubernetes.resources import RESOURCES, path_of
 from penstock_operator.objects import Installation, broker_objects, controller_objects, read_cluster
-from penstock_operator.objects.security import authority_secret, authority_stand
+from penstock_operator.objects.security import authority_owner, authority_secret
 
 CHART = ROOT / "charts" / "penstock"
 GOLDEN = Path(__file__).parent / "golden"
@@ -324,10 +324,10 @@ class TestOnAnApiServer:
             if plural not in others:
                 call("GET", path_of(kind, streams))
         call("GET", f"/api/v1/namespaces/{streams}" if watched else "/api/v1/namespaces")
-        stand = authority_stand(desired, desired.names.authority)
-        stand["metadata"].pop("ownerReferences", None)
-        stand = call("POST", path_of("ConfigMap", streams), stand)
-        secret = authority_secret(desired, stand, b"certificate", b"key")
+        owner = authority_owner(desired, desired.names.authority)
+        owner["metadata"].pop("ownerReferences", None)
+        owner = call("POST", path_of("ConfigMap", streams), owner)
+        secret = authority_secret(desired, owner, b"certificate", b"key")
         call("POST", path_of("Secret", streams), secret)
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"

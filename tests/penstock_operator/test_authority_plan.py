@@ -24,18 +24,18 @@ FIRST, SECOND = WISH.names.authorities
 NOW = "2026-01-01T00:00:00Z"
 
 
-def stand(name: str, request: str = "") -> dict[str, Any]:
+def owner(name: str, request: str = "") -> dict[str, Any]:
     annotations = {ROTATE_CA: request} if request else {}
     return {"metadata": {"name": name, "uid": f"uid of {name}", "annotations": annotations}}
 
 
 def seen(
-    *stands: dict[str, Any],
+    *owners: dict[str, Any],
     rotation: RotationState | None = None,
     is_due: bool = False,
     trust: str = "a certificate",
 ) -> Observed:
-    named = {each["metadata"]["name"]: each for each in stands}
+    named = {each["metadata"]["name"]: each for each in owners}
     state = AuthorityState(rotation, named, is_due)
     return replace(settled(WISH).observed(), trust=trust, authority=state)
 
@@ -46,7 +46,7 @@ def made(observed: Observed, request: str = "") -> list[str]:
 
 def test_the_first_ca_is_made_until_one_is_published() -> None:
     assert plan_authority(WISH, seen(trust="")) == (MakeAuthority(FIRST, None),)
-    there = stand(FIRST)
+    there = owner(FIRST)
     assert plan_authority(WISH, seen(there, trust="")) == (MakeAuthority(FIRST, there),)
     assert made(seen(there)) == []
     assert made(seen(trust=""), "x") == [FIRST], "a new Cluster's CA is for its first request"
@@ -54,29 +54,29 @@ def test_the_first_ca_is_made_until_one_is_published() -> None:
 
 
 def test_each_request_is_done_once_and_the_secrets_take_turns() -> None:
-    first = stand(FIRST)
+    first = owner(FIRST)
     assert made(seen(first), "one") == [SECOND]
-    assert made(seen(first, stand(SECOND, "one")), "one") == [SECOND], "until controllers see it"
-    assert made(seen(first, stand(SECOND, "one"))) == [SECOND], "also if the annotation goes"
+    assert made(seen(first, owner(SECOND, "one")), "one") == [SECOND], "until controllers see it"
+    assert made(seen(first, owner(SECOND, "one"))) == [SECOND], "also if the annotation goes"
     at = RotationState("TrustingBoth", "ca", 1.0)
-    assert made(seen(first, stand(SECOND, "one"), rotation=at), "one") == []
+    assert made(seen(first, owner(SECOND, "one"), rotation=at), "one") == []
     done = RotationState(SETTLED, "ca-2", 2.0)
-    assert made(seen(stand(SECOND, "one"), rotation=done), "one") == []
-    assert made(seen(stand(SECOND, "one"), rotation=done)) == [], "the annotation may be removed"
-    assert made(seen(stand(SECOND, "one"), rotation=done), "two") == [FIRST]
+    assert made(seen(owner(SECOND, "one"), rotation=done), "one") == []
+    assert made(seen(owner(SECOND, "one"), rotation=done)) == [], "the annotation may be removed"
+    assert made(seen(owner(SECOND, "one"), rotation=done), "two") == [FIRST]
 
 
 def test_a_request_during_a_rotation_waits_until_it_is_over() -> None:
-    stands = stand(FIRST), stand(SECOND, "one")
+    owners = owner(FIRST), owner(SECOND, "one")
     for phase in [*Phase][1:]:
         state = RotationState(phase.value, "ca", 1.0)
-        assert made(seen(*stands, rotation=state), "two") == []
+        assert made(seen(*owners, rotation=state), "two") == []
     done = RotationState(Phase.SETTLED.value, "ca-2", 2.0)
-    assert made(seen(stands[1], rotation=done), "two") == [FIRST]
+    assert made(seen(owners[1], rotation=done), "two") == [FIRST]
 
 
 def test_an_old_ca_of_ours_is_replaced_by_itself_and_one_of_others_is_not() -> None:
-    assert made(seen(stand(FIRST), is_due=True)) == [SECOND]
+    assert made(seen(owner(FIRST), is_due=True)) == [SECOND]
     begins = datetime(2026, 1, 1, tzinfo=UTC)
     ours = new_authority("flights", now=begins)[0].decode()
     life = timedelta(days=CA_DAYS)
@@ -90,13 +90,13 @@ def test_an_old_ca_of_ours_is_replaced_by_itself_and_one_of_others_is_not() -> N
 
 def test_nothing_is_made_while_the_cluster_is_paused() -> None:
     paused = replace(WISH, rotate_ca="one", paused=True)
-    assert plan_cluster(paused, seen(stand(FIRST))).actions == ()
+    assert plan_cluster(paused, seen(owner(FIRST))).actions == ()
 
 
 @pytest.mark.parametrize("phase", [*Phase][1:])
 def test_the_cluster_says_how_far_it_is_and_for_whom_it_waits(phase: Phase) -> None:
     state = RotationState(phase.value, "ca", 1.0, ("broker 1", "broker 2"))
-    observed = seen(stand(FIRST), stand(SECOND, "one"), rotation=state)
+    observed = seen(owner(FIRST), owner(SECOND, "one"), rotation=state)
     shown = rotating(observed, "one", {})
     assert (shown["status"], shown["reason"]) == ("True", phase.value)
     assert shown["message"].endswith("; waits for broker 1, broker 2")
@@ -104,10 +104,10 @@ def test_the_cluster_says_how_far_it_is_and_for_whom_it_waits(phase: Phase) -> N
 
 
 def test_the_condition_is_there_from_the_first_request_on() -> None:
-    assert rotating(seen(stand(FIRST)), "", {}) == {}
-    asked = rotating(seen(stand(FIRST)), "one", {})
+    assert rotating(seen(owner(FIRST)), "", {}) == {}
+    asked = rotating(seen(owner(FIRST)), "one", {})
     assert (asked["status"], asked["reason"]) == ("True", "Requested")
-    done = seen(stand(SECOND, "one"), rotation=RotationState(SETTLED, "ca-2", 2.0))
+    done = seen(owner(SECOND, "one"), rotation=RotationState(SETTLED, "ca-2", 2.0))
     over = rotating(done, "one", {"conditions": [asked]})
     assert (over["status"], over["reason"]) == ("False", "Settled")
     kept = failed_status(1, Wait("InvalidSpec", "x"), {"conditions": [asked]}, NOW)

@@ -65,10 +65,10 @@ def test_it_makes_one_ca_that_lives_as_long_as_the_data(
         made = secret(api_server, namespace)
     data = {name: base64.b64decode(text) for name, text in made["data"].items()}
     Authority.load(Pair(data["tls.crt"], data["tls.key"]))
-    stand = get(api_server, f"/api/v1/namespaces/{namespace}/configmaps/flights-ca")
+    config_map = get(api_server, f"/api/v1/namespaces/{namespace}/configmaps/flights-ca")
     (owner,) = made["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["uid"]) == ("ConfigMap", stand["metadata"]["uid"])
-    owners = stand["metadata"].get("ownerReferences", [])
+    assert (owner["kind"], owner["uid"]) == ("ConfigMap", config_map["metadata"]["uid"])
+    owners = config_map["metadata"].get("ownerReferences", [])
     assert [each["kind"] for each in owners] == (["Cluster"] if policy == "Delete" else [])
     with running(api_server, tmp_path, namespace):  # another operator, and nobody has published it
         events = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
@@ -260,9 +260,9 @@ def test_another_ca_is_made_once_for_each_request_and_never_in_place_of_one(
         asked = {"penstock.dev/rotate-ca": "one", "penstock.dev/rotate-ca-wait-seconds": "7"}
         patch(api_server, cluster, metadata={"annotations": asked})
         made = wait_until(lambda: get(api_server, second), what="another CA", timeout_s=90)
-    stand = get(api_server, f"{maps}/flights-ca-2")
-    assert stand["metadata"]["annotations"] == asked
-    assert made["metadata"]["ownerReferences"][0]["uid"] == stand["metadata"]["uid"]
+    config_map = get(api_server, f"{maps}/flights-ca-2")
+    assert config_map["metadata"]["annotations"] == asked
+    assert made["metadata"]["ownerReferences"][0]["uid"] == config_map["metadata"]["uid"]
     with running(api_server, tmp_path, namespace):  # another operator goes on
         wait_until(
             lambda: rotating(api_server, namespace).get("reason") == "Requested",

@@ -31,7 +31,7 @@ from penstock_operator.model import (
 )
 from penstock_operator.names import FORCE_ROLL, RACK
 from penstock_operator.objects import DesiredCluster
-from penstock_operator.objects.security import authority_secret, authority_stand
+from penstock_operator.objects.security import authority_owner, authority_secret
 
 _AUTHORITY_AGAIN_S: Final = 60.0
 """Until the controllers publish it, which may take as long as to pull an image."""
@@ -100,17 +100,17 @@ class Acting:
         made_s = self._authority_s.get(action.secret)
         if made_s is not None and monotonic() - made_s < _AUTHORITY_AGAIN_S:
             return
-        namespace, stand = desired.names.namespace, action.stand
+        namespace, owner = desired.names.namespace, action.owner
         try:
-            if stand is None:
-                wanted = authority_stand(desired, action.secret)
-                stand = await self._kube.create("ConfigMap", namespace, wanted)
+            if owner is None:
+                wanted = authority_owner(desired, action.secret)
+                owner = await self._kube.create("ConfigMap", namespace, wanted)
         except KubernetesError as error:
             if not error.is_conflict:
                 raise
             return  # another operator was first: the next pass sees it
         certificate, key = new_authority(desired.names.cluster)
-        secret = authority_secret(desired, stand, certificate, key)
+        secret = authority_secret(desired, owner, certificate, key)
         try:
             await self._kube.create("Secret", namespace, secret)
         except KubernetesError as error:

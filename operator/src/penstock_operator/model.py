@@ -150,12 +150,12 @@ class AuthorityState:
 
     Attributes:
         rotation: As controllers have written it; None: nothing.
-        stands: ConfigMaps that stand for CAs, by name.
+        owners: ConfigMaps that own the Secrets of CAs, by name, which is also that of the Secret.
         is_due: It is past two thirds of its life.
     """
 
     rotation: RotationState | None = None
-    stands: Mapping[str, Object] = field(default_factory=dict)
+    owners: Mapping[str, Object] = field(default_factory=dict)
     is_due: bool = False
 
 
@@ -200,10 +200,10 @@ class Apply:
 @dataclass(frozen=True, slots=True)
 class MakeAuthority:
     """Creates the Secret with a new CA, unless there is one: it is never read, nor replaced.
-    `stand`: the ConfigMap that owns it; None: there is none yet."""
+    `owner`: the ConfigMap that owns it; None: there is none yet."""
 
     secret: str
-    stand: Object | None = field(default=None, hash=False)
+    owner: Object | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,10 +126,10 @@ class Children:
     def authority(self, desired: DesiredCluster) -> AuthorityState:
         """See `Observed`."""
         by_name = {each["metadata"]["name"]: each for each in self._trust}
-        stands = {name: by_name[name] for name in desired.names.authorities if name in by_name}
+        owners = {name: by_name[name] for name in desired.names.authorities if name in by_name}
         published = by_name.get(desired.names.trust)
         rotation = None if published is None else rotation_of(published)
-        return AuthorityState(rotation, stands, is_due(self.trust(desired), datetime.now(UTC)))
+        return AuthorityState(rotation, owners, is_due(self.trust(desired), datetime.now(UTC)))
 
     def pods(self) -> dict[int, PodState]:
         states = [pod_state(each) for each in self._pods]
@@ -195,7 +195,7 @@ class Children:
 def is_rotating(seen: AuthorityState) -> bool:
     """Whether the CA is replaced by another, or is to be."""
     is_moving = seen.rotation is not None and seen.rotation.phase != SETTLED
-    return is_moving or len(seen.stands) > 1
+    return is_moving or len(seen.owners) > 1
 
 
 def is_due(trust: str, now: datetime) -> bool:

@@ -26,11 +26,11 @@ ROTATION: Final = f"{GROUP}/ca-rotation"
 """Annotation of that ConfigMap, JSON: how far the CA's replacement by another is. Controllers write
 it; see `penstock_broker.controller.enrolment_trust`."""
 ROTATE_CA: Final = f"{GROUP}/rotate-ca"
-"""Annotation of a Cluster: an id; each one asks for another CA once. Of the ConfigMap that stands
-for a CA: the id that asked for it."""
+"""Annotation of a Cluster: an id; each one asks for another CA once. Of the ConfigMap that owns the
+Secret of a CA: the id that asked for it."""
 ROTATE_CA_WAIT: Final = f"{GROUP}/rotate-ca-wait-seconds"
-"""Annotation of a Cluster, and of the ConfigMap that stands for a CA: how long clients have, to
-trust both CAs."""
+"""Annotation of a Cluster, and of the ConfigMap that owns the Secret of a CA: how long clients
+have, to trust both CAs."""
 TRUST_COPY_LABEL: Final = f"{GROUP}/trust-copy"
 """On every copy of such a ConfigMap, besides `trust_copy_label`."""
 AUTHORITY_ENDS: Final = "AuthorityEnds"

@@ -60,7 +60,7 @@ class Controller:
         self.tls = Tls(self.own.files)
 
     def look(self, brokers: dict[BrokerId, Report | None] | None = None) -> float:
-        """`brokers` None: it stands by."""
+        """`brokers` None: it owners by."""
         return self.rotation.look(ThisController(self.name, 2, self.tls), self.trust, brokers)
 
 
@@ -89,17 +89,17 @@ class Scene:
         self.made.append(Controller(name, self.path / folder, self.trust))
         return self.made[-1]
 
-    def stand(self, slot: Slot) -> str:
+    def owner(self, slot: Slot) -> str:
         """The path of the ConfigMap that owns a CA's Secret."""
         name = dict(zip(Slot, self.names.authorities, strict=True))[slot]
         return f"/api/v1/namespaces/{self.names.namespace}/configmaps/{name}"
 
-    def stands(self) -> set[str]:
+    def owners(self) -> set[str]:
         """The ConfigMaps that own CAs' Secrets."""
         return {
             name
             for slot, name in zip(Slot, self.names.authorities, strict=True)
-            if get(self.server, self.stand(slot)) is not None
+            if get(self.server, self.owner(slot)) is not None
         }
 
     def ask(self, wait_s: int = 0) -> None:
@@ -109,7 +109,7 @@ class Scene:
 
     def own(self, slot: Slot, wait_s: int = 0) -> None:
         """Makes the ConfigMap that owns the Secret of a CA."""
-        path, _, name = self.stand(slot).rpartition("/")
+        path, _, name = self.owner(slot).rpartition("/")
         metadata = {
             "name": name,
             "labels": {TRUST_LABEL: CLUSTER},
@@ -190,7 +190,7 @@ def test_two_controllers_go_through_it_and_end_at_rest(scene: Scene) -> None:
     assert scene.state().phase is Phase.REMOVING
     active.look(new)
     assert {*scene.waits()} == {"controller a (1)", "controller b (1)"}, "they see the old key"
-    assert scene.stands() == {scene.names.authorities[1]}, "the old Secret's owner is deleted"
+    assert scene.owners() == {scene.names.authorities[1]}, "the old Secret's owner is deleted"
     scene.mount(Slot.FIRST, None)
     standby.look()
     active.look(new)

@@ -186,7 +186,7 @@ def _facts(
     return Facts(
         now_s=float(int(datetime.now(UTC).timestamp())),  # as it is written down
         wait_s=seen.wait_s(new),
-        asked=new in seen.stands,
+        asked=new in seen.owners,
         authorities={slot: fingerprint_of(each) for slot, each in found.items()},
         servers=servers,
     )

@@ -43,15 +43,15 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One read. `stands`: the ConfigMaps that stand for CAs."""
+    """One read. `owners`: the ConfigMaps that own the Secrets of CAs."""
 
     shown: Shown
     live: Json | None
-    stands: Mapping[Slot, Json]
+    owners: Mapping[Slot, Json]
 
     def wait_s(self, slot: Slot) -> float:
         """How long clients have, as whoever asked for this CA wants it."""
-        metadata = self.stands.get(slot, {}).get("metadata") or {}
+        metadata = self.owners.get(slot, {}).get("metadata") or {}
         text = str((metadata.get("annotations") or {}).get(ROTATE_CA_WAIT, ""))
         return float(text) if text.isdecimal() else WAIT_S
 

@@ -5,8 +5,8 @@
 
 Controllers write it, because only they see the Secrets: it always fits the CA they sign with. A
 write names the version that was read, so of two at once one is refused. What somebody removes or
-changes is written again. ConfigMaps that stand for CAs have the names of their Secrets and own
-them: Kubernetes deletes a Secret with its ConfigMap, which needs no right to touch Secrets.
+changes is written again. The Secret of each CA is owned by a ConfigMap of the same name:
+Kubernetes deletes it with that, which needs no right to touch Secrets.
 """
 
 from penstock.kubernetes.api import Api
@@ -35,9 +35,9 @@ class TrustMap:
         of_ours = self._api.list(self._path, labelSelector=f"{TRUST_LABEL}={self._names.cluster}")
         by_name = {each["metadata"]["name"]: each for each in of_ours}
         names = zip(Slot, self._names.authorities, strict=True)
-        stands = {slot: by_name[name] for slot, name in names if name in by_name}
+        owners = {slot: by_name[name] for slot, name in names if name in by_name}
         live = found[0] if found else None
-        return Seen(Shown() if live is None else decoded(live), live, stands)
+        return Seen(Shown() if live is None else decoded(live), live, owners)
 
     def write(self, seen: Seen, shown: Shown) -> bool:
         """False: nothing had to be written. Raises KubernetesError, a conflict if it is no longer
@@ -56,11 +56,11 @@ class TrustMap:
         return True
 
     def release(self, seen: Seen, slot: Slot) -> None:
-        """Deletes what stands for a CA, and so its Secret. Raises KubernetesError."""
-        stand = seen.stands.get(slot)
-        if stand is None:
+        """Deletes what owns the Secret of a CA, and so the Secret. Raises KubernetesError."""
+        owner = seen.owners.get(slot)
+        if owner is None:
             return
-        metadata = stand["metadata"]
+        metadata = owner["metadata"]
         body = {"preconditions": {"uid": metadata["uid"]}}
         try:
             self._api.request("DELETE", f"{self._path}/{metadata['name']}", body=body)

@@ -46,8 +46,8 @@ ENROLMENT_MOUNT: Final[Object] = {
 }
 
 
-def authority_stand(desired: DesiredCluster, name: str) -> Object:
-    """The ConfigMap that stands for a CA: it owns the Secret of the same name, which goes with it.
+def authority_owner(desired: DesiredCluster, name: str) -> Object:
+    """The ConfigMap that owns the Secret of a CA, has its name, and takes it along when it goes.
     Controllers may delete it, and nobody of us a Secret: whoever may delete Secrets can read them.
     It says which request asked for this CA."""
     metadata = meta(desired, name)
@@ -60,13 +60,13 @@ def authority_stand(desired: DesiredCluster, name: str) -> Object:
 
 
 def authority_secret(
-    desired: DesiredCluster, stand: Object, certificate: bytes, key: bytes
+    desired: DesiredCluster, owner: Object, certificate: bytes, key: bytes
 ) -> Object:
     """In the form of cert-manager's CA Secrets, so that one of those may be there instead."""
-    metadata = meta(desired, stand["metadata"]["name"])
-    owner = {"apiVersion": "v1", "kind": "ConfigMap", "blockOwnerDeletion": False}
-    named = {key: stand["metadata"][key] for key in ("name", "uid")}
-    metadata["ownerReferences"] = [{**owner, **named}]
+    metadata = meta(desired, owner["metadata"]["name"])
+    named = {key: owner["metadata"][key] for key in ("name", "uid")}
+    kind = {"apiVersion": "v1", "kind": "ConfigMap"}
+    metadata["ownerReferences"] = [{**kind, "blockOwnerDeletion": False, **named}]
     data = {"tls.crt": certificate, "tls.key": key, TRUST_KEY: certificate}
     return {
         "apiVersion": "v1",

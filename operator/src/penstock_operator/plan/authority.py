@@ -17,14 +17,14 @@ def plan_authority(desired: DesiredCluster, observed: Observed) -> tuple[MakeAut
     would trust the new one."""
     if not desired.has_tls:
         return ()
-    stands = observed.authority.stands
+    owners = observed.authority.owners
     if not observed.trust:
         name = desired.names.authority
-        return (MakeAuthority(name, stands.get(name)),)
+        return (MakeAuthority(name, owners.get(name)),)
     if not wants_another(desired, observed):
         return ()
     other = other_authority(desired, observed)
-    return (MakeAuthority(other, stands.get(other)),)
+    return (MakeAuthority(other, owners.get(other)),)
 
 
 def wants_another(desired: DesiredCluster, observed: Observed) -> bool:
@@ -34,8 +34,8 @@ def wants_another(desired: DesiredCluster, observed: Observed) -> bool:
         return False
     other = other_authority(desired, observed)
     (current,) = {*desired.names.authorities} - {other}
-    asked = bool(desired.rotate_ca) and _id_of(seen.stands.get(current)) != desired.rotate_ca
-    return asked or other in seen.stands or seen.is_due
+    asked = bool(desired.rotate_ca) and _id_of(seen.owners.get(current)) != desired.rotate_ca
+    return asked or other in seen.owners or seen.is_due
 
 
 def other_authority(desired: DesiredCluster, observed: Observed) -> str:
@@ -46,6 +46,6 @@ def other_authority(desired: DesiredCluster, observed: Observed) -> str:
     return first if in_use == second else second
 
 
-def _id_of(stand: Object | None) -> str:
-    annotations = ((stand or {}).get("metadata") or {}).get("annotations") or {}
+def _id_of(owner: Object | None) -> str:
+    annotations = ((owner or {}).get("metadata") or {}).get("annotations") or {}
     return str(annotations.get(ROTATE_CA, ""))
