@@ -98,7 +98,7 @@ def check_users_authorities(users: bytes, clusters: bytes) -> None:
         for other in servers:
             if _spki(one) == _spki(other):
                 raise _unusable(f"{_name(one)} is the CA of the cluster's servers")
-            if _has_signed(one, other) or _has_signed(other, one):
+            if is_issued_by(other, one) or is_issued_by(one, other):
                 raise _unusable(
                     f"{_name(one)} and {_name(other)} of the cluster's servers sign for each other"
                 )
@@ -121,9 +121,10 @@ def _is_authority(certificate: x509.Certificate) -> bool:
     return found.value.ca
 
 
-def _has_signed(issuer: x509.Certificate, other: x509.Certificate) -> bool:
+def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Whether the CA has signed it."""
     try:
-        other.verify_directly_issued_by(issuer)
+        certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True

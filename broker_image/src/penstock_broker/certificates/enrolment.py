@@ -16,12 +16,13 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from penstock.certificates import is_issued_by
 from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.kubernetes.names import ClusterNames
 from penstock_broker.certificates.authority import Subject
 from penstock_broker.certificates.names import ServerName
-from penstock_broker.certificates.reports import fingerprint, is_issued_by
+from penstock_broker.certificates.reports import fingerprint
 
 RENEWED_AFTER: Final = 2 / 3
 """Of a certificate's life: with 30 days, ten are left to get another one."""

@@ -7,9 +7,9 @@ reported. CAs are known by the SHA-256 of their certificate.
 from functools import lru_cache
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 
+from penstock.certificates import is_issued_by
 from penstock.rpc.tls import Tls
 from penstock_broker.certificates.rotation import Report
 
@@ -22,15 +22,6 @@ def fingerprints(pem: bytes) -> tuple[str, ...]:
 def fingerprint(certificate: x509.Certificate) -> str:
     """In hexadecimal digits."""
     return certificate.fingerprint(hashes.SHA256()).hex()
-
-
-def is_issued_by(leaf: x509.Certificate, root: x509.Certificate) -> bool:
-    """Whether the CA has signed it."""
-    try:
-        leaf.verify_directly_issued_by(root)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
 
 
 def report_of(tls: Tls) -> Report:

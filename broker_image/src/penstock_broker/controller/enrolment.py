@@ -30,7 +30,7 @@ from penstock.rpc.tls import Tls
 from penstock_broker.certificates.authority import Authority
 from penstock_broker.certificates.enrolment import PodToken, broker_of_pod, broker_subject
 from penstock_broker.certificates.names import ServerName
-from penstock_broker.certificates.reports import fingerprints
+from penstock_broker.controller.enrolment_authority import fingerprint_of
 from penstock_broker.controller.enrolment_issuers import IssuersSource
 from penstock_broker.observability import EventLog, bound_address
 from penstock_broker.serving.callers import Caller, Role, caller
@@ -133,10 +133,9 @@ class EnrolmentService(EnrolmentServiceServicer):
 
     def _signing_ca(self) -> str:
         try:
-            (found,) = fingerprints(self._authority().certificate)
+            return fingerprint_of(self._authority())
         except MisuseError:
             return ""  # the log says it when something must be signed
-        return found
 
 
 async def serve_enrolment(service: EnrolmentService, tls: Tls, listen: str) -> grpc.aio.Server:
