@@ -1,6 +1,5 @@
 """`penstock quota …`: what principals may take."""
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -10,8 +9,7 @@ from penstock.cli.access_rows import quota_row
 from penstock.cli.connect import open_admin
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
 from penstock.cli.output import print_rows
-from penstock.core.manifest.quotas import quantity_bytes
-from penstock.core.manifest.rows import QUANTITY_PATTERN
+from penstock.core.manifest.quotas import parse_bytes
 from penstock.core.quotas import Limit, QuotaRule
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 
@@ -29,9 +27,10 @@ Principal = Annotated[
 
 def _bytes(text: str) -> int:
     """Parser of options with a number of bytes, written as in manifests."""
-    if len(text) > 20 or not re.fullmatch(QUANTITY_PATTERN, text):
+    size_bytes = parse_bytes(text)
+    if size_bytes is None:
         raise typer.BadParameter(f"it is {text!r}; it must be a number of bytes, as 1048576 or 1Mi")
-    return quantity_bytes(text)
+    return size_bytes
 
 
 BytesPerSecond = Annotated[

@@ -18,7 +18,7 @@ from typing import Final
 from penstock.core.authorization.checks import PRINCIPAL_MAX_CHARS, PRINCIPALS_MAX
 from penstock.core.manifest.fields import Values
 from penstock.core.manifest.problems import Report
-from penstock.core.manifest.rows import Field, Kind
+from penstock.core.manifest.rows import QUANTITY_PATTERN, Field, Kind
 from penstock.core.quotas import Limit, QuotaRule, check_quotas
 from penstock.core.quotas.rules import (
     LIMIT_MAX,
@@ -104,6 +104,13 @@ def _rule(values: Values) -> QuotaRule:
         if values.given(limit.value)
     }
     return QuotaRule(values.texts("principals"), limits)
+
+
+def parse_bytes(text: str) -> int | None:
+    """A quantity as manifests have it, such as 1048576 or 1Mi; None: it is none."""
+    if len(text) > _QUANTITY_MAX_CHARS or not re.fullmatch(QUANTITY_PATTERN, text):
+        return None
+    return quantity_bytes(text)
 
 
 def quantity_bytes(quantity: str) -> int:
