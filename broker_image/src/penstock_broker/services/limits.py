@@ -50,8 +50,11 @@ class ByteBudget:
     """
 
     def __init__(self, limit_bytes: int, what: str) -> None:
+        """`what`: of what the bytes are, as errors name it."""
         self._limit_bytes = limit_bytes
-        self._what = what
+        self.share_bytes = limit_bytes // 2
+        """What one user may take."""
+        self.what = what
         self.taken_bytes = 0
         self.taken_by: dict[str, int] = {}
         """By principal, of those who have bytes in flight."""
@@ -74,7 +77,7 @@ class ByteBudget:
         """
         if not always and self.taken_bytes and size_bytes > self.free_bytes:
             raise OverloadedError(
-                f"{self._what}: {self.taken_bytes} bytes are in flight, and {size_bytes} more "
+                f"{self.what}: {self.taken_bytes} bytes are in flight, and {size_bytes} more "
                 f"would exceed the limit of {self._limit_bytes}; try again later, or send less "
                 "at a time"
             )
@@ -84,7 +87,7 @@ class ByteBudget:
         """Gives back what was taken."""
         self.taken_bytes -= size_bytes
         self._given.set()
-        assert self.taken_bytes >= 0, self._what
+        assert self.taken_bytes >= 0, self.what
 
     async def room(self, size_bytes: int) -> None:
         """Waits until `size_bytes` are free, or nothing is taken; takes nothing."""
@@ -95,16 +98,6 @@ class ByteBudget:
         """Waits until somebody gives something back."""
         self._given.clear()
         await self._given.wait()
-
-    @property
-    def share_bytes(self) -> int:
-        """What one user may take."""
-        return self._limit_bytes // 2
-
-    @property
-    def what(self) -> str:
-        """What the bytes are of, as errors name it."""
-        return self._what
 
 
 class Share:
