@@ -109,10 +109,10 @@ def cluster_status(
     not_ready = why_not_ready(desired, observed, plan)
     waits = plan.waits or _applying(plan)
     known = before.get("conditions") or ()
-    ends = first_end(observed.trust) if desired.has_tls else None
+    ends = first_end(observed.trust)
     shown = [
         *conditions(not_ready, waits, desired.generation, known, now),
-        _secured(desired, observed, known, now),
+        _secured(desired, observed, ends, known, now),
         *_rotating(desired, observed, known, now),
     ]
     wanted = f"{COMPONENT_LABEL}={BROKER},{CLUSTER_LABEL}={desired.names.cluster}"
@@ -124,7 +124,7 @@ def cluster_status(
         "phase": _phase(desired, plan, ready=not_ready is None, before=before),
         "message": _message(plan, not_ready),
         "clusterId": observed.recorded_cluster_id or (facts.cluster_id if facts else ""),
-        "authorityExpires": _rfc3339(ends) if ends is not None else "",
+        "authorityExpires": _rfc3339(ends) if ends is not None and desired.has_tls else "",
         "bootstrap": desired.names.bootstrap_address,
         "brokers": {
             "desired": desired.spec.brokers,
@@ -142,15 +142,22 @@ def cluster_status(
 
 
 def _secured(
-    desired: DesiredCluster, observed: Observed, before: Sequence[Mapping[str, Any]], now: str
+    desired: DesiredCluster,
+    observed: Observed,
+    ends: datetime | None,
+    before: Sequence[Mapping[str, Any]],
+    now: str,
 ) -> Object:
-    """A warning to whoever looks; nothing waits for it. What runs counts, not what is asked for."""
+    """A warning to whoever looks; nothing waits for it. What runs counts, not what is asked for.
+
+    `ends`: when the CA does; None: it is not known.
+    """
     known = next((each for each in before if each["type"] == SECURED), None)
     modes = {pod.mode for pod in observed.pods.values()} or {desired.spec.security}
     weakest = min(modes, key=lambda mode: mode.strength)
     status, reason, words = _SECURED_ROWS[weakest]
-    ends = first_end(observed.trust) if weakest.has_tls else None
-    if ends is not None and ends - datetime.fromisoformat(now) < AUTHORITY_WARNING:
+    soon = datetime.fromisoformat(now) + AUTHORITY_WARNING
+    if weakest.has_tls and ends is not None and ends < soon:
         reason = AUTHORITY_ENDS
         words = (
             f"the CA ends at {_rfc3339(ends)}: nobody can connect from then on; replace it before "
@@ -187,7 +194,7 @@ _PHASES: Final = {
     "TrustingBoth": "servers learn to trust both CAs",
     "WaitingForClients": "clients learn to trust both CAs",
     "RenewingCertificates": "servers get certificates of the new CA",
-    "DroppingOld": "servers stop to trust the old CA",
+    "DroppingOld": "servers stop trusting the old CA",
     "RemovingOldKey": "the old CA's key goes; a Secret that Penstock did not make, delete yourself",
 }
 
