@@ -32,7 +32,11 @@ from penstock.proto.v1.enrolment_pb2_grpc import EnrolmentServiceStub
 from penstock.rpc.channel import open_aio_channel, open_channel
 from penstock.rpc.errors import error_from_rpc
 from penstock_broker.certificates.authority import generate_csr
-from penstock_broker.certificates.enrolment_client import Answer, Enrolment, EnrolmentConfig
+from penstock_broker.certificates.enrolment_client import (
+    ControllerAnswer,
+    Enrolment,
+    EnrolmentConfig,
+)
 from penstock_broker.controller.enrolment_issuers import PublishedIssuers
 from penstock_broker.serving.tokens.users import Users
 
@@ -207,7 +211,7 @@ class Counted(Enrolment):
 
     refreshed = 0
 
-    async def _fetch_issuers(self, *, refresh: bool) -> Answer:
+    async def _fetch_issuers(self, *, refresh: bool) -> ControllerAnswer:
         answer = await super()._fetch_issuers(refresh=refresh)
         self.refreshed += refresh
         return answer

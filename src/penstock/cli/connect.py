@@ -10,8 +10,7 @@ What it trusts and shows: --ca-file, --token-file, --certificate, --key; a local
 itself is known to have a CA and an admin's token, or neither.
 
 As `kubectl penstock …`, a command means Kubernetes: local clusters and the current profile are
-ignored. If there are
-several candidates, the command never guesses.
+ignored. If there are several candidates, the command never guesses.
 """
 
 import importlib

@@ -75,7 +75,7 @@ class EnrolmentConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ControllerAnswer:
     """What controllers say by the way, when they are asked for the issuers.
 
     Attributes:
@@ -206,7 +206,7 @@ class Enrolment:
         self._replace(self._pem, pem)
         _events.info("enrolled", broker=int(self._config.broker_id), because=why.reason)
 
-    async def _fetch_issuers(self, *, refresh: bool) -> Answer:
+    async def _fetch_issuers(self, *, refresh: bool) -> ControllerAnswer:
         """The API server is not unavailable if any controller says so: another may be cut off
         alone."""
         request = pb.ListTokenIssuersRequest(refresh=refresh)
@@ -223,7 +223,7 @@ class Enrolment:
         if not self.issuers.exists() or self.issuers.read_bytes() != answer.issuers:
             self._replace(self.issuers, answer.issuers)
             _events.info("the issuers of tokens changed", bytes=len(answer.issuers))
-        return Answer(answer.signing_ca, answer.api_unavailable_ms / 1000)
+        return ControllerAnswer(answer.signing_ca, answer.api_unavailable_ms / 1000)
 
     async def _ask(
         self,

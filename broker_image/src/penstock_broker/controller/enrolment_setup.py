@@ -196,7 +196,6 @@ def _trust_map(args: argparse.Namespace) -> "Iterator[tuple[Api, TrustMap]]":
 
     objects = ClusterObjects(args.cluster, args.namespace, args.owner_uid, args.owner_name)
     api = connect("penstock-controller", TIMEOUTS)
-
     try:
         yield api, TrustMap(api, objects)
     finally:

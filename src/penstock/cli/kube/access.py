@@ -6,35 +6,33 @@ Rules and quotas are those that are in force: they come from the controller's ow
 they are visible even if no broker answers, and whether a manifest or `penstock acl` has set them.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from penstock.cli.access_rows import quota_row, rule_row
 from penstock.cli.kube.reach import SECURE_PORT
 from penstock.cli.kube.snapshot import Snapshot, condition, full_name
+from penstock.client.cluster.credentials import MOUNT
 from penstock.core.authorization import CLUSTER, Kind, Resource
 from penstock.core.manifest.objects import SecurityMode
 from penstock.kubernetes.names import TRUST_KEY, ClusterNames
 from penstock.kubernetes.resources import Json
-
-MOUNT: Final = "/var/run/secrets/penstock.dev"
-"""Where clients look for CA and token by themselves."""
-_OPEN: Final = "Disabled"
 
 
 def describe(snapshot: Snapshot) -> dict[str, Any]:
     """One document. `asks_who_calls` False: rules and quotas are stored, and nobody obeys them."""
     spec = snapshot.cluster.get("spec") or {}
     security = spec.get("security") or {}
-    mode = str(security.get("mode") or _OPEN)
+    mode = str(security.get("mode") or SecurityMode.DISABLED.value)
+    asks = mode != SecurityMode.DISABLED.value
     seen: dict[str, Any] = {
         "cluster": full_name(snapshot.cluster),
         "mode": mode,
-        "asks_who_calls": mode != _OPEN,
+        "asks_who_calls": asks,
         "message": condition(snapshot.cluster, "Secured").get("message") or None,
         "bootstrap": (snapshot.cluster.get("status") or {}).get("bootstrap") or None,
     }
     names = ClusterNames(snapshot.name, snapshot.namespace)
-    if mode != _OPEN:
+    if asks:
         seen |= _doors(names, security)
     if mode == SecurityMode.MIGRATE.value:
         # The other port is in plaintext, and asks nobody.
@@ -49,7 +47,7 @@ def volume(seen: Json) -> Json:
     sources = [{"serviceAccountToken": token}, {"configMap": trust}]
     return {
         "volumes": [{"name": "penstock", "projected": {"sources": sources}}],
-        "volumeMounts": [{"name": "penstock", "mountPath": MOUNT, "readOnly": True}],
+        "volumeMounts": [{"name": "penstock", "mountPath": str(MOUNT), "readOnly": True}],
     }
 
 
