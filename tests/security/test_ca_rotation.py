@@ -4,15 +4,14 @@ Attack 24 ends it: whoever has a certificate of the old CA gets in nowhere. Atta
 rotation: a controller and the operator are killed, and it goes on.
 """
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 import grpc
 import pytest
 from cryptography import x509
 from support.apiserver import ApiServer
+from support.background import Background
 from support.operator_process import running
 from support.rotating_pods import RotatingPods
 from support.waiting import wait_until
@@ -40,23 +39,13 @@ def login(pods: RotatingPods) -> dict[str, str]:
     return {"ca_file": str(pods.path / "client" / "ca.crt"), "token_file": str(token)}
 
 
-class Producing:
+class Producing(Background):
     """Sends numbers without a pause. What was acknowledged, and what failed."""
 
     def __init__(self, pods: RotatingPods) -> None:
+        super().__init__()
         self._pods, self._given = pods, login(pods)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
         self.acknowledged: list[bytes] = []
-        self.failures: list[Exception] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def goes_on(self) -> None:
         before = len(self.acknowledged)

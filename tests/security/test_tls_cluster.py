@@ -1,11 +1,10 @@
 """A cluster with TLS, of real processes: it works as one without, and while certificates change."""
 
-import threading
 from pathlib import Path
-from typing import Self
 
 import grpc
 import pytest
+from support.background import Background
 from support.cluster import Cluster
 from support.metrics import scrape
 from support.secure import Certificates
@@ -29,26 +28,16 @@ def certificates_of(cluster: Cluster) -> Certificates:
     return cluster.certificates
 
 
-class Producing:
+class Producing(Background):
     """Appends to topic t without a pause, acks=all: over one connection that stays, and over new
     ones. Whatever fails is kept."""
 
     def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
         self._cluster = cluster
         # Keeps the former files while new ones are being written.
         self._tls = certificates_of(cluster).broker(0).tls
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
         self.acknowledged = 0
-        self.failures: list[Exception] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def _run(self) -> None:
         address = self._cluster.internal[self._cluster.leader("t")]

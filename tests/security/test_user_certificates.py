@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import grpc
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from support.background import Background
 from support.channels import patient_channel
 from support.cluster import Cluster
 from support.secure import Certificates
@@ -327,24 +328,17 @@ def test_a_stream_ends_with_its_certificate(secured: Secured) -> None:
     assert "expired" in message or "ended" in message
 
 
-class Producing:
+class Producing(Background):
     """Appends to a topic without a pause, over one client that stays. Whatever fails is kept."""
 
     def __init__(self, secured: Secured, topic: str, **options: Any) -> None:
+        super().__init__()
         self._producer = Producer(secured.bootstrap, **options)
         self._topic = topic
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
         self.acknowledged = 0
-        self.failures: list[Exception] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
 
     def __exit__(self, *exception: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__exit__(*exception)
         self._producer.close()
 
     def _run(self) -> None:
