@@ -91,7 +91,14 @@ def check_users_authorities(users: bytes, clusters: bytes) -> None:
     `users`, `clusters`: PEM certificates; the second are all that servers of the cluster trust or
     show besides their own. Raises MisuseError(INVALID_CONFIG), which says what is wrong.
     """
-    servers = x509.load_pem_x509_certificates(clusters) if clusters else []
+    try:
+        servers = x509.load_pem_x509_certificates(clusters) if clusters else []
+    except ValueError:
+        raise MisuseError(
+            "whether the users' CA can be used is not known, because the cluster's own certificates "
+            "cannot be read; controllers publish them again within a minute",
+            ErrorCode.INVALID_CONFIG,
+        ) from None
     for one in _certificates(users):
         if not _is_authority(one):
             raise _unusable(f"{_name(one)} is not a CA: its basic constraints do not say so")

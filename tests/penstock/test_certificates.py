@@ -90,3 +90,9 @@ def test_a_servers_leaf_that_a_users_ca_has_signed_is_found() -> None:
     leaf: Pair = USERS.issue(Subject(common_name="b", uri="spiffe://penstock/c/broker/1"))
     with pytest.raises(MisuseError, match="sign for each other"):
         check_users_authorities(USERS.certificate, CLUSTERS.certificate + leaf.certificate)
+
+
+def test_what_cannot_be_compared_with_the_clusters_ca_is_refused() -> None:
+    with pytest.raises(MisuseError, match="own certificates cannot be read") as refused:
+        check_users_authorities(USERS.certificate, b"-----BEGIN CERTIFICATE-----")
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
