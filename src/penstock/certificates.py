@@ -95,8 +95,8 @@ def check_users_authorities(users: bytes, clusters: bytes) -> None:
         servers = x509.load_pem_x509_certificates(clusters) if clusters else []
     except ValueError:
         raise MisuseError(
-            "whether the users' CA can be used is not known, because the cluster's own certificates "
-            "cannot be read; controllers publish them again within a minute",
+            "whether the users' CA can be used is not known, because the cluster's own "
+            "certificates cannot be read; controllers publish them again within a minute",
             ErrorCode.INVALID_CONFIG,
         ) from None
     for one in _certificates(users):
