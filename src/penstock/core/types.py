@@ -83,8 +83,13 @@ class ProducerIdentity:
 class PartitionState:
     """The controller's decisions about one partition.
 
-    `version` counts every change of leader, ISR or replicas; ISR changes are compare-and-swaps
-    on it. `leader` is `NO_LEADER` while there is none. `replicas[0]` is the preferred leader.
+    `version` counts every change of these fields; ISR changes are compare-and-swaps on it.
+    `leader` is `NO_LEADER` while there is none. `replicas[0]` is the preferred leader.
+
+    `adding`: brokers that copy the partition and are not replicas yet: never in the ISR, never
+    elected. `dropping`: former ones that have to delete their copy and say so. Both are disjoint
+    from `replicas` and from each other. `damaged`: replicas that cannot serve what they once
+    acknowledged; they lead only if nobody else can.
     """
 
     leader: BrokerId
@@ -92,3 +97,6 @@ class PartitionState:
     isr: tuple[BrokerId, ...]
     replicas: tuple[BrokerId, ...]
     version: int
+    adding: tuple[BrokerId, ...] = ()
+    dropping: tuple[BrokerId, ...] = ()
+    damaged: tuple[BrokerId, ...] = ()

@@ -99,6 +99,9 @@ def _partition_to_wire(partition: int, state: PartitionState) -> broker_pb2.Part
         replicas=state.replicas,
         isr=state.isr,
         version=state.version,
+        adding=state.adding,
+        dropping=state.dropping,
+        damaged=state.damaged,
     )
 
 

@@ -254,10 +254,17 @@ def partition_from_wire(info: broker_pb2.PartitionInfo) -> PartitionState:
     return PartitionState(
         leader=BrokerId(info.leader),
         leader_epoch=LeaderEpoch(info.leader_epoch),
-        isr=tuple(BrokerId(broker) for broker in info.isr),
-        replicas=tuple(BrokerId(broker) for broker in info.replicas),
+        isr=_brokers(info.isr),
+        replicas=_brokers(info.replicas),
         version=info.version,
+        adding=_brokers(info.adding),
+        dropping=_brokers(info.dropping),
+        damaged=_brokers(info.damaged),
     )
+
+
+def _brokers(found: Iterable[int]) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(broker) for broker in found)
 
 
 def parse_config(configs: Mapping[str, str]) -> TopicConfig:

@@ -855,16 +855,31 @@ class PartitionInfo(_message.Message):
     REPLICAS_FIELD_NUMBER: _builtins.int
     ISR_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    ADDING_FIELD_NUMBER: _builtins.int
+    DROPPING_FIELD_NUMBER: _builtins.int
+    DAMAGED_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     leader: _builtins.int
     """-1: none at the moment."""
     leader_epoch: _builtins.int
     version: _builtins.int
-    """Counts every change of leader, ISR or replicas."""
+    """Counts every change of these fields."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def isr(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def adding(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Brokers that copy the partition and are not replicas yet."""
+
+    @_builtins.property
+    def dropping(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Former replicas and ended copies, until their broker says that the data is deleted."""
+
+    @_builtins.property
+    def damaged(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Replicas that cannot serve all they once acknowledged."""
+
     def __init__(
         self,
         *,
@@ -874,10 +889,13 @@ class PartitionInfo(_message.Message):
         replicas: _abc.Iterable[_builtins.int] | None = ...,
         isr: _abc.Iterable[_builtins.int] | None = ...,
         version: _builtins.int = ...,
+        adding: _abc.Iterable[_builtins.int] | None = ...,
+        dropping: _abc.Iterable[_builtins.int] | None = ...,
+        damaged: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["isr", b"isr", "leader", b"leader", "leader_epoch", b"leader_epoch", "partition", b"partition", "replicas", b"replicas", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adding", b"adding", "damaged", b"damaged", "dropping", b"dropping", "isr", b"isr", "leader", b"leader", "leader_epoch", b"leader_epoch", "partition", b"partition", "replicas", b"replicas", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
