@@ -17,6 +17,7 @@ from support.cluster import Cluster
 from support.secure import Certificates
 from support.waiting import wait_until
 
+from penstock.core.control.documents import FORMATS
 from penstock.errors import ErrorCode
 from penstock.proto.v1 import (
     admin_pb2,
@@ -73,7 +74,12 @@ def promise(channel: grpc.Channel, epoch: int) -> Any:
 
 def session(channel: grpc.Channel, broker_id: int) -> Any:
     register = controller_pb2.Register(
-        broker_id=broker_id, incarnation="forged", directory_id="forged", host="h", port=1
+        broker_id=broker_id,
+        incarnation="forged",
+        directory_id="forged",
+        host="h",
+        port=1,
+        formats=FORMATS,
     )
     requests = iter([controller_pb2.SessionRequest(register=register)])
     return ControllerServiceStub(channel).Session(requests, timeout=TIMEOUT_S)
@@ -252,9 +258,11 @@ def test_a_broker_registers_only_as_itself(cluster: Cluster, certificates: Certi
             stub = ControllerServiceStub(channel)
             isr = controller_pb2.AlterIsrRequest(broker_id=broker_id)
             ids = controller_pb2.AllocateProducerIdsRequest(broker_id=broker_id)
+            report = controller_pb2.ReportReplicasRequest(broker_id=broker_id)
             for call in (
                 lambda stub=stub, isr=isr: stub.AlterIsr(isr, timeout=TIMEOUT_S),
                 lambda stub=stub, ids=ids: stub.AllocateProducerIds(ids, timeout=TIMEOUT_S),
+                lambda stub=stub, one=report: stub.ReportReplicas(one, timeout=TIMEOUT_S),
             ):
                 assert refusal(call) is ErrorCode.PERMISSION_DENIED
     assert {info.broker_id for info in cluster.metadata(0).brokers if info.alive} == {0, 1}
