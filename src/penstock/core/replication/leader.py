@@ -82,14 +82,17 @@ class Leader:
 
     def _welcome_followers(self, now_ms: int) -> None:
         """The time to catch up starts when a follower, or this leadership, begins."""
-        replicas = self.isr.state.replicas
-        for broker in replicas:
+        for broker in self.isr.state.replicas:
             if broker != self._local and broker not in self._followers:
                 self._followers[broker] = FollowerProgress(
                     caught_up_ms=now_ms, seen_end=self._log.log_end, seen_ms=now_ms
                 )
-        for broker in tuple(self._followers):
-            if broker not in replicas:
+
+    def _dismiss_followers(self, out: Outbox) -> None:
+        """Who is no replica any more is neither counted nor fed."""
+        for broker, progress in tuple(self._followers.items()):
+            if broker not in self.isr.state.replicas:
+                self._stop_feed(broker, progress, out)
                 del self._followers[broker]
 
     @property
@@ -133,6 +136,7 @@ class Leader:
         if state.version > self.isr.state.version:
             self.isr.learn(state)
             self._welcome_followers(now_ms)
+            self._dismiss_followers(out)
         self._progress(out)
 
     # ------------------------------------------------------------ produce
