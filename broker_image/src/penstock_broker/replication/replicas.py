@@ -16,7 +16,7 @@ not read, written or fed until the broker restarts. The rest of the broker conti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Final, assert_never
 
 from penstock.core.aborted import AbortedIndex
@@ -88,6 +88,11 @@ class ReplicaSet:
         self._clock = clock
         self._ticking: dict[ReplicaKey, Replica] = {}
         self._orphans: dict[ReplicaKey, Slot] = writer.slots()
+
+    @property
+    def orphans(self) -> Mapping[ReplicaKey, Slot]:
+        """Logs that belong to no replica, by the newest full image: they are kept (I22)."""
+        return self._orphans
 
     def now_ms(self) -> int:
         """The machines' clock."""
