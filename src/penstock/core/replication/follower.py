@@ -34,6 +34,9 @@ ANSWER_TIMEOUT_MS: Final = 2_000
 """A look-up without an answer is repeated: the leader may not have known its epoch yet."""
 PAUSE_MS: Final = 100
 """Pause before the next attempt after a refusal or a failed write."""
+PAUSE_MAX_MS: Final = 3_200
+"""Pauses double up to here while the log gets no further: a leader that cannot read a batch refuses
+every attempt, and each costs it a look-up and a read."""
 
 
 class BrokenLogError(ClusterError):
@@ -74,6 +77,8 @@ class Follower:
         self._restart_at = Offset(0)
         self._swept_end = Offset(0)
         self._sync_asked = log.synced_end
+        self._paused_at = Offset(-1)
+        self._pause_ms = PAUSE_MS
 
     @property
     def wants_tick(self) -> bool:
@@ -270,6 +275,7 @@ class Follower:
 
     def connected(self, out: Outbox, now_ms: int) -> None:
         """A new stream: requests and feeds on an older one are void."""
+        self._pause_ms = PAUSE_MS
         if self._phase is _Phase.CUTTING:
             self._agreed = False
         else:
@@ -287,7 +293,10 @@ class Follower:
         if self._phase is _Phase.FOLLOWING:
             out.messages.append(SendFollowStop(self.leader))
         if self._phase is not _Phase.CUTTING or self._log.is_still:
-            self._phase, self._due_ms = _Phase.PAUSED, now_ms + PAUSE_MS
+            if self._log.log_end != self._paused_at:
+                self._paused_at, self._pause_ms = self._log.log_end, PAUSE_MS
+            self._phase, self._due_ms = _Phase.PAUSED, now_ms + self._pause_ms
+            self._pause_ms = min(2 * self._pause_ms, PAUSE_MAX_MS)
 
     def tick(self, out: Outbox, now_ms: int) -> None:
         """Ends pauses; repeats a look-up without an answer."""
