@@ -66,6 +66,8 @@ class Follower:
         """`former_epoch`: the newest that this replica knew before."""
         self.leader = leader
         self.epoch = epoch
+        self.copies = False
+        """It is in `adding`: no other replica relies on its log, whatever is in it."""
         self._start_epoch = former_epoch
         self._log = log
         self._phase = _Phase.PAUSED
@@ -119,12 +121,7 @@ class Follower:
         self._restart_at, self._swept_end = answer.log_start_offset, answer.swept_end
         target, self._agreed = self._divergence(answer)
         if target < log.high_watermark and log.is_promised:
-            raise BrokenLogError(
-                f"leader {self.leader} (epoch {self.epoch}) shares this log only up to offset "
-                f"{target}, but offsets below {log.high_watermark} were committed: one of the "
-                "two logs lost acknowledged records; nothing was truncated; compare the logs "
-                "before you continue"
-            )
+            self._contradicted(target)
         start = answer.log_start_offset
         if target < max(start, log.high_watermark) or self._shares_nothing(answer):
             self._begin_anew(start, out, now_ms)
@@ -136,6 +133,18 @@ class Follower:
             self._follow(out, now_ms)
         else:
             self.ask(out, now_ms)
+
+    def _contradicted(self, target: Offset) -> None:
+        """The leader shares this log only up to `target`, below the HW."""
+        if self.copies:
+            self._log.is_promised = False
+            return
+        raise BrokenLogError(
+            f"leader {self.leader} (epoch {self.epoch}) shares this log only up to offset "
+            f"{target}, but offsets below {self._log.high_watermark} were committed: one of the "
+            "two logs lost acknowledged records; nothing was truncated; compare the logs "
+            "before you continue"
+        )
 
     def _divergence(self, answer: EpochAnswered) -> tuple[Offset, bool]:
         """Where to truncate, and whether the logs certainly agree below that (KIP-279).
