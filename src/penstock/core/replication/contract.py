@@ -148,7 +148,11 @@ class RecoveredLog:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaConfig:
-    """The topic settings replication needs. Times in ms."""
+    """The topic settings replication needs. Times in ms.
+
+    `min_insync_replicas` is the setting itself, whatever the number of replicas: the machine
+    limits it to those of the newest state that it knows, which may be newer than any image.
+    """
 
     min_insync_replicas: int = 2
     replica_lag_time_max_ms: int = 10_000
@@ -207,6 +211,17 @@ class MarkersSwept:
 
 
 @dataclass(frozen=True, slots=True)
+class LogDamaged:
+    """A stored batch of this log cannot be read; `error` says which.
+
+    A leader leads on until the controller has another: nobody else may have the rest. A follower
+    stops for good, so that it takes no seat and no leadership (I33).
+    """
+
+    error: PenstockError
+
+
+@dataclass(frozen=True, slots=True)
 class PeerLost:
     """The stream between this replica and `peer` (as leader and follower) broke."""
 
@@ -228,6 +243,7 @@ Event = (
     | Truncated
     | MarkersSwept
     | LogStartMoved
+    | LogDamaged
     | EpochQueried
     | FollowStarted
     | FollowerAcked

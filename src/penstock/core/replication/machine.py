@@ -20,6 +20,7 @@ from penstock.core.replication.contract import (
     Assigned,
     Checkpoint,
     Event,
+    LogDamaged,
     MarkersSwept,
     Marks,
     Message,
@@ -53,7 +54,7 @@ from penstock.core.replication.contract_leader import (
     ProduceRequested,
     SendRefusal,
 )
-from penstock.core.replication.follower import BrokenLogError, Follower
+from penstock.core.replication.follower import BrokenLogError, Follower, UnreadableLogError
 from penstock.core.replication.leader import Leader
 from penstock.core.replication.local_log import Bounds, LocalLog
 from penstock.core.replication.outbox import Outbox
@@ -72,6 +73,7 @@ class ReplicaMachine:
         self._local = local
         self._log = LocalLog(log)
         self._state: PartitionState | None = None
+        self._member_version = 0
         self._config = ReplicaConfig()
         self._role: Leader | Follower | None = None
         self._role_due = False
@@ -79,6 +81,7 @@ class ReplicaMachine:
         self._former_epoch = log.checkpoint.leader_epoch
         self._early_queries: dict[BrokerId, EpochQueried] = {}
         self._isr_asked: IsrProposal | None = None
+        self._damage: PenstockError | None = None
         self._joins = count(1)
         self._checkpoint_due_ms: int | None = None
         self._unanswered = Unanswered()
@@ -134,6 +137,11 @@ class ReplicaMachine:
         )
 
     @property
+    def member_version(self) -> int:
+        """The newest known version with this broker as a replica, or becoming one; 0: none is."""
+        return self._member_version
+
+    @property
     def error(self) -> PenstockError | None:
         """Why this partition was stopped; None if it was not."""
         return self._error
@@ -175,7 +183,14 @@ class ReplicaMachine:
                 self._from_follower(event, out, now_ms)
             case ProduceRequested() | EndRequested() | Joined():
                 self._from_client(event, out, now_ms)
-            case Persisted() | PersistFailed() | Truncated() | MarkersSwept() | LogStartMoved():
+            case (
+                Persisted()
+                | PersistFailed()
+                | Truncated()
+                | MarkersSwept()
+                | LogStartMoved()
+                | LogDamaged()
+            ):
                 self._log_event(event, out, now_ms)
             case Assigned():
                 self._assigned(event.state, event.config, out, now_ms)
@@ -206,11 +221,13 @@ class ReplicaMachine:
         if known is not None and state.version < known.version:
             return
         self._state = state
+        if self._is_member(state):
+            self._member_version = state.version
         same_leadership = (
             known is not None
             and known.leader_epoch == state.leader_epoch
             and known.leader == state.leader
-            and (self._local in known.replicas) == (self._local in state.replicas)
+            and self._is_member(known) == self._is_member(state)
         )
         if not same_leadership:
             self._leave_role(out)
@@ -219,6 +236,11 @@ class ReplicaMachine:
         elif isinstance(self._role, Leader):
             self._role.learn(state, self._config, out, now_ms)
             self._change_isr(out, now_ms)
+        elif self._role is not None:
+            self._role.copies = self._local in state.adding
+
+    def _is_member(self, state: PartitionState) -> bool:
+        return self._local in state.replicas or self._local in state.adding
 
     def _leave_role(self, out: Outbox) -> None:
         if isinstance(self._role, Leader):
@@ -238,19 +260,35 @@ class ReplicaMachine:
         former_epoch = self._log.leader_epoch
         newer = state.leader_epoch > former_epoch
         self._log.leader_epoch = state.leader_epoch
-        if self._local not in state.replicas or state.leader == NO_LEADER:
+        if not self._is_member(state) or state.leader == NO_LEADER:
             pass
         elif state.leader == self._local:
             self._lead(state, out, now_ms)
         else:
+            self._check_readable()
             # The epoch of a leader that wrote nothing is removed.
             self._log.epochs = self._log.epochs.cut(self._log.log_end)
-            self._role = Follower(self._log, state.leader, state.leader_epoch, former_epoch)
-            self._role.ask(out, now_ms)
+            follower = Follower(self._log, state.leader, state.leader_epoch, former_epoch)
+            follower.copies = self._local in state.adding
+            self._role = follower
+            follower.ask(out, now_ms)
         out.role_changed = True
         if newer:
             self._write_checkpoint(out, now_ms)
         self._answer_early_queries(out)
+
+    def _damaged(self, error: PenstockError) -> None:
+        self._damage = self._damage or error
+        if isinstance(self._role, Follower):
+            self._check_readable()
+
+    def _check_readable(self) -> None:
+        """Raises UnreadableLogError, which stops this replica, if it may not follow."""
+        if self._damage is not None:
+            raise UnreadableLogError(
+                "this replica stopped, because another leads and this one cannot read all of its "
+                f"log: {self._damage}; it follows again after a restart of the broker"
+            )
 
     def _lead(self, state: PartitionState, out: Outbox, now_ms: int) -> None:
         if state.leader_epoch <= self._former_epoch:
@@ -322,7 +360,7 @@ class ReplicaMachine:
 
     def _log_event(
         self,
-        event: Persisted | PersistFailed | Truncated | MarkersSwept | LogStartMoved,
+        event: Persisted | PersistFailed | Truncated | MarkersSwept | LogStartMoved | LogDamaged,
         out: Outbox,
         now_ms: int,
     ) -> None:
@@ -345,6 +383,8 @@ class ReplicaMachine:
                 ):
                     persist_id = self._log.checkpointed(now_ms)
                     out.store(persist_id, self._log.checkpoint(), sync=False)
+            case LogDamaged():
+                self._damaged(event.error)
         self._take_role(out, now_ms)
 
     def _persisted(self, event: Persisted, out: Outbox, now_ms: int) -> None:
@@ -454,6 +494,9 @@ class ReplicaMachine:
         role = self._role
         if isinstance(role, Leader) and asked is not None:
             isr, answer = role.isr, event.state
+            waits = event.error is not None and event.error.code is ErrorCode.MOVE_WAITS
+            if waits and asked.leader_epoch == role.epoch:
+                isr.move_waits(now_ms)
             undecided = (asked.leader_epoch, asked.version) == (role.epoch, isr.state.version)
             if undecided and answer is not None and answer.version == asked.version:
                 isr.refused(now_ms)
