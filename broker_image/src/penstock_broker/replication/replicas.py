@@ -164,6 +164,8 @@ class ReplicaSet:
         """Asks for what the controller, or a transaction's coordinator, must agree to."""
         if ready.isr_change is not None and self.isr is not None:
             self.isr.propose(replica, ready.isr_change)
+            # The high watermark waits for those who may join now: what they lack becomes live.
+            replica.notify_feeders(urgent=True)
         if self.joins is not None:
             for join in ready.joins:
                 self.joins.join(replica, join)

@@ -74,9 +74,11 @@ class Leading(ReplicationServiceServicer):
         self._replace(feeding)
         try:
             async with asyncio.TaskGroup() as tasks:
-                writer = tasks.create_task(self._write(feeding, stream))
+                halves = (self._write(feeding, stream), feeding.read_ahead())
+                running = [tasks.create_task(half) for half in halves]
                 await stream.deliver(lambda message: self._take(feeding, message))
-                writer.cancel()
+                for task in running:
+                    task.cancel()
         finally:
             self._end(feeding)
 
