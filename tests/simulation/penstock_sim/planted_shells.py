@@ -96,7 +96,14 @@ SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         "if len(self._pending) > 1:\n    self._plan()",
     ),
     "a_sync_for_what_stays_behind_is_forgotten": in_text(
-        LogWriter, "_next", "self._sync = sync and bool(self._pending)", "self._sync = False"
+        LogWriter,
+        "_next",
+        "self._sync = self._sync and bool(self._pending)",
+        """
+        self._sync = False
+        for entry in self._pending.values():
+            entry.sync = False
+        """,
     ),
     # ---------------------------------------------------------------- the replica's shell
     "other_batches_join_those_in_memory": all_of(

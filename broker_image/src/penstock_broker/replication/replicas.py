@@ -42,6 +42,7 @@ from penstock.core.replication.contract_follower import (
 )
 from penstock.core.replication.contract_leader import Feed, SendEpochAnswer, SendRefusal
 from penstock.core.replication.machine import ReplicaMachine
+from penstock.core.replication.traffic import Traffic
 from penstock.core.types import BrokerId, Offset, PartitionState, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.clock import Clock
@@ -133,8 +134,13 @@ class ReplicaSet:
         self._tell_readers(replica, ready)
 
     def _write(self, replica: Replica, ready: Ready) -> None:
+        live = replica.machine.traffic_to(self.broker_id) is Traffic.LIVE
         if ready.append:
-            replica.recent.extend(ready.append)
+            if live:
+                replica.recent.extend(ready.append)
+            else:
+                # Nobody reads it soon; what is in memory must reach the log's end, or is forgotten.
+                replica.recent.clear()
             replica.aborted.extend(ready.aborted)
         self._writer.append(
             replica,
@@ -144,6 +150,7 @@ class ReplicaSet:
             sync=ready.persist_sync,
             aborted=ready.aborted,
             swept_end=ready.swept_end,
+            bulk=not live,
         )
 
     @staticmethod
