@@ -26,6 +26,7 @@ from penstock.core.types import (
     TopicId,
 )
 from penstock.proto.v1 import replication_pb2 as pb
+from penstock_broker.replication.copies import CopyThrottle
 from penstock_broker.replication.feeding import FollowerStream
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replica import Replica
@@ -44,6 +45,7 @@ class FedPartitions(LedPartitions):
         self.requests = 0
         self.version = 1
         self.reader = LogReader(self.store, self.executor)
+        self.throttle = CopyThrottle(None)
         self.start: Callable[[Coroutine[Any, Any, None]], None]
         """Starts a part that runs until the test is over."""
 
@@ -53,7 +55,11 @@ class FedPartitions(LedPartitions):
         """A stream to the follower; its bulk half reads ahead until the test is over."""
         hello = pb.FollowerHello(broker_id=FOLLOWER, window_bytes=round(window_batches * self.size))
         stream = FollowerStream(
-            hello, message_bytes or 2 * self.size, self.reader, lambda sent_bytes: None
+            hello,
+            message_bytes or 2 * self.size,
+            self.reader,
+            self.throttle,
+            lambda sent_bytes: None,
         )
         self.start(stream.read_ahead())
         return stream

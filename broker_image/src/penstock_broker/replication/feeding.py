@@ -24,12 +24,14 @@ from penstock.core.batch import Batch
 from penstock.core.compaction.rewrite import trimmed
 from penstock.core.replication.contract_leader import Feed, SendEpochAnswer, SendRefusal
 from penstock.core.replication.traffic import Traffic
+from penstock.core.throttle import Growth
 from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey
 from penstock.errors import PenstockError
 from penstock.proto.v1 import replication_pb2 as pb
 from penstock.rpc.errors import error_to_wire
 from penstock.rpc.splice import leader_message
 from penstock_broker.observability import EventLog
+from penstock_broker.replication.copies import CopyThrottle
 from penstock_broker.replication.lanes import Feeding, Lane
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replica import Replica
@@ -51,6 +53,7 @@ class FollowerStream:
         hello: pb.FollowerHello,
         message_bytes: int,
         reader: LogReader,
+        throttle: CopyThrottle,
         on_sent: Callable[[int], None],
     ) -> None:
         self.follower = BrokerId(hello.broker_id)
@@ -60,6 +63,11 @@ class FollowerStream:
         self._bulk = Lane(max(hello.window_bytes // BULK_WINDOW_PART, 1))
         self._message_bytes = message_bytes
         self._reader = reader
+        self._throttle = throttle
+        self._growth = Growth()
+        """Of the partitions that are copied to this follower."""
+        self._credit = self._spent = self._spent_told = 0
+        """Of copies, over the life of the stream: granted, used, known to the follower."""
         self._on_sent = on_sent
         self._feeding: dict[ReplicaKey, Feeding] = {}
         self._lazy: dict[ReplicaKey, None] = {}
@@ -170,6 +178,11 @@ class FollowerStream:
         if self._ahead or (not had_room and self._live.has_room):
             self._wake.set()
 
+    def credited(self, copy_credit: int) -> None:
+        """The follower lets copies go up to this many bytes since the stream began."""
+        self._credit = copy_credit
+        self._bulk_wake.set()
+
     # ------------------------------------------------------------ the writing half
 
     async def next_messages(self) -> list[bytes]:
@@ -181,9 +194,16 @@ class FollowerStream:
             messages.append(answers.SerializeToString())
             self._answers, self._errors = [], []
         appends = self._send_ahead() if self._bulk_is_next else await self._collect()
-        if appends:
-            messages.append(leader_message(appends))
+        if appends or self._spent > self._spent_told:
+            messages.append(leader_message(appends, copy_spent=self._newly_spent()))
         return messages
+
+    def _newly_spent(self) -> int:
+        """The copy credit used so far, if that is news; else 0."""
+        if self._spent == self._spent_told:
+            return 0
+        self._spent_told = self._spent
+        return self._spent
 
     async def _anything(self) -> None:
         while not self._is_urgent:
@@ -314,11 +334,26 @@ class FollowerStream:
             feeding = self._feeding.get(key)
             if feeding is None:
                 continue
+            copies = feeding.traffic is Traffic.COPY
+            if copies and not self._may_copy(feeding):
+                dirty[key] = None
+                continue
             offset = feeding.next_offset
             batches = await self._read(feeding, budget, bulk=True)
             budget -= _size(batches)
+            if copies:
+                self._spent += self._throttle.paid(self._growth, _size(batches))
             ahead.append((feeding, offset, batches))
         return ahead
+
+    def _may_copy(self, feeding: Feeding) -> bool:
+        """Whether the throttles let it go on; if not, something will wake `read_ahead`."""
+        self._growth.gain(feeding.grown(), asyncio.get_running_loop().time() * 1_000)
+        if not feeding.has_more:
+            return True  # only marks
+        if self._spent >= self._credit:
+            return False
+        return self._throttle.may_go(self._growth, self._bulk_wake.set)
 
     async def _read(self, feeding: Feeding, max_bytes: int, *, bulk: bool = False) -> list[Batch]:
         """What comes next in a partition; nothing if it was all sent, or cannot be read."""

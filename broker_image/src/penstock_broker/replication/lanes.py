@@ -62,6 +62,11 @@ class Feeding:
     sent_sync_through: int = 0
     unacked: deque[tuple[Offset, int, Lane]] = field(default_factory=deque)
     """Where each of what was sent ends, its bytes, and where these count."""
+    seen_bytes: int = field(init=False)
+    """`Replica.written_bytes` when `grown` last looked."""
+
+    def __post_init__(self) -> None:
+        self.seen_bytes = self.replica.written_bytes
 
     @property
     def traffic(self) -> Traffic:
@@ -71,6 +76,11 @@ class Feeding:
     def has_more(self) -> bool:
         """Batches are written that were not sent."""
         return self.next_offset < self.replica.marks.written_end
+
+    def grown(self) -> int:
+        """By how much the partition grew since this was last asked, in bytes."""
+        before, self.seen_bytes = self.seen_bytes, self.replica.written_bytes
+        return self.seen_bytes - before
 
     def sent(self, batches: list[Batch], size: int, lane: Lane) -> None:
         """Batches were sent in a lane."""

@@ -282,6 +282,14 @@ class ReplicaSet:
         leaders = {replica.marks.leader for replica in self.by_key.values()}
         return {leader for leader in leaders if leader >= 0 and leader != self.broker_id}
 
+    def copied_from(self) -> set[BrokerId]:
+        """Brokers that lead a partition that moves to this one."""
+        return {
+            replica.marks.leader
+            for replica in self.by_key.values()
+            if replica.machine.traffic_to(self.broker_id) is Traffic.COPY
+        }
+
     def _led_by(self, leader: BrokerId) -> list[Replica]:
         return [r for r in self.by_key.values() if r.marks.leader == leader]
 
