@@ -36,13 +36,15 @@ class Bucket:
     """Tokens, a byte each. Whoever takes while it is not in debt may take any amount."""
 
     def __init__(self, rate: int | None) -> None:
-        """`rate`: bytes per second; None: no limit. It begins full."""
+        """`rate`: bytes per second, at least 1; None: no limit. It begins full."""
+        assert rate != 0, "a rate of 0 never lets anything go"
         self.rate = rate
         self._tokens = inf
         self._at_ms = -inf
 
     def set_rate(self, rate: int | None, now_ms: float) -> None:
         """From now on. A debt stays, and is paid off at the new rate."""
+        assert rate != 0, "a rate of 0 never lets anything go"
         self.tokens(now_ms)
         self.rate = rate
 

@@ -28,11 +28,14 @@ class CopyThrottle:
         """`rate`: bytes per second; None: no limit."""
         self._bucket = Bucket(rate)
         self._waiting: dict[Callable[[], None], None] = {}
-        self._planned = False
+        self._timer: asyncio.TimerHandle | None = None
 
     def set_rate(self, rate: int | None) -> None:
         """From now on; who waits looks again."""
         self._bucket.set_rate(rate, _now_ms())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         waiting, self._waiting = self._waiting, {}
         for wake in waiting:
             wake()
@@ -56,17 +59,15 @@ class CopyThrottle:
         return counted
 
     def _plan(self) -> None:
-        if self._waiting and not self._planned:
-            self._planned = True
+        if self._waiting and self._timer is None:
             wait_s = max(self._bucket.wait_ms(_now_ms()) / 1_000, _PAUSE_MIN_S)
-            asyncio.get_running_loop().call_later(wait_s, self._next)
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._next)
 
     def _next(self) -> None:
-        self._planned = False
-        wake = next(iter(self._waiting), None)
-        if wake is not None:
-            del self._waiting[wake]
-            wake()
+        self._timer = None
+        wake = next(iter(self._waiting))
+        del self._waiting[wake]
+        wake()
         self._plan()
 
 
