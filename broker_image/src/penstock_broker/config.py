@@ -32,6 +32,7 @@ class Settings:
     cache_bytes: int = _setting("cache.bytes")
     replica_window_bytes: int = _setting("replica.window.bytes")
     replica_message_bytes: int = _setting("replica.message.bytes")
+    replica_copy_bytes_per_second: int = _setting("replica.copy.bytes.per.second")
     disk_reserve_bytes: int = _setting("disk.reserve.bytes")
     disk_check_interval_ms: int = _setting("disk.check.interval.ms")
     retention_check_interval_ms: int = _setting("log.retention.check.interval.ms")

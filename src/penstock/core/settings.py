@@ -81,6 +81,14 @@ BROKER_SETTINGS: Final = (
         "replica.message.bytes", str(2 * MIB), "Target size of a replication message, in bytes."
     ),
     Setting(
+        "replica.copy.bytes.per.second",
+        str(40 * MIB),
+        "How fast partitions move from this broker and to it, each, in bytes per second, beside "
+        "what is written to them meanwhile; 0 = as fast as they can. Replicas that catch up after "
+        "a restart are not limited.",
+        minimum=0,
+    ),
+    Setting(
         "disk.reserve.bytes",
         "0",
         "Writes are refused while less disk space than this is free, in bytes; 0 = the "

@@ -143,9 +143,13 @@ def subscribe_response(
 
 def leader_message(
     appends: Iterable[tuple[replication_pb2.AppendBatches, Sequence[Batch]]],
+    *,
+    copy_spent: int = 0,
 ) -> bytes:
-    """A serialized LeaderMessage with appends only; these come without their batches."""
+    """A serialized LeaderMessage without answers and errors; appends come without their batches."""
     parts: list[bytes] = []
+    if copy_spent:
+        parts.append(replication_pb2.LeaderMessage(copy_spent=copy_spent).SerializeToString())
     for append, batches in appends:
         _add_message(parts, _APPEND, append.SerializeToString(), _APPEND_BATCH, batches)
     return b"".join(parts)

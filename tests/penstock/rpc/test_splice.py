@@ -74,13 +74,15 @@ def test_a_subscribe_response_keeps_its_generation(found: list[Batch], generatio
     assert broker_pb2.SubscribeResponse.FromString(spliced) == expected
 
 
-@given(batches)
-def test_a_leader_message_reads_as_if_protobuf_had_written_it(found: list[Batch]) -> None:
+@given(batches, st.integers(0, 2**64 - 1))
+def test_a_leader_message_reads_as_if_protobuf_had_written_it(
+    found: list[Batch], copy_spent: int
+) -> None:
     head = replication_pb2.AppendBatches(topic_id="id", partition=3, high_watermark=7)
-    spliced = leader_message([(head, found), (head, [])])
+    spliced = leader_message([(head, found), (head, [])], copy_spent=copy_spent)
     full = replication_pb2.AppendBatches(topic_id="id", partition=3, high_watermark=7)
     full.batches.extend(map(batch_to_wire, found))
-    expected = replication_pb2.LeaderMessage(appends=[full, head])
+    expected = replication_pb2.LeaderMessage(appends=[full, head], copy_spent=copy_spent)
     assert replication_pb2.LeaderMessage.FromString(spliced) == expected
 
 

@@ -11,6 +11,7 @@ from penstock.core.types import ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import replication_pb2 as pb
 from penstock_broker.replication import feeding
+from penstock_broker.replication.copies import CopyThrottle
 from penstock_broker.replication.feeding import FollowerStream
 
 KEY = ReplicaKey(TopicId("t"), 0)
@@ -22,7 +23,7 @@ REPLICA: Any = SimpleNamespace(key=KEY)
 def stream() -> FollowerStream:
     reader: Any = None
     hello = pb.FollowerHello(broker_id=1, window_bytes=1000)
-    return FollowerStream(hello, 1000, reader, lambda sent_bytes: None)
+    return FollowerStream(hello, 1000, reader, CopyThrottle(None), lambda sent_bytes: None)
 
 
 async def test_marks_alone_go_out_after_a_moment(stream: FollowerStream) -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from support.waiting import wait_until_async
@@ -13,13 +14,30 @@ from support.wire import make_batch
 from penstock.client.cluster.wire import logs_from_wire
 from penstock.client.model import OrphanedLog
 from penstock.core.batch import Batch
-from penstock.core.replication.contract import Checkpoint, EpochStart
-from penstock.core.replication.contract_follower import BatchesReceived, EpochAnswered
-from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey, TopicId
+from penstock.core.replication.contract import (
+    Assigned,
+    Checkpoint,
+    EpochStart,
+    ReplicaConfig,
+)
+from penstock.core.replication.contract_follower import (
+    BatchesReceived,
+    EpochAnswered,
+    SendFollowStart,
+)
+from penstock.core.types import (
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionState,
+    ReplicaKey,
+    TopicId,
+)
 from penstock.proto.v1 import admin_pb2 as pb
 from penstock.proto.v1 import broker_pb2, controller_pb2
 from penstock_broker.clock import SystemClock
 from penstock_broker.metadata.image import ClusterView
+from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.recent import RecentCache
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
@@ -212,3 +230,52 @@ async def test_logs_that_belong_to_no_replica_are_described_with_their_bytes(
         orphans.append(OrphanedLog("id", 0, 0))
         assert await described(replicas, store) == ([], orphans)
     store.close()
+
+
+async def test_bulk_stays_out_of_memory_and_what_memory_had_before_hides_nothing(
+    tmp_path: Path,
+) -> None:
+    """Sequence: in the ISR, its batches are kept; outside it, they are not, and a read of them
+    must ask the store, not take the end of what is in memory for the log's."""
+    store = RocksLogStore(tmp_path / "log")
+    async with replicas_over(store) as replicas:
+        replica = await follow(replicas, 3)
+
+        def learn(isr: tuple[int, ...], version: int) -> None:
+            state = PartitionState(
+                leader=LEADER,
+                leader_epoch=LeaderEpoch(3),
+                isr=tuple(map(BrokerId, isr)),
+                replicas=(BrokerId(0), LEADER),
+                version=version,
+            )
+            replicas.handle(replica, Assigned(state, ReplicaConfig()))
+
+        async def copy(offset: int, *, live: bool) -> None:
+            one = batch(offset, 1)
+            replicas.handle(replica, received(one, high_watermark=offset, log_start=0))
+            assert replicas._writer._pending[replica.slot].live is live
+            await wait_until_async(
+                lambda: replica.marks.written_end == offset + 1, what="it is written"
+            )
+
+        said: list[object] = []
+        outlet: Any = SimpleNamespace(send=lambda _, message: said.append(message))
+        replicas.leaders[LEADER] = outlet
+        learn((0, 1), 4)
+        replicas.handle(replica, answered(end=0, log_start=0))
+        await wait_until_async(
+            lambda: any(isinstance(one, SendFollowStart) for one in said), what="it follows"
+        )
+        await copy(0, live=True)
+        with ThreadPoolExecutor(1) as executor:
+            reader, end = LogReader(store, executor), Offset(9)
+            assert reader.read_recent(replica, Offset(0), 1, end)
+            learn((1,), 5)
+            await copy(1, live=False)
+            assert reader.read_recent(replica, Offset(0), 1, end) is None
+            assert [one.base_offset for one in await reader.read(replica, Offset(1), 1, end)] == [1]
+            learn((0, 1), 6)
+            await copy(2, live=True)
+            recent = reader.read_recent(replica, Offset(2), 1, end)
+            assert [one.base_offset for one in recent or ()] == [2]

@@ -238,6 +238,47 @@ async def test_a_forgotten_owner_is_not_written() -> None:
         assert r.store.recover(owner.slot).log_end_offset == 0
 
 
+async def test_bulk_takes_a_small_part_of_a_tick_and_live_writes_go_with_it() -> None:
+    """So a live write that comes while bulk is being written waits for little of it (I32)."""
+    async with rig() as r:
+        bulk, live = [r.owner(partition) for partition in range(5)], r.owner(5)
+        r.store.gate.clear()
+        r.writer.append(bulk[0], 1, [batch_at(0)], None, sync=False, bulk=True)
+        await wait_until_async(lambda: not r.writer._pending, what="it runs")
+        for owner in bulk[1:]:
+            r.writer.append(owner, 1, [batch_at(0, 400_000)], None, sync=False, bulk=True)
+        r.writer.append(live, 1, [batch_at(0)], None, sync=True)
+        r.store.gate.set()
+        for owner in bulk[1:3]:
+            await hears(owner, ("persisted", 1, True))
+        await hears(live, ("persisted", 1, True))
+        for owner in bulk[3:]:
+            await hears(owner, ("persisted", 1, False))
+        slots = [[write.slot for write in writes] for writes, _ in r.store.writes]
+        assert slots[1:] == [
+            [bulk[1].slot, bulk[2].slot, live.slot],
+            [bulk[3].slot, bulk[4].slot],
+        ]
+
+
+async def test_a_bulk_write_larger_than_its_part_is_written_and_one_that_turns_live_at_once() -> (
+    None
+):
+    async with rig() as r:
+        first, huge, turned = r.owner(0), r.owner(1), r.owner(2)
+        r.store.gate.clear()
+        r.writer.append(first, 1, [batch_at(0)], None, sync=False)
+        await wait_until_async(lambda: not r.writer._pending, what="it runs")
+        r.writer.append(huge, 1, [batch_at(0, 3_000_000)], None, sync=False, bulk=True)
+        r.writer.append(turned, 1, [batch_at(0, 3_000_000)], None, sync=False, bulk=True)
+        r.writer.append(turned, 2, [batch_at(1)], None, sync=False)
+        r.store.gate.set()
+        await hears(first, ("persisted", 1, False))
+        await hears(turned, ("persisted", 2, False))
+        await hears(huge, ("persisted", 1, False))
+        assert [len(writes) for writes, _ in r.store.writes] == [1, 2]
+
+
 async def test_a_tick_stays_small_enough_for_the_event_loop() -> None:
     async with rig() as r:
         owners = [r.owner(partition) for partition in range(3)]

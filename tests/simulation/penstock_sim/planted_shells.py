@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from penstock_broker.replication.feeding import FollowerStream
 from penstock_broker.replication.following import LeaderLink
+from penstock_broker.replication.lanes import Feeding
 from penstock_broker.replication.recent import RecentBatches
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
@@ -95,7 +96,14 @@ SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         "if len(self._pending) > 1:\n    self._plan()",
     ),
     "a_sync_for_what_stays_behind_is_forgotten": in_text(
-        LogWriter, "_next", "self._sync = sync and bool(self._pending)", "self._sync = False"
+        LogWriter,
+        "_next",
+        "self._sync = self._sync and bool(self._pending)",
+        """
+        self._sync = False
+        for entry in self._pending.values():
+            entry.sync = False
+        """,
     ),
     # ---------------------------------------------------------------- the replica's shell
     "other_batches_join_those_in_memory": all_of(
@@ -117,16 +125,16 @@ SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     ),
     # ---------------------------------------------------------------- feeding followers
     "bytes_in_flight_are_kept_at_a_restart": in_text(
-        FollowerStream, "_end", "self._in_flight_bytes -= old.unacked_bytes", "pass"
+        Feeding, "end", "lane.freed(size)", "lane.held_back = False"
     ),
     "held_back_is_kept_at_a_restart": in_text(
-        FollowerStream, "_end", "self._held_back = False", "pass"
+        Feeding, "end", "lane.freed(size)", "lane.in_flight_bytes -= size"
     ),
     "a_full_window_leaves_the_partition_clean": in_text(
         FollowerStream,
         "_append",
         """
-        if feeding.next_offset < marks.written_end and (batches or room <= 0):
+        if feeding.has_more and (batches or not lane.has_room):
         """,
         "if False:",
     ),
@@ -134,16 +142,19 @@ SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         FollowerStream,
         "_append",
         """
-        self._held_back = True
-        self._dirty[replica.key] = None
+        lane.held_back = True
+        batches = []
         """,
-        "self._held_back = True",
+        """
+        lane.held_back = True
+        return feeding.append(marks, with_batches=False), []
+        """,
     ),
     "no_room_is_told_of": in_text(
         FollowerStream,
         "acked",
         """
-        if not had_room and self._has_room:
+        if self._ahead or (not had_room and self._live.has_room):
             self._wake.set()
         """,
         "del had_room",
@@ -152,11 +163,12 @@ SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         FollowerStream,
         "notify",
         """
-        self._dirty[replica.key] = None
+        self._mark(replica.key)
         self._wake.set()
         """,
-        "self._dirty[replica.key] = None",
+        "self._mark(replica.key)",
     ),
+    "bulk_news_wake_nobody": in_text(FollowerStream, "_mark", "self._bulk_wake.set()", "pass"),
     "two_streams_of_a_follower_are_fed": in_text(Leading, "_replace", "self._end(old)", "pass"),
     "a_new_stream_is_not_told": in_text(
         LeaderLink, "_stream", "self._replicas.peer_connected(self.leader)", "pass"
@@ -182,11 +194,10 @@ BUSY_SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         """
         if budget <= 0:
             break
-        del self._dirty[key]
         """,
         """
-        del self._dirty[key]
         if budget <= 0:
+            del dirty[key]
             continue
         """,
     ),

@@ -214,6 +214,7 @@ class Shell:
             Meters(replicated_in=_ignore, replicated_out=_ignore, ticked=_ignore),
             WatchedReplicas,
         )
+        self._replication.credits.has_space = lambda: not broker.disk.full
         self._replication.writer.tick_bytes = self._chance.choice((50, 1 << 20))
         assert isinstance(self._replication.replicas, WatchedReplicas)
         self.replicas = self._replication.replicas

@@ -138,6 +138,7 @@ class BrokerProcess:
             executor=self._seams.maintaining,
             on_change=self._session.beat,
         )
+        self._replication.credits.has_space = lambda: self._disk.has_space_for_copies
         self._retention = Retention(
             self._replicas,
             store,

@@ -23,6 +23,7 @@ from penstock.rpc.transport import Transport
 from penstock_broker.clock import Clock
 from penstock_broker.config import BrokerConfig
 from penstock_broker.metadata.image import ClusterView
+from penstock_broker.replication.copies import CopyCredits, CopyThrottle
 from penstock_broker.replication.following import LinkConfig, Links
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.recent import RecentCache
@@ -90,9 +91,12 @@ class Replication:
             snapshot_bytes=settings.producer_snapshot_bytes,
         )
         self.reader = LogReader(seams.store, seams.reading, self.replicas.unreadable)
+        copy_rate = settings.replica_copy_bytes_per_second or None
+        self._throttle = CopyThrottle(copy_rate)
         self.leading = Leading(
             self.replicas,
             self.reader,
+            self._throttle,
             meters.replicated_out,
             view,
             message_bytes=settings.replica_message_bytes,
@@ -106,10 +110,17 @@ class Replication:
         )
         self._listens = False
         self._links = Links(hello, self.replicas, meters.replicated_in, seams.transport)
+        self.credits = CopyCredits(copy_rate, self._links.up)
 
     def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The coroutines to run until they are cancelled."""
-        return (self.writer.run(), self.replicas.run_ticks())
+        return (self.writer.run(), self.replicas.run_ticks(), self.credits.run())
+
+    def set_copy_rate(self, rate: int | None) -> None:
+        """How fast partitions move from here and to here, in bytes per second each; None: as fast
+        as they can. From now on."""
+        self._throttle.set_rate(rate)
+        self.credits.set_rate(rate)
 
     async def listen(self, address: str) -> int:
         """Binds the port for followers, and returns it. Raises OSError."""
@@ -158,6 +169,7 @@ class Replication:
             if (address := self._view.leader_address(leader, tls=self._tls)) is not None
         ]
         self._links.arrange(found, tasks)
+        self.credits.copied_from(self.replicas.copied_from())
 
     def stop_following(self) -> None:
         """Ends the streams to leaders."""

@@ -45,6 +45,11 @@ class DiskGuard:
     def is_full(self) -> bool:
         return self.free_bytes < self.reserve_bytes
 
+    @property
+    def has_space_for_copies(self) -> bool:
+        """Far more is free than the reserve: a partition that moves here makes no write refused."""
+        return self.free_bytes >= max(2 * self.reserve_bytes, self.total_bytes // 10)
+
     def refusal(self) -> ClusterError | None:
         """Why writes are refused now; None while there is space."""
         if not self.is_full:

@@ -1,6 +1,7 @@
 """Leader side of replication: one stream per follower broker, fed as batches are written.
 
-    Replica.notify ─▶ [ dirty partitions ] ─▶ read from memory ─▶ LeaderMessage (≤ ~2 MiB)
+    Replica.notify ─▶ live lane ─▶ read from memory ──────────▶ LeaderMessage (≤ ~2 MiB)
+                   └▶ bulk lane ─▶ read ahead, also from disk ─▶ LeaderMessage (≤ ~512 KiB)
     FollowerAck ─▶ machine, and space in the window
 
 A follower says once where it starts in each partition; from then on batches are pushed as soon as
@@ -8,46 +9,40 @@ they are written here, but never further ahead of its acknowledgements than its 
 without batches (the high watermark moved) may be delayed a few ms to be sent with batches, so that
 neither an idle nor a busy partition costs a message of its own. The values sent are read from the
 machine at that moment.
+
+Partitions for which the high watermark waits are live, all others bulk (`core.replication.traffic`,
+ADR 66). Bulk has a part of the window, and its next message is read beside the stream, so that no
+disk delays live batches. It is sent when no live partition has news, and once per 50 ms whatever
+is live: a live batch waits for at most one bulk message, and bulk never starves (I32).
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.core.batch import Batch
 from penstock.core.compaction.rewrite import trimmed
-from penstock.core.replication.contract import Marks
 from penstock.core.replication.contract_leader import Feed, SendEpochAnswer, SendRefusal
+from penstock.core.replication.traffic import Traffic
+from penstock.core.throttle import Growth
 from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey
 from penstock.errors import PenstockError
 from penstock.proto.v1 import replication_pb2 as pb
 from penstock.rpc.errors import error_to_wire
 from penstock.rpc.splice import leader_message
 from penstock_broker.observability import EventLog
+from penstock_broker.replication.copies import CopyThrottle
+from penstock_broker.replication.lanes import Feeding, Lane
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replica import Replica
 
+BULK_MESSAGE_BYTES: Final = 512 * 1024
+"""Of batches in a bulk message, about: what a live batch may have to wait for."""
+BULK_WINDOW_PART: Final = 4
+"""Bulk has this part of the window beside the live one's whole."""
+_BULK_EVERY_S: Final = 0.05
 _MARKS_DELAY_S: Final = 0.01
 _events = EventLog("feeding")
-
-
-@dataclass(slots=True, eq=False)
-class _Feeding:
-    """How far one follower has been fed in one partition."""
-
-    replica: Replica
-    leader_epoch: LeaderEpoch
-    next_offset: Offset
-    sent_high_watermark: int = -1
-    sent_log_start: int = -1
-    sent_sync_through: int = 0
-    unacked: deque[tuple[Offset, int]] = field(default_factory=deque)
-
-    @property
-    def unacked_bytes(self) -> int:
-        return sum(size for _, size in self.unacked)
 
 
 class FollowerStream:
@@ -58,31 +53,41 @@ class FollowerStream:
         hello: pb.FollowerHello,
         message_bytes: int,
         reader: LogReader,
+        throttle: CopyThrottle,
         on_sent: Callable[[int], None],
     ) -> None:
         self.follower = BrokerId(hello.broker_id)
         self.incarnation = hello.incarnation
         self.closed = False
-        self._window_bytes = max(hello.window_bytes, 1)
+        self._live = Lane(max(hello.window_bytes, 1))
+        self._bulk = Lane(max(hello.window_bytes // BULK_WINDOW_PART, 1))
         self._message_bytes = message_bytes
         self._reader = reader
+        self._throttle = throttle
+        self._growth = Growth()
+        """Of the partitions that are copied to this follower."""
+        self._credit = self._spent = self._spent_told = 0
+        """Of copies, over the life of the stream: granted, used, known to the follower."""
         self._on_sent = on_sent
-        self._in_flight_bytes = 0
-        self._held_back = False
-        """The next batch does not fit into the rest of the window."""
-        self._feeding: dict[ReplicaKey, _Feeding] = {}
-        self._dirty: dict[ReplicaKey, None] = {}
+        self._feeding: dict[ReplicaKey, Feeding] = {}
         self._lazy: dict[ReplicaKey, None] = {}
         """Only marks moved: they wait briefly for batches; batches do not wait for them."""
         self._lazy_planned = self._lazy_is_due = False
         self._answers: list[pb.EpochAnswer] = []
         self._errors: list[pb.ReplicaError] = []
+        self._ahead: list[tuple[Feeding, Offset, list[Batch]]] = []
+        """The next bulk message: batches, and the offset that each partition was at."""
+        self._bulk_due_s = 0.0
+        """From then on the next bulk message waits for no live partition."""
+        self._bulk_planned = False
         self._wake = asyncio.Event()
+        self._bulk_wake = asyncio.Event()
 
     def close(self) -> None:
         """Sends and accepts nothing more: a newer stream took over, or this one broke."""
         self.closed = True
         self._wake.set()
+        self._bulk_wake.set()
 
     @property
     def replicas(self) -> list[Replica]:
@@ -95,21 +100,32 @@ class FollowerStream:
         """Starts, restarts or stops a partition."""
         self._end(replica.key)
         if feed.from_offset is not None:
-            self._feeding[replica.key] = _Feeding(replica, feed.leader_epoch, feed.from_offset)
-            self._dirty[replica.key] = None
+            self._feeding[replica.key] = Feeding(
+                replica, self.follower, feed.leader_epoch, feed.from_offset
+            )
+            self._mark(replica.key)
         self._wake.set()
 
     def _end(self, key: ReplicaKey) -> None:
         """Stops feeding a partition; its bytes in flight no longer count in the window."""
         old = self._feeding.pop(key, None)
         if old is not None:
-            self._in_flight_bytes -= old.unacked_bytes
-            self._held_back = False
+            old.end()
+
+    def _mark(self, key: ReplicaKey) -> None:
+        """A partition has news: queues it in the lane of its class, and in no other."""
+        feeding = self._feeding.get(key)
+        lane, other = self._live, self._bulk
+        if feeding is not None and feeding.traffic is not Traffic.LIVE:
+            lane, other = other, lane
+            self._bulk_wake.set()
+        lane.dirty[key] = None
+        other.dirty.pop(key, None)
 
     def notify(self, replica: Replica, *, urgent: bool) -> None:
         """Marks of a partition moved; `urgent`: there are batches, or an fsync is waited for."""
         if urgent:
-            self._dirty[replica.key] = None
+            self._mark(replica.key)
             self._wake.set()
         elif replica.key not in self._lazy:
             self._lazy[replica.key] = None
@@ -157,13 +173,15 @@ class FollowerStream:
         feeding = self._feeding.get(key)
         if feeding is None or feeding.leader_epoch != leader_epoch:
             return
-        unacked = feeding.unacked
-        had_room = self._has_room
-        while unacked and unacked[0][0] <= written_end:
-            self._in_flight_bytes -= unacked.popleft()[1]
-            self._held_back = False
-        if not had_room and self._has_room:
+        had_room = self._live.has_room
+        feeding.acked(written_end)
+        if self._ahead or (not had_room and self._live.has_room):
             self._wake.set()
+
+    def credited(self, copy_credit: int) -> None:
+        """The follower lets copies go up to this many bytes since the stream began."""
+        self._credit = copy_credit
+        self._bulk_wake.set()
 
     # ------------------------------------------------------------ the writing half
 
@@ -175,18 +193,34 @@ class FollowerStream:
             answers = pb.LeaderMessage(epoch_answers=self._answers, errors=self._errors)
             messages.append(answers.SerializeToString())
             self._answers, self._errors = [], []
-        appends = await self._collect()
-        if appends:
-            messages.append(leader_message(appends))
+        appends = self._send_ahead() if self._bulk_is_next else await self._collect()
+        if appends or self._spent > self._spent_told:
+            messages.append(leader_message(appends, copy_spent=self._newly_spent()))
         return messages
+
+    def _newly_spent(self) -> int:
+        """The copy credit used so far, if that is news; else 0."""
+        if self._spent == self._spent_told:
+            return 0
+        self._spent_told = self._spent
+        return self._spent
 
     async def _anything(self) -> None:
         while not self._is_urgent:
             self._wake.clear()
+            if self._bulk_fits and not self._bulk_planned:
+                self._bulk_planned = True
+                asyncio.get_running_loop().call_at(self._bulk_due_s, self._bulk_is_due)
             await self._wake.wait()
-        self._dirty.update(self._lazy)
+        for key in self._lazy:
+            self._mark(key)
         self._lazy.clear()
         self._lazy_is_due = False
+
+    def _bulk_is_due(self) -> None:
+        """Bulk has waited long enough for live partitions."""
+        self._bulk_planned = False
+        self._wake.set()
 
     @property
     def _is_urgent(self) -> bool:
@@ -195,105 +229,160 @@ class FollowerStream:
             or self._answers
             or self._errors
             or self._lazy_is_due
-            or (self._dirty and self._has_room)
+            or (self._live.dirty and self._live.has_room)
+            or self._bulk_is_next
         )
 
     @property
-    def _has_room(self) -> bool:
-        return self._in_flight_bytes < self._window_bytes and not self._held_back
+    def _bulk_fits(self) -> bool:
+        """A bulk message is ready, and fits into its window."""
+        ahead = self._ahead
+        return bool(ahead) and self._bulk.fits(sum([_size(batches) for _, _, batches in ahead]))
+
+    @property
+    def _bulk_is_next(self) -> bool:
+        """A bulk message is ready, fits, and goes before what is live now."""
+        if not self._bulk_fits:
+            return False
+        return not self._live.dirty or asyncio.get_running_loop().time() >= self._bulk_due_s
 
     async def _collect(self) -> list[tuple[pb.AppendBatches, list[Batch]]]:
-        """Appends of dirty partitions up to one message's size; the rest stays dirty."""
+        """Appends of live partitions up to one message's size; the rest stays dirty."""
         appends: list[tuple[pb.AppendBatches, list[Batch]]] = []
         budget = self._message_bytes
-        for key in list(self._dirty):
+        dirty = self._live.dirty
+        for key in list(dirty):
             if budget <= 0:
                 break
-            del self._dirty[key]
+            if key not in dirty:
+                continue  # it changed lanes during a read
+            del dirty[key]
             feeding = self._feeding.get(key)
             if feeding is None:
                 continue
-            append, batches = await self._append(feeding, budget)
-            budget -= sum(batch.size_bytes for batch in batches)
+            offset, room = feeding.next_offset, min(budget, self._live.room_bytes)
+            batches = await self._read(feeding, room) if room > 0 else []
+            append, sent = self._append(feeding, offset, batches, self._live)
+            budget -= _size(sent)
             if append is not None:
-                appends.append((append, batches))
+                appends.append((append, sent))
         return appends
 
-    async def _append(
-        self, feeding: _Feeding, budget: int
+    def _send_ahead(self) -> list[tuple[pb.AppendBatches, list[Batch]]]:
+        """The bulk message that was read ahead, as far as it still is what comes next."""
+        ahead, self._ahead = self._ahead, []
+        self._bulk_due_s = asyncio.get_running_loop().time() + _BULK_EVERY_S
+        self._bulk_wake.set()
+        appends: list[tuple[pb.AppendBatches, list[Batch]]] = []
+        for feeding, offset, batches in ahead:
+            append, sent = self._append(feeding, offset, batches, self._bulk)
+            if append is not None:
+                appends.append((append, sent))
+        return appends
+
+    def _append(
+        self, feeding: Feeding, offset: Offset, batches: list[Batch], lane: Lane
     ) -> tuple[pb.AppendBatches | None, list[Batch]]:
-        """The next batches of one partition and its marks; None if nothing is new."""
+        """The batches read at `offset` if they still fit, and marks; None if nothing is new.
+
+        The read may have waited: only the current state counts.
+        """
         replica = feeding.replica
-        offset, end = feeding.next_offset, replica.marks.written_end
-        room = min(budget, self._window_bytes - self._in_flight_bytes)
-        batches: list[Batch] = []
-        if offset < end and room > 0:
-            batches = await self._read(feeding, offset, room, end)
-        # The read may have waited: check the current state again; use the batches only if they
-        # still fit.
         if self._feeding.get(replica.key) is not feeding or feeding.next_offset != offset:
             return None, []
         marks = replica.marks
         if not marks.is_leader or marks.leader_epoch != feeding.leader_epoch:
             return None, []
-        size = sum(batch.size_bytes for batch in batches)
-        if self._in_flight_bytes and size > self._window_bytes - self._in_flight_bytes:
-            self._held_back = True
-            self._dirty[replica.key] = None
+        size = _size(batches)
+        if not lane.fits(size):
+            lane.held_back = True
             batches = []
         if batches:
-            feeding.next_offset = batches[-1].next_offset
-            feeding.unacked.append((feeding.next_offset, size))
-            self._in_flight_bytes += size
+            feeding.sent(batches, size, lane)
             self._on_sent(size)
-        if feeding.next_offset < marks.written_end and (batches or room <= 0):
+        if feeding.has_more and (batches or not lane.has_room):
             # The message or the window is full: the partition continues when there is space again.
-            self._dirty[replica.key] = None
-        if not batches and not _marks_moved(feeding, marks):
-            return None, []
-        return _marks_to_wire(feeding, marks), batches
+            self._mark(replica.key)
+        return feeding.append(marks, with_batches=bool(batches)), batches
 
-    async def _read(self, feeding: _Feeding, offset: Offset, room: int, end: Offset) -> list[Batch]:
+    # ------------------------------------------------------------ reading
+
+    async def read_ahead(self) -> None:
+        """Reads for bulk partitions, one message ahead; runs beside `next_messages` until closed.
+
+        What it reads is sent, or found to be out of date, before it reads again.
+        """
+        while not self.closed:
+            await self._bulk_wake.wait()
+            self._bulk_wake.clear()
+            if not self._ahead:
+                self._ahead = await self._read_bulk()
+                if self._ahead:
+                    self._wake.set()
+
+    async def _read_bulk(self) -> list[tuple[Feeding, Offset, list[Batch]]]:
+        """Batches of bulk partitions up to one message's size; the rest stays dirty."""
+        ahead: list[tuple[Feeding, Offset, list[Batch]]] = []
+        budget = min(self._message_bytes, BULK_MESSAGE_BYTES)
+        dirty = self._bulk.dirty
+        for key in list(dirty):
+            if budget <= 0:
+                break
+            if key not in dirty:
+                continue  # it changed lanes during a read
+            del dirty[key]
+            feeding = self._feeding.get(key)
+            if feeding is None:
+                continue
+            copies = feeding.traffic is Traffic.COPY
+            if copies and not self._may_copy(feeding):
+                dirty[key] = None
+                continue
+            offset = feeding.next_offset
+            batches = await self._read(feeding, budget, bulk=True)
+            budget -= _size(batches)
+            if copies:
+                self._spent += self._throttle.paid(self._growth, _size(batches))
+            ahead.append((feeding, offset, batches))
+        return ahead
+
+    def _may_copy(self, feeding: Feeding) -> bool:
+        """Whether the throttles let it go on; if not, something will wake `read_ahead`."""
+        self._growth.gain(feeding.grown(), asyncio.get_running_loop().time() * 1_000)
+        if not feeding.has_more:
+            return True  # only marks
+        if self._spent >= self._credit:
+            return False
+        return self._throttle.may_go(self._growth, self._bulk_wake.set)
+
+    async def _read(self, feeding: Feeding, max_bytes: int, *, bulk: bool = False) -> list[Batch]:
+        """What comes next in a partition; nothing if it was all sent, or cannot be read."""
+        replica, offset = feeding.replica, feeding.next_offset
+        end = replica.marks.written_end
+        if offset >= end:
+            return []
         try:
-            batches = await self._reader.read(feeding.replica, offset, room, end)
+            read = self._reader.read_bulk if bulk else self._reader.read
+            batches = await read(replica, offset, max_bytes, end)
             if batches and batches[0].base_offset < offset:
                 # A batch can begin before `offset`: compaction merged batches, or the log begins
                 # inside it.
                 return [trimmed(batches[0], offset), *batches[1:]]
         except PenstockError as error:
-            if self._feeding.get(feeding.replica.key) is not feeding:
+            if self._feeding.get(replica.key) is not feeding:
                 return []  # feeding was stopped or restarted during the read
             _events.error(
                 "cannot feed a follower",
-                partition=str(feeding.replica),
+                partition=str(replica),
                 follower=self.follower,
                 offset=offset,
                 reason=str(error),
             )
-            self._end(feeding.replica.key)
-            self.refuse(feeding.replica.key, error)
+            self._end(replica.key)
+            self.refuse(replica.key, error)
             return []
         return batches
 
 
-def _marks_moved(feeding: _Feeding, marks: Marks) -> bool:
-    return (
-        marks.high_watermark != feeding.sent_high_watermark
-        or marks.log_start_offset != feeding.sent_log_start
-        or marks.sync_through > feeding.sent_sync_through
-    )
-
-
-def _marks_to_wire(feeding: _Feeding, marks: Marks) -> pb.AppendBatches:
-    feeding.sent_high_watermark = marks.high_watermark
-    feeding.sent_log_start = marks.log_start_offset
-    feeding.sent_sync_through = marks.sync_through
-    key = feeding.replica.key
-    return pb.AppendBatches(
-        topic_id=key.topic_id,
-        partition=key.partition,
-        leader_epoch=feeding.leader_epoch,
-        high_watermark=marks.high_watermark,
-        log_start_offset=marks.log_start_offset,
-        sync_through=marks.sync_through,
-    )
+def _size(batches: list[Batch]) -> int:
+    return sum([batch.size_bytes for batch in batches])

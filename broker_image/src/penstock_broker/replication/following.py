@@ -10,7 +10,7 @@ a wrong CRC never reaches a machine (I22): the link is dropped, and the batch is
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,6 +38,7 @@ from penstock.rpc.streams.parsing import parsed
 from penstock.rpc.transport import Transport
 from penstock_broker.metadata.image import LeaderAddress
 from penstock_broker.observability import EventLog
+from penstock_broker.replication.copies import CopyLink
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.serving.edge import first_error
@@ -77,7 +78,19 @@ class LeaderLink:
         self._on_received = on_received
         self._transport = transport
         self._outbox = FollowerOutbox()
+        self._copy_spent = 0
         self._was_up = False
+
+    # ------------------------------------------------------------ copies.CopyLink
+
+    @property
+    def unused_credit(self) -> int:
+        """Of what was granted on this stream; below zero: the leader's last copy was larger."""
+        return self._outbox.copy_credit - self._copy_spent
+
+    def grant(self, size: int) -> None:
+        """Lets the leader copy so many bytes more."""
+        self._outbox.grant(size)
 
     # ------------------------------------------------------------ replica.LeaderOutlet
 
@@ -113,6 +126,7 @@ class LeaderLink:
 
     async def _stream(self) -> None:
         self._outbox = FollowerOutbox()
+        self._copy_spent = 0
         self._was_up = False
         stream: MessageStream | None = None
         failure: PenstockError | None = None
@@ -197,6 +211,7 @@ class LeaderLink:
                 )
         for append in message.appends:
             self._take_append(append)
+        self._copy_spent = max(self._copy_spent, message.copy_spent)
         for refusal in message.errors:
             replica = self._replica(refusal)
             if replica is not None:
@@ -249,6 +264,8 @@ class FollowerOutbox:
         self._queries: dict[ReplicaKey, SendEpochQuery] = {}
         self._starts: dict[ReplicaKey, SendFollowStart] = {}
         self._acks: dict[ReplicaKey, SendAck] = {}
+        self.copy_credit = 0
+        """Granted since the stream began."""
         self._wake = asyncio.Event()
 
     def put(
@@ -272,6 +289,11 @@ class FollowerOutbox:
                 self._acks[key] = message
         self._wake.set()
 
+    def grant(self, size: int) -> None:
+        """Lets the leader copy so many bytes more."""
+        self.copy_credit += size
+        self._wake.set()
+
     async def take(self) -> pb.FollowerMessage:
         """Waits for messages, and takes all of them.
 
@@ -284,6 +306,7 @@ class FollowerOutbox:
             starts=[_start(key, start) for key, start in self._starts.items()],
             acks=[_ack(key, ack) for key, ack in self._acks.items()],
             stops=[pb.FollowStop(topic_id=k.topic_id, partition=k.partition) for k in self._stops],
+            copy_credit=self.copy_credit,
         )
         for queue in (self._stops, self._queries, self._starts, self._acks):
             queue.clear()
@@ -354,6 +377,12 @@ class Links:
                     self._transport,
                 )
                 self._running[leader] = (link, tasks.create_task(link.run()))
+
+    def up(self, leaders: Collection[BrokerId]) -> dict[BrokerId, CopyLink]:
+        """The links to these leaders, as far as they are connected."""
+        links = {leader: link for leader, (link, _) in self._running.items() if leader in leaders}
+        connected = self._replicas.leaders
+        return {leader: link for leader, link in links.items() if connected.get(leader) is link}
 
     def stop(self) -> None:
         """Ends all links."""

@@ -34,6 +34,7 @@ class LogReader:
         self._store = store
         self._executor = executor
         self._on_error = on_error
+        self._bulk_turn = asyncio.Lock()
 
     async def read_for(
         self, replica: Replica, offset: Offset, max_bytes: int, end: Offset, isolation: Isolation
@@ -86,6 +87,17 @@ class LogReader:
         return await self._in_thread(
             replica, offset, partial(self._store.read, replica.slot, offset, max_bytes, end)
         )
+
+    async def read_bulk(
+        self, replica: Replica, offset: Offset, max_bytes: int, end: Offset
+    ) -> list[Batch]:
+        """As `read`, with at most one thread for all who read this way: they wait for each other,
+        and leave the other threads to clients and live followers."""
+        recent = self.read_recent(replica, offset, max_bytes, end)
+        if recent is not None:
+            return recent
+        async with self._bulk_turn:
+            return await self.read(replica, offset, max_bytes, end)
 
     async def _in_thread(self, replica: Replica, offset: Offset, blocking: Callable[[], _T]) -> _T:
         loop = asyncio.get_running_loop()

@@ -120,6 +120,7 @@ class Replica:
         "topic",
         "truncations",
         "waiters",
+        "written_bytes",
     )
 
     def __init__(
@@ -151,6 +152,8 @@ class Replica:
         """Whether its machine wants, and gets, ticks."""
         self.truncations = 0
         """How often this log was truncated: what was read from it before may no longer be in it."""
+        self.written_bytes = 0
+        """Of batches, in this run of the broker; never falls."""
         self._checkpoint_due_ms = 0
         self._unsnapshotted_bytes = 0
         self._shell = shell
@@ -204,6 +207,7 @@ class Replica:
         """
         if self.machine.error is not None:
             return None, None
+        self.written_bytes += written_bytes
         self._unsnapshotted_bytes += written_bytes
         checkpoint = producers = None
         now_ms = self._shell.now_ms()

@@ -43,6 +43,7 @@ from penstock.core.replication.contract_follower import (
 )
 from penstock.core.replication.contract_leader import Feed, SendEpochAnswer, SendRefusal
 from penstock.core.replication.machine import ReplicaMachine
+from penstock.core.replication.traffic import Traffic
 from penstock.core.types import (
     NO_EPOCH,
     BrokerId,
@@ -152,8 +153,13 @@ class ReplicaSet:
         self._tell_readers(replica, ready)
 
     def _write(self, replica: Replica, ready: Ready) -> None:
+        live = replica.machine.traffic_to(self.broker_id) is Traffic.LIVE
         if ready.append:
-            replica.recent.extend(ready.append)
+            if live:
+                replica.recent.extend(ready.append)
+            else:
+                # Nobody reads it soon; what is in memory must reach the log's end, or is forgotten.
+                replica.recent.clear()
             replica.aborted.extend(ready.aborted)
         self._writer.append(
             replica,
@@ -163,6 +169,7 @@ class ReplicaSet:
             sync=ready.persist_sync,
             aborted=ready.aborted,
             swept_end=ready.swept_end,
+            bulk=not live,
         )
 
     @staticmethod
@@ -183,6 +190,8 @@ class ReplicaSet:
         """Asks for what the controller, or a transaction's coordinator, must agree to."""
         if ready.isr_change is not None and self.isr is not None:
             self.isr.propose(replica, ready.isr_change)
+            # The high watermark waits for those who may join now: what they lack becomes live.
+            replica.notify_feeders(urgent=True)
         if self.joins is not None:
             for join in ready.joins:
                 self.joins.join(replica, join)
@@ -307,6 +316,14 @@ class ReplicaSet:
         """Brokers that lead a replica kept here."""
         leaders = {replica.marks.leader for replica in self.by_key.values()}
         return {leader for leader in leaders if leader >= 0 and leader != self.broker_id}
+
+    def copied_from(self) -> set[BrokerId]:
+        """Brokers that lead a partition that moves to this one."""
+        return {
+            replica.marks.leader
+            for replica in self.by_key.values()
+            if replica.machine.traffic_to(self.broker_id) is Traffic.COPY
+        }
 
     def _led_by(self, leader: BrokerId) -> list[Replica]:
         return [r for r in self.by_key.values() if r.marks.leader == leader]

@@ -50,6 +50,9 @@ class Pending:
     log_start_offset: Offset | None = None
     persist_ids: list[int] = field(default_factory=list)
     size_bytes: int = 0
+    live: bool = False
+    """Somebody waits for batches in it: not all of them are bulk (`core.replication.traffic`)."""
+    sync: bool = False
     producers: Sequence[ProducerEntry] | None = None
     everything: bool = False
     rewrites: list[Rewrite] = field(default_factory=list)

@@ -44,6 +44,8 @@ from penstock_broker.store.interface import LogStore, PartitionWrite, Rewrite, S
 TICK_BYTES: Final = 8 * 1024 * 1024
 """Of batches in one tick, about. The store holds the interpreter's lock while it copies, 1.5 ms per
 MB (ADR 13)."""
+BULK_TICK_BYTES: Final = 1024 * 1024
+"""Of them for partitions with bulk only: what a live write may have to wait for (I32)."""
 
 _T = TypeVar("_T")
 
@@ -132,11 +134,12 @@ class LogWriter:
         sync: bool,
         aborted: Sequence[AbortedTransaction] = (),
         swept_end: Offset | None = None,
+        bulk: bool = False,
     ) -> None:
         """Adds to the next tick; then calls `persisted` or `persist_failed` of `owner`.
 
         `aborted`: transactions aborted by markers in `batches`. `swept_end`: as in
-        `PartitionWrite`.
+        `PartitionWrite`. `bulk`: nobody waits for it, so it takes a small part of a tick.
         """
         pending = self._for(owner)
         pending.batches.extend(batches)
@@ -145,7 +148,8 @@ class LogWriter:
         pending.size_bytes += sum(batch.size_bytes for batch in batches)
         pending.checkpoint = checkpoint or pending.checkpoint
         pending.persist_ids.append(persist_id)
-        self._sync = self._sync or sync
+        pending.live = pending.live or not bulk
+        pending.sync = pending.sync or sync
 
     def move_log_start(self, owner: WriteOwner, log_start_offset: Offset) -> None:
         """Removes the batches before an offset with the next tick."""
@@ -189,7 +193,7 @@ class LogWriter:
         pending.producers = producers
 
     def sync(self) -> None:
-        """Requests an fsync with the next tick, even if there is nothing else to write."""
+        """Requests an fsync of all that is pending, or of nothing else to write."""
         self._sync = True
         self._plan()
 
@@ -291,9 +295,9 @@ class LogWriter:
     def _next(self) -> Tick:
         """All that is pending now, up to the size of one tick."""
         pending = self._take()
-        sync = self._sync
-        # The fsync may have been meant for entries left behind: then their tick is fsynced too.
-        self._sync = sync and bool(self._pending)
+        sync = self._sync or any(entry.sync for entry in pending)
+        # `sync` was meant for entries left behind as well: then their tick is fsynced too.
+        self._sync = self._sync and bool(self._pending)
         writes = [write for write in (entry.write() for entry in pending) if write is not None]
         size_bytes = sum(entry.size_bytes for entry in pending)
         return Tick(pending, writes, sync, size_bytes, monotonic())
@@ -310,10 +314,18 @@ class LogWriter:
         self._on_tick(TickFacts(len(tick.writes), tick.size_bytes, tick.sync, seconds))
 
     def _take(self) -> list[Pending]:
-        """What the next tick writes, oldest first; the rest waits for the tick after it."""
+        """What the next tick writes, oldest first; the rest waits for the tick after it.
+
+        Of entries that are bulk, one at least, so that none waits for ever.
+        """
         taken: list[Pending] = []
-        size_bytes = 0
+        size_bytes = bulk_bytes = 0
+        bulk_bytes_max = min(BULK_TICK_BYTES, self.tick_bytes)
         for slot, entry in list(self._pending.items()):
+            if not entry.live:
+                if bulk_bytes and bulk_bytes + entry.size_bytes > bulk_bytes_max:
+                    continue
+                bulk_bytes += entry.size_bytes
             size_bytes += entry.size_bytes
             if taken and size_bytes > self.tick_bytes:
                 break

@@ -30,6 +30,7 @@ from penstock.rpc.streams.frames import Received
 from penstock.rpc.streams.parsing import introduction, parsed
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.observability import EventLog
+from penstock_broker.replication.copies import CopyThrottle
 from penstock_broker.replication.feeding import FollowerStream
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replicas import ReplicaSet
@@ -47,6 +48,7 @@ class Leading(ReplicationServiceServicer):
         self,
         replicas: ReplicaSet,
         reader: LogReader,
+        throttle: CopyThrottle,
         on_sent: Callable[[int], None],
         view: ClusterView,
         *,
@@ -56,6 +58,7 @@ class Leading(ReplicationServiceServicer):
         self._view = view
         self._replicas = replicas
         self._reader = reader
+        self._throttle = throttle
         self._on_sent = on_sent
         self._message_bytes = message_bytes
 
@@ -70,13 +73,17 @@ class Leading(ReplicationServiceServicer):
         hello = await self._hello(stream)
         if hello is None:
             return
-        feeding = FollowerStream(hello, self._message_bytes, self._reader, self._on_sent)
+        feeding = FollowerStream(
+            hello, self._message_bytes, self._reader, self._throttle, self._on_sent
+        )
         self._replace(feeding)
         try:
             async with asyncio.TaskGroup() as tasks:
-                writer = tasks.create_task(self._write(feeding, stream))
+                halves = (self._write(feeding, stream), feeding.read_ahead())
+                running = [tasks.create_task(half) for half in halves]
                 await stream.deliver(lambda message: self._take(feeding, message))
-                writer.cancel()
+                for task in running:
+                    task.cancel()
         finally:
             self._end(feeding)
 
@@ -170,6 +177,8 @@ class Leading(ReplicationServiceServicer):
                 for start in message.starts
             ),
         )
+        if message.copy_credit:
+            stream.credited(message.copy_credit)
         for ack in message.acks:
             key = ReplicaKey(TopicId(ack.topic_id), ack.partition)
             replica = self._replicas.by_key.get(key)

@@ -59,6 +59,7 @@ from penstock.core.replication.leader import Leader
 from penstock.core.replication.local_log import Bounds, LocalLog
 from penstock.core.replication.outbox import Outbox
 from penstock.core.replication.refusals import not_leader, refusal
+from penstock.core.replication.traffic import Traffic, traffic_to
 from penstock.core.types import NO_LEADER, BrokerId, Offset, PartitionState
 from penstock.errors import ErrorCode, NotLeaderError, PenstockError
 
@@ -145,6 +146,13 @@ class ReplicaMachine:
     def error(self) -> PenstockError | None:
         """Why this partition was stopped; None if it was not."""
         return self._error
+
+    def traffic_to(self, broker: BrokerId) -> Traffic:
+        """The class of what the leader of this partition sends to `broker`, as known here."""
+        state, role = self._state, self._role
+        if isinstance(role, Leader):
+            return traffic_to(broker, role.isr.state, role.isr.maximal)
+        return traffic_to(broker, state, () if state is None else state.isr)
 
     def look(self) -> Marks:
         """As `marks`, for other threads: possibly in the middle of an event, and not cached."""

@@ -32,6 +32,11 @@ class FollowerMessage(_message.Message):
     STARTS_FIELD_NUMBER: _builtins.int
     ACKS_FIELD_NUMBER: _builtins.int
     STOPS_FIELD_NUMBER: _builtins.int
+    COPY_CREDIT_FIELD_NUMBER: _builtins.int
+    copy_credit: _builtins.int
+    """Bytes of copies, of partitions that move to this broker, that the leader may send on this
+    stream; counted from its beginning. What the partitions grow by meanwhile takes none of it.
+    """
     @_builtins.property
     def hello(self) -> Global___FollowerHello:
         """First message of the stream; alone in it."""
@@ -52,10 +57,11 @@ class FollowerMessage(_message.Message):
         starts: _abc.Iterable[Global___FollowStart] | None = ...,
         acks: _abc.Iterable[Global___FollowerAck] | None = ...,
         stops: _abc.Iterable[Global___FollowStop] | None = ...,
+        copy_credit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "epoch_queries", b"epoch_queries", "hello", b"hello", "starts", b"starts", "stops", b"stops"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "copy_credit", b"copy_credit", "epoch_queries", b"epoch_queries", "hello", b"hello", "starts", b"starts", "stops", b"stops"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -213,6 +219,9 @@ class LeaderMessage(_message.Message):
     EPOCH_ANSWERS_FIELD_NUMBER: _builtins.int
     APPENDS_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
+    COPY_SPENT_FIELD_NUMBER: _builtins.int
+    copy_spent: _builtins.int
+    """How much of the copy credit was used so far; 0: as before."""
     @_builtins.property
     def epoch_answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpochAnswer]: ...
     @_builtins.property
@@ -225,10 +234,11 @@ class LeaderMessage(_message.Message):
         epoch_answers: _abc.Iterable[Global___EpochAnswer] | None = ...,
         appends: _abc.Iterable[Global___AppendBatches] | None = ...,
         errors: _abc.Iterable[Global___ReplicaError] | None = ...,
+        copy_spent: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["appends", b"appends", "epoch_answers", b"epoch_answers", "errors", b"errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appends", b"appends", "copy_spent", b"copy_spent", "epoch_answers", b"epoch_answers", "errors", b"errors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
