@@ -83,6 +83,7 @@ class ErrorCode(IntEnum):
     CREDENTIALS_EXPIRED = 92
     THROTTLED = 93
     AUTH_NOT_READY = 94
+    DELETION_PROTECTED = 106
     MISUSE = 1000
     UNREACHABLE = 1001
     DELIVERY_TIMED_OUT = 1002
@@ -202,6 +203,7 @@ TRAITS: Final[dict[ErrorCode, Traits]] = {
     ErrorCode.CREDENTIALS_EXPIRED: Traits(16, _NO, retriable=True),
     ErrorCode.THROTTLED: Traits(8, _NO, retriable=True),
     ErrorCode.AUTH_NOT_READY: Traits(14, _NO, retriable=True),
+    ErrorCode.DELETION_PROTECTED: Traits(9, _NO),
     ErrorCode.MISUSE: Traits(3, _NO),
     ErrorCode.UNREACHABLE: Traits(14, _MAYBE, retriable=True, refresh_metadata=True),
     ErrorCode.DELIVERY_TIMED_OUT: Traits(4, _MAYBE),

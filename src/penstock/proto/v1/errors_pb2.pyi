@@ -177,6 +177,8 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """Over a quota; nothing was done."""
     ERROR_CODE_AUTH_NOT_READY: _ErrorCode.ValueType  # 94
     """The broker does not know yet whose tokens count, or which rules hold."""
+    ERROR_CODE_DELETION_PROTECTED: _ErrorCode.ValueType  # 106
+    """deletion.protection is true. The message says how to lift it."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """Numbers are never reused. 87-89 are reserved for transactions, 90-99 for security and quotas
@@ -288,6 +290,8 @@ ERROR_CODE_THROTTLED: ErrorCode.ValueType  # 93
 """Over a quota; nothing was done."""
 ERROR_CODE_AUTH_NOT_READY: ErrorCode.ValueType  # 94
 """The broker does not know yet whose tokens count, or which rules hold."""
+ERROR_CODE_DELETION_PROTECTED: ErrorCode.ValueType  # 106
+"""deletion.protection is true. The message says how to lift it."""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final
