@@ -108,9 +108,7 @@ def test_a_deletion_decided_before_the_topic_was_protected_has_one_answer(
     three.hold_writes = True
     request_id = three.new_id()
     three.step(c.DeleteTopics(request_id, "", (("t", TopicId("")),)))
-    three.step(
-        c.AlterConfigs(request_id=three.new_id(), cluster_id="", topic="t", set_configs=ON)
-    )
+    three.step(c.AlterConfigs(request_id=three.new_id(), cluster_id="", topic="t", set_configs=ON))
     three.finish_held(passed=passed, answered=False)
     result = three.replies[request_id]
     assert isinstance(result, c.TopicsChanged)
