@@ -51,6 +51,16 @@ def test_the_crd_keeps_every_field_of_the_status() -> None:
     assert unknown(ready_status(), schema()) == []
 
 
+def test_a_cluster_says_that_it_is_protected_once_it_was() -> None:
+    assert "protected" not in ready_status(), "a new operator must not write every status"
+    spec = replace(WISH.spec, config={"deletion.protection": "true"})
+    wish, observed = replace(WISH, spec=spec), settled(WISH).observed()
+    shown = cluster_status(wish, observed, Plan(), {}, NOW)
+    assert shown["protected"] is True
+    assert unknown(shown, schema()) == []
+    assert ready_status(shown)["protected"] is False
+
+
 def test_a_ready_cluster_says_so_to_kstatus() -> None:
     status = ready_status()
     shown = {each["type"]: each["status"] for each in status["conditions"]}

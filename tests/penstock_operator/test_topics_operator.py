@@ -381,3 +381,94 @@ async def test_more_topics_have_their_rules_than_one_request_asks_about(bench: B
         for name in await admin.describe_topics():
             if name in names:
                 await admin.delete_topic(name)
+
+
+# ── Protection from deletion ──────────────────────────────────────────────────────────────
+
+PROTECTED = {"deletion.protection": "true"}
+
+
+async def protect(bench: Bench, name: str, **spec: Any) -> None:
+    """A protected topic whose resource is being deleted, and waits."""
+    bench.create(name, deletionPolicy="Delete", **spec)
+    await bench.settle()
+    assert bench.seen(name)["status"]["protected"] is True
+    bench.delete(name)
+    assert await bench.look(), "only a person can do something"
+    body = bench.seen(name)
+    for kind, status in (("Ready", "False"), ("Stalled", "True"), ("Reconciling", "False")):
+        assert condition(body, kind)["status"] == status
+    ready = condition(body, "Ready")
+    assert ready["reason"] == "DeletionProtected"
+    assert f"penstock topic alter {name} --set deletion.protection=false" in ready["message"]
+    assert body["status"]["message"] == ready["message"]
+    assert await bench.stored(name) is not None
+
+
+async def test_a_protected_topic_holds_its_resource_until_a_command_lifts_it(bench: Bench) -> None:
+    await protect(bench, "held", config=PROTECTED)
+    admin = await bench.brokers.admin(WISH)
+    await admin.alter_configs("held", {"deletion.protection": "false"})
+    assert await bench.look()
+    assert bench.seen("held") is None
+    assert await bench.stored("held") is None
+
+
+async def test_or_until_its_own_resource_says_that_it_is_not_protected(bench: Bench) -> None:
+    await protect(bench, "let-go", config=PROTECTED)
+    bench.patch("let-go", config={"deletion.protection": "false"})
+    assert await bench.look()
+    assert bench.seen("let-go") is None
+    assert await bench.stored("let-go") is None
+
+
+async def test_a_resource_that_no_longer_speaks_of_protection_does_not_lift_it(
+    bench: Bench,
+) -> None:
+    await protect(bench, "silent", config=PROTECTED)
+    bench.patch("silent", config={"deletion.protection": None, "retention.ms": 60_000})
+    assert await bench.look()
+    assert condition(bench.seen("silent"), "Ready")["reason"] == "DeletionProtected"
+    stored = await bench.stored("silent")
+    assert stored is not None
+    assert "retention.ms" not in stored.configs
+
+
+async def test_a_topic_that_was_protected_a_moment_ago_is_not_deleted_either(bench: Bench) -> None:
+    """The brokers refuse what the operator decided on older facts."""
+    bench.create("late", deletionPolicy="Delete")
+    await bench.settle()
+    bench.delete("late")
+    facts, _ = await bench.brokers.ask(WISH)
+    admin = await bench.brokers.admin(WISH)
+    await admin.alter_configs("late", PROTECTED)
+    (found,) = await bench.kube.list("Topic", bench.namespace)
+    assert await bench.topics.reconcile([TopicResource("late", found)], WISH, CLUSTER, facts, "")
+    body = bench.seen("late")
+    assert body["metadata"]["finalizers"] == [TOPIC_FINALIZER]
+    assert condition(body, "Ready")["reason"] == "DeletionProtected"
+    await admin.alter_configs("late", {"deletion.protection": "false"})
+    assert await bench.look()
+    assert bench.seen("late") is None
+
+
+async def test_without_its_cluster_a_protected_topic_holds_nothing(bench: Bench) -> None:
+    await protect(bench, "orphan", config=PROTECTED)
+    (found,) = await bench.kube.list("Topic", bench.namespace)
+    resources = [TopicResource("orphan", found)]
+    assert await bench.topics.reconcile(resources, None, None, None, "")
+    assert bench.seen("orphan") is None
+
+
+async def test_a_status_speaks_of_protection_once_there_was_some(bench: Bench) -> None:
+    bench.create("plain")
+    await bench.settle()
+    assert "protected" not in bench.seen("plain")["status"]
+    bench.patch("plain", config=PROTECTED)
+    await bench.settle()
+    assert bench.seen("plain")["status"]["protected"] is True
+    await bench.look(answered=False)
+    assert bench.seen("plain")["status"]["protected"] is True, "as it was last known"
+    bench.patch("plain", config={"deletion.protection": "false"})
+    await bench.settle()
+    assert bench.seen("plain")["status"]["protected"] is False

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from support.admission import in_force
 from support.apiserver import ApiServer
-from support.operator_process import OURS, ROOT, condition, get, install_crds, running
+from support.operator_process import OURS, condition, get, install_crds, running
 from support.waiting import wait_until
 
 from penstock.kubernetes.api import Api, Timeouts
@@ -21,18 +21,10 @@ from penstock.kubernetes.connect import connect
 from penstock.kubernetes.errors import KubernetesError
 from penstock_operator.objects.images import is_allowed
 
-ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 MERGE = "application/merge-patch+json"
 EVIL = "registry.example.com/evil/image:1"
 TOLERATE = {"tolerations": [{"operator": "Exists"}]}
 Make = Callable[..., Api]
-
-
-def policy(kind: str) -> dict[str, Any]:
-    """An object of the chart, as it is installed."""
-    text = (ROOT / "tests" / "charts" / "golden" / "namespaces.yaml").read_text()
-    (found,) = [each for each in yaml.safe_load_all(text) if each and each["kind"] == kind]
-    return dict(found)
 
 
 @pytest.fixture
@@ -67,27 +59,10 @@ def user(api_server: ApiServer, namespace: str) -> Iterator[Make]:
 @pytest.fixture
 def guarded(api_server: ApiServer, namespace: str, user: Make) -> Iterator[str]:
     """The namespace, with the chart's admission policy in force there."""
-    rules, binding = (
-        policy("ValidatingAdmissionPolicy"),
-        policy("ValidatingAdmissionPolicyBinding"),
-    )
-    (selected,) = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
-    selected["values"] = [namespace]
-    binding["spec"]["policyName"] = namespace
-    paths = []
-    for plural, body in (("ies", rules), ("ybindings", binding)):
-        body["metadata"] = {"name": namespace}
-        path = f"{ADMISSION}/validatingadmissionpolic{plural}"
-        api_server.request("POST", path, body)
-        paths.append(f"{path}/{namespace}")
     nobody = user("nobody")
-    wait_until(
-        lambda: refusal(partial(create, nobody, namespace, "dry", dry_run=True, image=EVIL)),
-        what="the policy is in force",
-    )
-    yield namespace
-    for path in reversed(paths):
-        api_server.request("DELETE", path)
+    dry = partial(create, nobody, namespace, "dry", dry_run=True, image=EVIL)
+    with in_force(api_server, "", namespace, lambda: refusal(dry)):
+        yield namespace
 
 
 def create(

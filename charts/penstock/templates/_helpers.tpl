@@ -125,3 +125,40 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   verbs: [list, watch]
 {{- end }}
 {{- end }}
+
+{{/* Of a policy about deletions: who is let through, and how others get there. A namespace that goes must
+     not hang on what is in it. The namespace's controller may not know yet that it goes; the first of the
+     four accounts is all of Kubernetes' controllers, where they have none of their own. */}}
+{{- define "penstock.deletionVariables" -}}
+- name: letThrough
+  expression: >-
+    has(oldObject.metadata.deletionTimestamp) ||
+    (namespaceObject != null && has(namespaceObject.metadata.deletionTimestamp)) ||
+    request.userInfo.username in [
+    'system:kube-controller-manager',
+    'system:serviceaccount:kube-system:generic-garbage-collector',
+    'system:serviceaccount:kube-system:namespace-controller',
+    'system:serviceaccount:kube-system:statefulset-controller',
+    'system:serviceaccount:{{ .Release.Namespace }}:{{ .Values.serviceAccount.name }}'] ||
+    (has(oldObject.metadata.annotations) &&
+    'penstock.dev/confirm-delete' in oldObject.metadata.annotations &&
+    oldObject.metadata.annotations['penstock.dev/confirm-delete'] == oldObject.metadata.name)
+- name: confirm
+  expression: >-
+    ' kubectl annotate ' + request.resource.resource + ' ' + oldObject.metadata.name +
+    (namespaceObject == null ? '' : ' -n ' + request.namespace) +
+    ' penstock.dev/confirm-delete=' + oldObject.metadata.name
+{{- end }}
+
+{{/* Of the binding of a policy. */}}
+{{- define "penstock.watchedOnly" -}}
+{{- with .Values.watchNamespaces }}
+matchResources:
+  namespaceSelector:
+    matchExpressions:
+      - key: kubernetes.io/metadata.name
+        operator: In
+        values:
+          {{- toYaml . | nindent 10 }}
+{{- end }}
+{{- end }}

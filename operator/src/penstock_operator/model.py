@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any
 
 from penstock.core.manifest.objects import SecurityMode
+from penstock.core.topic import DELETION_PROTECTION
 from penstock.kubernetes.rotation import RotationState
 
 Object = dict[str, Any]
@@ -85,13 +86,18 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as it is. `config`: what is set on it."""
+    """A topic as it is. `config`: what is set on it, or inherited from the cluster."""
 
     topic: str
     topic_id: str
     partitions: int
     replicas: int
     config: Mapping[str, str]
+
+    @property
+    def protected(self) -> bool:
+        """The brokers refuse to delete it."""
+        return self.config.get(DELETION_PROTECTION) == "true"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from penstock.certificates import first_end
 from penstock.core.manifest.objects import SecurityMode
+from penstock.core.topic import DELETION_PROTECTION
 from penstock.kubernetes.names import AUTHORITY_ENDS, CLUSTER_LABEL, COMPONENT_LABEL
 from penstock.kubernetes.rotation import SETTLED
 from penstock_operator.model import BrokerFacts, Object, Observed, Plan, Severity, Wait
@@ -102,7 +103,7 @@ def _all(waits: Sequence[Wait]) -> str:
 def cluster_status(
     desired: DesiredCluster, observed: Observed, plan: Plan, before: Mapping[str, Any], now: str
 ) -> Object:
-    """All of `status`, every key present."""
+    """All of `status`, every key present but `protected`."""
     facts = observed.brokers
     newest = template_hash(staged(desired, observed).brokers)
     pods = observed.pods.values()
@@ -138,7 +139,18 @@ def cluster_status(
         "selector": wanted,
         "storage": {"size": desired.spec.storage_size},
         "brokerStatuses": _broker_statuses(observed, before),
+        **protected_row(before, protected=desired.spec.config.get(DELETION_PROTECTION) == "true"),
     }
+
+
+def protected_row(before: Mapping[str, Any], *, protected: bool | None) -> Object:
+    """The status' row about protection from deletion; `protected` None: not known now.
+
+    Whatever never was protected has no such row: a new operator does not write every status.
+    """
+    if protected is None or (not protected and "protected" not in before):
+        return {}
+    return {"protected": protected}
 
 
 def _secured(

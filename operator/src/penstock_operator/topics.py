@@ -22,8 +22,13 @@ from penstock_operator.kube import Kube
 from penstock_operator.model import BrokerFacts, Object, Severity, TopicResource, TopicState, Wait
 from penstock_operator.names import TOPIC_FINALIZER
 from penstock_operator.objects import DesiredCluster
-from penstock_operator.plan.topics import PAUSED_REASON, TopicPlan, plan_resources
-from penstock_operator.status import conditions
+from penstock_operator.plan.topics import (
+    NOT_POLLED,
+    PROTECTED_REASON,
+    TopicPlan,
+    plan_resources,
+)
+from penstock_operator.status import conditions, protected_row
 
 _AT_ONCE: Final = 16
 
@@ -88,7 +93,7 @@ class Topics:
                 if error.status == 404:
                     return True  # deleted meanwhile
                 raise
-            return all(wait.reason == PAUSED_REASON for wait in waits) and not changed
+            return all(wait.reason in NOT_POLLED for wait in waits) and not changed
 
     async def _carry_out(
         self, plan: TopicPlan, desired: DesiredCluster | None
@@ -113,7 +118,9 @@ class Topics:
             if error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
                 return None, True  # seen in the next pass
             severity = Severity.PROGRESS if error.retriable else Severity.BLOCKED
-            return Wait("BrokersRefused", error.message, severity), False
+            protected = error.code is ErrorCode.DELETION_PROTECTED
+            reason = PROTECTED_REASON if protected else "BrokersRefused"
+            return Wait(reason, error.message, severity), False
         if plan.finalizer is False:
             left = (each for each in plan.resource.finalizers if each != TOPIC_FINALIZER)
             await self._set_finalizers(plan, tuple(left))
@@ -155,6 +162,7 @@ class Topics:
             "topicId": seen.topic_id if seen else before.get("topicId", ""),
             "partitions": seen.partitions if seen else before.get("partitions", 0),
             "replicas": seen.replicas if seen else before.get("replicas", 0),
+            **protected_row(before, protected=None if seen is None else seen.protected),
         }
         if status != {key: before.get(key) for key in status}:
             metadata = body["metadata"]

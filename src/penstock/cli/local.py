@@ -208,6 +208,8 @@ def down(
     """Stop the cluster. Its records are back after the next `up`, unless purged."""
     root = _find_root(cluster, data_dir, stopped=purge)
     directory = _load("state").StateDirectory(root)
+    if purge:
+        _load("manifest_file").refuse_protected(directory.manifest_file)
     if purge and not yes:
         typer.confirm(f"Remove all records of the cluster in {root}?", abort=True)
     is_started = directory.read() is not None

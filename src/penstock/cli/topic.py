@@ -168,10 +168,12 @@ def alter(
 
 @app.command(epilog=example("penstock topic delete flights", "penstock topic delete flights --yes"))
 def delete(topic: TopicArgument, *, yes: Yes = False, bootstrap: Bootstrap = None) -> None:
-    """Delete a topic and all its records, permanently."""
+    """Delete a topic and all its records, permanently. Refused while it is protected."""
     with open_admin(bootstrap) as admin:
         seen = admin.describe_topics([topic])[topic]
         if not yes:
+            # Nobody should have to confirm what is refused.
+            admin.delete_topic(topic, topic_id=seen.topic_id, validate_only=True)
             partitions = len(seen.partitions)
             typer.confirm(f"Permanently delete {topic} with {partitions} partitions?", abort=True)
         # By id, so that the topic that was shown is deleted, not a new one with the same name.

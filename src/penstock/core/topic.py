@@ -28,6 +28,7 @@ _NAME_RULE: Final = (
     "and '-', and must not be '.' or '..'"
 )
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+DELETION_PROTECTION: Final = "deletion.protection"
 SHARE_PATTERN: Final = r"0(\.[0-9]{1,4})?|1(\.0{1,4})?"
 """A fraction as text: 0 to 1, with at most four decimal places."""
 SHARE_RANGE: Final = "a number from 0 to 1 with at most four decimal places, like 0.5"
@@ -70,6 +71,16 @@ def refuse_internal(topic: str, what: str) -> None:
             f"cannot be {what}; choose another name",
             ErrorCode.INVALID_TOPIC_NAME,
         )
+
+
+def protected_text(topic: str, *, inherited: bool) -> str:
+    """Why a topic is not deleted, and what lifts that. `inherited`: only the cluster says so."""
+    whose = ", the cluster's default" if inherited else ""
+    return (
+        f"topic {topic!r} is protected from deletion ({DELETION_PROTECTION} is true{whose}); to "
+        f"lift that: penstock topic alter {topic} --set {DELETION_PROTECTION}=false, or, if there "
+        f'is a Topic resource for it, {DELETION_PROTECTION}: "false" in its spec.config'
+    )
 
 
 class TimestampType(StrEnum):
@@ -120,6 +131,7 @@ class TopicConfig:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = _INT64_MAX
     unclean_leader_election: bool = False
+    deletion_protection: bool = False
     compression_type: CompressionType = CompressionType.PRODUCER
 
     @staticmethod
@@ -279,6 +291,13 @@ CONFIG_KEYS: Final = (
         "unclean.leader.election.enable",
         "unclean_leader_election",
         "Elect a replica that may lack acknowledged records if no other is left. Loses data.",
+        boolean=True,
+    ),
+    ConfigKey(
+        DELETION_PROTECTION,
+        "deletion_protection",
+        "Whether the topic refuses to be deleted, whoever asks: set it to false first. In "
+        "spec.config of a Cluster: of topics that do not set it, and of the Cluster itself.",
         boolean=True,
     ),
     ConfigKey(

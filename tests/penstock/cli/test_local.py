@@ -12,6 +12,8 @@ import pytest
 from support.local import processes_of, write_manifest
 from support.waiting import wait_until
 
+from penstock_broker.local.state import StateDirectory
+
 if TYPE_CHECKING:
     from .conftest import Program
 
@@ -105,6 +107,34 @@ class TestDetached:
         assert "is running on" in program.ok(*up), "it still runs after a no"
         program.ok("local", "down", "--purge", "--yes")
         assert not data.parent.exists()
+
+    def test_the_records_of_a_protected_cluster_are_not_removed(
+        self, program: "Program", tmp_path: Path
+    ) -> None:
+        data = tmp_path / "elsewhere"
+        directory = StateDirectory(data)
+        directory.create()
+        text = "apiVersion: penstock.dev/v1alpha1\nkind: Cluster\nmetadata: {name: dear}\n"
+        spec = 'spec: {brokers: 1, config: {deletion.protection: "%s"}}\n'
+        directory.write_manifest(text + spec % "true")
+        purge = ("local", "down", "--data-dir", data, "--purge", "--yes")
+        told = program.fails(*purge)
+        assert told.startswith("Cluster dear is protected from deletion")
+        assert f"in {directory.manifest_file} and" in told
+        assert directory.marker_file.exists()
+        directory.write_manifest(text + spec % "false")
+        program.ok(*purge)
+        assert not data.exists()
+
+    def test_what_no_release_can_read_protects_nothing(
+        self, program: "Program", tmp_path: Path
+    ) -> None:
+        data = tmp_path / "elsewhere"
+        directory = StateDirectory(data)
+        directory.create()
+        directory.write_manifest("kind: [")
+        program.ok("local", "down", "--data-dir", data, "--purge", "--yes")
+        assert not data.exists()
 
     def test_a_data_directory_elsewhere_is_found_again(
         self, program: "Program", tmp_path: Path

@@ -266,6 +266,20 @@ class TestTopics:
         penstock.ok("topic", "delete", "life", stdin="y\n")
         wait_until(lambda: "life" not in penstock.ok("topic", "list"), what="life is gone")
 
+    def test_a_protected_topic_is_kept_whatever_is_typed(self, penstock: "Program") -> None:
+        penstock.ok("topic", "create", "dear", "-c", "deletion.protection=true")
+        seen = json.loads(penstock.ok("topic", "describe", "dear", "-o", "json"))
+        assert {"name": "deletion.protection", "value": "true", "default": False} in seen["configs"]
+        for options in ([], ["--yes"]):  # without: it does not even ask
+            told = penstock.fails("topic", "delete", "dear", *options)
+            assert told.startswith("topic 'dear' is protected from deletion")
+        assert "dear" in penstock.ok("topic", "list")
+        lift = "penstock topic alter dear --set deletion.protection=false"
+        assert f"to lift that: {lift}, or" in told
+        penstock.ok(*lift.split()[1:])
+        penstock.ok("topic", "delete", "dear", stdin="y\n")
+        wait_until(lambda: "dear" not in penstock.ok("topic", "list"), what="dear is gone")
+
     def test_the_cluster_is_described(self, penstock: "Program") -> None:
         seen = json.loads(penstock.ok("cluster", "describe", "-o", "json"))
         assert seen["controller_reachable"] is True

@@ -65,6 +65,7 @@ def test_defaults_are_those_users_expect() -> None:
         "min.compaction.lag.ms": "0",
         "max.compaction.lag.ms": str(2**63 - 1),
         "unclean.leader.election.enable": "false",
+        "deletion.protection": "false",
         "compression.type": "producer",
     }
 
@@ -77,6 +78,7 @@ def test_every_value_survives_the_way_to_text_and_back() -> None:
         cleanup_policy=CleanupPolicy.COMPACT_DELETE,
         min_cleanable_dirty_ratio=0.05,
         unclean_leader_election=True,
+        deletion_protection=True,
     )
     assert TopicConfig.parse(config.to_mapping()) == config
 
@@ -107,6 +109,7 @@ def test_only_what_is_given_differs_from_the_defaults_given() -> None:
         ("max.compaction.lag.ms", "0", "1 to"),
         ("compression.type", "zstd", "producer"),
         ("unclean.leader.election.enable", "True", "true or false"),
+        ("deletion.protection", "yes", "true or false"),
         ("retention.mss", "1", "did you mean 'retention.ms'?"),
         ("segment.bytes", "1", "no segments"),
         ("flush.messages", "1", "sync=DISK"),

@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from penstock.core.manifest import Cluster, Manifest, parse_manifest
-from penstock.errors import ErrorCode, MisuseError
+from penstock.core.topic import DELETION_PROTECTION
+from penstock.errors import ClusterError, ErrorCode, MisuseError
 
 MANIFEST_BYTES_MAX = 8 * 1024 * 1024
 
@@ -87,3 +88,20 @@ def choose_cluster(manifest: Manifest, name: str | None = None) -> Cluster:
         f"{manifest.source}: contains {len(names)} Clusters ({', '.join(names)}); choose one "
         "with --cluster NAME"
     )
+
+
+def refuse_protected(path: Path) -> None:
+    """Raises ClusterError(DELETION_PROTECTED) if the manifest that a cluster was last started with
+    protects it. One that is gone, or that this release cannot read, protects nothing."""
+    try:
+        manifest = load_manifest(path)
+    except MisuseError:
+        return
+    for cluster in manifest.clusters:
+        if cluster.spec.config.get(DELETION_PROTECTION) == "true":
+            raise ClusterError(
+                f"Cluster {cluster.name} is protected from deletion: {DELETION_PROTECTION} is true "
+                f'in its spec.config; set it to "false" in {manifest.source} and, to keep it so, '
+                "in the manifest that you start it with",
+                ErrorCode.DELETION_PROTECTED,
+            )

@@ -3,7 +3,8 @@
     Topic ──▶ steps (create, add partitions, alter)        core.manifest.topics decides them
           ├─▶ rules of access                              None: they are not managed
           ├─▶ finalizer on or off                          only deletionPolicy Delete needs one
-          ├─▶ delete the topic                             if requested, and still the same topic
+          ├─▶ delete the topic                             if requested, still the same topic, and
+          │                                                not protected from deletion
           └─▶ why not
 
 A topic without a resource is left alone; a topic with a resource is adopted, whoever created it.
@@ -17,13 +18,16 @@ from typing import Any, Final
 from penstock.core.authorization import Rule
 from penstock.core.manifest import ManifestError, Topic, parse_manifest
 from penstock.core.manifest.objects import DeletionPolicy
-from penstock.core.manifest.topics import ExistingTopic, Step, plan_topics
+from penstock.core.manifest.topics import AlterConfig, ExistingTopic, Step, plan_topics
+from penstock.core.topic import DELETION_PROTECTION, protected_text
 from penstock.kubernetes.names import API_VERSION, PAUSED
 from penstock_operator.model import BrokerFacts, Object, Severity, TopicResource, Wait
 from penstock_operator.names import TOPIC_FINALIZER
 
 PAUSED_REASON: Final = "Paused"
-"""Not polled: a user ends the pause, and then the resource changes."""
+PROTECTED_REASON: Final = "DeletionProtected"
+NOT_POLLED: Final = frozenset({PAUSED_REASON, PROTECTED_REASON})
+"""A person ends these waits, and then the resource changes, or the topic's document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,4 +166,18 @@ def _plan_deletion(resource: TopicResource, name: str, view: TopicView) -> Topic
     if found is None or found.topic_id != mine:
         # Deleted, or a different topic with this name, which we must not delete (I26).
         return TopicPlan(resource, name, finalizer=False)
-    return TopicPlan(resource, name, delete=mine, finalizer=False)
+    if not found.protected:
+        return TopicPlan(resource, name, delete=mine, finalizer=False)
+    if not _lifts_protection(resource):
+        wait = Wait(PROTECTED_REASON, protected_text(name, inherited=False), Severity.BLOCKED)
+        return TopicPlan(resource, name, wait=wait)
+    lift = AlterConfig(name, {DELETION_PROTECTION: "false"})
+    return TopicPlan(resource, name, (lift,), delete=mine, finalizer=False)
+
+
+def _lifts_protection(resource: TopicResource) -> bool:
+    """Whether the resource says that its topic is not protected. No other setting of a resource
+    that is being deleted is applied, so that one which a command has set on the topic holds, too.
+    """
+    config: Mapping[str, Any] = resource.body["spec"].get("config") or {}
+    return config.get(DELETION_PROTECTION) == "false"

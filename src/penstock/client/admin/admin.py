@@ -131,7 +131,8 @@ class AsyncAdmin:
     ) -> None:
         """Deletes a topic and its data. `topic_id` guards against a topic created again since.
 
-        Raises ClusterError UNKNOWN_TOPIC, TOPIC_ID_MISMATCH.
+        Raises ClusterError UNKNOWN_TOPIC, TOPIC_ID_MISMATCH, DELETION_PROTECTED: what lifts the
+        protection is in its message.
         """
         await topic_calls.delete_topic(
             self._asking, topic, topic_id=topic_id, validate_only=validate_only

@@ -33,10 +33,12 @@ from penstock.core.control.placement import place
 from penstock.core.control.requests import check_cluster_id
 from penstock.core.features import FEATURE_OF_TOPIC, missing
 from penstock.core.topic import (
+    DELETION_PROTECTION,
     INTERNAL_TOPICS,
     PARTITIONS_MAX,
     TopicConfig,
     is_internal,
+    protected_text,
     refuse_internal,
     validate_topic_name,
 )
@@ -62,7 +64,7 @@ def decide_create_topics(draft: Draft, request: CreateTopics, liveness: Liveness
 def decide_delete_topics(
     draft: Draft, request: DeleteTopics, before: Result | PenstockError | None
 ) -> TopicsChanged:
-    """Deletes what exists and has the expected id; one outcome per topic, in order."""
+    """Deletes what exists, has the expected id and is not protected; one outcome per topic."""
     check_cluster_id(draft, request.cluster_id)
     _check_count(len(request.topics))
     deleted_before: dict[str, TopicId] = {}
@@ -85,6 +87,7 @@ def decide_delete_topics(
                 "re-created",
                 ErrorCode.TOPIC_ID_MISMATCH,
             )
+        _check_deletable(draft, found)
         if not request.validate_only:
             draft.remove_topic(found)
             draft.decide(Severity.INFO, "topic deleted", topic=name, topic_id=found.topic_id)
@@ -380,6 +383,14 @@ def _checked_config(
             ErrorCode.INVALID_CONFIG,
         )
     return config
+
+
+def _check_deletable(draft: Draft, topic: TopicDocument) -> None:
+    if draft.topic_config(topic).deletion_protection:
+        inherited = DELETION_PROTECTION not in topic.configs
+        raise ClusterError(
+            protected_text(topic.name, inherited=inherited), ErrorCode.DELETION_PROTECTED
+        )
 
 
 def _any_value(name: str) -> str:

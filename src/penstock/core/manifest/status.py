@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.core.manifest.rows import Field, Kind
 from penstock.core.manifest.schema import BROKERS_MAX
-from penstock.core.topic import PARTITIONS_MAX
+from penstock.core.topic import DELETION_PROTECTION, PARTITIONS_MAX
 
 MESSAGE_MAX_CHARS: Final = 32_768
 OFFSETS_SHOWN_MAX: Final = 100
@@ -91,6 +91,11 @@ INITIAL_CONDITION: Final = {
 }
 """The status of an object before the operator has seen it."""
 
+
+def _protected(doc: str) -> Field:
+    return Field(name="protected", kind=Kind.BOOLEAN, doc=doc)
+
+
 _BROKER_STATUS: Final = Field(
     name="brokerStatuses",
     kind=Kind.OBJECTS,
@@ -161,6 +166,10 @@ CLUSTER_STATUS: Final = (
         fields=(_text("size", "The size that every broker's volume has reached.", 32),),
     ),
     _BROKER_STATUS,
+    _protected(
+        f"Whether {DELETION_PROTECTION} is true in spec.config: the API server then asks for an "
+        "annotation before it deletes the Cluster; absent = it never was."
+    ),
 )
 
 TOPIC_STATUS: Final = (
@@ -178,6 +187,10 @@ TOPIC_STATUS: Final = (
     ),
     _count("replicas", "Copies of each partition."),
     _MESSAGE,
+    _protected(
+        f"Whether the brokers refuse to delete the topic ({DELETION_PROTECTION}); absent = they "
+        "never did."
+    ),
 )
 
 

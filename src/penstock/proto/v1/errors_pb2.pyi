@@ -191,6 +191,8 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """A broker does not read the format of the stored metadata, or the request needs a newer format
     than the cluster's.
     """
+    ERROR_CODE_DELETION_PROTECTED: _ErrorCode.ValueType  # 106
+    """deletion.protection is true. The message says how to lift it."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """Numbers are never reused. 87-89 are reserved for transactions, 90-99 for security and quotas
@@ -316,6 +318,8 @@ ERROR_CODE_FORMAT_TOO_OLD: ErrorCode.ValueType  # 104
 """A broker does not read the format of the stored metadata, or the request needs a newer format
 than the cluster's.
 """
+ERROR_CODE_DELETION_PROTECTED: ErrorCode.ValueType  # 106
+"""deletion.protection is true. The message says how to lift it."""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final
