@@ -70,6 +70,8 @@ class World:
     registered: set[int] = field(default_factory=set)
     plaintext: dict[int, PlaintextFacts] | None = None
     """Who calls in plaintext, as the brokers say."""
+    unknown: dict[str, str] = field(default_factory=dict)
+    """Kinds that the API server does not list, and what it says."""
 
     # ── What the plan sees ────────────────────────────────────────────────────────────────
 
@@ -84,6 +86,7 @@ class World:
             recorded_cluster_id="id",
             trust="a CA",
             plaintext=self.plaintext,
+            unknown=dict(self.unknown),
         )
 
     def facts(self) -> BrokerFacts:
