@@ -132,7 +132,7 @@ def test_a_volume_grows_whatever_cannot_be_listed(bench: Bench) -> None:
         ("pods", "Pods cannot"),
         ("topics", "Topics wait, and nothing else does: "),
     ):
-        bench.proxy.plant(Kind.STATUS, fits=listing(plural), times=None, status=500)
+        bench.proxy.plant(Kind.STATUS, fits=listing(plural), times=None, status=403)
         bench.grow(f"{plural} cannot be listed")
         wait_until(partial(bench.says, told), what=f"it says {told}", timeout_s=60)
         bench.proxy.heal()

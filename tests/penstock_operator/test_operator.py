@@ -127,12 +127,12 @@ def test_a_spec_that_cannot_be_carried_out_is_refused_in_the_status(
         return condition(cluster(server, namespace), "Stalled").get("reason") == "NameTaken"
 
     wait_until(stalled, what="the Cluster is Stalled")
-    assert (
-        get(server, f"/apis/apps/v1/namespaces/{namespace}/deployments/flights-controller") is None
-    )
+    apps = f"/apis/apps/v1/namespaces/{namespace}"
+    wait_until(lambda: get(server, f"{apps}/deployments/flights-controller"), what="controllers")
+    brokers = f"{apps}/statefulsets/flights-broker"
+    assert get(server, brokers) is None, "its pods would have no names"
     server.request("DELETE", f"/api/v1/namespaces/{namespace}/services/flights-brokers")
-    deployment = f"/apis/apps/v1/namespaces/{namespace}/deployments/flights-controller"
-    wait_until(lambda: get(server, deployment), what="it goes on by itself", timeout_s=60)
+    wait_until(lambda: get(server, brokers), what="it goes on by itself", timeout_s=60)
 
 
 def test_a_paused_cluster_is_left_alone(

@@ -42,6 +42,8 @@ NAMES = Names("flights", "default")
 def desired(brokers: int = 3, **changes: Any) -> DesiredCluster:
     """A Cluster's wish; `changes` replace its fields, `spec_…` those of its spec."""
     spec = {key.removeprefix("spec_"): changes.pop(key) for key in [*changes] if key[:5] == "spec_"}
+    if "image" in changes:
+        spec["image"] = changes["image"]
     base = DesiredCluster(
         names=NAMES,
         uid="cluster-uid",

@@ -17,10 +17,10 @@ from penstock.kubernetes.rotation import SETTLED
 from penstock_operator.model import BrokerFacts, Object, Observed, Plan, Severity, Wait
 from penstock_operator.names import SECURE_PORT
 from penstock_operator.objects import DesiredCluster, Section
-from penstock_operator.objects.broker import BROKER, live_template_hash, template_hash
+from penstock_operator.objects.broker import BROKER
 from penstock_operator.plan.authority import other_authority, wants_another
 from penstock_operator.plan.gates import is_serving
-from penstock_operator.plan.security import staged
+from penstock_operator.plan.upgrade import upgrade_of, wanted_hash
 
 READY: Final = "Ready"
 RECONCILING: Final = "Reconciling"
@@ -28,7 +28,9 @@ STALLED: Final = "Stalled"
 SECURED: Final = "Secured"
 ROTATING_CA: Final = "RotatingCA"
 _READ_FROM: Final = {
-    "Pod": ("brokers", "replicas", "brokerStatuses"),
+    "Deployment": ("upgrade",),
+    "Pod": ("brokers", "replicas", "brokerStatuses", "upgrade"),
+    "StatefulSet": ("brokers", "upgrade"),
     "ConfigMap": ("authorityExpires",),
 }
 """Fields of a Cluster's status that stay as they were while a kind cannot be read."""
@@ -107,7 +109,7 @@ def cluster_status(
 ) -> Object:
     """All of `status`, every key present."""
     facts = observed.brokers
-    newest = _newest(desired, observed)
+    newest = wanted_hash(desired, observed)
     pods = observed.pods.values()
     not_ready = why_not_ready(desired, observed, plan)
     waits = plan.waits or _applying(plan)
@@ -140,18 +142,25 @@ def cluster_status(
         "replicas": len(observed.pods),
         "selector": wanted,
         "storage": {"size": desired.spec.storage_size},
+        "upgrade": _upgrade(desired, observed),
         "brokerStatuses": _broker_statuses(observed, before),
     }
     unread = [key for kind, keys in _READ_FROM.items() if not observed.knows(kind) for key in keys]
     return status | {key: before[key] for key in unread if key in before}
 
 
-def _newest(desired: DesiredCluster, observed: Observed) -> str:
-    """The hash of the template that pods should have."""
-    live = observed.live("StatefulSet", desired.names.broker)
-    if live is not None and not desired.knows(Section.TEMPLATE):
-        return live_template_hash(live)
-    return template_hash(staged(desired, observed).brokers)
+def _upgrade(desired: DesiredCluster, observed: Observed) -> Object:
+    """Every key is there: a merge patch leaves those that are not."""
+    found = upgrade_of(desired, observed)
+    if found is None:
+        return {"available": False, "plan": "", "from": "", "to": "", "changes": []}
+    return {
+        "available": True,
+        "plan": found.plan,
+        "from": found.before,
+        "to": found.after,
+        "changes": list(found.changes),
+    }
 
 
 def _secured(

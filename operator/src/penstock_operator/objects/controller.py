@@ -50,7 +50,7 @@ def controller_objects(desired: DesiredCluster) -> list[Object]:
             },
         },
         controller_policy(desired),
-        _deployment(desired),
+        deployment(desired),
     ]
 
 
@@ -81,7 +81,8 @@ def _account(desired: DesiredCluster) -> list[Object]:
     ]
 
 
-def _deployment(desired: DesiredCluster) -> Object:
+def deployment(desired: DesiredCluster) -> Object:
+    """Its strategy keeps the others while a new one does not start."""
     names = desired.names
     owner = [] if desired.keeps_data else [f"--owner-uid={desired.uid}"]
     args = [

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from penstock.core.manifest.client_certificates import ClientCertificates
 from penstock.core.manifest.fields import Report, read_fields
-from penstock.core.manifest.objects import ClusterSpec, DeletionPolicy, SecurityMode
+from penstock.core.manifest.objects import ClusterSpec, DeletionPolicy, SecurityMode, UpgradePolicy
 from penstock.core.manifest.schema import CLUSTER_SPEC
 from penstock.core.settings import split_config
-from penstock.kubernetes.names import API_VERSION, PAUSED, ROTATE_CA, ROTATE_CA_WAIT
+from penstock.kubernetes.names import API_VERSION, APPROVE, PAUSED, ROTATE_CA, ROTATE_CA_WAIT
 from penstock_operator.model import Object, Wait
 from penstock_operator.names import (
     FORCE_ROLL,
@@ -76,6 +76,8 @@ class DesiredCluster:
     `written`: the fields it was read from, now or earlier. `refusals`: what is wrong with the
     present ones. `unknown`: sections that nothing is known of; here they have defaults, and nothing
     is made from them. `record`: see `sections.record_of`.
+    `approved`: the id of a plan that may be carried out. `takes_newest`: pods get what this
+    operator would give new ones, see `plan.pinning`.
     `rotate_ca`: the id of a request for another CA; empty: none.
     `staged`: the security mode of what is made from it, on the way to the spec's; None: the spec's.
     `called`: the weakest mode of the brokers that run, which says how they can be called; None:
@@ -106,6 +108,8 @@ class DesiredCluster:
     staged: SecurityMode | None = None
     called: SecurityMode | None = None
     skip_plaintext_gate: bool = False
+    approved: str = ""
+    takes_newest: bool = False
     written: Object = field(default_factory=dict)
     refusals: tuple[Wait, ...] = ()
     unknown: frozenset[Section] = frozenset()
@@ -224,6 +228,8 @@ def read_cluster(
         rotate_ca=annotations.get(ROTATE_CA) or "",
         rotate_ca_wait=annotations.get(ROTATE_CA_WAIT) or "",
         skip_plaintext_gate=annotations.get(SKIP_PLAINTEXT_GATE) == "true",
+        approved=annotations.get(APPROVE) or "",
+        takes_newest=typed.upgrade_policy is UpgradePolicy.AUTOMATIC,
         written=spec,
         refusals=chosen.waits,
         unknown=chosen.unknown,

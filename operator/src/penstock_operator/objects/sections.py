@@ -41,6 +41,7 @@ _SECTIONS: Final = {
     "allowFrom": Section.POLICY,
     "deletionPolicy": Section.POLICY,
     "quotas": Section.POLICY,
+    "upgrade": Section.POLICY,
 }
 """By field of the spec; all others, and those that are not known, are of the template."""
 _CHECKED_TOGETHER: Final = frozenset({Section.BROKERS, Section.TEMPLATE})

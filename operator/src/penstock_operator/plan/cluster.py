@@ -23,17 +23,18 @@ from penstock_operator.objects import (
     DesiredCluster,
     Section,
     broker_objects,
-    broker_set,
     controller_objects,
 )
-from penstock_operator.objects.broker import live_template_hash, template_hash
+from penstock_operator.objects.broker import live_template_hash
 from penstock_operator.plan.authority import plan_authority
 from penstock_operator.plan.gates import can_lose_one
+from penstock_operator.plan.pinning import broker_pods, controller_pods
 from penstock_operator.plan.reach import BUDGET, CLAIM, POD, TRUST, Reach, former, reach_of
 from penstock_operator.plan.roll import plan_roll
 from penstock_operator.plan.scale import forgotten, wanted_replicas
-from penstock_operator.plan.security import Stage, staged
+from penstock_operator.plan.security import Stage
 from penstock_operator.plan.storage import plan_storage, with_claim_template
+from penstock_operator.plan.upgrade import next_stage
 from penstock_operator.plan.waiting import plan_waits
 
 EXTERNAL_SUFFIX: Final = "-external"
@@ -53,7 +54,7 @@ def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
     leaving = former(desired, observed)
     if leaving:
         return Plan(waits=(*desired.refusals, *leaving))
-    stage = staged(desired, observed)
+    stage = next_stage(desired, observed)
     reach = reach_of(desired, observed)
     brokers, seen = stage.brokers, reach.observed
     tracks = (
@@ -79,17 +80,26 @@ def _storage(desired: DesiredCluster, reach: Reach) -> _Track:
 
 def _can_remake(desired: DesiredCluster, reach: Reach) -> bool:
     """Whether the StatefulSet would be made again as it is, if it was deleted now."""
+    names = desired.names
+    live = reach.observed.live("StatefulSet", names.broker)
     knows = desired.knows() and reach.observed.knows(POD)
-    return knows and reach.may_change("StatefulSet", desired.names.broker)
+    if live is None or not (knows and reach.may_change("StatefulSet", names.broker)):
+        return False
+    again = broker_pods(desired, 0, None, reach.observed.live("Deployment", names.controller))
+    return again.hash == live_template_hash(live)
 
 
 def _objects(stage: Stage, reach: Reach) -> _Track:
     desired, observed = stage.rest, reach.observed
-    wanted = [*controller_objects(desired), *broker_objects(desired)]
+    names = desired.names
+    live = observed.live("Deployment", names.controller)
+    controllers = controller_pods(desired, live, observed.live("StatefulSet", names.broker))
+    rest = [each for each in controller_objects(desired) if each["kind"] != "Deployment"]
+    wanted = [*rest, controllers.wanted, *broker_objects(desired)]
     everything = stage.is_known and desired.knows(Section.BROKERS, Section.TEMPLATE, Section.POLICY)
     if not everything:
         wanted = [each for each in wanted if each["kind"] == BUDGET]  # it depends on none of these
-    live_budget = observed.live(BUDGET, desired.names.broker)
+    live_budget = observed.live(BUDGET, names.broker)
     wanted = [_budget(each, observed, live_budget) for each in wanted]
     actions: list[Action] = []
     if everything and observed.knows(TRUST):
@@ -146,7 +156,8 @@ def _brokers(desired: DesiredCluster, reach: Reach) -> _Track:
     else:
         assert live is not None, "it is not made without knowing the pods"
         replicas = int(live["spec"].get("replicas", 1))
-    wanted = with_claim_template(broker_set(desired, replicas), live)
+    other = observed.live("Deployment", desired.names.controller)
+    wanted = with_claim_template(broker_pods(desired, replicas, live, other).wanted, live)
     if not is_applied(wanted, live):
         return _Track((Apply(stamped(wanted)),), waits)
     return _Track(forgotten(desired, observed) if observed.knows(POD) else (), waits)
@@ -167,6 +178,8 @@ def _roll(desired: DesiredCluster, reach: Reach) -> _Track:
     if live is None or not (observed.knows(POD) and reach.may_change("StatefulSet", name)):
         return _Track()
     newest = live_template_hash(live)
-    if desired.knows(Section.TEMPLATE) and newest != template_hash(desired):
+    other = observed.live("Deployment", desired.names.controller)
+    known = desired.knows(Section.TEMPLATE)
+    if known and newest != broker_pods(desired, 0, live, other).hash:
         return _Track()  # the template must change first
     return _Track(*plan_roll(desired, observed, newest))

@@ -9,12 +9,12 @@ brokers with TLS need its ports, and the others still have theirs. What has begu
 becomes so whoever calls in plaintext later: half a cluster serves nobody well. Unknown is no.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.core.manifest.objects import SecurityMode
-from penstock_operator.model import Object, Observed, PodState, Severity, Wait
+from penstock_operator.model import Observed, PodState, Severity, Wait
 from penstock_operator.names import SECURE_PORT, SKIP_PLAINTEXT_GATE
 from penstock_operator.objects import DesiredCluster
 
@@ -57,18 +57,11 @@ def _held(desired: DesiredCluster, observed: Observed) -> Stage:
     brokers = observed.live("StatefulSet", desired.names.broker)
     controllers = observed.live("Deployment", desired.names.controller)
     mode = None if brokers is None else SecurityMode.of_pod(brokers["spec"]["template"])
-    rest = None if controllers is None else _of_controllers(controllers["spec"]["template"])
+    rest = (
+        None if controllers is None else SecurityMode.of_controller(controllers["spec"]["template"])
+    )
     both = replace(desired, staged=mode), replace(desired, staged=rest)
     return Stage(*both, is_known=rest is not None)
-
-
-def _of_controllers(pod: Object) -> SecurityMode:
-    """As `SecurityMode.of_pod`, of a controller's pod."""
-    args: Sequence[str] = pod["spec"]["containers"][0].get("args") or ()
-    if "--migrate" in args:
-        return SecurityMode.MIGRATE
-    has_ca = any(word.startswith("--ca-key=") for word in args)
-    return SecurityMode.STRICT if has_ca else SecurityMode.DISABLED
 
 
 def _next(
