@@ -15,6 +15,7 @@ from penstock_operator.model import (
     Action,
     Apply,
     GrowClaim,
+    MoveLeaders,
     OrphanSet,
     Plan,
     RemoveObject,
@@ -254,6 +255,34 @@ def test_a_kind_that_cannot_be_read_changes_no_decision_about_others(
     assert [each for each in heals(bad) if touches(each)[0] not in hanging] == expected
     told = [wait for wait in bad.waits if wait.reason == "NotRead"]
     assert [kind in wait.message or kind[:-1] in wait.message for wait in told] == [True]
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "Pod"])
+def test_no_broker_is_taken_while_what_a_roll_depends_on_cannot_be_read(kind: str) -> None:
+    world = copy.deepcopy(SETTLED)
+    wish = read({**SPEC, "config": {"cache.bytes": 2_000_000}})
+    for action in plan_cluster(wish, world.observed()).actions:
+        world.carry_out(action)
+    while not (taken := brokers_taken(plan_cluster(wish, world.observed()))):
+        world.go_on()
+    assert taken
+    world.unknown = {kind: "no route"}
+    assert not brokers_taken(plan_cluster(wish, world.observed()))
+
+
+def brokers_taken(plan: Plan) -> list[Action]:
+    return [each for each in plan.actions if isinstance(each, RestartPod | MoveLeaders)]
+
+
+def test_nothing_is_removed_of_a_kind_that_cannot_be_read() -> None:
+    world = copy.deepcopy(SETTLED)
+    wish = read({key: value for key, value in SPEC.items() if key not in {"external", "security"}})
+    removed = [each for each in plan_cluster(wish, world.observed()).actions
+               if isinstance(each, RemoveObject)]  # fmt: skip
+    assert {each.kind for each in removed} == {"Service"}
+    world.unknown = {"Service": "no route"}
+    assert not [each for each in plan_cluster(wish, world.observed()).actions
+                if isinstance(each, RemoveObject)]  # fmt: skip
 
 
 @given(damaged(), st.sampled_from(sorted(SETTLED.objects)))

@@ -282,6 +282,9 @@ class Worker:
             if wait.severity is Severity.BLOCKED:
                 tell = self._deps.events.tell
                 await tell(body, "Cluster", wait.reason, wait.message, warning=True)
+        offered = status["upgrade"]
+        if offered["plan"] and offered["plan"] != (before.get("upgrade") or {}).get("plan"):
+            await self._deps.events.tell(body, "Cluster", "UpgradeAvailable", _offer(offered))
         was_ready = _is_ready(before)
         await self._write(body, status, before)
         if _is_ready(status) and not was_ready:
@@ -306,6 +309,11 @@ def _document(desired: DesiredCluster) -> Object:
         "metadata": metadata,
         "spec": desired.written,
     }
+
+
+def _offer(upgrade: Object) -> str:
+    image = f"image {upgrade['to']}" if upgrade["from"] != upgrade["to"] else "another template"
+    return f"plan {upgrade['plan']} brings {image}; nothing restarts before it is approved"
 
 
 def _is_ready(status: Mapping[str, Any]) -> bool:
