@@ -115,7 +115,7 @@ def _has_our_label(desired: DesiredCluster, live: Object) -> bool:
 
 
 def _hangs_on(desired: DesiredCluster) -> dict[Key, tuple[Key, ...]]:
-    """What is of no use, or does harm, without which other objects."""
+    """Which objects would not work, or do harm, without which others."""
     names = desired.names
     account = ("ServiceAccount", names.controller)
     binding = ("RoleBinding", names.controller_binding(desired.installation.controller_role))
