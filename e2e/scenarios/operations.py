@@ -80,6 +80,51 @@ def image_changed(stage: Stage) -> None:
     restore(stage, {"spec": {"image": None}})
 
 
+@scenario("The operator is upgraded: nothing restarts before somebody says so")
+def operator_upgraded(stage: Stage) -> None:
+    """Another default image, as a newer chart has; then what is offered is approved."""
+    penstock, load = stage.penstock, stage.load()
+    newer = f"{images.BROKER.tag}-next"
+    run("docker", "tag", images.BROKER.tag, newer)
+    run("kind", "load", "docker-image", newer, "--name", "penstock-e2e", timeout_s=300.0)
+    with stage.workload(load) as running:
+        running.started()
+        before = all_uids(stage)
+        penstock.install(
+            stage.images, options=(f"--set=brokerImage.tag={newer.partition(':')[2]}",)
+        )
+        wait_until("an upgrade is offered", lambda: _offered(stage), 120.0)
+        running.goes_on()
+        stage.expect(all_uids(stage) == before, "a pod was restarted")
+        offered = penstock.streams.get(CLUSTERS, penstock.cluster)["status"]["upgrade"]
+        stage.expect(offered["to"] == newer, f"another image is offered: {offered}")
+        brokers, began = uids(stage), time.monotonic()
+        approval = {"metadata": {"annotations": {"penstock.dev/approve": offered["plan"]}}}
+        penstock.streams.patch(CLUSTERS, penstock.cluster, approval)
+        wait_until("the newer image runs", lambda: rolled(stage, brokers), ROLL_S)
+        stage.measure("three brokers upgraded", time.monotonic() - began)
+        stage.expect(not _offered(stage), "something is still offered")
+        running.goes_on()
+        verdict = running.finish()
+    stage.measure("longest write gap of a partition", verdict.partition_write_gap_s)
+    penstock.install(stage.images)
+    wait_until("the former image is offered", lambda: _offered(stage), 120.0)
+    offered = penstock.streams.get(CLUSTERS, penstock.cluster)["status"]["upgrade"]
+    restore(stage, {"metadata": {"annotations": {"penstock.dev/approve": offered["plan"]}}})
+
+
+def all_uids(stage: Stage) -> set[str]:
+    """Of the pods of brokers and controllers."""
+    pods = [*stage.penstock.broker_pods(), *stage.penstock.controller_pods()]
+    return {pod["metadata"]["uid"] for pod in pods}
+
+
+def _offered(stage: Stage) -> bool:
+    """By the operator that is installed now."""
+    found = stage.penstock.streams.get(CLUSTERS, stage.penstock.cluster)
+    return bool(found["status"].get("upgrade", {}).get("available"))
+
+
 def _image(stage: Stage, image: str | None) -> None:
     stage.penstock.streams.patch(CLUSTERS, stage.penstock.cluster, {"spec": {"image": image}})
 

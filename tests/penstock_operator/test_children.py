@@ -37,7 +37,8 @@ class Bench:
     async def read(self, **changes: Any) -> DesiredCluster:
         wish = self.wish(**changes)
         self.children.dirty = True
-        await self.children.read(wish)
+        await self.children.read(wish.names)
+        await self.children.complete(wish)
         return wish
 
     def make(self, group: str, plural: str, name: str, **body: Any) -> None:
@@ -113,10 +114,10 @@ async def test_a_controller_that_does_not_run_is_named(bench: Bench) -> None:
 async def test_what_was_read_is_kept_until_something_changes(bench: Bench) -> None:
     await bench.read()
     bench.pod("flights-broker-0", BROKER)
-    await bench.children.read(bench.wish())
+    await bench.children.read(bench.wish().names)
     assert bench.children.pods() == {}, "nobody has said that anything changed"
     bench.children.dirty = True
-    await bench.children.read(bench.wish())
+    await bench.children.read(bench.wish().names)
     assert set(bench.children.pods()) == {0}
 
 

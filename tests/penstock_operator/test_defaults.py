@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 import yaml
 from support.apiserver import start_api_server
 from support.operator_process import CRDS, OURS, ROOT
@@ -11,7 +10,7 @@ from support.waiting import wait_until
 from penstock.kubernetes.connect import connect
 from penstock_operator.defaults import with_defaults
 from penstock_operator.kube import TIMEOUTS, Kube
-from penstock_operator.objects.desired import DesiredProblem
+from penstock_operator.objects import Installation, Section, read_cluster
 
 
 def older_crd() -> Any:
@@ -47,10 +46,14 @@ async def test_a_new_cluster_is_not_made_in_plaintext_because_the_crd_is_too_old
                 return None
 
         cluster = wait_until(made, what="a Cluster")
-        with pytest.raises(DesiredProblem) as refused:
-            await with_defaults(kube, cluster)
+        as_it_was, undecided = await with_defaults(kube, cluster)
     finally:
         kube.close()
         server.stop()
         scratch.cleanup()
-    assert "has no spec.security: apply the CRDs" in str(refused.value)
+    assert as_it_was == cluster
+    assert undecided is not None
+    assert "has no spec.security: apply the CRDs" in undecided.message
+    wish = read_cluster(cluster, Installation("penstock-broker:1"), None, undecided)
+    assert not wish.knows(Section.TEMPLATE), "nothing is made from it"
+    assert undecided in wish.refusals

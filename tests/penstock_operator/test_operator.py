@@ -12,6 +12,9 @@ from support.apiserver import ApiServer
 from support.operator_process import OURS, Operator, condition, get, install_crds, running
 from support.waiting import wait_until
 
+from penstock.kubernetes.names import APPROVE
+from penstock_operator.names import TEMPLATE_HASH
+
 SPEC = {"brokers": 3, "config": {"min.insync.replicas": 2, "cache.bytes": 1_000_000}}
 
 
@@ -127,12 +130,12 @@ def test_a_spec_that_cannot_be_carried_out_is_refused_in_the_status(
         return condition(cluster(server, namespace), "Stalled").get("reason") == "NameTaken"
 
     wait_until(stalled, what="the Cluster is Stalled")
-    assert (
-        get(server, f"/apis/apps/v1/namespaces/{namespace}/deployments/flights-controller") is None
-    )
+    apps = f"/apis/apps/v1/namespaces/{namespace}"
+    wait_until(lambda: get(server, f"{apps}/deployments/flights-controller"), what="controllers")
+    brokers = f"{apps}/statefulsets/flights-broker"
+    assert get(server, brokers) is None, "its pods would have no names"
     server.request("DELETE", f"/api/v1/namespaces/{namespace}/services/flights-brokers")
-    deployment = f"/apis/apps/v1/namespaces/{namespace}/deployments/flights-controller"
-    wait_until(lambda: get(server, deployment), what="it goes on by itself", timeout_s=60)
+    wait_until(lambda: get(server, brokers), what="it goes on by itself", timeout_s=60)
 
 
 def test_a_paused_cluster_is_left_alone(
@@ -234,3 +237,40 @@ def test_a_consumer_group_waits_for_the_brokers_of_its_cluster(
     seen = get(server, path)
     assert seen["metadata"]["finalizers"] == ["penstock.dev/consumer-group"]
     assert "no broker is ready yet" in seen["status"]["message"]
+
+
+def test_another_operator_offers_its_image_and_template_and_waits_until_they_are_approved(
+    server: ApiServer, namespace: str, tmp_path: Path
+) -> None:
+    apps = f"/apis/apps/v1/namespaces/{namespace}"
+    workloads = f"{apps}/statefulsets/flights-broker", f"{apps}/deployments/flights-controller"
+    mine = f"{OURS}/namespaces/{namespace}/clusters/flights"
+
+    def images() -> set[str]:
+        found = [get(server, path)["spec"]["template"]["spec"] for path in workloads]
+        return {spec["containers"][0]["image"] for spec in found}
+
+    def upgrade() -> Any:
+        return (get(server, mine).get("status") or {}).get("upgrade") or {}
+
+    with running(server, tmp_path, namespace):
+        create(server, namespace, "Cluster", "flights", **SPEC)
+        wait_until(lambda: all(get(server, path) for path in workloads), what="the objects")
+        wait_until(lambda: upgrade().get("available") is False, what="nothing is offered")
+    # As if it had been an operator with another template.
+    older = {"metadata": {"annotations": {TEMPLATE_HASH: "older"}}}
+    patch(server, workloads[0], {"spec": {"template": older}})
+    patch(server, workloads[1], older)
+    before = [get(server, path)["spec"]["template"] for path in workloads]
+    with running(server, tmp_path, namespace, options=["--broker-image=penstock-broker:next"]):
+        wait_until(lambda: upgrade().get("available"), what="it is offered", timeout_s=60)
+        assert [get(server, path)["spec"]["template"] for path in workloads] == before
+        offered = upgrade()
+        assert (offered["from"], offered["to"]) == ("penstock-broker:test", "penstock-broker:next")
+        patch(server, mine, {"spec": {"brokers": 4}})
+        wait_until(lambda: get(server, workloads[0])["spec"]["replicas"] == 4, what="it scales")
+        assert get(server, workloads[0])["spec"]["template"] == before[0], "applied as it is"
+        assert upgrade() == offered
+        patch(server, mine, {"metadata": {"annotations": {APPROVE: offered["plan"]}}})
+        wait_until(lambda: images() == {"penstock-broker:next"}, what="it is taken", timeout_s=60)
+        wait_until(lambda: upgrade()["available"] is False, what="nothing is left", timeout_s=60)

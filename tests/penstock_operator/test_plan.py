@@ -150,7 +150,7 @@ def test_a_roll_stops_at_a_broker_that_does_not_come_back_and_can_be_taken_back(
                 world.alive.discard(broker_id)
     outdated = [p for p in world.pods.values() if p.template_hash == template_hash(bad)]
     assert [pod.broker_id for pod in outdated] == [0]
-    assert run(world, WISH).is_idle
+    assert run(world, desired(image=WISH.image)).is_idle
     assert all(pod.ready for pod in world.pods.values())
 
 

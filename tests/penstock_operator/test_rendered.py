@@ -1,7 +1,8 @@
 """Every object of a Cluster, whole, as files that are read in review.
 
-A change of the pods' template restarts every broker of every cluster when the operator is upgraded:
-it must not happen unseen. If a change is meant, write the files again and look at the difference:
+A change of the pods' template is offered to every Cluster when the operator is upgraded, and comes
+with the next setting that changes: it must not happen unseen. If a change is meant, write the files
+again and look at the difference:
 
     PENSTOCK_RENDER=1 pytest tests/penstock_operator/test_rendered.py
 """

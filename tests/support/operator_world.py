@@ -42,6 +42,8 @@ NAMES = Names("flights", "default")
 def desired(brokers: int = 3, **changes: Any) -> DesiredCluster:
     """A Cluster's wish; `changes` replace its fields, `spec_…` those of its spec."""
     spec = {key.removeprefix("spec_"): changes.pop(key) for key in [*changes] if key[:5] == "spec_"}
+    if "image" in changes:
+        spec["image"] = changes["image"]
     base = DesiredCluster(
         names=NAMES,
         uid="cluster-uid",
@@ -70,6 +72,8 @@ class World:
     registered: set[int] = field(default_factory=set)
     plaintext: dict[int, PlaintextFacts] | None = None
     """Who calls in plaintext, as the brokers say."""
+    unknown: dict[str, str] = field(default_factory=dict)
+    """Kinds that the API server does not list, and what it says."""
 
     # ── What the plan sees ────────────────────────────────────────────────────────────────
 
@@ -84,6 +88,7 @@ class World:
             recorded_cluster_id="id",
             trust="a CA",
             plaintext=self._told(),
+            unknown=dict(self.unknown),
         )
 
     def _told(self) -> dict[int, PlaintextFacts] | None:

@@ -7,55 +7,47 @@ A default in the CRD would apply to old objects, too, as they are read: their br
 and their clients would not.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Final
 
 from penstock.core.manifest.objects import SecurityMode
-from penstock.core.manifest.problems import Problem
 from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.names import PAUSED
 from penstock_operator.kube import Kube
-from penstock_operator.model import Object
+from penstock_operator.model import Object, Severity, Wait
 from penstock_operator.names import Names
-from penstock_operator.objects.desired import DesiredProblem
 
-_INVALID = 422
+_INVALID: Final = 422
 
 
-async def with_defaults(kube: Kube, body: Object) -> Object:
-    """The Cluster, once what it leaves open is decided.
-
-    Raises DesiredProblem if what it says does not fit what it would get; KubernetesError.
-    """
-    if "security" in (body.get("spec") or {}) or not await _is_new(kube, body):
-        return body
+async def with_defaults(kube: Kube, body: Object) -> tuple[Object, Wait | None]:
+    """The Cluster, with what it leaves open; and why that is not decided yet, or None if it is."""
     metadata = body["metadata"]
+    subject = f"Cluster/{metadata['name']}"
     mode = {"mode": SecurityMode.STRICT.value}
     try:
+        if "security" in (body.get("spec") or {}) or not await _is_new(kube, body):
+            return body, None
         found = await kube.merge(
             "Cluster", metadata["namespace"], metadata["name"], {"spec": {"security": mode}}
         )
     except KubernetesError as error:
         if error.status != _INVALID:
-            raise
-        text = f"a new Cluster is Strict: {error}; or set spec.security.mode to Disabled"
-        raise _problem(metadata, text) from None
-    if (found["spec"].get("security") or {}).get("mode") != mode["mode"]:
-        # The API server has left out what it does not know: without this, it would be plaintext.
-        raise _problem(
-            metadata,
-            "a new Cluster is Strict, and the CRD that is installed has no spec.security: apply "
-            "the CRDs of this release (kubectl apply --server-side -f crds)",
-        )
-    return found
-
-
-def _problem(metadata: Mapping[str, Any], text: str) -> DesiredProblem:
-    return DesiredProblem([Problem(f"Cluster/{metadata['name']}", "", text)])
+            text = f"{subject}: it is not known whether it is new, and so Strict: {error}"
+            return body, Wait("NotRead", text)
+        text = f"{subject}: a new Cluster is Strict: {error}; or set spec.security.mode to Disabled"
+        return body, Wait("InvalidSpec", text, Severity.BLOCKED)
+    if (found["spec"].get("security") or {}).get("mode") == mode["mode"]:
+        return found, None
+    # The API server has left out what it does not know: without this, it would be plaintext.
+    text = (
+        f"{subject}: a new Cluster is Strict, and the CRD that is installed has no spec.security: "
+        "apply the CRDs of this release (kubectl apply --server-side -f crds)"
+    )
+    return body, Wait("InvalidSpec", text, Severity.BLOCKED)
 
 
 async def _is_new(kube: Kube, body: Object) -> bool:
-    metadata: dict[str, Any] = body["metadata"]
+    metadata = body["metadata"]
     if (metadata.get("annotations") or {}).get(PAUSED) == "true":
         return False
     if (body.get("status") or {}).get("clusterId"):

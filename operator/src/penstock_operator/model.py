@@ -188,6 +188,13 @@ class Observed:
     """By broker; None: not asked, or not all of them say."""
     recorded_cluster_id: str = ""
     """`status.clusterId` of the resource: the id that brokers must report."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """Kinds that could not be read now, and why. What is here of them is of an earlier reading, for
+    the status: nothing is decided from it, because not known is not absent."""
+
+    def knows(self, *kinds: str) -> bool:
+        """Whether what is here of these kinds has just been read."""
+        return not self.unknown.keys() & set(kinds)
 
     def live(self, kind: str, name: str) -> Object | None:
         return self.objects.get((kind, name))

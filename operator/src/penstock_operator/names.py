@@ -20,6 +20,8 @@ SKIP_PLAINTEXT_GATE: Final = f"{GROUP}/skip-plaintext-gate"
 """true on a Cluster: plaintext ends whoever uses it."""
 TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
 APPLIED_HASH: Final = f"{GROUP}/applied-hash"
+MADE_FROM: Final = f"{GROUP}/made-from"
+"""JSON, on a StatefulSet and a Deployment: the spec of the Cluster that they were made from."""
 RACK: Final = f"{GROUP}/rack"
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 

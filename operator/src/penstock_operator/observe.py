@@ -2,7 +2,8 @@
 
 Kubernetes objects are listed again only when something changed (`Children.dirty`), or after five
 minutes in case a watch event was lost; the brokers are asked every time. Reads are consistent, so a
-plan is never based on a stale cache.
+plan is never based on a stale cache. A kind that cannot be listed is unknown until it can: what was
+read of it before is shown, and nothing is decided from it (I28).
 """
 
 import asyncio
@@ -24,8 +25,15 @@ from penstock.kubernetes.rotation import SETTLED, rotation_of
 from penstock_operator.brokers import Brokers
 from penstock_operator.kube import Kube
 from penstock_operator.model import AuthorityState, ClaimState, Object, Observed, PodState
-from penstock_operator.names import POD_INDEX, RACK, TEMPLATE_HASH
-from penstock_operator.objects import DesiredCluster, broker_objects, broker_set, controller_objects
+from penstock_operator.names import POD_INDEX, RACK, TEMPLATE_HASH, Names
+from penstock_operator.objects import (
+    DesiredCluster,
+    Last,
+    broker_objects,
+    broker_set,
+    controller_objects,
+    last_of,
+)
 from penstock_operator.objects.broker import BROKER
 from penstock_operator.objects.controller import CONTROLLER
 from penstock_operator.objects.security import users_ca_problem
@@ -40,74 +48,116 @@ OWNED: Final = (
     "Deployment",
     "StatefulSet",
 )
+LISTED: Final[tuple[str, ...]] = (*OWNED, "Pod", "PersistentVolumeClaim")
+TRUST: Final = "ConfigMap"
 RELIST_S: Final = 300.0
+RETRY_S: Final = 5.0
+"""After which a kind that could not be listed is listed again."""
 AUTHORITY_AGES_AFTER: Final = 2 / 3
 """Of its life, as for other certificates: of five years, 20 months are left to rotate it."""
 _QUIET_REASONS: Final = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 class Children:
-    """The Kubernetes side of a snapshot, kept until something changes."""
+    """The Kubernetes side of a snapshot, kept until something changes.
+
+    read (all that has the Cluster's label) ─▶ last ─▶ spec ─▶ complete (what it names besides)
+    """
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
-        self._listed_at = 0.0
-        self._objects: dict[tuple[str, str], Object] = {}
-        self._pods: list[Object] = []
-        self._controllers: list[Object] = []
-        self._claims: list[Object] = []
+        self._listed_at = self._tried_at = 0.0
+        self._lists: dict[str, list[Object]] = {}
+        self._unlabelled: dict[tuple[str, str], Object] = {}
+        self._unknown: dict[str, str] = {}
+        self._is_complete = False
         self._trust: list[Object] = []
         self.dirty = True
 
-    async def read(self, desired: DesiredCluster) -> None:
-        if not self.dirty and monotonic() - self._listed_at < RELIST_S:
-            if desired.has_tls and is_rotating(self.authority(desired)):
-                self._trust = await self._list_trust(desired)  # nobody watches it
+    async def read(self, names: Names) -> None:
+        """Lists what may have changed. Does not raise KubernetesError: see `unknown`."""
+        now = monotonic()
+        if self.dirty or now - self._listed_at >= RELIST_S:
+            kinds, self._listed_at = LISTED, now
+        elif self._unknown and now - self._tried_at >= RETRY_S:
+            kinds = tuple(kind for kind in LISTED if kind in self._unknown)
+        else:
             return
         self.dirty = False  # set again by any change from here on
         try:
-            await self._list(desired)
+            async with asyncio.TaskGroup() as group:
+                for kind in kinds:
+                    group.create_task(self._list(kind, names))
         except BaseException:
             self.dirty = True
             raise
-        self._listed_at = monotonic()
+        self._tried_at, self._is_complete = monotonic(), False
 
-    async def _list(self, desired: DesiredCluster) -> None:
-        namespace = desired.names.namespace
-        selector = f"{CLUSTER_LABEL}={desired.names.cluster}"
-        async with asyncio.TaskGroup() as group:
-            listings = {
-                kind: group.create_task(self._kube.list(kind, namespace, selector))
-                for kind in (*OWNED, "Pod", "PersistentVolumeClaim")
-            }
-        objects = {
-            (kind, each["metadata"]["name"]): each
-            for kind in OWNED
-            for each in listings[kind].result()
-        }
-        self._trust = []
-        pods = listings["Pod"].result()
-        self._pods = [pod for pod in pods if _component(pod) == BROKER]
-        if desired.has_tls or any(pod.mode.has_tls for pod in self.pods().values()):
-            self._trust = await self._list_trust(desired)
-        for wanted in _wanted(desired):
-            # An object of others may have one of our names, without our label.
-            key = (wanted["kind"], wanted["metadata"]["name"])
-            if key not in objects:
-                found = await self._kube.get(key[0], namespace, key[1])
-                if found is not None:
-                    objects[key] = found
-        self._objects = objects
-        self._controllers = [pod for pod in pods if _component(pod) == CONTROLLER]
-        self._claims = listings["PersistentVolumeClaim"].result()
+    async def _list(self, kind: str, names: Names) -> None:
+        selector = f"{CLUSTER_LABEL}={names.cluster}"
+        try:
+            self._lists[kind] = await self._kube.list(kind, names.namespace, selector)
+        except KubernetesError as error:
+            self._unknown[kind] = error.message
+        else:
+            self._unknown.pop(kind, None)
 
-    async def _list_trust(self, desired: DesiredCluster) -> list[Object]:
+    def last(self, names: Names) -> Last:
+        """What the Cluster was last made from."""
+        objects = self.objects
+        made = (("StatefulSet", names.broker), ("Deployment", names.controller))
+        return last_of([objects.get(key) for key in made])
+
+    async def complete(self, desired: DesiredCluster) -> None:
+        """Reads what only the spec tells. Does not raise KubernetesError."""
+        if not self._is_complete:
+            self._unlabelled = {}
+            for wanted in _wanted(desired):
+                await self._find(wanted["kind"], wanted["metadata"]["name"], desired)
+        runs_tls = any(pod.mode.has_tls for pod in self.pods().values())
+        changes = desired.has_tls and is_rotating(self.authority(desired))  # nobody watches it
+        if not self._is_complete or changes:
+            await self._read_trust(desired, needed=desired.has_tls or runs_tls)
+        self._is_complete = True
+
+    async def _find(self, kind: str, name: str, desired: DesiredCluster) -> None:
+        """An object of others may have one of our names, without our label."""
+        if (kind, name) in self.objects or kind in self._unknown:
+            return
+        try:
+            found = await self._kube.get(kind, desired.names.namespace, name)
+        except KubernetesError as error:
+            self._unknown[kind] = error.message
+            return
+        if found is not None:
+            self._unlabelled[kind, name] = found
+
+    async def _read_trust(self, desired: DesiredCluster, *, needed: bool) -> None:
+        if not needed:
+            self._trust = []
+            return
         of_ours = f"{TRUST_LABEL}={desired.names.cluster}"
-        return await self._kube.list("ConfigMap", desired.names.namespace, of_ours)
+        try:
+            self._trust = await self._kube.list("ConfigMap", desired.names.namespace, of_ours)
+        except KubernetesError as error:
+            self._unknown[TRUST] = error.message
+        else:
+            self._unknown.pop(TRUST, None)
 
     @property
-    def objects(self) -> Mapping[tuple[str, str], Object]:
-        return self._objects
+    def unknown(self) -> Mapping[str, str]:
+        """See `Observed`."""
+        return self._unknown
+
+    @property
+    def objects(self) -> dict[tuple[str, str], Object]:
+        """Those with our label or one of our names."""
+        labelled = {
+            (kind, each["metadata"]["name"]): each
+            for kind in OWNED
+            for each in self._lists.get(kind, ())
+        }
+        return self._unlabelled | labelled
 
     def trust(self, desired: DesiredCluster) -> str:
         """See `Observed`."""
@@ -132,12 +182,15 @@ class Children:
         return AuthorityState(rotation, owners, is_due(self.trust(desired), datetime.now(UTC)))
 
     def pods(self) -> dict[int, PodState]:
-        states = [pod_state(each) for each in self._pods]
+        states = [pod_state(each) for each in self._pods(BROKER)]
         return {state.broker_id: state for state in states}
+
+    def _pods(self, component: str) -> list[Object]:
+        return [pod for pod in self._lists.get("Pod", ()) if _component(pod) == component]
 
     def controllers_problem(self) -> str:
         """The first controller pod that says why it is not running; see `Observed`."""
-        for pod in self._controllers:
+        for pod in self._pods(CONTROLLER):
             status = pod.get("status") or {}
             trouble = _trouble(status, (status.get("containerStatuses") or [{}])[0])
             if trouble and "deletionTimestamp" not in pod["metadata"]:
@@ -147,7 +200,7 @@ class Children:
     async def claims(self, desired: DesiredCluster) -> dict[int, ClaimState]:
         wanted = quantity(desired.spec.storage_size) or 0
         found = {}
-        for each in self._claims:
+        for each in self._lists.get("PersistentVolumeClaim", ()):
             name = each["metadata"]["name"]
             match = re.fullmatch(rf"data-{re.escape(desired.names.broker)}-(\d+)", name)
             if match:
@@ -179,13 +232,16 @@ class Children:
         return users_ca_problem(desired, found, self.trust(desired))
 
     async def racks(self, desired: DesiredCluster) -> dict[str, str]:
-        """Rack of each node that has one of our pods."""
+        """Rack of each node that has one of our pods, as far as nodes can be read."""
         key = desired.spec.rack_topology_key
         if not key:
             return {}
         racks = {}
-        for name in {pod["spec"].get("nodeName") for pod in self._pods} - {None}:
-            node = await self._kube.get("Node", None, str(name))
+        for name in {pod["spec"].get("nodeName") for pod in self._pods(BROKER)} - {None}:
+            try:
+                node = await self._kube.get("Node", None, str(name))
+            except KubernetesError:
+                continue  # not known in this pass: its pods are marked in a later one
             labels = (node or {}).get("metadata", {}).get("labels") or {}
             if labels.get(key):
                 racks[str(name)] = str(labels[key])
@@ -222,8 +278,9 @@ def _wanted(desired: DesiredCluster) -> list[Object]:
 async def observe(
     children: Children, brokers: Brokers, desired: DesiredCluster, recorded_cluster_id: str
 ) -> Observed:
-    """The snapshot. Raises KubernetesError; brokers that do not answer are part of it."""
-    await children.read(desired)
+    """The snapshot. Does not raise KubernetesError: what cannot be read is unknown, and brokers
+    that do not answer are part of it."""
+    await children.complete(desired)
     brokers.use_trust(children.trust(desired))
     pods = children.pods()
     facts, problem, plaintext = None, "no broker is ready yet", None
@@ -244,6 +301,7 @@ async def observe(
         plaintext=plaintext,
         recorded_cluster_id=recorded_cluster_id,
         controllers_problem=children.controllers_problem(),
+        unknown=dict(children.unknown),
     )
 
 

@@ -17,19 +17,24 @@ from penstock.kubernetes.names import AUTHORITY_ENDS, CLUSTER_LABEL, COMPONENT_L
 from penstock.kubernetes.rotation import SETTLED
 from penstock_operator.model import BrokerFacts, Object, Observed, Plan, Severity, Wait
 from penstock_operator.names import SECURE_PORT
-from penstock_operator.objects import DesiredCluster
-from penstock_operator.objects.broker import BROKER, template_hash
+from penstock_operator.objects import DesiredCluster, Section
+from penstock_operator.objects.broker import BROKER
 from penstock_operator.plan.authority import other_authority, wants_another
 from penstock_operator.plan.gates import is_serving
-from penstock_operator.plan.security import staged
+from penstock_operator.plan.upgrade import upgrade_of, wanted_hash
 
 READY: Final = "Ready"
 RECONCILING: Final = "Reconciling"
 STALLED: Final = "Stalled"
 SECURED: Final = "Secured"
 ROTATING_CA: Final = "RotatingCA"
-_CARRIED: Final = frozenset({SECURED, ROTATING_CA})
-"""Conditions that a spec which cannot be applied does not change."""
+_READ_FROM: Final = {
+    "Deployment": ("upgrade",),
+    "Pod": ("brokers", "replicas", "brokerStatuses", "upgrade"),
+    "StatefulSet": ("brokers", "upgrade"),
+    "ConfigMap": ("authorityExpires",),
+}
+"""Fields of a Cluster's status that stay as they were while a kind cannot be read."""
 AUTHORITY_WARNING: Final = timedelta(days=90)
 """Before the end of the CA: time to change it without haste."""
 _MESSAGE_MAX: Final = 1_000
@@ -105,7 +110,7 @@ def cluster_status(
 ) -> Object:
     """All of `status`, every key present but `protected`."""
     facts = observed.brokers
-    newest = template_hash(staged(desired, observed).brokers)
+    newest = wanted_hash(desired, observed)
     pods = observed.pods.values()
     not_ready = why_not_ready(desired, observed, plan)
     waits = plan.waits or _applying(plan)
@@ -113,13 +118,13 @@ def cluster_status(
     ends = first_end(observed.trust)
     shown = [
         *conditions(not_ready, waits, desired.generation, known, now),
-        _secured(desired, observed, ends, known, now),
+        *_secured(desired, observed, ends, known, now),
         *_rotating(desired, observed, known, now),
     ]
     wanted = f"{COMPONENT_LABEL}={BROKER},{CLUSTER_LABEL}={desired.names.cluster}"
     numbers = _numbers(facts, before)
     ready = sum(pod.ready and not pod.terminating for pod in pods)
-    return {
+    status: Object = {
         "observedGeneration": desired.generation,
         "conditions": shown,
         "phase": _phase(desired, plan, ready=not_ready is None, before=before),
@@ -138,8 +143,25 @@ def cluster_status(
         "replicas": len(observed.pods),
         "selector": wanted,
         "storage": {"size": desired.spec.storage_size},
+        "upgrade": _upgrade(desired, observed),
         "brokerStatuses": _broker_statuses(observed, before),
         **protected_row(before, protected=desired.spec.config.get(DELETION_PROTECTION) == "true"),
+    }
+    unread = [key for kind, keys in _READ_FROM.items() if not observed.knows(kind) for key in keys]
+    return status | {key: before[key] for key in unread if key in before}
+
+
+def _upgrade(desired: DesiredCluster, observed: Observed) -> Object:
+    """Every key is there: a merge patch leaves those that are not."""
+    found = upgrade_of(desired, observed)
+    if found is None:
+        return {"available": False, "plan": "", "from": "", "to": "", "changes": []}
+    return {
+        "available": True,
+        "plan": found.plan,
+        "from": found.before,
+        "to": found.after,
+        "changes": list(found.changes),
     }
 
 
@@ -159,12 +181,15 @@ def _secured(
     ends: datetime | None,
     before: Sequence[Mapping[str, Any]],
     now: str,
-) -> Object:
+) -> list[Object]:
     """A warning to whoever looks; nothing waits for it. What runs counts, not what is asked for.
+    As before, or none, while neither is known.
 
     `ends`: when the CA does; None: it is not known.
     """
     known = next((each for each in before if each["type"] == SECURED), None)
+    if not observed.pods and not (desired.knows(Section.TEMPLATE) and observed.knows("Pod")):
+        return [] if known is None else [dict(known)]
     modes = {pod.mode for pod in observed.pods.values()} or {desired.spec.security}
     weakest = min(modes, key=lambda mode: mode.strength)
     status, reason, words = _SECURED_ROWS[weakest]
@@ -178,7 +203,7 @@ def _secured(
     elif weakest.has_tls and observed.users_ca_problem:
         reason, words = "UsersCaNotUsed", observed.users_ca_problem
     row = (SECURED, status, reason, words)
-    return _condition(row, desired.generation, known, now)
+    return [_condition(row, desired.generation, known, now)]
 
 
 def _rotating(
@@ -219,18 +244,6 @@ def _applying(plan: Plan) -> tuple[Wait, ...]:
     """A change in this pass may cause more, as a template causes a roll: the generation must not
     count as settled before the next pass has checked."""
     return (Wait("Applying", "changes are in progress"),) if plan.actions else ()
-
-
-def failed_status(generation: int, wait: Wait, before: Mapping[str, Any], now: str) -> Object:
-    """The part of a status that changes when a spec cannot be applied."""
-    known = before.get("conditions") or ()
-    # A merge patch replaces the whole list.
-    others = [dict(each) for each in known if each["type"] in _CARRIED]
-    return {
-        "observedGeneration": generation,
-        "conditions": [*conditions(wait, [wait], generation, known, now), *others],
-        "message": wait.message[:_MESSAGE_MAX],
-    }
 
 
 def why_not_ready(desired: DesiredCluster, observed: Observed, plan: Plan) -> Wait | None:

@@ -2,7 +2,8 @@
 
     wake (a watch event, a timer) ─▶ read the Cluster ─▶ observe ─▶ plan ─▶ act ─▶ topics ─▶ status
 
-A failed action becomes a wait in the status; the others continue (I28). ConsumerGroups are
+What cannot be read, is wrong in the spec or fails becomes a wait in the status, and everything else
+continues (I28). ConsumerGroups are
 reconciled in a separate task, which receives the state of the Cluster: nothing here waits for a
 group. While a Cluster is waiting for something, the worker runs every second, otherwise every half
 minute, which is when it notices drift in the brokers. All state is in the objects: a new worker
@@ -32,18 +33,13 @@ from penstock_operator.groups import Groups, View
 from penstock_operator.kube import Kube
 from penstock_operator.metrics import Metrics
 from penstock_operator.model import Object, Observed, Plan, Severity, TopicResource, Wait
-from penstock_operator.objects import (
-    DesiredCluster,
-    DesiredProblem,
-    Installation,
-    read_cluster,
-)
-from penstock_operator.objects.images import is_allowed, repository
-from penstock_operator.observe import Children, observe
+from penstock_operator.names import Names
+from penstock_operator.objects import DesiredCluster, Installation, Section, read_cluster
+from penstock_operator.observe import RETRY_S, TRUST, Children, observe
 from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.security import called
 from penstock_operator.quotas import apply_quotas
-from penstock_operator.status import cluster_status, failed_status, why_not_ready
+from penstock_operator.status import cluster_status, why_not_ready
 from penstock_operator.topics import Topics
 from penstock_operator.trust import TrustCopies
 
@@ -94,6 +90,8 @@ class Worker:
         names = ClusterNames(name, namespace)
         self._copies = TrustCopies(deps.kube, deps.events, names, deps.installation.namespaces)
         self._topics_dirty = True
+        self._topics_after = 0.0
+        self._topics_wait = Wait("TopicsNotReconciled", "")
         self._resources: list[TopicResource] = []
         self.finished_at = monotonic()
 
@@ -168,27 +166,19 @@ class Worker:
 
     async def _reconcile(self) -> "Outcome":
         body = await self._deps.kube.get("Cluster", self.namespace, self.name)
-        await self._read_topics()
         if body is None or body["metadata"].get("deletionTimestamp"):
+            await self._read_topics()
             self._groups.see(View(gone=True))
             await self._topics.reconcile(self._resources, None, None, None, "")
             copied = not await self._copies.reconcile(body, None)
             left = self._resources or not self._groups.are_gone or copied
             return Outcome.BUSY if left or body is not None else Outcome.GONE
-        try:
-            body = await with_defaults(self._deps.kube, body)
-            desired = read_cluster(body, self._deps.installation)
-        except DesiredProblem as problem:
-            self._groups.see(View(gone=False, problem=str(problem)))
-            await self._refuse(body, Wait("InvalidSpec", str(problem), Severity.BLOCKED))
-            return Outcome.IDLE
-        if not is_allowed(desired.image, self._deps.installation.allowed_images):
-            problem_text = _not_allowed(desired)
-            self._groups.see(View(gone=False, problem=problem_text))
-            await self._refuse(body, Wait("ImageNotAllowed", problem_text, Severity.BLOCKED))
-            return Outcome.IDLE
+        names = Names(self.name, self.namespace)
+        await self._children.read(names)
+        body, undecided = await with_defaults(self._deps.kube, body)
+        last = self._children.last(names)
+        desired = read_cluster(body, self._deps.installation, last, undecided)
         recorded = (body.get("status") or {}).get("clusterId", "")
-        await self._children.read(desired)
         desired = called(desired, self._children.pods())
         observed = await observe(self._children, self._brokers, desired, recorded)
         plan = plan_cluster(desired, observed)
@@ -196,23 +186,19 @@ class Worker:
         silence = "" if observed.brokers is not None else observed.brokers_problem
         self._groups.see(View(gone=False, desired=desired, ready=ready, problem=silence))
         failed = await self._act(body, desired, observed, plan)
-        topics_idle = await self._topics.reconcile(
-            self._resources,
-            desired,
-            _document(body),
-            observed.brokers,
-            observed.brokers_problem,
-        )
-        if not topics_idle:
-            self._topics_dirty = True
+        topics_wait, topics_idle = await self._reconcile_topics(desired, observed)
+        failed += topics_wait
         failed += await self._apply_access(body, desired, observed)
-        if not desired.paused:
+        if not desired.paused and observed.knows(TRUST):
             await self._copies.reconcile(body, self._children.trust_data(desired))
         await self._report(body, desired, observed, replace(plan, waits=(*failed, *plan.waits)))
-        idle = plan.is_idle and topics_idle and not failed
+        # What a person has to change in the spec is seen when it changes.
+        waits = [wait for wait in plan.waits if wait not in desired.refusals]
+        idle = topics_idle and not (plan.actions or waits or failed)
         return Outcome.IDLE if idle else Outcome.BUSY
 
     async def _read_topics(self) -> None:
+        """Raises KubernetesError; the Topics are then those that were read before."""
         if not self._topics_dirty:
             return
         self._topics_dirty = False
@@ -226,6 +212,35 @@ class Worker:
             for each in found
             if each["spec"].get("cluster") == self.name
         ]
+
+    async def _reconcile_topics(
+        self, desired: DesiredCluster, observed: Observed
+    ) -> tuple[list[Wait], bool]:
+        """Why Topics wait, and whether nothing is left to do for them."""
+        if not desired.knows(Section.BROKERS, Section.TEMPLATE):
+            return [], True  # which defaults topics have is not known
+        if monotonic() < self._topics_after:
+            return [self._topics_wait], False
+        failed: list[Wait] = []
+        try:
+            await self._read_topics()
+            idle = await self._topics.reconcile(
+                self._resources,
+                desired,
+                _document(desired),
+                observed.brokers,
+                observed.brokers_problem,
+            )
+        except* KubernetesError as group:
+            why = str(group.exceptions[0])
+            _log.warning("topics not reconciled", cluster=self.name, error=why)
+            text = f"Topics wait, and nothing else does: {why}"
+            self._topics_wait = Wait("TopicsNotReconciled", text)
+            self._topics_after = monotonic() + RETRY_S
+            idle, failed = False, [self._topics_wait]
+        if not idle:
+            self._topics_dirty = True
+        return failed, idle
 
     async def _act(
         self, body: Object, desired: DesiredCluster, observed: Observed, plan: Plan
@@ -267,17 +282,14 @@ class Worker:
             if wait.severity is Severity.BLOCKED:
                 tell = self._deps.events.tell
                 await tell(body, "Cluster", wait.reason, wait.message, warning=True)
+        offered = status["upgrade"]
+        if offered["plan"] and offered["plan"] != (before.get("upgrade") or {}).get("plan"):
+            await self._deps.events.tell(body, "Cluster", "UpgradeAvailable", _offer(offered))
         was_ready = _is_ready(before)
         await self._write(body, status, before)
         if _is_ready(status) and not was_ready:
             await self._deps.events.tell(body, "Cluster", "Ready", "all brokers are serving")
         self._deps.metrics.cluster(self.namespace, self.name, ready=_is_ready(status))
-
-    async def _refuse(self, body: Object, wait: Wait) -> None:
-        before: Mapping[str, Any] = body.get("status") or {}
-        status = failed_status(body["metadata"]["generation"], wait, before, now_text())
-        await self._deps.events.tell(body, "Cluster", wait.reason, wait.message, warning=True)
-        await self._write(body, status, before)
 
     async def _write(self, body: Object, status: Object, before: Mapping[str, Any]) -> None:
         """Writes nothing if nothing has changed: a Cluster at rest costs no writes."""
@@ -288,20 +300,20 @@ class Worker:
         )
 
 
-def _document(body: Mapping[str, Any]) -> Object:
-    """The part of a Cluster that the user writes."""
-    metadata = {"name": body["metadata"]["name"]}
-    spec = body.get("spec") or {}
-    return {"apiVersion": API_VERSION, "kind": "Cluster", "metadata": metadata, "spec": spec}
+def _document(desired: DesiredCluster) -> Object:
+    """The part of a Cluster that the user writes, as it counts now."""
+    metadata = {"name": desired.names.cluster}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Cluster",
+        "metadata": metadata,
+        "spec": desired.written,
+    }
 
 
-def _not_allowed(desired: DesiredCluster) -> str:
-    allowed = ", ".join(dict.fromkeys(desired.installation.allowed_images))
-    return (
-        f"spec.image is {desired.image}, but this operator allows images of {allowed} only; the "
-        "pods stay as they are and nothing is changed; name another image, or have whoever "
-        f"installed the operator add {repository(desired.image)} to its allowedImages"
-    )
+def _offer(upgrade: Object) -> str:
+    image = f"image {upgrade['to']}" if upgrade["from"] != upgrade["to"] else "another template"
+    return f"plan {upgrade['plan']} brings {image}; nothing restarts before it is approved"
 
 
 def _is_ready(status: Mapping[str, Any]) -> bool:

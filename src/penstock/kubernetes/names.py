@@ -35,6 +35,8 @@ TRUST_COPY_LABEL: Final = f"{GROUP}/trust-copy"
 """On every copy of such a ConfigMap, besides `trust_copy_label`."""
 AUTHORITY_ENDS: Final = "AuthorityEnds"
 """Reason of the condition Secured of a Cluster: its CA ends soon."""
+APPROVE: Final = f"{GROUP}/approve"
+"""Annotation of a Cluster: the id of the plan, as its status shows it, that may be carried out."""
 PAUSED: Final = f"{GROUP}/paused"
 """Annotation; `"true"` on a Cluster, Topic or ConsumerGroup: the operator changes nothing but the
 status."""

@@ -23,6 +23,8 @@ from penstock.core.manifest.objects import (
     PodSpec,
     Resources,
     ScaleTarget,
+    SecurityMode,
+    UpgradePolicy,
 )
 from penstock.core.manifest.rows import Field, Kind
 from penstock.core.manifest.schema import (
@@ -685,3 +687,46 @@ def test_issuers_that_cannot_be_believed_are_told(mode: str, issuers: list[str],
         parse_manifest([document], "flights.yaml")
     (line,) = [one for one in str(raised.value).splitlines() if "spec.security.oidc" in one]
     assert said in line
+
+
+@pytest.mark.parametrize(
+    ("upgrade", "policy"),
+    [
+        (None, UpgradePolicy.WHEN_ASKED),
+        ({}, UpgradePolicy.WHEN_ASKED),
+        ({"policy": "WhenAsked"}, UpgradePolicy.WHEN_ASKED),
+        ({"policy": "Automatic"}, UpgradePolicy.AUTOMATIC),
+    ],
+)
+def test_upgrades_wait_until_somebody_asks_for_them(
+    upgrade: dict[str, str] | None, policy: UpgradePolicy
+) -> None:
+    given = {} if upgrade is None else {"upgrade": upgrade}
+    (found,) = parse_manifest([cluster(**given)], "f").clusters
+    assert found.spec.upgrade_policy is policy
+
+
+def test_an_upgrade_policy_that_is_none_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ManifestError) as refused:
+        parse_manifest([cluster(upgrade={"policy": "Never"})], "f")
+    assert "spec.upgrade.policy" in str(refused.value)
+    assert "Automatic" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("args", "broker", "controller"),
+    [
+        (["broker", "--migrate", "--enrol-at=x", "--ca-key=x"], "MIGRATE", "MIGRATE"),
+        (["--enrol-at=x"], "STRICT", "DISABLED"),
+        (["--ca-key=x"], "DISABLED", "STRICT"),
+        ([], "DISABLED", "DISABLED"),
+        (None, "DISABLED", "DISABLED"),
+    ],
+)
+def test_a_pod_shows_in_which_mode_it_was_started(
+    args: list[str] | None, broker: str, controller: str
+) -> None:
+    pod = {"spec": {"containers": [{"args": args}]}}
+    assert SecurityMode.of_pod(pod) is SecurityMode[broker]
+    assert SecurityMode.of_controller(pod) is SecurityMode[controller]
+    assert SecurityMode.of_pod({}) is SecurityMode.of_controller({}) is SecurityMode.DISABLED

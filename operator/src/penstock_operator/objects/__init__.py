@@ -9,17 +9,19 @@ from penstock_operator.objects.broker import broker_objects, broker_set
 from penstock_operator.objects.controller import controller_objects
 from penstock_operator.objects.desired import (
     DesiredCluster,
-    DesiredProblem,
     Installation,
     read_cluster,
 )
+from penstock_operator.objects.sections import Last, Section, last_of
 
 __all__ = [
     "DesiredCluster",
-    "DesiredProblem",
     "Installation",
+    "Last",
+    "Section",
     "broker_objects",
     "broker_set",
     "controller_objects",
+    "last_of",
     "read_cluster",
 ]

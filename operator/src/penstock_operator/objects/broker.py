@@ -9,6 +9,7 @@ from typing import Final
 
 from penstock.core.manifest.objects import SecurityMode
 from penstock.kubernetes.names import COMPONENT_LABEL
+from penstock_operator.model import Object
 from penstock_operator.names import (
     EXTERNAL_PORT,
     GRPC_PORT,
@@ -17,7 +18,7 @@ from penstock_operator.names import (
     RACK,
     TEMPLATE_HASH,
 )
-from penstock_operator.objects.desired import DesiredCluster, Object
+from penstock_operator.objects.desired import DesiredCluster
 from penstock_operator.objects.pods import (
     TMP_MOUNT,
     TMP_VOLUME,
@@ -26,6 +27,7 @@ from penstock_operator.objects.pods import (
     fingerprint,
     meta,
     pod_spec,
+    recorded,
 )
 from penstock_operator.objects.policies import broker_policy
 from penstock_operator.objects.ports import (
@@ -158,7 +160,7 @@ def broker_set(desired: DesiredCluster, replicas: int) -> Object:
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": meta(desired, names.broker, BROKER),
+        "metadata": recorded(desired, names.broker, BROKER),
         "spec": {
             "replicas": replicas,
             "serviceName": names.brokers,
@@ -179,6 +181,12 @@ def template_hash(desired: DesiredCluster) -> str:
     """The hash that a pod of the newest template carries."""
     annotations: dict[str, str] = _template(desired)["metadata"]["annotations"]
     return annotations[TEMPLATE_HASH]
+
+
+def live_template_hash(live: Object) -> str:
+    """The hash that a pod of a live StatefulSet's template carries; empty: it is not ours."""
+    annotations: dict[str, str] = live["spec"]["template"]["metadata"].get("annotations") or {}
+    return annotations.get(TEMPLATE_HASH, "")
 
 
 def _template(desired: DesiredCluster) -> Object:
@@ -277,4 +285,10 @@ def _node_ports(desired: DesiredCluster, offset: int) -> list[Object]:
     return ports
 
 
-__all__ = ["COMPONENT_LABEL", "broker_objects", "broker_set", "template_hash"]
+__all__ = [
+    "COMPONENT_LABEL",
+    "broker_objects",
+    "broker_set",
+    "live_template_hash",
+    "template_hash",
+]

@@ -7,8 +7,9 @@ so, and is bound in the namespace. The operator may bind that one role, and writ
 
 from typing import Final
 
+from penstock_operator.model import Object
 from penstock_operator.names import CONTROLLER_PORT, METRICS_PORT
-from penstock_operator.objects.desired import DesiredCluster, Object
+from penstock_operator.objects.desired import DesiredCluster
 from penstock_operator.objects.pods import (
     TMP_MOUNT,
     TMP_VOLUME,
@@ -16,6 +17,7 @@ from penstock_operator.objects.pods import (
     container,
     meta,
     pod_spec,
+    recorded,
 )
 from penstock_operator.objects.policies import controller_policy
 from penstock_operator.objects.ports import controller_ports
@@ -48,7 +50,7 @@ def controller_objects(desired: DesiredCluster) -> list[Object]:
             },
         },
         controller_policy(desired),
-        _deployment(desired),
+        deployment(desired),
     ]
 
 
@@ -79,7 +81,8 @@ def _account(desired: DesiredCluster) -> list[Object]:
     ]
 
 
-def _deployment(desired: DesiredCluster) -> Object:
+def deployment(desired: DesiredCluster) -> Object:
+    """Its strategy keeps the others while a new one does not start."""
     names = desired.names
     owner = [] if desired.keeps_data else [f"--owner-uid={desired.uid}"]
     args = [
@@ -116,7 +119,7 @@ def _deployment(desired: DesiredCluster) -> Object:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": meta(desired, names.controller, CONTROLLER),
+        "metadata": recorded(desired, names.controller, CONTROLLER),
         "spec": {
             "replicas": desired.controllers,
             "selector": {"matchLabels": names.selector(CONTROLLER)},

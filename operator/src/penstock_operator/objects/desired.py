@@ -1,8 +1,8 @@
 """A Cluster resource, read and checked: what `objects` and `plan` work from.
 
 The API server has refused what its schema and rules can refuse. Other problems (two settings that
-exclude each other, a setting of another version) become a `DesiredProblem`, which the Cluster's
-status shows; existing objects then stay as they are.
+exclude each other, a setting of another version) break one section of the spec, see `sections`: it
+counts as it last was, and the Cluster's status says what is wrong.
 """
 
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.core.manifest.client_certificates import ClientCertificates
-from penstock.core.manifest.fields import Problem, Report, read_fields
-from penstock.core.manifest.objects import ClusterSpec, DeletionPolicy, SecurityMode
+from penstock.core.manifest.fields import Report, read_fields
+from penstock.core.manifest.objects import ClusterSpec, DeletionPolicy, SecurityMode, UpgradePolicy
 from penstock.core.manifest.schema import CLUSTER_SPEC
-from penstock.core.manifest.settings import check_cluster_settings
 from penstock.core.settings import split_config
-from penstock.kubernetes.names import API_VERSION, PAUSED, ROTATE_CA, ROTATE_CA_WAIT
+from penstock.kubernetes.names import API_VERSION, APPROVE, PAUSED, ROTATE_CA, ROTATE_CA_WAIT
+from penstock_operator.model import Object, Wait
 from penstock_operator.names import (
     FORCE_ROLL,
     GRPC_PORT,
@@ -23,10 +23,8 @@ from penstock_operator.names import (
     SKIP_PLAINTEXT_GATE,
     Names,
 )
-from penstock_operator.objects.images import has_health_port
-
-Object = dict[str, Any]
-"""A Kubernetes object, or a part of one, as its JSON."""
+from penstock_operator.objects.images import has_health_port, repository
+from penstock_operator.objects.sections import Chosen, Last, Section, choose, record_of
 
 DEFAULT_RESOURCES: Final[Object] = {
     "requests": {"cpu": "250m", "memory": "512Mi"},
@@ -37,13 +35,6 @@ DEFAULT_CONTROLLER_RESOURCES: Final[Object] = {
     "requests": {"cpu": "50m", "memory": "128Mi"},
     "limits": {"memory": "512Mi"},
 }
-
-
-class DesiredProblem(Exception):  # noqa: N818 - an error in the spec, not a failure
-    """The spec cannot be applied. The message names every field and what to do."""
-
-    def __init__(self, problems: list[Problem]) -> None:
-        super().__init__("; ".join(str(problem) for problem in problems))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +73,11 @@ class Installation:
 class DesiredCluster:
     """A Cluster's spec with every default filled in. `force_roll` None: not requested.
 
+    `written`: the fields it was read from, now or earlier. `refusals`: what is wrong with the
+    present ones. `unknown`: sections that nothing is known of; here they have defaults, and nothing
+    is made from them. `record`: see `sections.record_of`.
+    `approved`: the id of a plan that may be carried out. `takes_newest`: pods get what this
+    operator would give new ones, see `plan.pinning`.
     `rotate_ca`: the id of a request for another CA; empty: none.
     `staged`: the security mode of what is made from it, on the way to the spec's; None: the spec's.
     `called`: the weakest mode of the brokers that run, which says how they can be called; None:
@@ -112,6 +108,16 @@ class DesiredCluster:
     staged: SecurityMode | None = None
     called: SecurityMode | None = None
     skip_plaintext_gate: bool = False
+    approved: str = ""
+    takes_newest: bool = False
+    written: Object = field(default_factory=dict)
+    refusals: tuple[Wait, ...] = ()
+    unknown: frozenset[Section] = frozenset()
+    record: str = ""
+
+    def knows(self, *sections: Section) -> bool:
+        """Whether there are values, of now or earlier, for all of these; of none: for all."""
+        return not self.unknown & set(sections or Section)
 
     @property
     def keeps_data(self) -> bool:
@@ -173,15 +179,29 @@ class DesiredCluster:
         }
 
 
-def read_cluster(body: Mapping[str, Any], installation: Installation) -> DesiredCluster:
-    """Raises DesiredProblem."""
+def read_cluster(
+    body: Mapping[str, Any],
+    installation: Installation,
+    last: Last | None = None,
+    undecided: Wait | None = None,
+) -> DesiredCluster:
+    """Never fails: see `DesiredCluster.refusals`.
+
+    Args:
+        body: The Cluster.
+        installation: What the operator was installed with.
+        last: What the Cluster was last made from; None: nothing is known of that.
+        undecided: Why its template is not decided, whatever the spec says; None: it is.
+    """
     metadata: Mapping[str, Any] = body["metadata"]
-    spec: Mapping[str, Any] = body.get("spec") or {}
-    report = Report(f"Cluster/{metadata['name']}")
-    typed = ClusterSpec.from_values(read_fields(CLUSTER_SPEC, spec, "spec", report))
-    check_cluster_settings(typed, report)
-    if report.problems:
-        raise DesiredProblem(report.problems)
+    subject = f"Cluster/{metadata['name']}"
+    allowed = (*installation.allowed_images, repository(installation.image))
+    chosen = choose(subject, body.get("spec"), last or Last(), allowed)
+    if undecided is not None:
+        unknown = chosen.unknown | {Section.TEMPLATE}
+        chosen = Chosen(chosen.spec, (undecided, *chosen.waits), unknown)
+    spec = chosen.spec
+    typed = ClusterSpec.from_values(read_fields(CLUSTER_SPEC, spec, "spec", Report(subject)))
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
     controllers: Mapping[str, Any] = spec.get("controllers") or {}
     pod: Mapping[str, Any] = spec.get("pod") or {}
@@ -208,6 +228,12 @@ def read_cluster(body: Mapping[str, Any], installation: Installation) -> Desired
         rotate_ca=annotations.get(ROTATE_CA) or "",
         rotate_ca_wait=annotations.get(ROTATE_CA_WAIT) or "",
         skip_plaintext_gate=annotations.get(SKIP_PLAINTEXT_GATE) == "true",
+        approved=annotations.get(APPROVE) or "",
+        takes_newest=typed.upgrade_policy is UpgradePolicy.AUTOMATIC,
+        written=spec,
+        refusals=chosen.waits,
+        unknown=chosen.unknown,
+        record=record_of(chosen),
     )
 
 

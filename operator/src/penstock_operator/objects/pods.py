@@ -10,7 +10,9 @@ import hashlib
 import json
 from typing import Final
 
-from penstock_operator.objects.desired import DesiredCluster, Object
+from penstock_operator.model import Object
+from penstock_operator.names import MADE_FROM
+from penstock_operator.objects.desired import DesiredCluster
 from penstock_operator.objects.ports import HEALTH, Port, environment
 
 UID: Final = 10_001
@@ -106,6 +108,12 @@ def pod_spec(desired: DesiredCluster, component: str, account: str) -> Object:
 def config_arguments(settings: dict[str, str]) -> list[str]:
     """`--config=key=value` for every setting, in a fixed order."""
     return [f"--config={key}={settings[key]}" for key in sorted(settings)]
+
+
+def recorded(desired: DesiredCluster, name: str, component: str) -> Object:
+    """Metadata of an owned object that says which spec it was made from, see `sections`."""
+    found = meta(desired, name, component)
+    return {**found, "annotations": {MADE_FROM: desired.record}} if desired.record else found
 
 
 def meta(desired: DesiredCluster, name: str, component: str | None = None) -> Object:

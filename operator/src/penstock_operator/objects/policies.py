@@ -7,7 +7,8 @@ boundary. Where nothing enforces policies they change nothing.
 from typing import Final
 
 from penstock.core.manifest.objects import SecurityMode
-from penstock_operator.objects.desired import DesiredCluster, Object
+from penstock_operator.model import Object
+from penstock_operator.objects.desired import DesiredCluster
 from penstock_operator.objects.pods import meta
 from penstock_operator.objects.ports import (
     CLIENT,

@@ -20,6 +20,7 @@ from enum import Enum
 from typing import Final
 
 from penstock.core.manifest.objects import SecurityMode
+from penstock_operator.model import Object
 from penstock_operator.names import (
     CERTIFICATE_PORT,
     CONTROLLER_PORT,
@@ -34,7 +35,7 @@ from penstock_operator.names import (
     SECURE_PORT,
     STREAM_PORT,
 )
-from penstock_operator.objects.desired import DesiredCluster, Object
+from penstock_operator.objects.desired import DesiredCluster
 
 
 class Callers(Enum):

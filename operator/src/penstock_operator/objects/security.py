@@ -20,7 +20,8 @@ from penstock.core.manifest.client_certificates import ClientCertificates
 from penstock.core.manifest.objects import SecurityMode
 from penstock.errors import MisuseError
 from penstock.kubernetes.names import ROTATE_CA, ROTATE_CA_WAIT, TRUST_KEY, TRUST_LABEL
-from penstock_operator.objects.desired import DesiredCluster, Object
+from penstock_operator.model import Object
+from penstock_operator.objects.desired import DesiredCluster
 from penstock_operator.objects.pods import meta
 
 AUTHORITY_PATH: Final = "/etc/penstock/ca"

@@ -1,9 +1,13 @@
-"""All tracks together, and what blocks them: names taken by others, a pause."""
+"""All tracks together, and what blocks them: a pause, a former Cluster that is still leaving.
+
+Each track looks for itself whether it knows what it needs: its sections of the spec
+(`DesiredCluster.knows`), the kinds it decides from (`Observed.knows`), and that what it changes is
+ours (`Reach.may_change`). Otherwise it keeps what is live, and the others go on (I28).
+"""
 
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.kubernetes.names import CLUSTER_LABEL
 from penstock_operator.compare import is_applied, stamped
 from penstock_operator.model import (
     Action,
@@ -13,17 +17,24 @@ from penstock_operator.model import (
     Observed,
     Plan,
     RemoveObject,
-    Severity,
     Wait,
 )
-from penstock_operator.objects import DesiredCluster, broker_objects, broker_set, controller_objects
-from penstock_operator.objects.broker import template_hash
+from penstock_operator.objects import (
+    DesiredCluster,
+    Section,
+    broker_objects,
+    controller_objects,
+)
+from penstock_operator.objects.broker import live_template_hash
 from penstock_operator.plan.authority import plan_authority
 from penstock_operator.plan.gates import can_lose_one
+from penstock_operator.plan.pinning import broker_pods, controller_pods
+from penstock_operator.plan.reach import BUDGET, CLAIM, POD, TRUST, Reach, former, reach_of
 from penstock_operator.plan.roll import plan_roll
 from penstock_operator.plan.scale import forgotten, wanted_replicas
-from penstock_operator.plan.security import staged
+from penstock_operator.plan.security import Stage
 from penstock_operator.plan.storage import plan_storage, with_claim_template
+from penstock_operator.plan.upgrade import next_stage
 from penstock_operator.plan.waiting import plan_waits
 
 EXTERNAL_SUFFIX: Final = "-external"
@@ -38,19 +49,22 @@ class _Track:
 def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
     """The next steps, and what to wait for; empty when the Cluster matches its spec."""
     if desired.paused:
-        return Plan(waits=(Wait("Paused", "paused by annotation: nothing is changed"),))
-    taken = _taken(desired, observed)
-    if taken:
-        return Plan(waits=taken)
-    stage = staged(desired, observed)
-    brokers = stage.brokers
+        paused = Wait("Paused", "paused by annotation: nothing is changed")
+        return Plan(waits=(paused, *desired.refusals))
+    leaving = former(desired, observed)
+    if leaving:
+        return Plan(waits=(*desired.refusals, *leaving))
+    stage = next_stage(desired, observed)
+    reach = reach_of(desired, observed)
+    brokers, seen = stage.brokers, reach.observed
     tracks = (
-        _storage(brokers, observed),
-        _objects(stage.rest, observed),
-        _brokers(brokers, observed),
-        _racks(observed),
-        _roll(brokers, observed),
-        _Track(waits=plan_waits(brokers, observed)),
+        _Track(waits=(*desired.refusals, *reach.waits)),
+        _storage(brokers, reach),
+        _objects(stage, reach),
+        _brokers(brokers, reach),
+        _racks(seen),
+        _roll(brokers, reach),
+        _Track(waits=plan_waits(brokers, seen)),
         _Track(waits=() if stage.wait is None else (stage.wait,)),
     )
     actions = tuple(action for track in tracks for action in track.actions)
@@ -58,42 +72,44 @@ def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
     return Plan(actions, waits)
 
 
-def _taken(desired: DesiredCluster, observed: Observed) -> tuple[Wait, ...]:
-    """Objects with our names that belong to others: never touched."""
-    waits = []
-    for (kind, name), live in sorted(observed.objects.items()):
-        metadata = live["metadata"]
-        owners = [ref for ref in metadata.get("ownerReferences") or () if ref.get("controller")]
-        if any(ref["uid"] == desired.uid for ref in owners):
-            continue
-        ours = (metadata.get("labels") or {}).get(CLUSTER_LABEL) == desired.names.cluster
-        if ours and owners and owners[0].get("kind") == "Cluster":
-            # Left by a deleted Cluster with this name: the garbage collector removes it.
-            text = f"{kind} {name} of a deleted Cluster with the same name is being removed"
-            waits.append(Wait("FormerClusterLeaves", text))
-        elif not ours or owners:
-            text = (
-                f"{kind} {name} exists but does not belong to this Cluster; rename the Cluster, "
-                f"remove that {kind}, or label it {CLUSTER_LABEL}={desired.names.cluster} to "
-                "adopt it"
-            )
-            waits.append(Wait("NameTaken", text, Severity.BLOCKED))
-    return tuple(waits)
+def _storage(desired: DesiredCluster, reach: Reach) -> _Track:
+    if not (desired.knows(Section.STORAGE) and reach.observed.knows(CLAIM)):
+        return _Track()
+    return _Track(*plan_storage(desired, reach.observed, may_replace=_can_remake(desired, reach)))
 
 
-def _storage(desired: DesiredCluster, observed: Observed) -> _Track:
-    return _Track(*plan_storage(desired, observed))
+def _can_remake(desired: DesiredCluster, reach: Reach) -> bool:
+    """Whether the StatefulSet would be made again as it is, if it was deleted now."""
+    names = desired.names
+    live = reach.observed.live("StatefulSet", names.broker)
+    knows = desired.knows() and reach.observed.knows(POD)
+    if live is None or not (knows and reach.may_change("StatefulSet", names.broker)):
+        return False
+    again = broker_pods(desired, 0, None, reach.observed.live("Deployment", names.controller))
+    return again.hash == live_template_hash(live)
 
 
-def _objects(desired: DesiredCluster, observed: Observed) -> _Track:
-    wanted = [*controller_objects(desired), *broker_objects(desired)]
-    live_budget = observed.live("PodDisruptionBudget", desired.names.broker)
+def _objects(stage: Stage, reach: Reach) -> _Track:
+    desired, observed = stage.rest, reach.observed
+    names = desired.names
+    live = observed.live("Deployment", names.controller)
+    controllers = controller_pods(desired, live, observed.live("StatefulSet", names.broker))
+    rest = [each for each in controller_objects(desired) if each["kind"] != "Deployment"]
+    wanted = [*rest, controllers.wanted, *broker_objects(desired)]
+    everything = stage.is_known and desired.knows(Section.BROKERS, Section.TEMPLATE, Section.POLICY)
+    if not everything:
+        wanted = [each for each in wanted if each["kind"] == BUDGET]  # it depends on none of these
+    live_budget = observed.live(BUDGET, names.broker)
     wanted = [_budget(each, observed, live_budget) for each in wanted]
-    actions: list[Action] = [*plan_authority(desired, observed)]
+    actions: list[Action] = []
+    if everything and observed.knows(TRUST):
+        actions += plan_authority(desired, observed)
     for each in wanted:
         key = (each["kind"], each["metadata"]["name"])
-        if not is_applied(each, observed.live(*key)):
+        if reach.may_change(*key) and not is_applied(each, observed.live(*key)):
             actions.append(Apply(stamped(each)))
+    if not everything:
+        return _Track(tuple(actions))
     keep = {(each["kind"], each["metadata"]["name"]) for each in wanted}
     for (kind, name), live in sorted(observed.objects.items()):
         if (kind, name) not in keep and _is_left_over(live, kind, desired, observed):
@@ -126,13 +142,25 @@ def _budget(wanted: Object, observed: Observed, live: Object | None) -> Object:
     return {**wanted, "spec": {**spec, "maxUnavailable": allowed}}
 
 
-def _brokers(desired: DesiredCluster, observed: Observed) -> _Track:
-    live = observed.live("StatefulSet", desired.names.broker)
-    replicas, waits = wanted_replicas(desired, observed, live)
-    wanted = with_claim_template(broker_set(desired, replicas), live)
-    if is_applied(wanted, live):
-        return _Track(forgotten(desired, observed), waits)
-    return _Track((Apply(stamped(wanted)),), waits)
+def _brokers(desired: DesiredCluster, reach: Reach) -> _Track:
+    observed, name = reach.observed, desired.names.broker
+    known = desired.knows(Section.BROKERS, Section.TEMPLATE, Section.POLICY)
+    if not (known and reach.may_change("StatefulSet", name)):
+        return _Track()
+    live = observed.live("StatefulSet", name)
+    if live is None and not (desired.knows(Section.STORAGE) and observed.knows(POD)):
+        return _Track()
+    waits: tuple[Wait, ...] = ()
+    if observed.knows(POD):
+        replicas, waits = wanted_replicas(desired, observed, live)
+    else:
+        assert live is not None, "it is not made without knowing the pods"
+        replicas = int(live["spec"].get("replicas", 1))
+    other = observed.live("Deployment", desired.names.controller)
+    wanted = with_claim_template(broker_pods(desired, replicas, live, other).wanted, live)
+    if not is_applied(wanted, live):
+        return _Track((Apply(stamped(wanted)),), waits)
+    return _Track(forgotten(desired, observed) if observed.knows(POD) else (), waits)
 
 
 def _racks(observed: Observed) -> _Track:
@@ -144,15 +172,14 @@ def _racks(observed: Observed) -> _Track:
     return _Track(tuple(marks))
 
 
-def _roll(desired: DesiredCluster, observed: Observed) -> _Track:
-    live = observed.live("StatefulSet", desired.names.broker)
-    newest = template_hash(desired)
-    if live is None or _hash_of(live) != newest:
+def _roll(desired: DesiredCluster, reach: Reach) -> _Track:
+    observed, name = reach.observed, desired.names.broker
+    live = observed.live("StatefulSet", name)
+    if live is None or not (observed.knows(POD) and reach.may_change("StatefulSet", name)):
+        return _Track()
+    newest = live_template_hash(live)
+    other = observed.live("Deployment", desired.names.controller)
+    known = desired.knows(Section.TEMPLATE)
+    if known and newest != broker_pods(desired, 0, live, other).hash:
         return _Track()  # the template must change first
     return _Track(*plan_roll(desired, observed, newest))
-
-
-def _hash_of(live: Object) -> str:
-    template = live["spec"]["template"]["metadata"]
-    found: dict[str, str] = template.get("annotations") or {}
-    return next((value for key, value in found.items() if key.endswith("/template-hash")), "")

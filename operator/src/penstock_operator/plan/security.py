@@ -27,11 +27,12 @@ _REASON: Final = "PlaintextClients"
 @dataclass(frozen=True, slots=True)
 class Stage:
     """`brokers`: what their pods are made from. `rest`: all other objects. `wait`: for what the
-    next step waits."""
+    next step waits. `is_known` False: nothing says which mode the rest has."""
 
     brokers: DesiredCluster
     rest: DesiredCluster
     wait: Wait | None = None
+    is_known: bool = True
 
 
 def called(desired: DesiredCluster, pods: Mapping[int, PodState]) -> DesiredCluster:
@@ -42,11 +43,25 @@ def called(desired: DesiredCluster, pods: Mapping[int, PodState]) -> DesiredClus
 
 
 def staged(desired: DesiredCluster, observed: Observed) -> Stage:
-    """The next step towards the spec's mode."""
+    """The next step towards the spec's mode. While pods cannot be read, none is taken."""
+    if not observed.knows("Pod"):
+        return _held(desired, observed)
     modes = {pod.mode for pod in observed.pods.values()}
     mode, wait = _next(desired, observed, modes)
     strongest = max({mode, *modes}, key=lambda each: each.strength)
     return Stage(replace(desired, staged=mode), replace(desired, staged=strongest), wait)
+
+
+def _held(desired: DesiredCluster, observed: Observed) -> Stage:
+    """As the live StatefulSet and Deployment have it."""
+    brokers = observed.live("StatefulSet", desired.names.broker)
+    controllers = observed.live("Deployment", desired.names.controller)
+    mode = None if brokers is None else SecurityMode.of_pod(brokers["spec"]["template"])
+    rest = (
+        None if controllers is None else SecurityMode.of_controller(controllers["spec"]["template"])
+    )
+    both = replace(desired, staged=mode), replace(desired, staged=rest)
+    return Stage(*both, is_known=rest is not None)
 
 
 def _next(

@@ -19,8 +19,10 @@ from penstock_operator.objects import DesiredCluster
 
 
 def plan_storage(
-    desired: DesiredCluster, observed: Observed
+    desired: DesiredCluster, observed: Observed, *, may_replace: bool
 ) -> tuple[tuple[Action, ...], tuple[Wait, ...]]:
+    """`may_replace`: the StatefulSet can be made again as it is. If not, its claim template stays
+    for now: a volume of a new broker then grows after it was made."""
     size = desired.spec.storage_size
     bytes_wanted = int(quantity(size) or 0)
     actions: list[Action] = []
@@ -31,7 +33,7 @@ def plan_storage(
         waits.extend(_claim_waits(claim, bytes_wanted, size))
     live = observed.live("StatefulSet", desired.names.broker)
     grown = all(claim.requested >= bytes_wanted for claim in observed.claims.values())
-    if live is not None and grown and _template_size(live) != bytes_wanted:
+    if may_replace and live is not None and grown and _template_size(live) != bytes_wanted:
         uid = live["metadata"]["uid"]
         actions.append(
             OrphanSet(desired.names.broker, uid, f"volumes of new brokers will have {size}")

@@ -14,14 +14,15 @@ PATIENCE_RESTARTS = 2
 
 def plan_waits(desired: DesiredCluster, observed: Observed) -> tuple[Wait, ...]:
     waits: list[Wait] = []
-    for broker_id in range(desired.spec.brokers):
-        waits.extend(_pod_waits(desired, broker_id, observed.pods.get(broker_id)))
+    if observed.knows("Pod"):
+        for broker_id in range(desired.spec.brokers):
+            waits.extend(_pod_waits(desired, broker_id, observed.pods.get(broker_id)))
     live = observed.live("StatefulSet", desired.names.broker)
     kept = desired.spec.brokers if live is None else int(live["spec"].get("replicas", 1))
     leaving = [pod.name for broker_id, pod in observed.pods.items() if broker_id >= kept]
     waits += [Wait("PodStopping", f"pod {name} is stopping") for name in leaving]
     deployment = observed.live("Deployment", desired.names.controller)
-    if not is_rolled_out(deployment):
+    if observed.knows("Deployment") and not is_rolled_out(deployment):
         text = observed.controllers_problem or "the controllers are starting"
         waits.append(Wait("ControllersNotReady", text))
     waits.extend(_broker_waits(desired, observed))

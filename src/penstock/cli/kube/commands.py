@@ -54,6 +54,7 @@ def register(app: typer.Typer) -> None:
         (pause, ("penstock pause flights",)),
         (resume, ("penstock resume flights",)),
         (report, ("penstock report flights -f flights.zip",)),
+        (upgrade, ("penstock upgrade flights --dry-run", "kubectl penstock upgrade flights")),
         (rotate_ca, ("penstock rotate-ca flights --dry-run", "kubectl penstock rotate-ca flights")),
     ):
         app.command(epilog=example(*lines))(command)
@@ -193,6 +194,50 @@ def report(
     print_rows(rows, output)
     if output is Output.TABLE:
         typer.echo(f"written to {file}: {len(rows)} files")
+
+
+def upgrade(
+    cluster: NamedCluster,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan only.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Give the pods of a Cluster the image and template of the operator that runs now.
+
+    Shows what would change, and asks. An upgrade of the operator alone restarts nothing.
+    """
+    api, choice = _open(namespace, context, kubeconfig)
+    found = _module("snapshot").choose_cluster(api, cluster, choice.namespace)
+    plan = _module("upgrade").plan_of(found)
+    approves = bool(plan["plan"]) and not dry_run
+    if output is Output.TABLE:
+        typer.echo(_upgrade_text(plan))
+    if approves:
+        if not yes and output is Output.TABLE:
+            typer.confirm(f"carry out plan {plan['plan']}?", abort=True)
+        _module("upgrade").approve(api, found, plan["plan"])
+    if output is not Output.TABLE:
+        print_document({**plan, "approved": approves}, output)
+    elif approves:
+        typer.echo(f"approved; to see how far it is: `kubectl penstock why {cluster}`")
+
+
+def _upgrade_text(plan: dict[str, Any]) -> str:
+    if not plan["plan"]:
+        return f"Cluster {plan['cluster']} has all that its operator would give it"
+    image = f"image: {plan['from']} becomes {plan['to']}"
+    return "\n".join(
+        (
+            f"Cluster {plan['cluster']}, plan {plan['plan']}",
+            image if plan["from"] != plan["to"] else f"image: {plan['to']}, as it is",
+            *plan["changes"],
+            f"order: {plan['order']}",
+        )
+    )
 
 
 def rotate_ca(

@@ -57,6 +57,22 @@ class SecurityMode(Enum):
             return cls.MIGRATE
         return cls.STRICT if any(word.startswith("--enrol-at=") for word in args) else cls.DISABLED
 
+    @classmethod
+    def of_controller(cls, pod: Mapping[str, Any]) -> "SecurityMode":
+        """As `of_pod`, of a controller's pod."""
+        containers = (pod.get("spec") or {}).get("containers") or [{}]
+        args: Sequence[str] = containers[0].get("args") or ()
+        if "--migrate" in args:
+            return cls.MIGRATE
+        return cls.STRICT if any(word.startswith("--ca-key=") for word in args) else cls.DISABLED
+
+
+class UpgradePolicy(Enum):
+    """When pods get what a newer operator would give them."""
+
+    WHEN_ASKED = "WhenAsked"
+    AUTOMATIC = "Automatic"
+
 
 @dataclass(frozen=True, slots=True)
 class Resources:
@@ -147,6 +163,7 @@ class ClusterSpec:
     client_certificates: ClientCertificates | None = None
     access: tuple[Rule, ...] | None = None
     quotas: tuple[QuotaRule, ...] | None = None
+    upgrade_policy: UpgradePolicy = UpgradePolicy.WHEN_ASKED
 
     @classmethod
     def from_values(cls, values: Values) -> "ClusterSpec":
@@ -172,6 +189,7 @@ class ClusterSpec:
             client_certificates=client_certificates_from_values(security),
             access=rules_from_values(values),
             quotas=quotas_from_values(values),
+            upgrade_policy=_upgrade_policy(values.optional("upgrade")),
         )
 
     def effective_config(self) -> dict[str, str]:
@@ -334,6 +352,11 @@ def _security_mode(security: Values | None) -> SecurityMode:
     asked = "" if security is None else security.text("mode")
     known = {mode.value: mode for mode in SecurityMode}
     return known.get(asked, SecurityMode.DISABLED)
+
+
+def _upgrade_policy(upgrade: Values | None) -> UpgradePolicy:
+    asked = "" if upgrade is None else upgrade.text("policy")
+    return UpgradePolicy(asked or UpgradePolicy.WHEN_ASKED.value)
 
 
 def _number(text: str, otherwise: int) -> int:

@@ -219,6 +219,23 @@ _SECURITY: Final = Field(
     ),
 )
 
+_UPGRADE: Final = Field(
+    name="upgrade",
+    kind=Kind.OBJECT,
+    doc="What an upgrade of the operator means for the pods that run. Ignored in local mode.",
+    optional=True,
+    fields=(
+        Field(
+            name="policy",
+            kind=Kind.TEXT,
+            doc="When pods get the image and the template of a newer operator. WhenAsked = when "
+            "somebody approves (kubectl penstock upgrade), and the template alone also with the "
+            "next change of the spec that restarts them. Automatic = at once. Absent = WhenAsked.",
+            choices=("WhenAsked", "Automatic"),
+        ),
+    ),
+)
+
 CLUSTER_SPEC: Final = (
     Field(
         name="brokers",
@@ -258,6 +275,7 @@ CLUSTER_SPEC: Final = (
     _SECURITY,
     CLUSTER_ACCESS,
     CLUSTER_QUOTAS,
+    _UPGRADE,
     DELETION_POLICY,
 )
 

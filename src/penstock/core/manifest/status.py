@@ -13,6 +13,8 @@ from penstock.core.topic import DELETION_PROTECTION, PARTITIONS_MAX
 MESSAGE_MAX_CHARS: Final = 32_768
 OFFSETS_SHOWN_MAX: Final = 100
 """Partitions whose offsets the record of an offset reset lists; more are only counted."""
+UPGRADE_CHANGES_MAX: Final = 20
+"""Changes of a template that a Cluster's status lists; more are only counted."""
 RESET_IDS_MAX: Final = 100
 """Ids of offset resets that a ConsumerGroup remembers."""
 
@@ -127,6 +129,26 @@ _BROKER_STATUS: Final = Field(
     ),
 )
 
+_UPGRADE_STATUS: Final = Field(
+    name="upgrade",
+    kind=Kind.OBJECT,
+    doc="What this operator would give the pods and has not, because nobody has approved it.",
+    optional=True,
+    fields=(
+        Field(name="available", kind=Kind.BOOLEAN, doc="Whether there is something."),
+        _text("plan", "The id to approve; empty = there is nothing.", 63),
+        _text("from", "The image that the pods have.", 512),
+        _text("to", "The image that they would get.", 512),
+        Field(
+            name="changes",
+            kind=Kind.TEXTS,
+            doc="What would change in the templates of controllers and brokers.",
+            max_items=UPGRADE_CHANGES_MAX,
+            max_length=512,
+        ),
+    ),
+)
+
 CLUSTER_STATUS: Final = (
     _OBSERVED,
     CONDITIONS,
@@ -165,6 +187,7 @@ CLUSTER_STATUS: Final = (
         optional=True,
         fields=(_text("size", "The size that every broker's volume has reached.", 32),),
     ),
+    _UPGRADE_STATUS,
     _BROKER_STATUS,
     _protected(
         f"Whether {DELETION_PROTECTION} is true in spec.config: the API server then asks for an "

@@ -20,7 +20,7 @@ from penstock.client import (
     TransactionListing,
     TransactionState,
 )
-from penstock.kubernetes.names import ROTATE_CA, ROTATION
+from penstock.kubernetes.names import APPROVE, ROTATE_CA, ROTATION
 from penstock.kubernetes.rotation import RotationState
 
 Run = Callable[..., Any]
@@ -440,6 +440,63 @@ def test_a_paused_cluster_or_one_without_a_ca_yet_is_not_rotated(scene: Scene, r
     assert "has no ConfigMap flights-trust yet" in run("rotate-ca", "flights").output
     assert run("pause", "flights").exit_code == 0
     assert "is paused; resume it first" in run("rotate-ca", "flights").output
+
+
+def offer(scene: Scene, **upgrade: Any) -> None:
+    """As the operator writes it into the status."""
+    scene.healthy()
+    scene.set_status(PENSTOCK, "clusters", "flights", {"upgrade": upgrade})
+
+
+OFFERED = {
+    "available": True,
+    "plan": "0123abcd",
+    "from": "penstock-broker:0.1.0",
+    "to": "penstock-broker:0.2.0",
+    "changes": ["brokers: spec.containers[0].image: one becomes another"],
+}
+
+
+def test_an_upgrade_is_shown_and_its_plan_approved(scene: Scene, run: Run) -> None:
+    offer(scene, **OFFERED)
+    dry = run("upgrade", "flights", "--dry-run")
+    assert dry.exit_code == 0, dry.output
+    for words in (
+        "plan 0123abcd",
+        "image: penstock-broker:0.1.0 becomes penstock-broker:0.2.0",
+        "brokers: spec.containers[0].image: one becomes another",
+        "order: controllers first",
+    ):
+        assert words in dry.stdout
+    assert json.loads(run("upgrade", "flights", "--dry-run", "-o", "json").stdout) == {
+        "cluster": f"{scene.namespace}/flights",
+        "plan": "0123abcd",
+        "from": OFFERED["from"],
+        "to": OFFERED["to"],
+        "changes": OFFERED["changes"],
+        "order": dry.stdout.rpartition("order: ")[2].strip(),
+        "approved": False,
+    }
+    assert run("upgrade", "flights").exit_code != 0, "nobody has said yes"
+    assert "annotations" not in scene.get(PENSTOCK, "clusters", "flights")["metadata"]
+    done = run("upgrade", "flights", "--yes")
+    assert "approved; to see how far it is" in done.stdout
+    approved = scene.get(PENSTOCK, "clusters", "flights")["metadata"]["annotations"]
+    assert approved == {APPROVE: "0123abcd"}
+
+
+def test_a_cluster_that_is_offered_nothing_says_so(scene: Scene, run: Run) -> None:
+    scene.healthy()
+    done = run("upgrade", "flights", "--yes")
+    assert done.exit_code == 0
+    assert "has all that its operator would give it" in done.stdout
+    assert json.loads(run("upgrade", "flights", "-o", "json").stdout)["approved"] is False
+
+
+def test_a_paused_cluster_is_not_upgraded(scene: Scene, run: Run) -> None:
+    offer(scene, **OFFERED)
+    assert run("pause", "flights").exit_code == 0
+    assert "is paused; resume it first" in run("upgrade", "flights", "--yes").output
 
 
 def test_a_cluster_or_topic_that_is_not_there(scene: Scene, run: Run) -> None:

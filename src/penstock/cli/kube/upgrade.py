@@ -1,0 +1,37 @@
+"""`kubectl penstock upgrade`: shows what the operator would give a Cluster's pods, and approves it.
+
+The operator computes the plan and puts it into the Cluster's status; approving is an annotation
+with the plan's id, so what is carried out is what was shown.
+"""
+
+from penstock.cli.kube.snapshot import full_name, is_paused
+from penstock.errors import MisuseError
+from penstock.kubernetes.api import Api
+from penstock.kubernetes.names import APPROVE
+from penstock.kubernetes.resources import Json, path_of
+
+ORDER = "controllers first, then one broker after the other, each once all replicas are in sync"
+
+
+def plan_of(cluster: Json) -> Json:
+    """What would be done. `plan` empty: nothing."""
+    shown: Json = (cluster.get("status") or {}).get("upgrade") or {}
+    return {
+        "cluster": full_name(cluster),
+        "plan": shown.get("plan", ""),
+        "from": shown.get("from", ""),
+        "to": shown.get("to", ""),
+        "changes": list(shown.get("changes") or ()),
+        "order": ORDER,
+    }
+
+
+def approve(api: Api, cluster: Json, plan: str) -> None:
+    """Raises MisuseError if it cannot be carried out now, KubernetesError."""
+    if is_paused(cluster):
+        raise MisuseError(
+            f"{full_name(cluster)} is paused; resume it first: `kubectl penstock resume`"
+        )
+    metadata = cluster["metadata"]
+    path = path_of("Cluster", metadata["namespace"], metadata["name"])
+    api.merge(path, {"metadata": {"annotations": {APPROVE: plan}}})
