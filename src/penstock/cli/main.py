@@ -31,6 +31,7 @@ from penstock.cli import (
     group,
     local,
     offsets,
+    partitions,
     perf,
     produce,
     profile,
@@ -196,6 +197,7 @@ def _assemble() -> typer.Typer:
     app.add_typer(local.app, name="local")
     app.add_typer(cluster.app, name="cluster")
     app.add_typer(topic.app, name="topic")
+    app.add_typer(partitions.app, name="partitions")
     app.add_typer(group.app, name="group")
     app.add_typer(txn.app, name="txn")
     app.add_typer(acl.app, name="acl")
