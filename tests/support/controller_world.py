@@ -11,6 +11,7 @@ from penstock.core.control import ControlConfig, ControllerMachine, Phase
 from penstock.core.control import contract as c
 from penstock.core.control.documents import (
     CLUSTER_KEY,
+    FORMATS,
     ClusterDocument,
     TopicDocument,
     decode_cluster,
@@ -201,7 +202,7 @@ class World:
             self.now_ms = min(self.now_ms + 50, end_ms)
             if beating:
                 for stream_id in list(self.streams.values()):
-                    self.step(c.HeartbeatReceived(stream_id, 0))
+                    self.step(c.HeartbeatReceived(stream_id=stream_id, metadata_version=0))
             self.step(c.Tick())
 
     # ---------------------------------------------------------------- brokers
@@ -219,6 +220,7 @@ class World:
             rack="",
             directory_id=f"dir-{broker_id}",
             data_intact=True,
+            formats=FORMATS,
         )
         self.step(replace(event, **changes))
         accepted = any(

@@ -14,14 +14,18 @@ decided again; the effects of the attempt are recognized by topic ids, incarnati
 Invariants: I1, I7 (election.py), I21.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import assert_never
+from typing import Final, assert_never
 
 from penstock.core.control import contract as c
+from penstock.core.control import move_contract as m
 from penstock.core.control.config import ControlConfig
+from penstock.core.control.copies import Copies
 from penstock.core.control.documents import CLUSTER_KEY, TopicDocument, topic_key
 from penstock.core.control.draft import Draft, Stored
+from penstock.core.control.move_views import MoveView, Now, moves_of
 from penstock.core.control.quota import MutationQuota
 from penstock.core.control.registration import NextEpochPromisedError
 from penstock.core.control.reload import adopt_loaded, begin_takeover
@@ -31,6 +35,8 @@ from penstock.core.control.work import Keeping, Outcome, Pending, Work, decide_w
 from penstock.core.defect import Unanswered, stopped_by
 from penstock.core.types import BrokerId, ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
+
+_ACTIVATION_MS: Final = 1_000
 
 
 class Phase(Enum):
@@ -58,6 +64,7 @@ class _Out:
 
     writes: tuple[tuple[c.DocumentWrite, ...], ...] = ()
     write_id: int = 0
+    stored_only: bool = False
     reload: bool = False
     replies: list[c.Reply] = field(default_factory=list)
     messages: list[c.SessionMessage] = field(default_factory=list)
@@ -75,7 +82,8 @@ class ControllerMachine:
         self.phase = Phase.STANDBY
         self._stored: Stored | None = None
         self._sessions = Sessions(config)
-        self._keeping = Keeping(self._sessions, MutationQuota(config.mutation_rate))
+        self._copies = Copies()
+        self._keeping = Keeping(self._sessions, MutationQuota(config.mutation_rate), self._copies)
         self._streams: set[int] = set()
         self._work = Work()
         self._repair: Draft | None = None
@@ -83,8 +91,10 @@ class ControllerMachine:
         self._reloading = False
         self._write_count = 0
         self._taken_over_at = 0
+        self._journaling = False
         self._unheard: set[BrokerId] = set()
         self._balance_due_ms: int | None = None
+        self._activation_due_ms = 0
         self._last_tick_ms: int | None = None
         self._now_ms = 0
         self._out = _Out()
@@ -116,6 +126,11 @@ class ControllerMachine:
         return self._sessions
 
     @property
+    def copies(self) -> Copies:
+        """What leaders have said of running copies. Do not change it."""
+        return self._copies
+
+    @property
     def settled(self) -> bool:
         """Since the take-over every broker that was alive has registered, or its death is stored.
 
@@ -137,6 +152,17 @@ class ControllerMachine:
     def summary(self) -> Summary:
         """The cluster in numbers; costs a scan of all partitions."""
         return summarise(self.stored, self.config)
+
+    def moves(self, topics: Collection[str] = ()) -> tuple[MoveView, ...]:
+        """Moves that have not ended, of these topics or of all; costs a scan of them."""
+        draft = Draft(self.stored, self.config)
+        now = Now(self._copies, draft.liveness(self._sessions.leaving), self._journaling)
+        return tuple(moves_of(self.stored, self.config, now, topics))
+
+    @property
+    def journaling(self) -> bool:
+        """The metadata store is unavailable, and no move begins or ends."""
+        return self._journaling
 
     def topic(self, name: str) -> TopicDocument | None:
         """An adopted topic; None if there is none."""
@@ -181,6 +207,8 @@ class ControllerMachine:
                 self._sessions.stream_closed(event.stream_id, now_ms)
             case c.Tick():
                 self._on_tick()
+            case c.StoreState():
+                self._journaling = event.journaling
             case (
                 c.AlterIsr()
                 | c.AllocateProducerIds()
@@ -192,6 +220,10 @@ class ControllerMachine:
                 | c.AlterQuotas()
                 | c.ElectLeaders()
                 | c.UnregisterBroker()
+                | m.ReportReplicas()
+                | m.AlterReplicas()
+                | m.AlterBrokers()
+                | m.Finalize()
             ):
                 self._unanswered.take(event.request_id)
                 self._enqueue(event)
@@ -278,6 +310,7 @@ class ControllerMachine:
             return
         session.heard_at_ms = self._now_ms
         session.disk_full = event.disk_full
+        self._copies.heard(self.stored, session.broker_id, event.copies)
         if event.wants_stop and not session.wants_stop:
             session.wants_stop = True
             self._work.leaving.add(session.broker_id)
@@ -302,6 +335,9 @@ class ControllerMachine:
         elif now_ms >= self._balance_due_ms:
             self._balance_due_ms = now_ms + self.config.preferred_leader_interval_ms
             self._work.balance = True
+        if now_ms >= self._activation_due_ms and self.stored.moving:
+            self._activation_due_ms = now_ms + _ACTIVATION_MS
+            self._work.activate = True
 
     def _enqueue(self, event: c.Request | c.BrokerRegistered) -> None:
         if self.phase is Phase.DEPOSED:
@@ -323,6 +359,7 @@ class ControllerMachine:
             self._out.reload = True
             return
         draft = self._repair or Draft(self.stored, self.config)
+        draft.journaling = self._journaling
         work, self._work, self._repair = self._work, Work(), None
         outcomes = decide_work(draft, work, self._keeping, self._now_ms)
         if draft.is_empty:
@@ -352,6 +389,7 @@ class ControllerMachine:
         after, writes = draft.finish()
         self._in_flight = _Flight(self._write_count, after, work, outcomes, draft.decisions)
         self._out.writes, self._out.write_id = writes, self._write_count
+        self._out.stored_only = draft.stored_only
 
     def _adopt(self, after: Stored, event: c.WriteDone) -> None:
         versions = event.versions
@@ -379,7 +417,7 @@ class ControllerMachine:
 
     def _answer(self, event: c.Request | c.BrokerRegistered, outcome: Outcome) -> None:
         if not isinstance(event, c.BrokerRegistered):
-            if isinstance(outcome, c.IsrAltered):
+            if isinstance(outcome, c.IsrAltered | m.ReplicasReported):
                 outcome = replace(outcome, metadata_version=self.stored.metadata_version)
             self._out.replies.append(c.Reply(event.request_id, outcome))
         elif isinstance(outcome, PenstockError):
@@ -401,6 +439,7 @@ class ControllerMachine:
         self._unheard.discard(event.broker_id)
         epoch = self.stored.cluster.controller_epoch
         session = self._sessions.open(event.broker_id, event.stream_id, epoch, self._now_ms)
+        session.software_version, session.formats = event.software_version, event.formats
         if event.stream_id not in self._streams:
             self._sessions.stream_closed(event.stream_id, self._now_ms)
             return
@@ -455,6 +494,7 @@ class ControllerMachine:
         return c.Ready(
             writes=out.writes,
             write_id=out.write_id,
+            stored_only=out.stored_only,
             reload=out.reload,
             replies=tuple(out.replies),
             session_messages=tuple(out.messages),
@@ -472,7 +512,7 @@ def _refusal(event: c.Event, error: PenstockError) -> c.Ready:
             return c.Ready(session_messages=(c.SessionRefused(event.stream_id, error),))
         case c.Loaded() | c.WriteDone() | c.WriteConflict() | c.WriteUnknown():
             return c.Ready()
-        case c.StreamClosed() | c.Tick():
+        case c.StreamClosed() | c.Tick() | c.StoreState():
             return c.Ready()
         case _:
             return c.Ready(replies=(c.Reply(event.request_id, error),))

@@ -12,6 +12,7 @@ from typing import assert_never
 
 from penstock.core.authorization import Kind
 from penstock.core.control import contract as c
+from penstock.core.control import move_contract as m
 from penstock.core.control.access import decide_alter_access
 from penstock.core.control.admin import (
     decide_alter_configs,
@@ -19,9 +20,14 @@ from penstock.core.control.admin import (
     decide_create_topics,
     decide_delete_topics,
 )
+from penstock.core.control.copies import Copies, activate
+from penstock.core.control.cordons import decide_alter_brokers
 from penstock.core.control.documents import TopicDocument
 from penstock.core.control.draft import Draft, Stored
 from penstock.core.control.election import Liveness
+from penstock.core.control.formats import decide_finalize
+from penstock.core.control.isr import decide_alter_isr
+from penstock.core.control.move_requests import decide_alter_replicas, decide_report
 from penstock.core.control.quota import MutationQuota
 from penstock.core.control.quotas import decide_alter_quotas
 from penstock.core.control.registration import (
@@ -30,7 +36,6 @@ from penstock.core.control.registration import (
     decide_unregistration,
 )
 from penstock.core.control.requests import (
-    decide_alter_isr,
     decide_elect_leaders,
     decide_producer_ids,
     return_leaders,
@@ -81,16 +86,19 @@ class Pending:
 @dataclass(slots=True)
 class Work:
     """`deaths`: broker and reason. `leaving`: newly want to stop. `settle_all`: check every
-    partition. `balance`: it is time to give leadership back to preferred replicas."""
+    partition. `balance`: it is time to give leadership back to preferred replicas. `activate`: to
+    begin queued moves."""
 
     pending: deque[Pending] = field(default_factory=deque)
     deaths: dict[BrokerId, str] = field(default_factory=dict)
     leaving: set[BrokerId] = field(default_factory=set)
     settle_all: bool = False
     balance: bool = False
+    activate: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.pending or self.deaths or self.leaving or self.settle_all or self.balance)
+        urgent = self.pending or self.deaths or self.leaving or self.settle_all
+        return bool(urgent or self.balance or self.activate)
 
     def put_back(self, failed: "Work", outcomes: list[Outcome]) -> None:
         """The write of `failed` may not have succeeded: decides it again, first."""
@@ -123,6 +131,7 @@ class Keeping:
 
     sessions: Sessions
     quota: MutationQuota
+    copies: Copies
 
 
 def decide_work(draft: Draft, work: Work, keeping: Keeping, now_ms: int) -> list[Outcome]:
@@ -135,6 +144,8 @@ def decide_work(draft: Draft, work: Work, keeping: Keeping, now_ms: int) -> list
     outcomes = [_decide(draft, entry, keeping, now_ms) for entry in work.pending]
     if work.balance:
         _return_leaders(draft, sessions, now_ms)
+    if work.activate:
+        activate(draft, keeping.copies, _liveness(draft, sessions))
     return outcomes
 
 
@@ -191,10 +202,8 @@ def _decide_or_raise(draft: Draft, entry: Pending, sessions: Sessions, now_ms: i
             return decide_producer_ids(draft, event, sessions)
         case c.CreateTopics() | c.DeleteTopics() | c.CreatePartitions() | c.AlterConfigs():
             return _decide_topics(draft, event, entry, liveness)
-        case c.AlterAccess():
-            return decide_alter_access(draft, event)
-        case c.AlterQuotas():
-            return decide_alter_quotas(draft, event)
+        case c.AlterAccess() | c.AlterQuotas():
+            return _decide_rules(draft, event)
         case c.ElectLeaders():
             held = None if event.away_from is None else sessions.get(event.away_from)
             if held is not None:
@@ -203,6 +212,38 @@ def _decide_or_raise(draft: Draft, entry: Pending, sessions: Sessions, now_ms: i
         case c.UnregisterBroker():
             decide_unregistration(draft, event, sessions)
             return c.Done()
+        case m.ReportReplicas() | m.AlterReplicas() | m.AlterBrokers() | m.Finalize():
+            return _decide_life(draft, event, entry, sessions)
+        case _:
+            assert_never(event)
+
+
+def _decide_life(
+    draft: Draft,
+    event: m.ReportReplicas | m.AlterReplicas | m.AlterBrokers | m.Finalize,
+    entry: Pending,
+    sessions: Sessions,
+) -> c.Result:
+    match event:
+        case m.ReportReplicas():
+            return decide_report(draft, event, sessions, _liveness(draft, sessions))
+        case m.AlterReplicas():
+            return decide_alter_replicas(draft, event, _liveness(draft, sessions), entry.before)
+        case m.AlterBrokers():
+            decide_alter_brokers(draft, event)
+            return c.Done()
+        case m.Finalize():
+            return decide_finalize(draft, event, sessions)
+        case _:
+            assert_never(event)
+
+
+def _decide_rules(draft: Draft, event: c.AlterAccess | c.AlterQuotas) -> c.Result:
+    match event:
+        case c.AlterAccess():
+            return decide_alter_access(draft, event)
+        case c.AlterQuotas():
+            return decide_alter_quotas(draft, event)
         case _:
             assert_never(event)
 
@@ -246,4 +287,4 @@ def _return_leaders(draft: Draft, sessions: Sessions, now_ms: int) -> None:
 
 
 def _liveness(draft: Draft, sessions: Sessions) -> Liveness:
-    return Liveness(draft.live, sessions.leaving & draft.live)
+    return draft.liveness(sessions.leaving)
