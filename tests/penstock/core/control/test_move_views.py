@@ -47,7 +47,7 @@ def left(world: World, **bytes_left: int) -> None:
 
 def test_settled_partitions_are_not_shown() -> None:
     world = moving_world()
-    world.create("u")
+    world.create("u", assignment=(ids(0, 1, 2),))
     assert world.machine.moves() == ()
     alter(world, change(world, 3, 4, 1, topic="u"))
     assert [view.topic for view in world.machine.moves()] == ["u"]
