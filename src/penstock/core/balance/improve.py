@@ -262,9 +262,10 @@ class Improving:
             layout.move(partition, source, target)
             return True
         there = self._topic_change(partition, source, target)
+        topic = layout.topic[partition]
         for taken in islice(layout.nearest(target, size), SWAPS):
             if (
-                layout.topic[taken] != layout.topic[partition]
+                layout.topic[taken] != topic
                 and there + self._topic_change(taken, target, source) < 0
                 and self._bytes_change(source, target, size - layout.size[taken]) <= 0
                 and self._may_swap(partition, taken, source, target)

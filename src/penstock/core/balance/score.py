@@ -35,13 +35,24 @@ class Band(NamedTuple):
         negative = better."""
         low, high = self
         gained = 0
-        for value, sign in (
-            (source - amount, 1), (source, -1), (target + amount, 1), (target, -1),
-        ):  # fmt: skip
-            if value > high:
-                gained += sign * (value - high) ** 2
-            elif value < low:
-                gained += sign * (low - value) ** 2
+        if source > high:
+            gained -= (source - high) * (source - high)
+        elif source < low:
+            gained -= (low - source) * (low - source)
+        if target > high:
+            gained -= (target - high) * (target - high)
+        elif target < low:
+            gained -= (low - target) * (low - target)
+        source -= amount
+        target += amount
+        if source > high:
+            gained += (source - high) * (source - high)
+        elif source < low:
+            gained += (low - source) * (low - source)
+        if target > high:
+            gained += (target - high) * (target - high)
+        elif target < low:
+            gained += (low - target) * (low - target)
         return gained
 
 
