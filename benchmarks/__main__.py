@@ -19,6 +19,7 @@ SCRIPTS = (
     "store_layout",
     "verify_memory",
     "compaction",
+    "balance",
 )
 RESULTS = Path(__file__).parent / "results"
 

@@ -65,6 +65,7 @@ _CORE_ROWS: Final[dict[str, tuple[Step, ...]]] = {
         f"{_CORE}{package}/": (_unit("penstock/core", package), SIMULATOR)
         for package in ("replication", "transactions", "groups", "control")
     },
+    f"{_CORE}balance/": (_unit("penstock/core", "balance"),),
     f"{_CORE}compaction/": (
         _unit("penstock/core", "compaction", "test_compaction_format.py"),
         SIMULATOR,

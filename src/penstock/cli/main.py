@@ -25,12 +25,14 @@ from typer.exceptions import TyperException
 from penstock import __version__
 from penstock.cli import (
     acl,
+    broker,
     cluster,
     consume,
     dump_log,
     group,
     local,
     offsets,
+    partitions,
     perf,
     produce,
     profile,
@@ -196,6 +198,8 @@ def _assemble() -> typer.Typer:
     app.add_typer(local.app, name="local")
     app.add_typer(cluster.app, name="cluster")
     app.add_typer(topic.app, name="topic")
+    app.add_typer(partitions.app, name="partitions")
+    app.add_typer(broker.app, name="broker")
     app.add_typer(group.app, name="group")
     app.add_typer(txn.app, name="txn")
     app.add_typer(acl.app, name="acl")

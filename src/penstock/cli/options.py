@@ -1,11 +1,13 @@
 """Options and texts that several commands share, so that they mean the same everywhere."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from penstock.core.types import BrokerId
 from penstock.errors import ErrorCode, MisuseError
 
 COUNT_MAX: Final = 2**31 - 1
@@ -81,7 +83,28 @@ Partitions = Annotated[
     list[int] | None,
     typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only check whether the change would work.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """Ids of brokers, as an option names them."""
+
+    ids: tuple[BrokerId, ...]
+
+
+def parse_brokers(text: str) -> Brokers:
+    """Parser of options that name brokers."""
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() and int(part) <= COUNT_MAX for part in parts):
+        raise typer.BadParameter(f"it is {text!r}; it must be ids of brokers, as 3 or 4,5")
+    ids = tuple(BrokerId(int(part)) for part in parts)
+    if len(set(ids)) != len(ids):
+        raise typer.BadParameter(f"it is {text!r}; it names a broker twice")
+    return Brokers(ids)
 
 
 def directory(text: str) -> Path:

@@ -4,10 +4,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli import move_plan
 from penstock.cli.connect import open_admin
+from penstock.cli.move_facts import make_plan, read_facts
+from penstock.cli.move_submit import report, submit
 from penstock.cli.options import (
     COUNT_MAX,
     Bootstrap,
+    DryRun,
     Output,
     OutputOption,
     TopicArgument,
@@ -16,6 +20,7 @@ from penstock.cli.options import (
     parse_pairs,
 )
 from penstock.cli.output import print_record, print_rows
+from penstock.core.balance import Factor
 from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
@@ -26,9 +31,6 @@ app = typer.Typer(help="Create, inspect, change and delete topics.", no_args_is_
 Config = Annotated[
     list[str] | None,
     typer.Option("--config", "-c", metavar="KEY=VALUE", help="A setting; may be repeated."),
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only check whether the change would work.")
 ]
 
 
@@ -125,6 +127,7 @@ def _describe(seen: "TopicDescription", configs: "list[ConfigEntry]") -> dict[st
     epilog=example(
         "penstock topic alter flights --set retention.ms=86400000 --unset max.message.bytes",
         "penstock topic alter flights --partitions 12",
+        "penstock topic alter flights --replicas 3",
     )
 )
 def alter(
@@ -148,22 +151,53 @@ def alter(
             help="The new number of partitions; it can only grow.",
         ),
     ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            "--replicas",
+            "-r",
+            min=1,
+            max=COUNT_MAX,
+            help="Of every partition. Shows the plan of moves first; goes with no other change.",
+        ),
+    ] = None,
+    yes: Yes = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Change settings, add partitions."""
+    """Change settings, add partitions, change the replication factor."""
     changes = parse_pairs(set_, "--set")
     removals = unset or []
-    if not changes and not removals and partitions is None:
+    others = bool(changes or removals or partitions is not None)
+    if others == (replicas is not None):
         raise MisuseError(
-            "nothing to change: give --set, --unset or --partitions", ErrorCode.INVALID_REQUEST
+            "give --set, --unset or --partitions, or --replicas alone", ErrorCode.INVALID_REQUEST
         )
+    if replicas is not None:
+        _alter_replicas(topic, replicas, bootstrap, yes=yes, dry_run=dry_run)
+        return
     with open_admin(bootstrap) as admin:
         if partitions is not None:  # first, because it is more likely to be refused
             admin.create_partitions(topic, partitions, validate_only=dry_run)
         if changes or removals:
             admin.alter_configs(topic, changes, unset=removals, validate_only=dry_run)
     typer.echo(f"topic {topic} could be changed" if dry_run else f"topic {topic} changed")
+
+
+def _alter_replicas(
+    topic: str, replicas: int, bootstrap: str | None, *, yes: bool, dry_run: bool
+) -> None:
+    """Shows what would move, asks, and submits it."""
+    with open_admin(bootstrap) as admin:
+        seen = read_facts(admin)
+        plan = make_plan(seen, Factor(topic, replicas))
+        move_plan.show(plan, seen.topic_ids, Output.TABLE, seen.facts.copy_rate)
+        if dry_run or not plan.moves:
+            return
+        if not yes:
+            typer.confirm(f"Have {replicas} replicas of every partition of {topic}?", abort=True)
+        outcomes = submit(admin, plan.moves, seen.topic_ids, plan.reason)
+    report(outcomes, Output.TABLE, done="moves submitted; see penstock partitions status")
 
 
 @app.command(epilog=example("penstock topic delete flights", "penstock topic delete flights --yes"))

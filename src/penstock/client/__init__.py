@@ -29,7 +29,6 @@ from penstock.client.admin.move_model import (
     FormatChange,
     MoveDescription,
     MoveOutcome,
-    MoveReason,
     MovesDescription,
     MoveState,
     ReplicaMove,
@@ -101,7 +100,7 @@ from penstock.client.transformer.transformer import AsyncTransformer, async_tran
 from penstock.client.workers.pool import AsyncWorkerPool, WorkerConfig
 from penstock.core.batch import Codec
 from penstock.core.columns import Header
-from penstock.core.types import Acks, Sync, TopicPartition
+from penstock.core.types import Acks, MoveReason, Sync, TopicPartition
 from penstock.errors import PenstockError
 
 __all__ = [

@@ -5,7 +5,7 @@ here is plain data: no behaviour beyond what the value itself implies.
 """
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple, NewType
 
 Offset = NewType("Offset", int)
@@ -45,6 +45,16 @@ class Sync(IntEnum):
 
     OS = 1
     DISK = 2
+
+
+class MoveReason(StrEnum):
+    """Why a partition gets other replicas; the most urgent first."""
+
+    REPLACE = "replace"
+    DRAIN = "drain"
+    FACTOR = "factor"
+    MANUAL = "manual"
+    SPREAD = "spread"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -64,6 +64,8 @@ def test_all_commands_are_there() -> None:
         "txn list", "txn describe", "txn abort", "txn partition", "txn ledgers",
         "txn forget-ledger",
         "group list", "group describe", "group offsets", "group reset", "group delete",
+        "partitions plan", "partitions move", "partitions status", "partitions cancel",
+        "broker list", "broker describe", "broker cordon", "broker uncordon", "broker drain",
         "produce", "consume", "offsets", "dump-log", "perf produce", "perf consume", "verify",
     } <= present  # fmt: skip
 

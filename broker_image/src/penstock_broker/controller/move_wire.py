@@ -6,9 +6,8 @@ from penstock.core.control import ControllerMachine
 from penstock.core.control import move_contract as m
 from penstock.core.control.documents import FORMAT_NEWEST, BrokerRegistration, Cordon
 from penstock.core.control.move_views import MoveView
-from penstock.core.control.partition import MoveReason
 from penstock.core.control.sessions import Sessions
-from penstock.core.types import BrokerId, ReplicaKey, TopicId
+from penstock.core.types import BrokerId, MoveReason, ReplicaKey, TopicId
 from penstock.proto.v1 import admin_pb2, controller_pb2
 from penstock.rpc.errors import error_to_wire
 

@@ -12,12 +12,11 @@ from penstock.client.admin.move_model import (
     FormatChange,
     MoveDescription,
     MoveOutcome,
-    MoveReason,
     MovesDescription,
     MoveState,
     ReplicaMove,
 )
-from penstock.core.types import TopicPartition
+from penstock.core.types import MoveReason, TopicPartition
 from penstock.proto.v1 import admin_pb2 as pb
 from penstock.rpc.errors import error_from_wire
 
@@ -50,6 +49,7 @@ async def alter_replicas(
         changes=[
             pb.ReplicaChange(
                 topic=move.where.topic,
+                topic_id=move.topic_id,
                 partition=move.where.partition,
                 expected=move.expected,
                 target=move.target,

@@ -3,18 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.core.types import TopicPartition
+from penstock.core.types import MoveReason, TopicPartition
 from penstock.errors import PenstockError
-
-
-class MoveReason(StrEnum):
-    """Why replicas move; the most urgent first."""
-
-    REPLACE = "replace"
-    DRAIN = "drain"
-    FACTOR = "factor"
-    MANUAL = "manual"
-    SPREAD = "spread"
 
 
 class MoveState(StrEnum):
@@ -30,12 +20,14 @@ class ReplicaMove:
     """Which brokers shall have a partition's replicas; the first is the preferred leader.
 
     `expected`: the replicas as you know them, in any order: if there are others, nothing happens.
-    An empty `target` cancels the partition's move; then `expected` is empty, too.
+    An empty `target` cancels the partition's move; then `expected` is empty, too. `topic_id`: only
+    if the topic has this id; "": any of that name.
     """
 
     where: TopicPartition
     target: tuple[int, ...] = ()
     expected: tuple[int, ...] = ()
+    topic_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

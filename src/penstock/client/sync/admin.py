@@ -12,7 +12,6 @@ from penstock.client.admin.move_model import (
     BrokerChange,
     FormatChange,
     MoveOutcome,
-    MoveReason,
     MovesDescription,
     ReplicaMove,
 )
@@ -40,7 +39,7 @@ from penstock.core.authorization import Operation, Resource, Rule
 from penstock.core.lag import PartitionLag
 from penstock.core.offset_reset import Move, ResetTo
 from penstock.core.quotas import QuotaRule
-from penstock.core.types import TopicPartition
+from penstock.core.types import MoveReason, TopicPartition
 
 
 class Admin:

@@ -16,8 +16,8 @@ from dataclasses import replace
 
 from penstock.core.control.election import Liveness, Settings
 from penstock.core.control.move_contract import MoveState
-from penstock.core.control.partition import MoveReason, PartitionDocument
-from penstock.core.types import NO_LEADER, BrokerId, LeaderEpoch, PartitionState
+from penstock.core.control.partition import PartitionDocument
+from penstock.core.types import NO_LEADER, BrokerId, LeaderEpoch, MoveReason, PartitionState
 
 
 def move_state(document: PartitionDocument) -> MoveState:

@@ -13,20 +13,9 @@ copied can be given up, and the ISR is never larger than the replication factor 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
-from penstock.core.types import NO_LEADER, BrokerId, LeaderEpoch, PartitionState
-
-
-class MoveReason(StrEnum):
-    """Why a partition gets other replicas; the most urgent first."""
-
-    REPLACE = "replace"
-    DRAIN = "drain"
-    FACTOR = "factor"
-    MANUAL = "manual"
-    SPREAD = "spread"
+from penstock.core.types import NO_LEADER, BrokerId, LeaderEpoch, MoveReason, PartitionState
 
 
 @dataclass(frozen=True, slots=True)

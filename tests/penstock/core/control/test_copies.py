@@ -5,8 +5,7 @@ from support.moving import CheckedDocuments, alter, change, document, ids, movin
 
 from penstock.core.control import contract as c
 from penstock.core.control import copies
-from penstock.core.control.partition import MoveReason
-from penstock.core.types import BrokerId, TopicId
+from penstock.core.types import BrokerId, MoveReason, TopicId
 
 MIB = 1024 * 1024
 

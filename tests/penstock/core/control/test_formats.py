@@ -20,8 +20,8 @@ from penstock.core.control.documents import (
     encode_topic,
     topic_key,
 )
-from penstock.core.control.partition import MoveReason, PartitionDocument, partition_to_json
-from penstock.core.types import BrokerId, ControllerEpoch, LeaderEpoch, PartitionState
+from penstock.core.control.partition import PartitionDocument, partition_to_json
+from penstock.core.types import BrokerId, ControllerEpoch, LeaderEpoch, MoveReason, PartitionState
 from penstock.errors import ErrorCode, PenstockError
 
 OLD = (

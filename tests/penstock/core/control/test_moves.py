@@ -22,8 +22,7 @@ from support.moving import (
 from penstock.core.control import contract as c
 from penstock.core.control import move_contract as m
 from penstock.core.control import move_requests
-from penstock.core.control.partition import MoveReason
-from penstock.core.types import BrokerId, LeaderEpoch, ReplicaKey, TopicId
+from penstock.core.types import BrokerId, LeaderEpoch, MoveReason, ReplicaKey, TopicId
 from penstock.errors import ErrorCode
 
 QUEUED, COPYING, SETTLED = m.MoveState.QUEUED, m.MoveState.COPYING, m.MoveState.SETTLED

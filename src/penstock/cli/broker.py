@@ -1,0 +1,269 @@
+"""`penstock broker …`: brokers as places for replicas, and how one is emptied.
+
+cordon ──▶ nothing new lands there        drain = cordon, and moves for all that it holds
+uncordon ◀── drain --cancel ◀── its moves are cancelled; what has moved stays where it is
+"""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from penstock.cli import move_plan, move_submit
+from penstock.cli.connect import open_admin
+from penstock.cli.move_facts import ClusterFacts, make_plan, read_facts
+from penstock.cli.options import COUNT_MAX, Bootstrap, DryRun, Output, OutputOption, example
+from penstock.cli.output import print_record, print_rows
+from penstock.core import balance as core
+from penstock.core.types import BrokerId, MoveReason
+from penstock.errors import ErrorCode, MisuseError
+
+if TYPE_CHECKING:
+    from penstock.client import Admin, BrokerPlacement, MoveDescription, MoveOutcome
+
+app = typer.Typer(help="Show, cordon and drain brokers.", no_args_is_help=True)
+WAIT_S: Final = 2.0
+
+Id = Annotated[int, typer.Argument(metavar="ID", min=0, max=COUNT_MAX, help="Id of the broker.")]
+Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="Shown to others.")]
+
+
+@app.command("list", epilog=example("penstock broker list", "penstock broker list -o json"))
+def list_(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE) -> None:
+    """List brokers: what each holds, the room it has, cordons."""
+    with open_admin(bootstrap) as admin:
+        seen = read_facts(admin)
+    print_rows([_row(seen, one) for one in seen.moving.brokers], output)
+
+
+@app.command(epilog=example("penstock broker describe 3", "penstock broker describe 3 -o json"))
+def describe(
+    broker: Id, *, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE
+) -> None:
+    """Show one broker, and the moves to and from it."""
+    with open_admin(bootstrap) as admin:
+        seen = read_facts(admin)
+    placement = _placement(seen, broker)
+    cordon = placement.cordon
+    record = {
+        **_row(seen, placement),
+        "directory_id": placement.directory_id,
+        "fresh": placement.fresh,
+        "why": cordon.why if cordon else None,
+        "by": cordon.by if cordon else None,
+        "moves": [
+            {
+                "partition": str(one.where),
+                "state": one.state.value,
+                "replicas": list(one.replicas),
+                "target": list(one.target),
+                "waiting_for": one.waiting_for or None,
+            }
+            for one in seen.moving.moves
+            if broker in {*one.replicas, *one.target, *one.dropping}
+        ],
+    }
+    print_record(record, output)
+
+
+def _row(seen: ClusterFacts, broker: "BrokerPlacement") -> dict[str, object]:
+    known = BrokerId(broker.broker_id)
+    held = [one for one in seen.facts.partitions if known in one.replicas]
+    disk = next(one for one in seen.facts.brokers if one.id == known)
+    return {
+        "broker": broker.broker_id,
+        "rack": broker.rack,
+        "alive": broker.alive,
+        "cordon": _cordon(broker),
+        "replicas": len(held),
+        "leaders": sum(one.leader == known for one in held),
+        "held_bytes": sum(one.size_bytes or 0 for one in held),
+        "free_bytes": disk.free_bytes if broker.alive else None,
+        "version": broker.software_version,
+    }
+
+
+def _cordon(broker: "BrokerPlacement") -> str | None:
+    cordon = broker.cordon
+    if cordon is None:
+        return None
+    kinds = [name for name in ("placement", "leadership") if getattr(cordon, name)]
+    return " and ".join(kinds)
+
+
+def _placement(seen: ClusterFacts, broker: int) -> "BrokerPlacement":
+    for one in seen.moving.brokers:
+        if one.broker_id == broker:
+            return one
+    known = ", ".join(str(one.broker_id) for one in seen.moving.brokers)
+    raise MisuseError(f"there is no broker {broker}; there are {known}", ErrorCode.INVALID_REQUEST)
+
+
+# ---------------------------------------------------------------- cordons
+
+
+@app.command(
+    epilog=example(
+        "penstock broker cordon 3 --why 'its disk is slow'", "penstock broker cordon 3 --leaders"
+    )
+)
+def cordon(
+    broker: Id,
+    *,
+    leaders: Annotated[
+        bool, typer.Option("--leaders", help="It leads only what nobody else can, too.")
+    ] = False,
+    why: Why = "",
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Have no new replica placed on a broker; what it has stays."""
+    with open_admin(bootstrap) as admin:
+        _set_cordon(admin, broker, (True, leaders), why, dry_run=dry_run)
+    what = "gets no new replica" + (", and leads only what nobody else can" if leaders else "")
+    typer.echo(f"broker {broker} could be cordoned" if dry_run else f"broker {broker} {what}")
+
+
+@app.command(epilog=example("penstock broker uncordon 3"))
+def uncordon(broker: Id, *, dry_run: DryRun = False, bootstrap: Bootstrap = None) -> None:
+    """Lift a broker's cordon: it may get replicas and leaderships again."""
+    with open_admin(bootstrap) as admin:
+        _set_cordon(admin, broker, (False, False), "", dry_run=dry_run)
+    typer.echo(
+        f"broker {broker} could be uncordoned" if dry_run else f"broker {broker} is not cordoned"
+    )
+
+
+def _set_cordon(
+    admin: "Admin", broker: int, kinds: tuple[bool, bool], why: str, *, dry_run: bool = False
+) -> None:
+    from penstock.client import BrokerChange, Cordon  # noqa: PLC0415 - grpc only when needed
+
+    by = "penstock broker" if any(kinds) else ""
+    cordon = Cordon(placement=kinds[0], leadership=kinds[1], why=why, by=by)
+    admin.alter_brokers([BrokerChange(broker, cordon)], validate_only=dry_run)
+
+
+# ---------------------------------------------------------------- drain
+
+
+@app.command(
+    epilog=example(
+        "penstock broker drain 3 --dry-run",
+        "penstock broker drain 3 --wait",
+        "penstock broker drain 3 --cancel",
+    )
+)
+def drain(
+    broker: Id,
+    *,
+    wait: Annotated[bool, typer.Option("--wait", help="Until nothing is left on it.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="End a drain: what has moved stays where it is.")
+    ] = False,
+    why: Why = "drain",
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Empty a broker: cordon it, and move all its replicas to others.
+
+    Nothing begins unless all of it fits elsewhere. The cluster goes on by itself when this command
+    has ended; run it again to move what has landed there before the cordon.
+    """
+    if cancel and (wait or dry_run):
+        raise MisuseError("--cancel goes with none of --wait, --dry-run", ErrorCode.INVALID_REQUEST)
+    with open_admin(bootstrap) as admin:
+        if cancel:
+            outcomes = _cancel_drain(admin, broker)
+            move_submit.report(
+                outcomes,
+                output,
+                done=f"moves cancelled; broker {broker} is not cordoned",
+                harmless=frozenset({ErrorCode.NO_MOVE}),
+            )
+            return
+        wish = core.Drain((BrokerId(broker),))
+        seen = read_facts(admin)
+        made = make_plan(seen, wish)
+        if dry_run:
+            move_plan.show(made, seen.topic_ids, output, seen.facts.copy_rate)
+            return
+        _cordon_for_drain(admin, _placement(seen, broker), why)
+        outcomes = _drain_once(admin, wish)
+        if wait:
+            _wait_until_empty(admin, broker, lambda: _drain_once(admin, wish))
+            return
+    move_submit.report(
+        outcomes,
+        output,
+        done=f"moves submitted; see penstock partitions status, or: penstock broker drain {broker} "
+        "--wait",
+    )
+
+
+def _cordon_for_drain(admin: "Admin", broker: "BrokerPlacement", why: str) -> None:
+    """What is cordoned already keeps its cordon; leaderships end with the moves."""
+    cordon = broker.cordon
+    if cordon is None or not cordon.placement:
+        leadership = cordon is not None and cordon.leadership
+        _set_cordon(admin, broker.broker_id, (True, leadership), why)
+
+
+def _drain_once(admin: "Admin", wish: core.Drain) -> "list[MoveOutcome]":
+    """Moves what is there now. After the cordon, because topics may have been created before it."""
+    seen = read_facts(admin)
+    made = make_plan(seen, wish)
+    return move_submit.submit(admin, made.moves, seen.topic_ids, MoveReason.DRAIN)
+
+
+def _cancel_drain(admin: "Admin", broker: int) -> "list[MoveOutcome]":
+    from penstock.client import ReplicaMove  # noqa: PLC0415 - grpc only when it is needed
+
+    _set_cordon(admin, broker, (False, False), "")
+    leaving = [
+        ReplicaMove(one.where, topic_id=one.topic_id)
+        for one in admin.describe_moves().moves
+        if one.target and broker in one.replicas and broker not in one.target
+    ]
+    return move_submit.send(admin, leaving, MoveReason.DRAIN, dry_run=False)
+
+
+def _wait_until_empty(admin: "Admin", broker: int, again: "Callable[[], object]") -> None:
+    """Prints a line whenever it changes. Moves that were refused are submitted again.
+
+    A dead broker deletes nothing: its former copies go with it.
+    """
+    said = ""
+    while True:
+        seen = admin.describe_moves()
+        held, moving = _left(admin, seen.moves, broker)
+        alive = any(one.broker_id == broker and one.alive for one in seen.brokers)
+        dropping = sum(alive and broker in one.dropping for one in seen.moves)
+        line = (
+            f"broker {broker} has {held} replicas left, {moving} of them moving, and "
+            f"{dropping} former copies to delete"
+        )
+        if not held and not dropping:
+            break
+        if line != said:
+            typer.echo(line)
+            said = line
+        if held > moving:
+            again()
+        time.sleep(WAIT_S)
+    typer.echo(f"broker {broker} is empty")
+
+
+def _left(admin: "Admin", moves: "tuple[MoveDescription, ...]", broker: int) -> tuple[int, int]:
+    """Replicas on the broker, and how many of them are on their way to others."""
+    held = sum(
+        broker in one.replicas
+        for topic in admin.describe_topics().values()
+        for one in topic.partitions
+    )
+    moving = sum(
+        bool(one.target) and broker in one.replicas and broker not in one.target for one in moves
+    )
+    return held, moving

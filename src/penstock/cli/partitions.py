@@ -1,0 +1,324 @@
+"""`penstock partitions …`: where replicas are, and where they should be.
+
+plan ──▶ core.balance ──▶ shown, or a file ──▶ move ──▶ AlterReplicas
+status, cancel ◀── DescribeMoves ◀── the controller, which carries moves out by itself
+"""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from penstock.cli import move_plan, move_submit
+from penstock.cli.connect import open_admin
+from penstock.cli.move_facts import make_plan, read_facts
+from penstock.cli.options import (
+    COUNT_MAX,
+    Bootstrap,
+    Brokers,
+    DryRun,
+    Output,
+    OutputOption,
+    example,
+    parse_brokers,
+)
+from penstock.cli.output import print_record, print_rows
+from penstock.core import balance as core
+from penstock.core.types import BrokerId, MoveReason, TopicPartition
+from penstock.errors import ErrorCode, MisuseError
+
+if TYPE_CHECKING:
+    from penstock.client import Admin, MoveDescription, MovesDescription, ReplicaMove
+
+app = typer.Typer(help="Plan, move, watch and cancel moves of replicas.", no_args_is_help=True)
+WATCH_S: Final = 2.0
+
+Drain = Annotated[
+    Brokers | None,
+    typer.Option("--drain", parser=parse_brokers, metavar="ID[,ID…]", help="Empty these brokers."),
+]
+Onto = Annotated[
+    Brokers | None,
+    typer.Option(
+        "--onto", parser=parse_brokers, metavar="ID[,ID…]", help="Give these brokers their share."
+    ),
+]
+Topic = Annotated[
+    str | None, typer.Option("--topic", metavar="TOPIC", help="With --replicas: of this topic.")
+]
+Replicas = Annotated[
+    int | None,
+    typer.Option("--replicas", "-r", min=1, max=COUNT_MAX, help="The new replication factor."),
+]
+Balance = Annotated[
+    bool, typer.Option("--balance", help="Spread replicas, bytes and leaders over all brokers.")
+]
+
+
+@app.command(
+    epilog=example(
+        "penstock partitions plan --drain 3",
+        "penstock partitions plan --onto 4,5 -o json > plan.json",
+        "penstock partitions plan --topic flights --replicas 3",
+        "penstock partitions plan --balance",
+    )
+)
+def plan(
+    *,
+    drain: Drain = None,
+    onto: Onto = None,
+    topic: Topic = None,
+    replicas: Replicas = None,
+    balance: Balance = False,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show which replicas would move, what that copies, and how long it takes. Changes nothing."""
+    wish = _wish(drain, onto, (topic, replicas), balance=balance)
+    with open_admin(bootstrap) as admin:
+        seen = read_facts(admin)
+    made = make_plan(seen, wish)
+    move_plan.show(made, seen.topic_ids, output, seen.facts.copy_rate)
+
+
+def _wish(
+    drain: Brokers | None,
+    onto: Brokers | None,
+    factor: tuple[str | None, int | None],
+    *,
+    balance: bool,
+) -> core.Wish:
+    topic, replicas = factor
+    if (topic is None) != (replicas is None):
+        raise MisuseError("--topic and --replicas go together", ErrorCode.INVALID_REQUEST)
+    wishes: list[core.Wish] = []
+    if drain is not None:
+        wishes.append(core.Drain(drain.ids))
+    if onto is not None:
+        wishes.append(core.Spread(onto.ids))
+    if topic is not None and replicas is not None:
+        wishes.append(core.Factor(topic, replicas))
+    if balance:
+        wishes.append(core.Balance())
+    if len(wishes) != 1:
+        raise MisuseError(
+            "give one of --drain, --onto, --topic with --replicas, --balance",
+            ErrorCode.INVALID_REQUEST,
+        )
+    return wishes[0]
+
+
+@app.command(
+    epilog=example(
+        "penstock partitions move --plan plan.json",
+        "penstock partitions move flights/3 --to 4,1,2",
+    )
+)
+def move(
+    partition: Annotated[
+        str | None, typer.Argument(metavar="TOPIC/PARTITION", help="What to move.")
+    ] = None,
+    *,
+    to: Annotated[
+        Brokers | None,
+        typer.Option(
+            "--to",
+            parser=parse_brokers,
+            metavar="ID[,ID…]",
+            help="All brokers that shall have a replica; the first is the preferred leader.",
+        ),
+    ] = None,
+    plan_file: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="FILE", help="What partitions plan -o json has written."),
+    ] = None,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Move replicas: stored at once, and carried out by the cluster itself.
+
+    Of a plan, partitions whose replicas have changed since are refused, one by one.
+    """
+    single = partition is not None and to is not None
+    if single == (plan_file is not None) or (partition is None) != (to is None):
+        raise MisuseError(
+            "give --plan FILE, or TOPIC/PARTITION and --to", ErrorCode.INVALID_REQUEST
+        )
+    saved = None if plan_file is None else move_plan.load(plan_file)
+    with open_admin(bootstrap) as admin:
+        if saved is None:
+            assert partition is not None
+            assert to is not None
+            saved = _single(admin, _where(partition), to.ids)
+        outcomes = move_submit.submit(
+            admin, saved.moves, saved.topic_ids, saved.reason, dry_run=dry_run
+        )
+    done = "moves could be submitted" if dry_run else "moves submitted"
+    move_submit.report(outcomes, output, done=done)
+
+
+def _single(
+    admin: "Admin", where: TopicPartition, target: tuple[BrokerId, ...]
+) -> move_plan.SavedPlan:
+    topic = admin.describe_topics([where.topic])[where.topic]
+    if where.partition >= len(topic.partitions):
+        raise MisuseError(
+            f"topic {where.topic} has partitions 0 to {len(topic.partitions) - 1}, not "
+            f"{where.partition}",
+            ErrorCode.UNKNOWN_PARTITION,
+        )
+    present = topic.partitions[where.partition].replicas
+    if len(target) != len(present):
+        raise MisuseError(
+            f"{where} has {len(present)} replicas, and --to names {len(target)}; to change how "
+            f"many there are: penstock topic alter {where.topic} --replicas {len(target)}",
+            ErrorCode.INVALID_REQUEST,
+        )
+    expected = tuple(BrokerId(one) for one in present)
+    one = core.Move(partition=where, expected=expected, target=target, copied_bytes=0)
+    return move_plan.SavedPlan("", MoveReason.MANUAL, (one,), {where.topic: topic.topic_id})
+
+
+def _where(text: str) -> TopicPartition:
+    topic, slash, number = text.rpartition("/")
+    if not slash or not topic or not (number.isascii() and number.isdigit()):
+        raise MisuseError(
+            f"{text!r} must be TOPIC/PARTITION, as flights/3", ErrorCode.INVALID_REQUEST
+        )
+    return TopicPartition(topic, int(number))
+
+
+# ---------------------------------------------------------------- what moves
+
+
+@app.command(
+    epilog=example("penstock partitions status", "penstock partitions status --watch"),
+)
+def status(
+    *,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Print a line whenever it changes, to the end.")
+    ] = False,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the moves that have not ended: how far they are, and what they wait for."""
+    if watch and output is not Output.TABLE:
+        raise MisuseError(
+            "--watch prints lines for people: leave out -o", ErrorCode.INVALID_REQUEST
+        )
+    with open_admin(bootstrap) as admin:
+        seen = admin.describe_moves()
+        if not watch:
+            _print_status(seen, output)
+            return
+        said = ""
+        while said != "nothing moves":
+            if (line := summary(seen)) != said:
+                said = line
+                typer.echo(said)
+            if said != "nothing moves":
+                time.sleep(WATCH_S)
+                seen = admin.describe_moves()
+
+
+def _print_status(seen: "MovesDescription", output: Output) -> None:
+    rows = [_status_row(one) for one in seen.moves]
+    if output is not Output.TABLE:
+        print_record({"paused": seen.paused, "moves": rows}, output)
+        return
+    print_rows(rows, output, empty="nothing moves")
+    if rows:
+        typer.echo(f"\n{summary(seen)}")
+
+
+def _status_row(one: "MoveDescription") -> dict[str, object]:
+    return {
+        "partition": str(one.where),
+        "state": one.state.value,
+        "reason": one.reason.value if one.reason else None,
+        "replicas": list(one.replicas),
+        "target": list(one.target),
+        "bytes_left": sum(copy.bytes_left for copy in one.copies) if one.copies else None,
+        "bytes_per_second": sum(copy.bytes_per_second for copy in one.copies) or None,
+        "dropping": list(one.dropping),
+        "damaged": list(one.damaged),
+        "waiting_for": one.waiting_for or None,
+    }
+
+
+def summary(seen: "MovesDescription") -> str:
+    """One line about all moves: `3 copying, 9 queued, 3.2 GiB left at 38 MiB/s, about 2 min`."""
+    parts = []
+    for state in ("copying", "queued"):
+        count = sum(one.state.value == state for one in seen.moves)
+        if count:
+            parts.append(f"{count} {state}")
+    left = sum(copy.bytes_left for one in seen.moves for copy in one.copies)
+    rate = sum(copy.bytes_per_second for one in seen.moves for copy in one.copies)
+    if left and rate:
+        minutes = -(-left // (60 * rate))
+        parts.append(
+            f"{move_plan.size(left)} left at {move_plan.size(rate)}/s, about {minutes} min"
+        )
+    dropping = sum(bool(one.dropping) for one in seen.moves)
+    if dropping:
+        parts.append(f"{dropping} with former copies to delete")
+    if seen.paused and parts:
+        parts.append("paused: the metadata store is unavailable")
+    return ", ".join(parts) or "nothing moves"
+
+
+@app.command(
+    epilog=example(
+        "penstock partitions cancel flights/3",
+        "penstock partitions cancel flights",
+        "penstock partitions cancel --broker 4",
+        "penstock partitions cancel --all",
+    )
+)
+def cancel(
+    what: Annotated[
+        str | None, typer.Argument(metavar="TOPIC[/PARTITION]", help="What shall stay.")
+    ] = None,
+    *,
+    all_: Annotated[bool, typer.Option("--all", help="All moves.")] = False,
+    broker: Annotated[
+        int | None,
+        typer.Option("--broker", min=0, max=COUNT_MAX, help="Moves to and from this broker."),
+    ] = None,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Cancel moves: partitions keep the replicas they have. What has ended is not undone."""
+    if sum((what is not None, all_, broker is not None)) != 1:
+        raise MisuseError(
+            "give one of TOPIC[/PARTITION], --broker, --all", ErrorCode.INVALID_REQUEST
+        )
+    with open_admin(bootstrap) as admin:
+        asked = _to_cancel(admin, what, broker)
+        outcomes = move_submit.send(admin, asked, MoveReason.MANUAL, dry_run=dry_run)
+    named = what is not None and "/" in what
+    move_submit.report(
+        outcomes,
+        output,
+        done="moves could be cancelled" if dry_run else "moves cancelled",
+        harmless=frozenset() if named else frozenset({ErrorCode.NO_MOVE}),
+    )
+
+
+def _to_cancel(admin: "Admin", what: str | None, broker: int | None) -> "list[ReplicaMove]":
+    from penstock.client import ReplicaMove  # noqa: PLC0415 - grpc only when it is needed
+
+    if what is not None and "/" in what:
+        return [ReplicaMove(_where(what))]
+    if what is not None:
+        admin.describe_topics([what])  # a name that was misspelt has no moves either
+    return [
+        ReplicaMove(one.where, topic_id=one.topic_id)
+        for one in admin.describe_moves(None if what is None else [what]).moves
+        if one.target and (broker is None or broker in one.target or broker in one.replicas)
+    ]
