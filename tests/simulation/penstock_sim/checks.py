@@ -90,6 +90,15 @@ class Checks:
             known = self.canons[key] = Canon()
         return known
 
+    def min_isr(self, key: ReplicaKey) -> int:
+        """So many must have a record before it is committed."""
+        return min(self.world.layout.min_isr, len(self.stored[key].state.replicas))
+
+    def missing(self, key: ReplicaKey) -> set[int]:
+        """The members that lost data, and whose seats the controller has not taken yet."""
+        members = self.stored[key].state.replicas
+        return {member for member, lost in self.lost if lost == key and member in members}
+
     # ------------------------------------------------------------ brokers
 
     def handled(
@@ -195,8 +204,8 @@ class Checks:
             canon.skip_to(marks.high_watermark, broker.disk.batches(replica.slot))
             return
         who = f"{broker.name} p{key.partition}"
-        if len(marks.isr) < self.world.min_isr:
-            raise RuleError(f"I5: {who} commits with ISR {marks.isr}, min is {self.world.min_isr}")
+        if len(marks.isr) < self.min_isr(key):
+            raise RuleError(f"I5: {who} commits with ISR {marks.isr}, min is {self.min_isr(key)}")
         self.commits += 1
         batches = self.world.brokers[broker.id].disk.batches(replica.slot)
         fresh = _between(batches, canon.end, marks.high_watermark)
@@ -453,14 +462,14 @@ class Checks:
             )
             if found and found[0] == batch:
                 holders.add(int(broker.id))
-        lost = {member for member, lost_key in self.lost if lost_key == key}
+        lost = self.missing(key)
         required = {int(member) for member in self.stored[key].state.isr} - lost
         trimmed = any(
             replica.machine.marks.log_start_offset > batch.base_offset
             for broker in self.world.brokers.values()
             if (replica := broker.replicas.get(key)) is not None
         )
-        enough = required <= holders and len(holders | lost) >= self.world.min_isr
+        enough = required <= holders and len(holders | lost) >= self.min_isr(key)
         if not trimmed and not enough:
             raise RuleError(f"I7: {who} acknowledged {batch.header}, on disk at {holders}")
 

@@ -130,18 +130,19 @@ class Nemesis:
             self._restart_later(broker)
 
     def _others_hold(self, broker: SimBroker) -> bool:
-        """Of every partition, some other member of ISR or ELR has all that was committed.
+        """Of every partition it has, some other member of ISR or ELR has all that was committed.
 
         And no more brokers miss data at one time than is promised: with min.insync.replicas 1,
         a dead broker that has everything may be given up for one that only seems to.
         """
         checks = self.world.checks
         for key in self.world.all_keys:
-            missing = sum(lost_key == key for _, lost_key in checks.lost)
-            if missing >= self.world.min_isr - 1:
-                return False
             document = checks.stored.get(key)
             if document is None:
+                return False
+            if broker.id not in document.state.replicas:
+                continue
+            if len(checks.missing(key)) >= checks.min_isr(key) - 1:
                 return False
             holders = {int(member) for member in (*document.state.isr, *document.elr)}
             intact = {member for member in holders if (member, key) not in checks.lost}

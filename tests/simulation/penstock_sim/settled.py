@@ -51,7 +51,7 @@ def _unsettled_partition(world: World, key: ReplicaKey) -> str:
     A write that a deposed controller had under way may land in the store unseen by the new
     one; it is met by the next write of the topic.
     """
-    replicas = [broker.replicas.get(key) for broker in world.brokers.values()]
+    replicas = [broker.replicas.get(key) for broker in world.members(key)]
     well = [one for one in replicas if one is not None and one.machine.error is None]
     if None in replicas:
         return "a replica is missing"

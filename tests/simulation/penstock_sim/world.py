@@ -42,6 +42,7 @@ from penstock_sim.faults import Nemesis
 from penstock_sim.group_checks import GroupChecks
 from penstock_sim.groups import SimGroups
 from penstock_sim.latest_reader import LatestReader, latest_readers
+from penstock_sim.layout import draw_layout
 from penstock_sim.ledger import FoldingReader, Ledger
 from penstock_sim.member_stream import ClientNode
 from penstock_sim.metadata_store import MetaStore
@@ -65,8 +66,6 @@ TOPIC_ID: Final = TopicId("00000000-0000-4000-8000-000000000001")
 SET_UP_MS: Final = 2_000
 GROUPS_EVERY: Final = 3
 """Of so many seeds one has consumer groups, unless all brokers lose power in it."""
-FOUR_EVERY: Final = 48
-"""In one of so many seeds there are four brokers, and a majority is more than half of them."""
 JOURNAL_EVERY: Final = 2
 """In one of this many seeds, brokers keep a journal while the metadata store is unavailable."""
 TRANSACTIONS_IN: Final = (2, 4)
@@ -148,11 +147,7 @@ class World:
         chance = self.scheduler.random
         self.chaos_ms = chance.choice((600, 1200, 2400))
         self.blackout = chance.random() < 0.06
-        replication, self.min_isr = chance.choice(((3, 2), (3, 2), (3, 2), (2, 1), (2, 2), (3, 1)))
-        if brokers is None and seed % FOUR_EVERY == 3:
-            brokers = 4
-        if brokers is not None:
-            replication, self.min_isr = brokers, 2
+        self.layout = draw_layout(chance, brokers)
         self.chaotic = False
         self.healed_ms = 0
         self.cluster_id = "simulated-cluster"
@@ -164,8 +159,10 @@ class World:
         self.checks = Checks(self)
         self.meta = MetaStore(self)
         self.controllers = {node: SimController(self, node) for node in CONTROLLERS}
-        self.brokers = {number: SimBroker(self, number) for number in range(1, replication + 1)}
-        self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((1, 1, 2)))]
+        self.brokers = {
+            number: SimBroker(self, number) for number in range(1, self.layout.brokers + 1)
+        }
+        self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((1, 1, 2, 3)))]
         self.resets: set[ReplicaKey] = set()
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
@@ -270,6 +267,10 @@ class World:
         """Those that transactions write to."""
         lives = self.deletion is not None and not self.deletion.is_done
         return [*self.keys, SHORT_LIVED_KEY] if lives else self.data_keys
+
+    def members(self, key: ReplicaKey) -> list[SimBroker]:
+        """The brokers that have a replica, as stored."""
+        return [self.brokers[broker] for broker in self.checks.stored[key].state.replicas]
 
     def is_deleted(self, key: object) -> bool:
         """Its topic is gone from the metadata store, whoever has heard of it."""
@@ -386,14 +387,14 @@ class World:
         return len(brokers) == len(self.brokers)
 
     def _new_topic(self, name: str, topic_id: TopicId, partitions: int) -> cc.NewTopic:
-        configs = {"min.insync.replicas": str(self.min_isr)}
+        configs = {"min.insync.replicas": str(self.layout.min_isr)}
         if name in INTERNAL_TOPICS:
             configs["cleanup.policy"] = "compact"
         return cc.NewTopic(
             name=name,
             topic_id=topic_id,
             partitions=partitions,
-            replication_factor=len(self.brokers),
+            replication_factor=self.layout.factor,
             configs=configs,
         )
 
@@ -472,7 +473,7 @@ class World:
         if self.transactions is not None:
             self._check_transactions(self.transactions)
         for key in self.all_keys:
-            for broker in self.brokers.values():
+            for broker in self.members(key):
                 replica = broker.replicas[key]
                 if replica.machine.error is None:
                     self.checks._check_holds(broker, key, f"I3: {broker.name} at the end")
@@ -512,7 +513,7 @@ def simulate(
     `transactions`: see `TRANSACTIONS_IN`. `spark`: see `SPARK_IN`.
     `deletion`: see `DELETION_IN`. `compaction`: see `COMPACTION_IN`.
     `pipe`, `bank`, `ring`: instead of all these; see `PIPES_IN`. `operator`: see `OPERATOR_EVERY`.
-    `brokers`: how many; see `FOUR_EVERY`.
+    `brokers`: how many; see `draw_layout`.
     """
     world = World(
         seed,
