@@ -48,6 +48,7 @@ class SimBroker:
         self.id = BrokerId(broker_id)
         self.name = f"b{broker_id}"
         self.disk = SimDisk(world.scheduler)
+        self._disks = 1
         self.shell: Shell | None = None
         self._last: Shell | None = None
         self.directory = SimDirectory(self.id, self.accepted, self._kept)
@@ -125,6 +126,16 @@ class SimBroker:
         self.disk.lose_power()
         self.lost_writes = True
         self.directory.set_intact(False)
+
+    def replace_disk(self) -> None:
+        """It gets an empty one: a broker with its id, and nothing else that it had."""
+        assert not self.up
+        self._disks += 1
+        self.world.scheduler.note(self.name, "new disk", self._disks)
+        self.disk = SimDisk(self.world.scheduler)
+        self.lost_writes = True
+        self.directory = SimDirectory(self.id, self.accepted, self._kept, self._disks)
+        self.world.checks.broker_down(self)
 
     def accepted(self) -> None:
         """A controller knows of this run, and of what it lost. In some histories it dies then."""

@@ -49,6 +49,8 @@ class Nemesis:
             (4, self.retention),
             (3, self.slow_network),
         ]
+        if not world.journal:
+            self._menu.append((3, self.replace_disk))
         # Most histories stress a few faults, so that they meet; some have all.
         if world.faults:
             self._menu = [
@@ -127,6 +129,14 @@ class Nemesis:
         broker = self._some_broker()
         if broker.up and self._others_hold(broker):
             broker.kill(power=True)
+            self._restart_later(broker)
+
+    def replace_disk(self) -> None:
+        """Not where brokers keep journals: of those, a majority must last (ADR 29)."""
+        broker = self._some_broker()
+        if broker.up and self._others_hold(broker):
+            broker.kill(power=False)
+            broker.replace_disk()
             self._restart_later(broker)
 
     def _others_hold(self, broker: SimBroker) -> bool:
