@@ -83,6 +83,11 @@ class ErrorCode(IntEnum):
     CREDENTIALS_EXPIRED = 92
     THROTTLED = 93
     AUTH_NOT_READY = 94
+    MOVE_WAITS = 100
+    MOVES_PAUSED = 101
+    QUEUE_FULL = 102
+    NO_MOVE = 103
+    FORMAT_TOO_OLD = 104
     MISUSE = 1000
     UNREACHABLE = 1001
     DELIVERY_TIMED_OUT = 1002
@@ -202,6 +207,11 @@ TRAITS: Final[dict[ErrorCode, Traits]] = {
     ErrorCode.CREDENTIALS_EXPIRED: Traits(16, _NO, retriable=True),
     ErrorCode.THROTTLED: Traits(8, _NO, retriable=True),
     ErrorCode.AUTH_NOT_READY: Traits(14, _NO, retriable=True),
+    ErrorCode.MOVE_WAITS: Traits(9, _MAYBE, retriable=True),
+    ErrorCode.MOVES_PAUSED: Traits(14, _NO, retriable=True),
+    ErrorCode.QUEUE_FULL: Traits(8, _NO, retriable=True),
+    ErrorCode.NO_MOVE: Traits(9, _NO),
+    ErrorCode.FORMAT_TOO_OLD: Traits(9, _NO),
     ErrorCode.MISUSE: Traits(3, _NO),
     ErrorCode.UNREACHABLE: Traits(14, _MAYBE, retriable=True, refresh_metadata=True),
     ErrorCode.DELIVERY_TIMED_OUT: Traits(4, _MAYBE),

@@ -201,7 +201,7 @@ class World:
             self.now_ms = min(self.now_ms + 50, end_ms)
             if beating:
                 for stream_id in list(self.streams.values()):
-                    self.step(c.HeartbeatReceived(stream_id, 0))
+                    self.step(c.HeartbeatReceived(stream_id=stream_id, metadata_version=0))
             self.step(c.Tick())
 
     # ---------------------------------------------------------------- brokers

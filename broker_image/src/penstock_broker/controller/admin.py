@@ -11,6 +11,7 @@ from typing import Any
 
 from penstock.core.authorization import Kind, Operation
 from penstock.core.control import contract as c
+from penstock.core.control.move_contract import Finalize, FormatChosen, ReplicasAltered
 from penstock.core.topic import CONFIG_KEYS
 from penstock.core.types import BrokerId, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
@@ -18,6 +19,11 @@ from penstock.proto.v1 import admin_pb2 as pb
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceServicer
 from penstock.rpc.errors import error_to_wire
 from penstock.rpc.quotas import quotas_to_wire
+from penstock_broker.controller.move_wire import (
+    alter_brokers_from_wire,
+    alter_replicas_from_wire,
+    replica_outcome_to_wire,
+)
 from penstock_broker.controller.rules import StoredRules, check_access, describe_access
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.wire import (
@@ -174,12 +180,64 @@ class ControllerAdminService(AdminServiceServicer):
         try:
             await self._runtime.submit(
                 lambda request_id: c.UnregisterBroker(
-                    request_id, request.cluster_id, BrokerId(request.broker_id)
+                    request_id,
+                    request.cluster_id,
+                    BrokerId(request.broker_id),
+                    request.directory_id,
                 )
             )
         except PenstockError as error:
             return pb.UnregisterBrokerResponse(error=error_to_wire(error))
         return pb.UnregisterBrokerResponse()
+
+    async def AlterReplicas(
+        self, request: pb.AlterReplicasRequest, context: Any
+    ) -> pb.AlterReplicasResponse:
+        """Per-partition results."""
+        try:
+            result = await self._runtime.submit(
+                lambda request_id: alter_replicas_from_wire(request_id, request)
+            )
+        except PenstockError as error:
+            return pb.AlterReplicasResponse(error=error_to_wire(error))
+        assert isinstance(result, ReplicasAltered)
+        return pb.AlterReplicasResponse(
+            results=[replica_outcome_to_wire(outcome) for outcome in result.outcomes]
+        )
+
+    async def DescribeMoves(
+        self, request: pb.DescribeMovesRequest, context: Any
+    ) -> pb.DescribeMovesResponse:
+        """Not yet."""
+        raise NotImplementedError
+
+    async def AlterBrokers(
+        self, request: pb.AlterBrokersRequest, context: Any
+    ) -> pb.AlterBrokersResponse:
+        """All changes, or none."""
+        try:
+            await self._runtime.submit(
+                lambda request_id: alter_brokers_from_wire(request_id, request)
+            )
+        except PenstockError as error:
+            return pb.AlterBrokersResponse(error=error_to_wire(error))
+        return pb.AlterBrokersResponse()
+
+    async def Finalize(self, request: pb.FinalizeRequest, context: Any) -> pb.FinalizeResponse:
+        """Chooses the format of stored metadata."""
+        try:
+            result = await self._runtime.submit(
+                lambda request_id: Finalize(
+                    request_id=request_id,
+                    cluster_id=request.cluster_id,
+                    to=request.to,
+                    validate_only=request.validate_only,
+                )
+            )
+        except PenstockError as error:
+            return pb.FinalizeResponse(error=error_to_wire(error))
+        assert isinstance(result, FormatChosen)
+        return pb.FinalizeResponse(format_before=result.before, format=result.after)
 
     async def DescribeCluster(
         self, request: pb.DescribeClusterRequest, context: Any

@@ -12,15 +12,18 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from penstock.core.control import contract as c
+from penstock.core.control.move_contract import ReplicasReported
 from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.proto.v1.controller_pb2_grpc import ControllerServiceServicer
 from penstock.rpc.errors import error_to_wire
+from penstock_broker.controller.move_wire import report_from_wire
 from penstock_broker.controller.outbox import SessionOutbox
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.wire import (
     alter_isr_from_wire,
+    heartbeat_from_wire,
     isr_outcome_to_wire,
     registration_from_wire,
 )
@@ -79,11 +82,7 @@ class ControllerService(ControllerServiceServicer):
                 )
             beat = request.heartbeat
             self._runtime.tls_reports.heard(stream_id, BrokerId(broker_id), beat)
-            self._runtime.feed(
-                c.HeartbeatReceived(
-                    stream_id, beat.metadata_version, beat.wants_stop, beat.disk_full
-                )
-            )
+            self._runtime.feed(heartbeat_from_wire(stream_id, beat))
         raise _StreamEnd
 
     async def AlterIsr(self, request: pb.AlterIsrRequest, context: Any) -> pb.AlterIsrResponse:
@@ -119,6 +118,20 @@ class ControllerService(ControllerServiceServicer):
             return pb.AllocateProducerIdsResponse(error=error_to_wire(error))
         assert isinstance(result, c.ProducerIds)
         return pb.AllocateProducerIdsResponse(first=result.first, count=result.count)
+
+    async def ReportReplicas(
+        self, request: pb.ReportReplicasRequest, context: Any
+    ) -> pb.ReportReplicasResponse:
+        """Answers once what it changes is durable."""
+        require_broker(request.broker_id, "report about replicas")
+        try:
+            result = await self._runtime.submit(
+                lambda request_id: report_from_wire(request_id, request)
+            )
+        except PenstockError as error:
+            return pb.ReportReplicasResponse(error=error_to_wire(error))
+        assert isinstance(result, ReplicasReported)
+        return pb.ReportReplicasResponse(metadata_version=result.metadata_version)
 
 
 async def _write(outbox: SessionOutbox, context: Any) -> None:

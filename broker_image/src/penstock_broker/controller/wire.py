@@ -133,6 +133,29 @@ def registration_from_wire(stream_id: int, message: controller_pb2.Register) -> 
         secure_internal_port=message.secure_internal_port,
         features=tuple(message.features),
         promised_controller_epoch=ControllerEpoch(message.promised_controller_epoch),
+        software_version=message.software_version,
+        formats=tuple(message.formats) or (1,),
+    )
+
+
+def heartbeat_from_wire(stream_id: int, message: controller_pb2.Heartbeat) -> c.HeartbeatReceived:
+    """The event for a Heartbeat."""
+    return c.HeartbeatReceived(
+        stream_id=stream_id,
+        metadata_version=message.metadata_version,
+        wants_stop=message.wants_stop,
+        disk_full=message.disk_full,
+        copies=tuple(
+            c.CopyProgress(
+                topic_id=TopicId(copy.topic_id),
+                partition=copy.partition,
+                broker_id=BrokerId(copy.broker_id),
+                bytes_left=copy.bytes_left,
+                bytes_per_second=copy.bytes_per_second,
+                limited_by=copy.limited_by,
+            )
+            for copy in message.copies
+        ),
     )
 
 

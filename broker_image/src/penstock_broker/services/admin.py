@@ -171,6 +171,40 @@ class AdminService(AdminServiceServicer):
             self._session.connection().admin.CheckAccess(request, metadata=on_behalf()),
         )
 
+    async def AlterReplicas(
+        self, request: pb.AlterReplicasRequest, context: Any
+    ) -> pb.AlterReplicasResponse:
+        """Forwarded."""
+        return await self._session.call(
+            "AlterReplicas",
+            self._session.connection().admin.AlterReplicas(request, metadata=on_behalf()),
+        )
+
+    async def DescribeMoves(
+        self, request: pb.DescribeMovesRequest, context: Any
+    ) -> pb.DescribeMovesResponse:
+        """Forwarded."""
+        return await self._session.call(
+            "DescribeMoves",
+            self._session.connection().admin.DescribeMoves(request, metadata=on_behalf()),
+        )
+
+    async def AlterBrokers(
+        self, request: pb.AlterBrokersRequest, context: Any
+    ) -> pb.AlterBrokersResponse:
+        """Forwarded."""
+        return await self._session.call(
+            "AlterBrokers",
+            self._session.connection().admin.AlterBrokers(request, metadata=on_behalf()),
+        )
+
+    async def Finalize(self, request: pb.FinalizeRequest, context: Any) -> pb.FinalizeResponse:
+        """Forwarded."""
+        return await self._session.call(
+            "Finalize",
+            self._session.connection().admin.Finalize(request, metadata=on_behalf()),
+        )
+
     # ------------------------------------------------------------ told here
 
     async def DescribeConfigs(

@@ -148,6 +148,10 @@ CALLS: Final[Mapping[str, Call]] = {
     "AdminService.DescribeAccess": _cluster(Operation.DESCRIBE),
     "AdminService.AlterQuotas": _cluster(Operation.ALTER, changes=True),
     "AdminService.DescribeQuotas": _cluster(Operation.DESCRIBE),
+    "AdminService.AlterReplicas": _cluster(Operation.ALTER, changes=True),
+    "AdminService.DescribeMoves": _cluster(Operation.DESCRIBE),
+    "AdminService.AlterBrokers": _cluster(Operation.ALTER, changes=True),
+    "AdminService.Finalize": _cluster(Operation.ALTER, changes=True),
     "AdminService.CheckAccess": Call(
         Who.OPEN, edge=(Need(Operation.DESCRIBE, Kind.CLUSTER, _of_others),)
     ),
@@ -201,6 +205,7 @@ CALLS: Final[Mapping[str, Call]] = {
     "ControllerService.Session": _SERVERS,
     "ControllerService.AlterIsr": _SERVERS,
     "ControllerService.AllocateProducerIds": _SERVERS,
+    "ControllerService.ReportReplicas": _SERVERS,
 }
 """Every method of every service; a test compares it with the protocol."""
 BY_METHOD: Final[Mapping[str, Call]] = {

@@ -87,6 +87,7 @@ REQUEST_LIMITS: Final[Mapping[str, RequestLimit]] = {
     "ControllerService.Session": _NAMES,
     "ControllerService.AlterIsr": _PARTITIONS,
     "ControllerService.AllocateProducerIds": _NAMES,
+    "ControllerService.ReportReplicas": _PARTITIONS,
     "AdminService.CreateTopics": _LIST,
     "AdminService.DeleteTopics": _LIST,
     "AdminService.CreatePartitions": _NAMES,
@@ -102,6 +103,10 @@ REQUEST_LIMITS: Final[Mapping[str, RequestLimit]] = {
     "AdminService.CheckAccess": _NAMES,
     "AdminService.AlterQuotas": _LIST,
     "AdminService.DescribeQuotas": _NAMES,
+    "AdminService.AlterReplicas": _PARTITIONS,
+    "AdminService.DescribeMoves": _LIST,
+    "AdminService.AlterBrokers": _LIST,
+    "AdminService.Finalize": _NAMES,
 }
 """Every method of every service: a new one without a limit fails at its first call."""
 

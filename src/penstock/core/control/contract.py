@@ -16,6 +16,9 @@ What the shell must do:
 - `session_messages` go out in order per stream. When `metadata_version` is set, every stream
   with a session gets `machine.image(since)`, `since` being the version it was sent last (0 for
   a new stream: then the image is full). A slow stream skips versions, it never queues them.
+- `StoreState` first, and again when it changes: whether writes go into a journal (`journal`).
+- `stored_only`: the writes must reach the store. If they would go into a journal, do nothing and
+  report `WriteUnknown`: a journal can be lost, and what is deleted on its word with it (I30).
 - `Tick` every 50-100 ms. Time in which the controller did not run (a long gap) is not charged to
   the brokers.
 - `deposed`: another controller has taken over. Close all streams, stop, start again as standby.
@@ -34,6 +37,15 @@ from enum import StrEnum
 
 from penstock.core.authorization import Resource, Rule
 from penstock.core.control.documents import ClusterDocument, TopicDocument
+from penstock.core.control.move_contract import (
+    AlterBrokers,
+    AlterReplicas,
+    Finalize,
+    FormatChosen,
+    ReplicasAltered,
+    ReplicasReported,
+    ReportReplicas,
+)
 from penstock.core.quotas import QuotaRule
 from penstock.core.types import (
     BrokerId,
@@ -81,6 +93,16 @@ class WriteUnknown:
     write_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """`journaling`: writes go into a journal on brokers, because the store is unavailable.
+
+    Until the next one, or the end of the machine. Before the first, writes go to the store.
+    """
+
+    journaling: bool
+
+
 # ---------------------------------------------------------------- events: brokers -> machine
 
 
@@ -113,14 +135,31 @@ class BrokerRegistered:
     external_certificate_port: int = 0
     features: tuple[str, ...] = ()
     promised_controller_epoch: ControllerEpoch = ControllerEpoch(0)
+    software_version: str = ""
+    formats: tuple[int, ...] = (1,)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyProgress:
+    """What a leader says of one copy: `bytes_left` until it has caught up, at this pace."""
+
+    topic_id: TopicId
+    partition: int
+    broker_id: BrokerId
+    bytes_left: int
+    bytes_per_second: int = 0
+    limited_by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReceived:
+    """`copies`: of partitions that the broker leads; empty: as before."""
+
     stream_id: int
     metadata_version: int
     wants_stop: bool = False
     disk_full: bool = False
+    copies: tuple[CopyProgress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +171,11 @@ class StreamClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrChange:
-    """A leader's proposal for one partition, based on `version`."""
+    """A leader's proposal for one partition, based on `version`.
+
+    With all of `PartitionState.adding` in it, it asks for the switch to the new replicas. If that
+    must wait, the rest is stored, and the outcome has the error MOVE_WAITS: ask again later.
+    """
 
     topic_id: TopicId
     partition: int
@@ -258,11 +301,12 @@ class ElectLeaders:
 
 @dataclass(frozen=True, slots=True)
 class UnregisterBroker:
-    """Unregisters a broker that will not return."""
+    """Unregisters a broker that will not return. `directory_id` "": whatever directory it has."""
 
     request_id: int
     cluster_id: str
     broker_id: BrokerId
+    directory_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,12 +325,17 @@ Request = (
     | AlterQuotas
     | ElectLeaders
     | UnregisterBroker
+    | ReportReplicas
+    | AlterReplicas
+    | AlterBrokers
+    | Finalize
 )
 Event = (
     Loaded
     | WriteDone
     | WriteConflict
     | WriteUnknown
+    | StoreState
     | BrokerRegistered
     | HeartbeatReceived
     | StreamClosed
@@ -400,7 +449,16 @@ class Done:
     """The request was carried out; there is no other result."""
 
 
-Result = IsrAltered | ProducerIds | TopicsChanged | LeadersMoved | Done
+Result = (
+    IsrAltered
+    | ProducerIds
+    | TopicsChanged
+    | LeadersMoved
+    | ReplicasAltered
+    | ReplicasReported
+    | FormatChosen
+    | Done
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,12 +488,14 @@ class Decision:
 class Ready:
     """What the shell must do now; see the module's docstring for the order.
 
-    `write_id` > 0 exactly when `writes` is not empty. `stopped`: a defect ended the machine with
-    this event (`core.defect`): close all streams, release the lease, end the process.
+    `write_id` > 0 exactly when `writes` is not empty. `stored_only`: see above. `stopped`: a
+    defect ended the machine with this event (`core.defect`): close all streams, release the lease,
+    end the process.
     """
 
     writes: tuple[tuple[DocumentWrite, ...], ...] = ()
     write_id: int = 0
+    stored_only: bool = False
     reload: bool = False
     replies: tuple[Reply, ...] = ()
     session_messages: tuple[SessionMessage, ...] = ()

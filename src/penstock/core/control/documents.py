@@ -13,6 +13,7 @@ empty parts are omitted.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Final
 
 from penstock.core.authorization import Rule
@@ -65,6 +66,16 @@ class BrokerRegistration:
     certificate_port: int = 0
     external_certificate_port: int = 0
     features: tuple[str, ...] = ()
+
+
+class MoveReason(StrEnum):
+    """Why a partition gets other replicas; the most urgent first."""
+
+    REPLACE = "replace"
+    DRAIN = "drain"
+    FACTOR = "factor"
+    MANUAL = "manual"
+    SPREAD = "spread"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from enum import Enum
 from typing import assert_never
 
 from penstock.core.control import contract as c
+from penstock.core.control import move_contract as m
 from penstock.core.control.config import ControlConfig
 from penstock.core.control.documents import CLUSTER_KEY, TopicDocument, topic_key
 from penstock.core.control.draft import Draft, Stored
@@ -83,6 +84,7 @@ class ControllerMachine:
         self._reloading = False
         self._write_count = 0
         self._taken_over_at = 0
+        self._journaling = False
         self._unheard: set[BrokerId] = set()
         self._balance_due_ms: int | None = None
         self._last_tick_ms: int | None = None
@@ -181,6 +183,8 @@ class ControllerMachine:
                 self._sessions.stream_closed(event.stream_id, now_ms)
             case c.Tick():
                 self._on_tick()
+            case c.StoreState():
+                self._journaling = event.journaling
             case (
                 c.AlterIsr()
                 | c.AllocateProducerIds()
@@ -192,6 +196,10 @@ class ControllerMachine:
                 | c.AlterQuotas()
                 | c.ElectLeaders()
                 | c.UnregisterBroker()
+                | m.ReportReplicas()
+                | m.AlterReplicas()
+                | m.AlterBrokers()
+                | m.Finalize()
             ):
                 self._unanswered.take(event.request_id)
                 self._enqueue(event)
@@ -472,7 +480,7 @@ def _refusal(event: c.Event, error: PenstockError) -> c.Ready:
             return c.Ready(session_messages=(c.SessionRefused(event.stream_id, error),))
         case c.Loaded() | c.WriteDone() | c.WriteConflict() | c.WriteUnknown():
             return c.Ready()
-        case c.StreamClosed() | c.Tick():
+        case c.StreamClosed() | c.Tick() | c.StoreState():
             return c.Ready()
         case _:
             return c.Ready(replies=(c.Reply(event.request_id, error),))

@@ -12,6 +12,7 @@ from typing import assert_never
 
 from penstock.core.authorization import Kind
 from penstock.core.control import contract as c
+from penstock.core.control import move_contract as m
 from penstock.core.control.access import decide_alter_access
 from penstock.core.control.admin import (
     decide_alter_configs,
@@ -38,7 +39,7 @@ from penstock.core.control.requests import (
 from penstock.core.control.sessions import Sessions
 from penstock.core.topic import INTERNAL_TOPICS
 from penstock.core.types import BrokerId
-from penstock.errors import PenstockError
+from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 Outcome = c.Result | PenstockError
 
@@ -191,10 +192,8 @@ def _decide_or_raise(draft: Draft, entry: Pending, sessions: Sessions, now_ms: i
             return decide_producer_ids(draft, event, sessions)
         case c.CreateTopics() | c.DeleteTopics() | c.CreatePartitions() | c.AlterConfigs():
             return _decide_topics(draft, event, entry, liveness)
-        case c.AlterAccess():
-            return decide_alter_access(draft, event)
-        case c.AlterQuotas():
-            return decide_alter_quotas(draft, event)
+        case c.AlterAccess() | c.AlterQuotas():
+            return _decide_rules(draft, event)
         case c.ElectLeaders():
             held = None if event.away_from is None else sessions.get(event.away_from)
             if held is not None:
@@ -203,6 +202,18 @@ def _decide_or_raise(draft: Draft, entry: Pending, sessions: Sessions, now_ms: i
         case c.UnregisterBroker():
             decide_unregistration(draft, event, sessions)
             return c.Done()
+        case m.ReportReplicas() | m.AlterReplicas() | m.AlterBrokers() | m.Finalize():
+            raise ClusterError("this release does not move replicas", ErrorCode.FORMAT_TOO_OLD)
+        case _:
+            assert_never(event)
+
+
+def _decide_rules(draft: Draft, event: c.AlterAccess | c.AlterQuotas) -> c.Result:
+    match event:
+        case c.AlterAccess():
+            return decide_alter_access(draft, event)
+        case c.AlterQuotas():
+            return decide_alter_quotas(draft, event)
         case _:
             assert_never(event)
 

@@ -9,6 +9,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from penstock.proto.v1 import access_pb2 as _access_pb2
 from penstock.proto.v1 import broker_pb2 as _broker_pb2
 from penstock.proto.v1 import errors_pb2 as _errors_pb2
@@ -22,6 +23,63 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _MoveReason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MoveReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MoveReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MOVE_REASON_UNSPECIFIED: _MoveReason.ValueType  # 0
+    """Treated as MANUAL."""
+    MOVE_REASON_REPLACE: _MoveReason.ValueType  # 1
+    """A broker gets back what its lost volume had."""
+    MOVE_REASON_DRAIN: _MoveReason.ValueType  # 2
+    """A broker is to be empty."""
+    MOVE_REASON_FACTOR: _MoveReason.ValueType  # 3
+    """The topic gets another replication factor."""
+    MOVE_REASON_MANUAL: _MoveReason.ValueType  # 4
+    MOVE_REASON_SPREAD: _MoveReason.ValueType  # 5
+    """New brokers get their share."""
+
+class MoveReason(_MoveReason, metaclass=_MoveReasonEnumTypeWrapper):
+    """Why replicas move. What is urgent begins first."""
+
+MOVE_REASON_UNSPECIFIED: MoveReason.ValueType  # 0
+"""Treated as MANUAL."""
+MOVE_REASON_REPLACE: MoveReason.ValueType  # 1
+"""A broker gets back what its lost volume had."""
+MOVE_REASON_DRAIN: MoveReason.ValueType  # 2
+"""A broker is to be empty."""
+MOVE_REASON_FACTOR: MoveReason.ValueType  # 3
+"""The topic gets another replication factor."""
+MOVE_REASON_MANUAL: MoveReason.ValueType  # 4
+MOVE_REASON_SPREAD: MoveReason.ValueType  # 5
+"""New brokers get their share."""
+Global___MoveReason: _TypeAlias = MoveReason  # noqa: Y015
+
+class _MoveState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MoveStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MoveState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MOVE_STATE_UNSPECIFIED: _MoveState.ValueType  # 0
+    MOVE_STATE_SETTLED: _MoveState.ValueType  # 1
+    """The replicas are what they should be."""
+    MOVE_STATE_QUEUED: _MoveState.ValueType  # 2
+    """Waits for its turn."""
+    MOVE_STATE_COPYING: _MoveState.ValueType  # 3
+
+class MoveState(_MoveState, metaclass=_MoveStateEnumTypeWrapper): ...
+
+MOVE_STATE_UNSPECIFIED: MoveState.ValueType  # 0
+MOVE_STATE_SETTLED: MoveState.ValueType  # 1
+"""The replicas are what they should be."""
+MOVE_STATE_QUEUED: MoveState.ValueType  # 2
+"""Waits for its turn."""
+MOVE_STATE_COPYING: MoveState.ValueType  # 3
+Global___MoveState: _TypeAlias = MoveState  # noqa: Y015
 
 @_typing.final
 class NewTopic(_message.Message):
@@ -554,17 +612,21 @@ class UnregisterBrokerRequest(_message.Message):
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     BROKER_ID_FIELD_NUMBER: _builtins.int
+    DIRECTORY_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     broker_id: _builtins.int
+    directory_id: _builtins.str
+    """Only if it is registered with this data directory. Empty: with any."""
     def __init__(
         self,
         *,
         cluster_id: _builtins.str = ...,
         broker_id: _builtins.int = ...,
+        directory_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "cluster_id", b"cluster_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "cluster_id", b"cluster_id", "directory_id", b"directory_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1097,3 +1159,522 @@ class DescribeQuotasResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeQuotasResponse: _TypeAlias = DescribeQuotasResponse  # noqa: Y015
+
+@_typing.final
+class AlterReplicasRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    CHANGE_FACTOR_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    reason: Global___MoveReason.ValueType
+    change_factor: _builtins.bool
+    """A target may have more or fewer replicas than the partition."""
+    validate_only: _builtins.bool
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaChange]: ...
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.str = ...,
+        changes: _abc.Iterable[Global___ReplicaChange] | None = ...,
+        reason: Global___MoveReason.ValueType = ...,
+        change_factor: _builtins.bool = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change_factor", b"change_factor", "changes", b"changes", "cluster_id", b"cluster_id", "reason", b"reason", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterReplicasRequest: _TypeAlias = AlterReplicasRequest  # noqa: Y015
+
+@_typing.final
+class ReplicaChange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    topic_id: _builtins.str
+    partition: _builtins.int
+    cancel: _builtins.bool
+    """Ends the partition's move instead: its replicas stay what they are. `expected` and `target` are
+    empty.
+    """
+    @_builtins.property
+    def expected(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The replicas as the caller knows them, in any order; if there are others, nothing is changed."""
+
+    @_builtins.property
+    def target(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """All brokers that shall have a replica; the first is the preferred leader. In place of any
+        earlier target.
+        """
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        topic_id: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        expected: _abc.Iterable[_builtins.int] | None = ...,
+        target: _abc.Iterable[_builtins.int] | None = ...,
+        cancel: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "expected", b"expected", "partition", b"partition", "target", b"target", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaChange: _TypeAlias = ReplicaChange  # noqa: Y015
+
+@_typing.final
+class AlterReplicasResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> _errors_pb2.Error: ...
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaChangeResult]:
+        """One per change, same order. Each succeeds or fails on its own."""
+
+    def __init__(
+        self,
+        *,
+        error: _errors_pb2.Error | None = ...,
+        results: _abc.Iterable[Global___ReplicaChangeResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterReplicasResponse: _TypeAlias = AlterReplicasResponse  # noqa: Y015
+
+@_typing.final
+class ReplicaChangeResult(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    state: Global___MoveState.ValueType
+    """What is stored now, in any case but that of an unknown partition."""
+    @_builtins.property
+    def error(self) -> _errors_pb2.Error: ...
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def target(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        error: _errors_pb2.Error | None = ...,
+        state: Global___MoveState.ValueType = ...,
+        replicas: _abc.Iterable[_builtins.int] | None = ...,
+        target: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "partition", b"partition", "replicas", b"replicas", "state", b"state", "target", b"target", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaChangeResult: _TypeAlias = ReplicaChangeResult  # noqa: Y015
+
+@_typing.final
+class DescribeMovesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty = all."""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.str = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeMovesRequest: _TypeAlias = DescribeMovesRequest  # noqa: Y015
+
+@_typing.final
+class DescribeMovesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    MOVES_FIELD_NUMBER: _builtins.int
+    BROKERS_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
+    NEWEST_FORMAT_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    format: _builtins.int
+    """Of the stored metadata."""
+    newest_format: _builtins.int
+    """The newest that this controller writes."""
+    paused: _builtins.bool
+    """The metadata store is unavailable: nothing begins or ends now, but copies go on."""
+    @_builtins.property
+    def error(self) -> _errors_pb2.Error: ...
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionMove]:
+        """Partitions that are not settled, or have copies to delete, or damaged replicas."""
+
+    @_builtins.property
+    def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerPlacement]:
+        """All that are registered."""
+
+    def __init__(
+        self,
+        *,
+        error: _errors_pb2.Error | None = ...,
+        moves: _abc.Iterable[Global___PartitionMove] | None = ...,
+        brokers: _abc.Iterable[Global___BrokerPlacement] | None = ...,
+        format: _builtins.int = ...,
+        newest_format: _builtins.int = ...,
+        paused: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "error", b"error", "format", b"format", "moves", b"moves", "newest_format", b"newest_format", "paused", b"paused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeMovesResponse: _TypeAlias = DescribeMovesResponse  # noqa: Y015
+
+@_typing.final
+class PartitionMove(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    ISR_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    ADDING_FIELD_NUMBER: _builtins.int
+    DROPPING_FIELD_NUMBER: _builtins.int
+    DAMAGED_FIELD_NUMBER: _builtins.int
+    WAITING_FOR_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    topic_id: _builtins.str
+    partition: _builtins.int
+    state: Global___MoveState.ValueType
+    reason: Global___MoveReason.ValueType
+    leader: _builtins.int
+    waiting_for: _builtins.str
+    """What has to happen before it goes on, for people."""
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def isr(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def target(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def adding(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def dropping(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def damaged(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___Copy]:
+        """Of `adding`, as far as the leader has reported."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        topic_id: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        state: Global___MoveState.ValueType = ...,
+        reason: Global___MoveReason.ValueType = ...,
+        leader: _builtins.int = ...,
+        replicas: _abc.Iterable[_builtins.int] | None = ...,
+        isr: _abc.Iterable[_builtins.int] | None = ...,
+        target: _abc.Iterable[_builtins.int] | None = ...,
+        adding: _abc.Iterable[_builtins.int] | None = ...,
+        dropping: _abc.Iterable[_builtins.int] | None = ...,
+        damaged: _abc.Iterable[_builtins.int] | None = ...,
+        waiting_for: _builtins.str = ...,
+        copies: _abc.Iterable[Global___Copy] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adding", b"adding", "copies", b"copies", "damaged", b"damaged", "dropping", b"dropping", "isr", b"isr", "leader", b"leader", "partition", b"partition", "reason", b"reason", "replicas", b"replicas", "state", b"state", "target", b"target", "topic", b"topic", "topic_id", b"topic_id", "waiting_for", b"waiting_for"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionMove: _TypeAlias = PartitionMove  # noqa: Y015
+
+@_typing.final
+class Copy(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    BYTES_LEFT_FIELD_NUMBER: _builtins.int
+    BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    LIMITED_BY_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    bytes_left: _builtins.int
+    bytes_per_second: _builtins.int
+    limited_by: _builtins.str
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        bytes_left: _builtins.int = ...,
+        bytes_per_second: _builtins.int = ...,
+        limited_by: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "bytes_left", b"bytes_left", "bytes_per_second", b"bytes_per_second", "limited_by", b"limited_by"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Copy: _TypeAlias = Copy  # noqa: Y015
+
+@_typing.final
+class BrokerPlacement(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    DIRECTORY_ID_FIELD_NUMBER: _builtins.int
+    RACK_FIELD_NUMBER: _builtins.int
+    ALIVE_FIELD_NUMBER: _builtins.int
+    FRESH_FIELD_NUMBER: _builtins.int
+    CORDON_FIELD_NUMBER: _builtins.int
+    SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
+    FORMATS_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    directory_id: _builtins.str
+    rack: _builtins.str
+    alive: _builtins.bool
+    fresh: _builtins.bool
+    """Has not got its share of the partitions yet."""
+    software_version: _builtins.str
+    """Empty: the broker has not registered with this controller yet."""
+    @_builtins.property
+    def cordon(self) -> Global___Cordon:
+        """Not set: not cordoned."""
+
+    @_builtins.property
+    def formats(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        directory_id: _builtins.str = ...,
+        rack: _builtins.str = ...,
+        alive: _builtins.bool = ...,
+        fresh: _builtins.bool = ...,
+        cordon: Global___Cordon | None = ...,
+        software_version: _builtins.str = ...,
+        formats: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cordon", b"cordon"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "broker_id", b"broker_id", "cordon", b"cordon", "directory_id", b"directory_id", "formats", b"formats", "fresh", b"fresh", "rack", b"rack", "software_version", b"software_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrokerPlacement: _TypeAlias = BrokerPlacement  # noqa: Y015
+
+@_typing.final
+class Cordon(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACEMENT_FIELD_NUMBER: _builtins.int
+    LEADERSHIP_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    placement: _builtins.bool
+    """No replica is placed there."""
+    leadership: _builtins.bool
+    """Leads only what nobody else can."""
+    why: _builtins.str
+    by: _builtins.str
+    """Who set it."""
+    def __init__(
+        self,
+        *,
+        placement: _builtins.bool = ...,
+        leadership: _builtins.bool = ...,
+        why: _builtins.str = ...,
+        by: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "leadership", b"leadership", "placement", b"placement", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Cordon: _TypeAlias = Cordon  # noqa: Y015
+
+@_typing.final
+class AlterBrokersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    validate_only: _builtins.bool
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerChange]: ...
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.str = ...,
+        changes: _abc.Iterable[Global___BrokerChange] | None = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "cluster_id", b"cluster_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterBrokersRequest: _TypeAlias = AlterBrokersRequest  # noqa: Y015
+
+@_typing.final
+class BrokerChange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    DIRECTORY_ID_FIELD_NUMBER: _builtins.int
+    CORDON_FIELD_NUMBER: _builtins.int
+    SPREAD_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    directory_id: _builtins.str
+    """Only if it is registered with this data directory. Empty: with any."""
+    spread: _builtins.bool
+    """True: it has got its share of the partitions, and is no longer fresh."""
+    @_builtins.property
+    def cordon(self) -> Global___Cordon:
+        """In place of the one that it has. With neither placement nor leadership: none."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        directory_id: _builtins.str = ...,
+        cordon: Global___Cordon | None = ...,
+        spread: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "cordon", b"cordon", "spread", b"spread"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "change", b"change", "cordon", b"cordon", "directory_id", b"directory_id", "spread", b"spread"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["cordon", "spread"]  # noqa: Y015
+    _WhichOneofArgType_change: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_change) -> _WhichOneofReturnType_change | None: ...
+
+Global___BrokerChange: _TypeAlias = BrokerChange  # noqa: Y015
+
+@_typing.final
+class AlterBrokersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> _errors_pb2.Error:
+        """Set: nothing was changed."""
+
+    def __init__(
+        self,
+        *,
+        error: _errors_pb2.Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterBrokersResponse: _TypeAlias = AlterBrokersResponse  # noqa: Y015
+
+@_typing.final
+class FinalizeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    to: _builtins.int
+    """0 = the newest that the controller writes."""
+    validate_only: _builtins.bool
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.str = ...,
+        to: _builtins.int = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "to", b"to", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinalizeRequest: _TypeAlias = FinalizeRequest  # noqa: Y015
+
+@_typing.final
+class FinalizeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    FORMAT_BEFORE_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
+    format_before: _builtins.int
+    format: _builtins.int
+    @_builtins.property
+    def error(self) -> _errors_pb2.Error: ...
+    def __init__(
+        self,
+        *,
+        error: _errors_pb2.Error | None = ...,
+        format_before: _builtins.int = ...,
+        format: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "format", b"format", "format_before", b"format_before"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinalizeResponse: _TypeAlias = FinalizeResponse  # noqa: Y015

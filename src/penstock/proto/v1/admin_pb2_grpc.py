@@ -109,6 +109,26 @@ class AdminServiceStub:
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeQuotasRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeQuotasResponse.FromString,
                 _registered_method=True)
+        self.AlterReplicas = channel.unary_unary(
+                '/penstock.proto.v1.AdminService/AlterReplicas',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterReplicasRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterReplicasResponse.FromString,
+                _registered_method=True)
+        self.DescribeMoves = channel.unary_unary(
+                '/penstock.proto.v1.AdminService/DescribeMoves',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeMovesRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeMovesResponse.FromString,
+                _registered_method=True)
+        self.AlterBrokers = channel.unary_unary(
+                '/penstock.proto.v1.AdminService/AlterBrokers',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterBrokersRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterBrokersResponse.FromString,
+                _registered_method=True)
+        self.Finalize = channel.unary_unary(
+                '/penstock.proto.v1.AdminService/Finalize',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.FinalizeRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.FinalizeResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -211,6 +231,35 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterReplicas(self, request, context):
+        """Which brokers shall have the replicas of partitions. Stored; the copying follows by itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeMoves(self, request, context):
+        """The moves that have not ended, and what matters of each broker for placing replicas.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterBrokers(self, request, context):
+        """Cordons brokers, and lifts cordons.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Finalize(self, request, context):
+        """Chooses the format of stored metadata. Raising it ends the time in which the release before can
+        be started again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -288,6 +337,26 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DescribeQuotas,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeQuotasRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeQuotasResponse.SerializeToString,
+            ),
+            'AlterReplicas': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterReplicas,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterReplicasRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterReplicasResponse.SerializeToString,
+            ),
+            'DescribeMoves': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeMoves,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeMovesRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeMovesResponse.SerializeToString,
+            ),
+            'AlterBrokers': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterBrokers,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterBrokersRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterBrokersResponse.SerializeToString,
+            ),
+            'Finalize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Finalize,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.FinalizeRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.FinalizeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -695,6 +764,114 @@ class AdminService:
             '/penstock.proto.v1.AdminService/DescribeQuotas',
             penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeQuotasRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterReplicas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.AdminService/AlterReplicas',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.AlterReplicasRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.AlterReplicasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeMoves(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.AdminService/DescribeMoves',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeMovesRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeMovesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterBrokers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.AdminService/AlterBrokers',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.AlterBrokersRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.AlterBrokersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Finalize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.AdminService/Finalize',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.FinalizeRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.FinalizeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -55,6 +55,16 @@ class AdminServiceStub:
     AlterQuotas: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AlterQuotasRequest, _admin_pb2.AlterQuotasResponse]
     """Replaces all quotas."""
     DescribeQuotas: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeQuotasRequest, _admin_pb2.DescribeQuotasResponse]
+    AlterReplicas: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AlterReplicasRequest, _admin_pb2.AlterReplicasResponse]
+    """Which brokers shall have the replicas of partitions. Stored; the copying follows by itself."""
+    DescribeMoves: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeMovesRequest, _admin_pb2.DescribeMovesResponse]
+    """The moves that have not ended, and what matters of each broker for placing replicas."""
+    AlterBrokers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AlterBrokersRequest, _admin_pb2.AlterBrokersResponse]
+    """Cordons brokers, and lifts cordons."""
+    Finalize: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FinalizeRequest, _admin_pb2.FinalizeResponse]
+    """Chooses the format of stored metadata. Raising it ends the time in which the release before can
+    be started again.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -81,6 +91,16 @@ class AdminServiceAsyncStub(AdminServiceStub):
     AlterQuotas: _aio.UnaryUnaryMultiCallable[_admin_pb2.AlterQuotasRequest, _admin_pb2.AlterQuotasResponse]  # type: ignore[assignment]
     """Replaces all quotas."""
     DescribeQuotas: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeQuotasRequest, _admin_pb2.DescribeQuotasResponse]  # type: ignore[assignment]
+    AlterReplicas: _aio.UnaryUnaryMultiCallable[_admin_pb2.AlterReplicasRequest, _admin_pb2.AlterReplicasResponse]  # type: ignore[assignment]
+    """Which brokers shall have the replicas of partitions. Stored; the copying follows by itself."""
+    DescribeMoves: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeMovesRequest, _admin_pb2.DescribeMovesResponse]  # type: ignore[assignment]
+    """The moves that have not ended, and what matters of each broker for placing replicas."""
+    AlterBrokers: _aio.UnaryUnaryMultiCallable[_admin_pb2.AlterBrokersRequest, _admin_pb2.AlterBrokersResponse]  # type: ignore[assignment]
+    """Cordons brokers, and lifts cordons."""
+    Finalize: _aio.UnaryUnaryMultiCallable[_admin_pb2.FinalizeRequest, _admin_pb2.FinalizeResponse]  # type: ignore[assignment]
+    """Chooses the format of stored metadata. Raising it ends the time in which the release before can
+    be started again.
+    """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -194,5 +214,39 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DescribeQuotasRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeQuotasResponse, _abc.Awaitable[_admin_pb2.DescribeQuotasResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def AlterReplicas(
+        self,
+        request: _admin_pb2.AlterReplicasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.AlterReplicasResponse, _abc.Awaitable[_admin_pb2.AlterReplicasResponse]]:
+        """Which brokers shall have the replicas of partitions. Stored; the copying follows by itself."""
+
+    @_abc_1.abstractmethod
+    def DescribeMoves(
+        self,
+        request: _admin_pb2.DescribeMovesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DescribeMovesResponse, _abc.Awaitable[_admin_pb2.DescribeMovesResponse]]:
+        """The moves that have not ended, and what matters of each broker for placing replicas."""
+
+    @_abc_1.abstractmethod
+    def AlterBrokers(
+        self,
+        request: _admin_pb2.AlterBrokersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.AlterBrokersResponse, _abc.Awaitable[_admin_pb2.AlterBrokersResponse]]:
+        """Cordons brokers, and lifts cordons."""
+
+    @_abc_1.abstractmethod
+    def Finalize(
+        self,
+        request: _admin_pb2.FinalizeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.FinalizeResponse, _abc.Awaitable[_admin_pb2.FinalizeResponse]]:
+        """Chooses the format of stored metadata. Raising it ends the time in which the release before can
+        be started again.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

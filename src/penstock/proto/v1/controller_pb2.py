@@ -27,7 +27,7 @@ from penstock.proto.v1 import broker_pb2 as penstock_dot_proto_dot_v1_dot_broker
 from penstock.proto.v1 import errors_pb2 as penstock_dot_proto_dot_v1_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"penstock/proto/v1/controller.proto\x12\x11penstock.proto.v1\x1a\x1epenstock/proto/v1/access.proto\x1a\x1epenstock/proto/v1/broker.proto\x1a\x1epenstock/proto/v1/errors.proto\"\x7f\n\x0eSessionRequest\x12/\n\x08register\x18\x01 \x01(\x0b\x32\x1b.penstock.proto.v1.RegisterH\x00\x12\x31\n\theartbeat\x18\x02 \x01(\x0b\x32\x1c.penstock.proto.v1.HeartbeatH\x00\x42\t\n\x07message\"\xe8\x03\n\x08Register\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\x0c\n\x04port\x18\x05 \x01(\r\x12\x0c\n\x04rack\x18\x06 \x01(\t\x12\x14\n\x0c\x64irectory_id\x18\x07 \x01(\t\x12\x13\n\x0b\x64\x61ta_intact\x18\x08 \x01(\x08\x12\x18\n\x10\x63ontroller_epoch\x18\t \x01(\x03\x12\x18\n\x10metadata_version\x18\n \x01(\x03\x12\x15\n\rexternal_host\x18\x0b \x01(\t\x12\x15\n\rexternal_port\x18\x0c \x01(\r\x12\x10\n\x08\x66\x65\x61tures\x18\r \x03(\t\x12!\n\x19promised_controller_epoch\x18\x0e \x01(\x03\x12\x18\n\x10replication_port\x18\x0f \x01(\r\x12\x13\n\x0bstream_port\x18\x10 \x01(\r\x12\x15\n\rinternal_port\x18\x11 \x01(\r\x12\x13\n\x0bsecure_port\x18\x46 \x01(\r\x12\x1c\n\x14secure_internal_port\x18G \x01(\r\x12\x18\n\x10\x63\x65rtificate_port\x18P \x01(\r\x12!\n\x19\x65xternal_certificate_port\x18Q \x01(\r\"w\n\tHeartbeat\x12\x18\n\x10metadata_version\x18\x01 \x01(\x03\x12\x12\n\nwants_stop\x18\x02 \x01(\x08\x12\x11\n\tdisk_full\x18\x03 \x01(\x08\x12)\n\x03tls\x18< \x01(\x0b\x32\x1c.penstock.proto.v1.TlsReport\"0\n\tTlsReport\x12\x13\n\x0btrusted_cas\x18\x01 \x03(\t\x12\x0e\n\x06own_ca\x18\x02 \x01(\t\"\xe8\x01\n\x0fSessionResponse\x12\x33\n\nregistered\x18\x01 \x01(\x0b\x32\x1d.penstock.proto.v1.RegisteredH\x00\x12\x30\n\x05image\x18\x02 \x01(\x0b\x32\x1f.penstock.proto.v1.ClusterImageH\x00\x12\x38\n\rheartbeat_ack\x18\x03 \x01(\x0b\x32\x1f.penstock.proto.v1.HeartbeatAckH\x00\x12)\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x18.penstock.proto.v1.ErrorH\x00\x42\t\n\x07message\"\x8d\x01\n\nRegistered\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x18\n\x10\x63ontroller_epoch\x18\x02 \x01(\x03\x12\x16\n\x0e\x62roker_session\x18\x03 \x01(\x03\x12\x1d\n\x15heartbeat_interval_ms\x18\x04 \x01(\r\x12\x1a\n\x12session_timeout_ms\x18\x05 \x01(\r\" \n\x0cHeartbeatAck\x12\x10\n\x08may_stop\x18\x01 \x01(\x08\"\xe2\x02\n\x0c\x43lusterImage\x12\x18\n\x10\x63ontroller_epoch\x18\x01 \x01(\x03\x12\x18\n\x10metadata_version\x18\x02 \x01(\x03\x12\x0c\n\x04\x66ull\x18\x03 \x01(\x08\x12.\n\x07\x62rokers\x18\x04 \x03(\x0b\x32\x1d.penstock.proto.v1.BrokerInfo\x12,\n\x06topics\x18\x05 \x03(\x0b\x32\x1c.penstock.proto.v1.TopicInfo\x12\x19\n\x11\x64\x65leted_topic_ids\x18\x06 \x03(\t\x12.\n\x06\x61\x63\x63\x65ss\x18\x07 \x01(\x0b\x32\x1e.penstock.proto.v1.AccessImage\x12\x37\n\x0ctopic_access\x18\x08 \x03(\x0b\x32!.penstock.proto.v1.ResourceAccess\x12.\n\x06quotas\x18\n \x01(\x0b\x32\x1e.penstock.proto.v1.QuotasImage\":\n\x0bQuotasImage\x12+\n\x05rules\x18\x01 \x03(\x0b\x32\x1c.penstock.proto.v1.QuotaRule\"p\n\x0b\x41\x63\x63\x65ssImage\x12.\n\x07\x63luster\x18\x01 \x03(\x0b\x32\x1d.penstock.proto.v1.AccessRule\x12\x31\n\x06groups\x18\x02 \x03(\x0b\x32!.penstock.proto.v1.ResourceAccess\"\x99\x01\n\x0f\x41lterIsrRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x16\n\x0e\x62roker_session\x18\x03 \x01(\x03\x12\x18\n\x10\x63ontroller_epoch\x18\x04 \x01(\x03\x12-\n\x07\x63hanges\x18\x05 \x03(\x0b\x32\x1c.penstock.proto.v1.IsrChange\"d\n\tIsrChange\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x0b\n\x03isr\x18\x05 \x03(\x05\"\x8a\x01\n\x10\x41lterIsrResponse\x12\'\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x18.penstock.proto.v1.Error\x12\x33\n\x07results\x18\x02 \x03(\x0b\x32\".penstock.proto.v1.IsrChangeResult\x12\x18\n\x10metadata_version\x18\x03 \x01(\x03\"\x81\x01\n\x0fIsrChangeResult\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\'\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x18.penstock.proto.v1.Error\x12\x33\n\tpartition\x18\x03 \x01(\x0b\x32 .penstock.proto.v1.PartitionInfo\"[\n\x1a\x41llocateProducerIdsRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x16\n\x0e\x62roker_session\x18\x03 \x01(\x03\"d\n\x1b\x41llocateProducerIdsResponse\x12\'\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x18.penstock.proto.v1.Error\x12\r\n\x05\x66irst\x18\x02 \x01(\x03\x12\r\n\x05\x63ount\x18\x03 \x01(\x03\x32\xb4\x02\n\x11\x43ontrollerService\x12T\n\x07Session\x12!.penstock.proto.v1.SessionRequest\x1a\".penstock.proto.v1.SessionResponse(\x01\x30\x01\x12S\n\x08\x41lterIsr\x12\".penstock.proto.v1.AlterIsrRequest\x1a#.penstock.proto.v1.AlterIsrResponse\x12t\n\x13\x41llocateProducerIds\x12-.penstock.proto.v1.AllocateProducerIdsRequest\x1a..penstock.proto.v1.AllocateProducerIdsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"penstock/proto/v1/controller.proto\x12\x11penstock.proto.v1\x1a\x1epenstock/proto/v1/access.proto\x1a\x1epenstock/proto/v1/broker.proto\x1a\x1epenstock/proto/v1/errors.proto\"\x7f\n\x0eSessionRequest\x12/\n\x08register\x18\x01 \x01(\x0b\x32\x1b.penstock.proto.v1.RegisterH\x00\x12\x31\n\theartbeat\x18\x02 \x01(\x0b\x32\x1c.penstock.proto.v1.HeartbeatH\x00\x42\t\n\x07message\"\x93\x04\n\x08Register\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\x0c\n\x04port\x18\x05 \x01(\r\x12\x0c\n\x04rack\x18\x06 \x01(\t\x12\x14\n\x0c\x64irectory_id\x18\x07 \x01(\t\x12\x13\n\x0b\x64\x61ta_intact\x18\x08 \x01(\x08\x12\x18\n\x10\x63ontroller_epoch\x18\t \x01(\x03\x12\x18\n\x10metadata_version\x18\n \x01(\x03\x12\x15\n\rexternal_host\x18\x0b \x01(\t\x12\x15\n\rexternal_port\x18\x0c \x01(\r\x12\x10\n\x08\x66\x65\x61tures\x18\r \x03(\t\x12!\n\x19promised_controller_epoch\x18\x0e \x01(\x03\x12\x18\n\x10replication_port\x18\x0f \x01(\r\x12\x13\n\x0bstream_port\x18\x10 \x01(\r\x12\x15\n\rinternal_port\x18\x11 \x01(\r\x12\x13\n\x0bsecure_port\x18\x46 \x01(\r\x12\x1c\n\x14secure_internal_port\x18G \x01(\r\x12\x18\n\x10\x63\x65rtificate_port\x18P \x01(\r\x12!\n\x19\x65xternal_certificate_port\x18Q \x01(\r\x12\x18\n\x10software_version\x18R \x01(\t\x12\x0f\n\x07\x66ormats\x18S \x03(\r\"\xa8\x01\n\tHeartbeat\x12\x18\n\x10metadata_version\x18\x01 \x01(\x03\x12\x12\n\nwants_stop\x18\x02 \x01(\x08\x12\x11\n\tdisk_full\x18\x03 \x01(\x08\x12/\n\x06\x63opies\x18\x04 \x03(\x0b\x32\x1f.penstock.proto.v1.CopyProgress\x12)\n\x03tls\x18< \x01(\x0b\x32\x1c.penstock.proto.v1.TlsReport\"\x88\x01\n\x0c\x43opyProgress\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x11\n\tbroker_id\x18\x03 \x01(\x05\x12\x12\n\nbytes_left\x18\x04 \x01(\x04\x12\x18\n\x10\x62ytes_per_second\x18\x05 \x01(\x04\x12\x12\n\nlimited_by\x18\x06 \x01(\t\"0\n\tTlsReport\x12\x13\n\x0btrusted_cas\x18\x01 \x03(\t\x12\x0e\n\x06own_ca\x18\x02 \x01(\t\"\xe8\x01\n\x0fSessionResponse\x12\x33\n\nregistered\x18\x01 \x01(\x0b\x32\x1d.penstock.proto.v1.RegisteredH\x00\x12\x30\n\x05image\x18\x02 \x01(\x0b\x32\x1f.penstock.proto.v1.ClusterImageH\x00\x12\x38\n\rheartbeat_ack\x18\x03 \x01(\x0b\x32\x1f.penstock.proto.v1.HeartbeatAckH\x00\x12)\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x18.penstock.proto.v1.ErrorH\x00\x42\t\n\x07message\"\x8d\x01\n\nRegistered\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x18\n\x10\x63ontroller_epoch\x18\x02 \x01(\x03\x12\x16\n\x0e\x62roker_session\x18\x03 \x01(\x03\x12\x1d\n\x15heartbeat_interval_ms\x18\x04 \x01(\r\x12\x1a\n\x12session_timeout_ms\x18\x05 \x01(\r\" \n\x0cHeartbeatAck\x12\x10\n\x08may_stop\x18\x01 \x01(\x08\"\xe2\x02\n\x0c\x43lusterImage\x12\x18\n\x10\x63ontroller_epoch\x18\x01 \x01(\x03\x12\x18\n\x10metadata_version\x18\x02 \x01(\x03\x12\x0c\n\x04\x66ull\x18\x03 \x01(\x08\x12.\n\x07\x62rokers\x18\x04 \x03(\x0b\x32\x1d.penstock.proto.v1.BrokerInfo\x12,\n\x06topics\x18\x05 \x03(\x0b\x32\x1c.penstock.proto.v1.TopicInfo\x12\x19\n\x11\x64\x65leted_topic_ids\x18\x06 \x03(\t\x12.\n\x06\x61\x63\x63\x65ss\x18\x07 \x01(\x0b\x32\x1e.penstock.proto.v1.AccessImage\x12\x37\n\x0ctopic_access\x18\x08 \x03(\x0b\x32!.penstock.proto.v1.ResourceAccess\x12.\n\x06quotas\x18\n \x01(\x0b\x32\x1e.penstock.proto.v1.QuotasImage\":\n\x0bQuotasImage\x12+\n\x05rules\x18\x01 \x03(\x0b\x32\x1c.penstock.proto.v1.QuotaRule\"p\n\x0b\x41\x63\x63\x65ssImage\x12.\n\x07\x63luster\x18\x01 \x03(\x0b\x32\x1d.penstock.proto.v1.AccessRule\x12\x31\n\x06groups\x18\x02 \x03(\x0b\x32!.penstock.proto.v1.ResourceAccess\"\x99\x01\n\x0f\x41lterIsrRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x16\n\x0e\x62roker_session\x18\x03 \x01(\x03\x12\x18\n\x10\x63ontroller_epoch\x18\x04 \x01(\x03\x12-\n\x07\x63hanges\x18\x05 \x03(\x0b\x32\x1c.penstock.proto.v1.IsrChange\"d\n\tIsrChange\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x0b\n\x03isr\x18\x05 \x03(\x05\"\x8a\x01\n\x10\x41lterIsrResponse\x12\'\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x18.penstock.proto.v1.Error\x12\x33\n\x07results\x18\x02 \x03(\x0b\x32\".penstock.proto.v1.IsrChangeResult\x12\x18\n\x10metadata_version\x18\x03 \x01(\x03\"\x81\x01\n\x0fIsrChangeResult\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\'\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x18.penstock.proto.v1.Error\x12\x33\n\tpartition\x18\x03 \x01(\x0b\x32 .penstock.proto.v1.PartitionInfo\"\xea\x01\n\x15ReportReplicasRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x16\n\x0e\x62roker_session\x18\x03 \x01(\x03\x12\x32\n\x07\x64ropped\x18\x04 \x03(\x0b\x32!.penstock.proto.v1.DroppedReplica\x12/\n\x07\x64\x61maged\x18\x05 \x03(\x0b\x32\x1e.penstock.proto.v1.ReplicaName\x12-\n\x05sound\x18\x06 \x03(\x0b\x32\x1e.penstock.proto.v1.ReplicaName\"2\n\x0bReplicaName\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\"F\n\x0e\x44roppedReplica\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0f\n\x07version\x18\x03 \x01(\x03\"[\n\x16ReportReplicasResponse\x12\'\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x18.penstock.proto.v1.Error\x12\x18\n\x10metadata_version\x18\x02 \x01(\x03\"[\n\x1a\x41llocateProducerIdsRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x16\n\x0e\x62roker_session\x18\x03 \x01(\x03\"d\n\x1b\x41llocateProducerIdsResponse\x12\'\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x18.penstock.proto.v1.Error\x12\r\n\x05\x66irst\x18\x02 \x01(\x03\x12\r\n\x05\x63ount\x18\x03 \x01(\x03\x32\x9b\x03\n\x11\x43ontrollerService\x12T\n\x07Session\x12!.penstock.proto.v1.SessionRequest\x1a\".penstock.proto.v1.SessionResponse(\x01\x30\x01\x12S\n\x08\x41lterIsr\x12\".penstock.proto.v1.AlterIsrRequest\x1a#.penstock.proto.v1.AlterIsrResponse\x12t\n\x13\x41llocateProducerIds\x12-.penstock.proto.v1.AllocateProducerIdsRequest\x1a..penstock.proto.v1.AllocateProducerIdsResponse\x12\x65\n\x0eReportReplicas\x12(.penstock.proto.v1.ReportReplicasRequest\x1a).penstock.proto.v1.ReportReplicasResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,35 +37,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SESSIONREQUEST']._serialized_start=153
   _globals['_SESSIONREQUEST']._serialized_end=280
   _globals['_REGISTER']._serialized_start=283
-  _globals['_REGISTER']._serialized_end=771
-  _globals['_HEARTBEAT']._serialized_start=773
-  _globals['_HEARTBEAT']._serialized_end=892
-  _globals['_TLSREPORT']._serialized_start=894
-  _globals['_TLSREPORT']._serialized_end=942
-  _globals['_SESSIONRESPONSE']._serialized_start=945
-  _globals['_SESSIONRESPONSE']._serialized_end=1177
-  _globals['_REGISTERED']._serialized_start=1180
-  _globals['_REGISTERED']._serialized_end=1321
-  _globals['_HEARTBEATACK']._serialized_start=1323
-  _globals['_HEARTBEATACK']._serialized_end=1355
-  _globals['_CLUSTERIMAGE']._serialized_start=1358
-  _globals['_CLUSTERIMAGE']._serialized_end=1712
-  _globals['_QUOTASIMAGE']._serialized_start=1714
-  _globals['_QUOTASIMAGE']._serialized_end=1772
-  _globals['_ACCESSIMAGE']._serialized_start=1774
-  _globals['_ACCESSIMAGE']._serialized_end=1886
-  _globals['_ALTERISRREQUEST']._serialized_start=1889
-  _globals['_ALTERISRREQUEST']._serialized_end=2042
-  _globals['_ISRCHANGE']._serialized_start=2044
-  _globals['_ISRCHANGE']._serialized_end=2144
-  _globals['_ALTERISRRESPONSE']._serialized_start=2147
-  _globals['_ALTERISRRESPONSE']._serialized_end=2285
-  _globals['_ISRCHANGERESULT']._serialized_start=2288
-  _globals['_ISRCHANGERESULT']._serialized_end=2417
-  _globals['_ALLOCATEPRODUCERIDSREQUEST']._serialized_start=2419
-  _globals['_ALLOCATEPRODUCERIDSREQUEST']._serialized_end=2510
-  _globals['_ALLOCATEPRODUCERIDSRESPONSE']._serialized_start=2512
-  _globals['_ALLOCATEPRODUCERIDSRESPONSE']._serialized_end=2612
-  _globals['_CONTROLLERSERVICE']._serialized_start=2615
-  _globals['_CONTROLLERSERVICE']._serialized_end=2923
+  _globals['_REGISTER']._serialized_end=814
+  _globals['_HEARTBEAT']._serialized_start=817
+  _globals['_HEARTBEAT']._serialized_end=985
+  _globals['_COPYPROGRESS']._serialized_start=988
+  _globals['_COPYPROGRESS']._serialized_end=1124
+  _globals['_TLSREPORT']._serialized_start=1126
+  _globals['_TLSREPORT']._serialized_end=1174
+  _globals['_SESSIONRESPONSE']._serialized_start=1177
+  _globals['_SESSIONRESPONSE']._serialized_end=1409
+  _globals['_REGISTERED']._serialized_start=1412
+  _globals['_REGISTERED']._serialized_end=1553
+  _globals['_HEARTBEATACK']._serialized_start=1555
+  _globals['_HEARTBEATACK']._serialized_end=1587
+  _globals['_CLUSTERIMAGE']._serialized_start=1590
+  _globals['_CLUSTERIMAGE']._serialized_end=1944
+  _globals['_QUOTASIMAGE']._serialized_start=1946
+  _globals['_QUOTASIMAGE']._serialized_end=2004
+  _globals['_ACCESSIMAGE']._serialized_start=2006
+  _globals['_ACCESSIMAGE']._serialized_end=2118
+  _globals['_ALTERISRREQUEST']._serialized_start=2121
+  _globals['_ALTERISRREQUEST']._serialized_end=2274
+  _globals['_ISRCHANGE']._serialized_start=2276
+  _globals['_ISRCHANGE']._serialized_end=2376
+  _globals['_ALTERISRRESPONSE']._serialized_start=2379
+  _globals['_ALTERISRRESPONSE']._serialized_end=2517
+  _globals['_ISRCHANGERESULT']._serialized_start=2520
+  _globals['_ISRCHANGERESULT']._serialized_end=2649
+  _globals['_REPORTREPLICASREQUEST']._serialized_start=2652
+  _globals['_REPORTREPLICASREQUEST']._serialized_end=2886
+  _globals['_REPLICANAME']._serialized_start=2888
+  _globals['_REPLICANAME']._serialized_end=2938
+  _globals['_DROPPEDREPLICA']._serialized_start=2940
+  _globals['_DROPPEDREPLICA']._serialized_end=3010
+  _globals['_REPORTREPLICASRESPONSE']._serialized_start=3012
+  _globals['_REPORTREPLICASRESPONSE']._serialized_end=3103
+  _globals['_ALLOCATEPRODUCERIDSREQUEST']._serialized_start=3105
+  _globals['_ALLOCATEPRODUCERIDSREQUEST']._serialized_end=3196
+  _globals['_ALLOCATEPRODUCERIDSRESPONSE']._serialized_start=3198
+  _globals['_ALLOCATEPRODUCERIDSRESPONSE']._serialized_end=3298
+  _globals['_CONTROLLERSERVICE']._serialized_start=3301
+  _globals['_CONTROLLERSERVICE']._serialized_end=3712
 # @@protoc_insertion_point(module_scope)

@@ -72,6 +72,8 @@ class Register(_message.Message):
     SECURE_INTERNAL_PORT_FIELD_NUMBER: _builtins.int
     CERTIFICATE_PORT_FIELD_NUMBER: _builtins.int
     EXTERNAL_CERTIFICATE_PORT_FIELD_NUMBER: _builtins.int
+    SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
+    FORMATS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     """Empty on a broker's very first start: it adopts the controller's."""
     broker_id: _builtins.int
@@ -111,9 +113,15 @@ class Register(_message.Message):
     """On `host`, for users who show a certificate. 0: none."""
     external_certificate_port: _builtins.int
     """The same on `external_host`."""
+    software_version: _builtins.str
+    """The release that the broker runs, for people."""
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What this broker supports beyond the first release, such as "transactions"."""
+
+    @_builtins.property
+    def formats(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The formats of stored metadata that it reads. Empty: only 1."""
 
     def __init__(
         self,
@@ -139,10 +147,12 @@ class Register(_message.Message):
         secure_internal_port: _builtins.int = ...,
         certificate_port: _builtins.int = ...,
         external_certificate_port: _builtins.int = ...,
+        software_version: _builtins.str = ...,
+        formats: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "certificate_port", b"certificate_port", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "data_intact", b"data_intact", "directory_id", b"directory_id", "external_certificate_port", b"external_certificate_port", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "host", b"host", "incarnation", b"incarnation", "internal_port", b"internal_port", "metadata_version", b"metadata_version", "port", b"port", "promised_controller_epoch", b"promised_controller_epoch", "rack", b"rack", "replication_port", b"replication_port", "secure_internal_port", b"secure_internal_port", "secure_port", b"secure_port", "stream_port", b"stream_port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "certificate_port", b"certificate_port", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "data_intact", b"data_intact", "directory_id", b"directory_id", "external_certificate_port", b"external_certificate_port", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "formats", b"formats", "host", b"host", "incarnation", b"incarnation", "internal_port", b"internal_port", "metadata_version", b"metadata_version", "port", b"port", "promised_controller_epoch", b"promised_controller_epoch", "rack", b"rack", "replication_port", b"replication_port", "secure_internal_port", b"secure_internal_port", "secure_port", b"secure_port", "software_version", b"software_version", "stream_port", b"stream_port"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -155,6 +165,7 @@ class Heartbeat(_message.Message):
     METADATA_VERSION_FIELD_NUMBER: _builtins.int
     WANTS_STOP_FIELD_NUMBER: _builtins.int
     DISK_FULL_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
     TLS_FIELD_NUMBER: _builtins.int
     metadata_version: _builtins.int
     """The newest image applied."""
@@ -162,6 +173,10 @@ class Heartbeat(_message.Message):
     """The broker wants to stop: move leaderships away, then answer may_stop."""
     disk_full: _builtins.bool
     """Writes are refused for lack of disk space."""
+    @_builtins.property
+    def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___CopyProgress]:
+        """Of the partitions that this broker leads and others copy, every two seconds; empty: as before."""
+
     @_builtins.property
     def tls(self) -> Global___TlsReport:
         """What its TLS uses now. Not set: it has none."""
@@ -172,15 +187,52 @@ class Heartbeat(_message.Message):
         metadata_version: _builtins.int = ...,
         wants_stop: _builtins.bool = ...,
         disk_full: _builtins.bool = ...,
+        copies: _abc.Iterable[Global___CopyProgress] | None = ...,
         tls: Global___TlsReport | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tls", b"tls"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_full", b"disk_full", "metadata_version", b"metadata_version", "tls", b"tls", "wants_stop", b"wants_stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "disk_full", b"disk_full", "metadata_version", b"metadata_version", "tls", b"tls", "wants_stop", b"wants_stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
+
+@_typing.final
+class CopyProgress(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    BYTES_LEFT_FIELD_NUMBER: _builtins.int
+    BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    LIMITED_BY_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.str
+    partition: _builtins.int
+    broker_id: _builtins.int
+    """Who copies."""
+    bytes_left: _builtins.int
+    bytes_per_second: _builtins.int
+    limited_by: _builtins.str
+    """What keeps it from being faster, for people: "copy rate", "disk of broker 4"."""
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        broker_id: _builtins.int = ...,
+        bytes_left: _builtins.int = ...,
+        bytes_per_second: _builtins.int = ...,
+        limited_by: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "bytes_left", b"bytes_left", "bytes_per_second", b"bytes_per_second", "limited_by", b"limited_by", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyProgress: _TypeAlias = CopyProgress  # noqa: Y015
 
 @_typing.final
 class TlsReport(_message.Message):
@@ -449,7 +501,11 @@ class IsrChange(_message.Message):
     version: _builtins.int
     """The partition version the change is based on."""
     @_builtins.property
-    def isr(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def isr(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """With all of the partition's `adding`: they have caught up, and are to become replicas. If that
+        must wait, the rest of the ISR is stored nevertheless, and the error is MOVE_WAITS.
+        """
+
     def __init__(
         self,
         *,
@@ -525,6 +581,129 @@ class IsrChangeResult(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___IsrChangeResult: _TypeAlias = IsrChangeResult  # noqa: Y015
+
+@_typing.final
+class ReportReplicasRequest(_message.Message):
+    """Names replicas on the broker that sends it. What is not so, by what the controller has stored, is
+    left out without an error.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    BROKER_SESSION_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    DAMAGED_FIELD_NUMBER: _builtins.int
+    SOUND_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    broker_id: _builtins.int
+    broker_session: _builtins.int
+    @_builtins.property
+    def dropped(self) -> _containers.RepeatedCompositeFieldContainer[Global___DroppedReplica]:
+        """The data is deleted, because the image named this broker in `dropping`. Sent again with every
+        image that still names it there.
+        """
+
+    @_builtins.property
+    def damaged(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaName]:
+        """Cannot serve all that they once acknowledged, or have stopped."""
+
+    @_builtins.property
+    def sound(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaName]:
+        """Were damaged, and have all their data again."""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.str = ...,
+        broker_id: _builtins.int = ...,
+        broker_session: _builtins.int = ...,
+        dropped: _abc.Iterable[Global___DroppedReplica] | None = ...,
+        damaged: _abc.Iterable[Global___ReplicaName] | None = ...,
+        sound: _abc.Iterable[Global___ReplicaName] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "broker_session", b"broker_session", "cluster_id", b"cluster_id", "damaged", b"damaged", "dropped", b"dropped", "sound", b"sound"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportReplicasRequest: _TypeAlias = ReportReplicasRequest  # noqa: Y015
+
+@_typing.final
+class ReplicaName(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.str
+    partition: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.str = ...,
+        partition: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaName: _TypeAlias = ReplicaName  # noqa: Y015
+
+@_typing.final
+class DroppedReplica(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.str
+    partition: _builtins.int
+    version: _builtins.int
+    """The partition's version in the newest image that named the broker in `dropping`. Reports about
+    any other than the stored version do not count: the broker may have begun to copy again since.
+    """
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic_id", b"topic_id", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DroppedReplica: _TypeAlias = DroppedReplica  # noqa: Y015
+
+@_typing.final
+class ReportReplicasResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    METADATA_VERSION_FIELD_NUMBER: _builtins.int
+    metadata_version: _builtins.int
+    """The version that includes the changes, as in AlterIsrResponse."""
+    @_builtins.property
+    def error(self) -> _errors_pb2.Error: ...
+    def __init__(
+        self,
+        *,
+        error: _errors_pb2.Error | None = ...,
+        metadata_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "metadata_version", b"metadata_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportReplicasResponse: _TypeAlias = ReportReplicasResponse  # noqa: Y015
 
 @_typing.final
 class AllocateProducerIdsRequest(_message.Message):

@@ -49,6 +49,11 @@ class ControllerServiceStub:
                 request_serializer=penstock_dot_proto_dot_v1_dot_controller__pb2.AllocateProducerIdsRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_controller__pb2.AllocateProducerIdsResponse.FromString,
                 _registered_method=True)
+        self.ReportReplicas = channel.unary_unary(
+                '/penstock.proto.v1.ControllerService/ReportReplicas',
+                request_serializer=penstock_dot_proto_dot_v1_dot_controller__pb2.ReportReplicasRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_controller__pb2.ReportReplicasResponse.FromString,
+                _registered_method=True)
 
 
 class ControllerServiceServicer:
@@ -76,6 +81,13 @@ class ControllerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportReplicas(self, request, context):
+        """What a broker has done with its replicas, and what it has found out about them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControllerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -93,6 +105,11 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     servicer.AllocateProducerIds,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_controller__pb2.AllocateProducerIdsRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_controller__pb2.AllocateProducerIdsResponse.SerializeToString,
+            ),
+            'ReportReplicas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportReplicas,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_controller__pb2.ReportReplicasRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_controller__pb2.ReportReplicasResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -176,6 +193,33 @@ class ControllerService:
             '/penstock.proto.v1.ControllerService/AllocateProducerIds',
             penstock_dot_proto_dot_v1_dot_controller__pb2.AllocateProducerIdsRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_controller__pb2.AllocateProducerIdsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportReplicas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.ControllerService/ReportReplicas',
+            penstock_dot_proto_dot_v1_dot_controller__pb2.ReportReplicasRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_controller__pb2.ReportReplicasResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,8 @@ class ControllerServiceStub:
     """Compare-and-swap of ISRs, many partitions in one call."""
     AllocateProducerIds: _grpc.UnaryUnaryMultiCallable[_controller_pb2.AllocateProducerIdsRequest, _controller_pb2.AllocateProducerIdsResponse]
     """A block of producer ids that no other broker gets."""
+    ReportReplicas: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ReportReplicasRequest, _controller_pb2.ReportReplicasResponse]
+    """What a broker has done with its replicas, and what it has found out about them."""
 
 @_typing.type_check_only
 class ControllerServiceAsyncStub(ControllerServiceStub):
@@ -51,6 +53,8 @@ class ControllerServiceAsyncStub(ControllerServiceStub):
     """Compare-and-swap of ISRs, many partitions in one call."""
     AllocateProducerIds: _aio.UnaryUnaryMultiCallable[_controller_pb2.AllocateProducerIdsRequest, _controller_pb2.AllocateProducerIdsResponse]  # type: ignore[assignment]
     """A block of producer ids that no other broker gets."""
+    ReportReplicas: _aio.UnaryUnaryMultiCallable[_controller_pb2.ReportReplicasRequest, _controller_pb2.ReportReplicasResponse]  # type: ignore[assignment]
+    """What a broker has done with its replicas, and what it has found out about them."""
 
 class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -78,5 +82,13 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.AllocateProducerIdsResponse, _abc.Awaitable[_controller_pb2.AllocateProducerIdsResponse]]:
         """A block of producer ids that no other broker gets."""
+
+    @_abc_1.abstractmethod
+    def ReportReplicas(
+        self,
+        request: _controller_pb2.ReportReplicasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.ReportReplicasResponse, _abc.Awaitable[_controller_pb2.ReportReplicasResponse]]:
+        """What a broker has done with its replicas, and what it has found out about them."""
 
 def add_ControllerServiceServicer_to_server(servicer: ControllerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

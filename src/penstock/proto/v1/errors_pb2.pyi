@@ -177,6 +177,20 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """Over a quota; nothing was done."""
     ERROR_CODE_AUTH_NOT_READY: _ErrorCode.ValueType  # 94
     """The broker does not know yet whose tokens count, or which rules hold."""
+    ERROR_CODE_MOVE_WAITS: _ErrorCode.ValueType  # 100
+    """The replicas cannot be switched yet; the message says what for. The rest of the proposed ISR
+    was stored.
+    """
+    ERROR_CODE_MOVES_PAUSED: _ErrorCode.ValueType  # 101
+    """The metadata store is unavailable: until it is back, no move is begun, ended or cancelled."""
+    ERROR_CODE_QUEUE_FULL: _ErrorCode.ValueType  # 102
+    """The topic has as many open moves as it may have. Submit this one when some have ended."""
+    ERROR_CODE_NO_MOVE: _ErrorCode.ValueType  # 103
+    """There is no move to cancel: it has ended, or there never was one."""
+    ERROR_CODE_FORMAT_TOO_OLD: _ErrorCode.ValueType  # 104
+    """A broker does not read the format of the stored metadata, or the request needs a newer format
+    than the cluster's.
+    """
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """Numbers are never reused. 87-89 are reserved for transactions, 90-99 for security and quotas
@@ -288,6 +302,20 @@ ERROR_CODE_THROTTLED: ErrorCode.ValueType  # 93
 """Over a quota; nothing was done."""
 ERROR_CODE_AUTH_NOT_READY: ErrorCode.ValueType  # 94
 """The broker does not know yet whose tokens count, or which rules hold."""
+ERROR_CODE_MOVE_WAITS: ErrorCode.ValueType  # 100
+"""The replicas cannot be switched yet; the message says what for. The rest of the proposed ISR
+was stored.
+"""
+ERROR_CODE_MOVES_PAUSED: ErrorCode.ValueType  # 101
+"""The metadata store is unavailable: until it is back, no move is begun, ended or cancelled."""
+ERROR_CODE_QUEUE_FULL: ErrorCode.ValueType  # 102
+"""The topic has as many open moves as it may have. Submit this one when some have ended."""
+ERROR_CODE_NO_MOVE: ErrorCode.ValueType  # 103
+"""There is no move to cancel: it has ended, or there never was one."""
+ERROR_CODE_FORMAT_TOO_OLD: ErrorCode.ValueType  # 104
+"""A broker does not read the format of the stored metadata, or the request needs a newer format
+than the cluster's.
+"""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final

@@ -10,6 +10,7 @@ from support.defects import PlantedError, every_line
 from penstock.core.authorization import CLUSTER, AccessRole, Rule
 from penstock.core.control import Phase
 from penstock.core.control import contract as c
+from penstock.core.control import move_contract as m
 from penstock.core.quotas import Limit, QuotaRule
 from penstock.core.types import BrokerId, ControllerEpoch, LeaderEpoch, TopicId, TopicPartition
 from penstock.errors import ErrorCode
@@ -96,6 +97,15 @@ def allocate(world: World) -> c.Event:
     )
 
 
+def report(world: World) -> c.Event:
+    return m.ReportReplicas(
+        request_id=REQUEST,
+        cluster_id="",
+        broker_id=BrokerId(0),
+        broker_session=world.session(0),
+    )
+
+
 def heard(world: World) -> c.Event:
     return c.HeartbeatReceived(stream_id=world.streams[0], metadata_version=1, wants_stop=True)
 
@@ -125,6 +135,11 @@ SCENES: dict[type, list[tuple[Callable[[Any], Any], Make]]] = {
     c.AlterQuotas: [(idle, request(c.AlterQuotas, rules=QUOTAS))],
     c.ElectLeaders: [(idle, request(c.ElectLeaders, partitions=(TopicPartition("t", 0),)))],
     c.UnregisterBroker: [(idle, request(c.UnregisterBroker, broker_id=BrokerId(2)))],
+    c.StoreState: [(idle, lambda world: c.StoreState(journaling=True))],
+    m.ReportReplicas: [(idle, report)],
+    m.AlterReplicas: [(idle, request(m.AlterReplicas, changes=()))],
+    m.AlterBrokers: [(idle, request(m.AlterBrokers, changes=()))],
+    m.Finalize: [(idle, request(m.Finalize))],
     c.Tick: [(idle, lambda world: c.Tick()), (busy, lambda world: c.Tick())],
 }
 KINDS = {kind for one in get_args(c.Event) for kind in (get_args(one) or (one,))}

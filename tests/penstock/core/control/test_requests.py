@@ -170,7 +170,7 @@ def test_preferred_election_says_why_it_cannot(three: World) -> None:
     assert three.ask(c.ElectLeaders, partitions=partition) == c.LeadersMoved(1)
     assert three.state() == (0, 3, (0, 1, 2))
     assert three.ask(c.ElectLeaders, partitions=partition) == c.LeadersMoved(0)
-    three.step(c.HeartbeatReceived(stream, 0, wants_stop=True))
+    three.step(c.HeartbeatReceived(stream_id=stream, metadata_version=0, wants_stop=True))
     assert "is shutting down" in str(three.ask(c.ElectLeaders, partitions=partition))
 
 

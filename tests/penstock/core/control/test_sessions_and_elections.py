@@ -62,7 +62,7 @@ def test_time_in_which_the_controller_stood_still_is_not_held_against_brokers(th
 def test_what_breaks_after_a_pause_of_the_controller_is_noticed_in_time(three: World) -> None:
     three.pass_time(100)
     three.now_ms += 60_000
-    three.step(c.HeartbeatReceived(three.streams[1], 0))
+    three.step(c.HeartbeatReceived(stream_id=three.streams[1], metadata_version=0))
     three.step(c.StreamClosed(three.streams.pop(0)))
     three.step(c.Tick())
     three.pass_time(350)
@@ -75,7 +75,7 @@ def test_what_breaks_after_a_pause_of_the_controller_is_noticed_in_time(three: W
 def test_a_broker_that_leaves_before_its_registration_is_durable_is_soon_dead(world: World) -> None:
     world.hold_writes = True
     stream = world.register(0)
-    world.step(c.HeartbeatReceived(stream, 0))
+    world.step(c.HeartbeatReceived(stream_id=stream, metadata_version=0))
     assert stream not in world.messages, "it is waiting, not refused"
     world.step(c.StreamClosed(stream))
     world.finish_held(passed=True, answered=True)
@@ -106,7 +106,7 @@ def test_the_death_of_a_broker_with_many_partitions_is_one_write(world: World) -
 
 
 def test_a_heartbeat_on_a_stream_without_session_is_refused(world: World) -> None:
-    world.step(c.HeartbeatReceived(99, 0))
+    world.step(c.HeartbeatReceived(stream_id=99, metadata_version=0))
     assert code(world.refusal(99)) is ErrorCode.STALE_BROKER_SESSION
 
 
@@ -322,8 +322,8 @@ def test_a_stopping_broker_may_stop_once_its_leaderships_are_durably_elsewhere(
 ) -> None:
     stream = three.streams[0]
     three.hold_writes = True
-    three.step(c.HeartbeatReceived(stream, 0, wants_stop=True))
-    three.step(c.HeartbeatReceived(stream, 0, wants_stop=True))
+    three.step(c.HeartbeatReceived(stream_id=stream, metadata_version=0, wants_stop=True))
+    three.step(c.HeartbeatReceived(stream_id=stream, metadata_version=0, wants_stop=True))
     assert not may_stop(three, stream)
     three.finish_held(passed=True, answered=True)
     assert may_stop(three, stream), "said without waiting for the next heartbeat"
@@ -334,21 +334,21 @@ def test_a_stopping_broker_that_is_the_last_member_may_stop_anyway(three: World)
     three.kill(1)
     three.kill(2)
     stream = three.streams[0]
-    three.step(c.HeartbeatReceived(stream, 0, wants_stop=True))
+    three.step(c.HeartbeatReceived(stream_id=stream, metadata_version=0, wants_stop=True))
     assert may_stop(three, stream)
     assert three.state() == (0, 1, (0,))
 
 
 def test_a_stopping_broker_may_not_join_an_isr(three: World) -> None:
     three.alter_isr(0, (0, 1))
-    three.step(c.HeartbeatReceived(three.streams[2], 0, wants_stop=True))
+    three.step(c.HeartbeatReceived(stream_id=three.streams[2], metadata_version=0, wants_stop=True))
     outcome = three.alter_isr(0, (0, 1, 2))
     assert code(outcome.error) is ErrorCode.INELIGIBLE_REPLICA
 
 
 def test_a_stopped_broker_is_gone_without_grace(three: World) -> None:
     stream = three.streams.pop(0)
-    three.step(c.HeartbeatReceived(stream, 0, wants_stop=True))
+    three.step(c.HeartbeatReceived(stream_id=stream, metadata_version=0, wants_stop=True))
     three.step(c.StreamClosed(stream))
     three.step(c.Tick())
     assert not three.cluster().brokers[BrokerId(0)].alive

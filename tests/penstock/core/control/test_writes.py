@@ -363,7 +363,13 @@ def act(world: World, rng: random.Random) -> None:
     elif choice == 7:
         world.step(c.ElectLeaders(world.new_id(), "", (), rng.choice([None, BrokerId(broker_id)])))
     elif choice == 8 and broker_id in world.streams:
-        world.step(c.HeartbeatReceived(world.streams[broker_id], 0, rng.random() < 0.3))
+        world.step(
+            c.HeartbeatReceived(
+                stream_id=world.streams[broker_id],
+                metadata_version=0,
+                wants_stop=rng.random() < 0.3,
+            )
+        )
     else:
         propose_isr(world, rng)
 
