@@ -17,6 +17,7 @@ from support.cluster import Cluster
 from support.secure import Certificates
 from support.waiting import wait_until
 
+from penstock.core.control.documents import FORMATS
 from penstock.errors import ErrorCode
 from penstock.proto.v1 import (
     admin_pb2,
@@ -73,7 +74,12 @@ def promise(channel: grpc.Channel, epoch: int) -> Any:
 
 def session(channel: grpc.Channel, broker_id: int) -> Any:
     register = controller_pb2.Register(
-        broker_id=broker_id, incarnation="forged", directory_id="forged", host="h", port=1
+        broker_id=broker_id,
+        incarnation="forged",
+        directory_id="forged",
+        host="h",
+        port=1,
+        formats=FORMATS,
     )
     requests = iter([controller_pb2.SessionRequest(register=register)])
     return ControllerServiceStub(channel).Session(requests, timeout=TIMEOUT_S)

@@ -19,6 +19,7 @@ from support.wire import Wire
 
 from penstock.client import Admin, Consumer, Producer, TopicPartition
 from penstock.client.config import ClientOptions
+from penstock.core.control.documents import FORMATS
 from penstock.errors import ErrorCode, PenstockError
 from penstock.proto.v1 import admin_pb2, broker_pb2, controller_pb2, journal_pb2, replication_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
@@ -192,7 +193,7 @@ def test_ports_of_servers_with_tls_ask_for_the_certificate_of_one(
 def registering(channel: grpc.Channel) -> Any:
     """As broker 0."""
     register = controller_pb2.Register(
-        broker_id=0, incarnation="forged", directory_id="forged", host="h", port=1
+        broker_id=0, incarnation="forged", directory_id="forged", host="h", port=1, formats=FORMATS
     )
     requests = iter([controller_pb2.SessionRequest(register=register)])
     return ControllerServiceStub(channel).Session(requests, timeout=TIMEOUT_S)

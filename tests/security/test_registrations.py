@@ -7,6 +7,7 @@ import pytest
 from support.channels import patient_channel
 from support.cluster import Cluster
 
+from penstock.core.control.documents import FORMATS
 from penstock.core.types import BrokerId
 from penstock.errors import ErrorCode, PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
@@ -22,6 +23,7 @@ def register(address: str, **fields: Any) -> PenstockError:
         "directory_id": "d",
         "host": "127.0.0.1",
         "port": 1,
+        "formats": FORMATS,
         **fields,
     }
     request = pb.SessionRequest(register=pb.Register(**mine))

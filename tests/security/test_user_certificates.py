@@ -28,6 +28,7 @@ from support.waiting import wait_until
 from penstock.client import Admin, Consumer, Producer
 from penstock.core.authorization import CLUSTER as WHOLE
 from penstock.core.authorization import Kind, Operation, Prefix, Resource, Rule
+from penstock.core.control.documents import FORMATS
 from penstock.core.types import BrokerId
 from penstock.errors import ErrorCode, PenstockError, UnreachableError
 from penstock.proto.v1 import broker_pb2, controller_pb2, journal_pb2, replication_pb2
@@ -240,7 +241,7 @@ def replicate(channel: grpc.Channel) -> Any:
 
 def session(channel: grpc.Channel) -> Any:
     register = controller_pb2.Register(
-        broker_id=0, incarnation="forged", directory_id="forged", host="h", port=1
+        broker_id=0, incarnation="forged", directory_id="forged", host="h", port=1, formats=FORMATS
     )
     requests = iter([controller_pb2.SessionRequest(register=register)])
     return next(ControllerServiceStub(channel).Session(requests, timeout=TIMEOUT_S))

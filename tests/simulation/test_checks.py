@@ -11,7 +11,6 @@ from penstock.core.control.documents import (
     CLUSTER_KEY,
     BrokerRegistration,
     ClusterDocument,
-    PartitionDocument,
     Tombstone,
     TopicDocument,
     encode_cluster,
@@ -19,6 +18,7 @@ from penstock.core.control.documents import (
     topic_key,
 )
 from penstock.core.control.journal.contract import Journal
+from penstock.core.control.partition import PartitionDocument
 from penstock.core.types import (
     NO_LEADER,
     BrokerId,

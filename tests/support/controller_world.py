@@ -11,6 +11,7 @@ from penstock.core.control import ControlConfig, ControllerMachine, Phase
 from penstock.core.control import contract as c
 from penstock.core.control.documents import (
     CLUSTER_KEY,
+    FORMATS,
     ClusterDocument,
     TopicDocument,
     decode_cluster,
@@ -219,6 +220,7 @@ class World:
             rack="",
             directory_id=f"dir-{broker_id}",
             data_intact=True,
+            formats=FORMATS,
         )
         self.step(replace(event, **changes))
         accepted = any(

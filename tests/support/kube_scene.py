@@ -15,11 +15,11 @@ from support.operator_process import install_crds
 from penstock.core.control.documents import (
     BrokerRegistration,
     ClusterDocument,
-    PartitionDocument,
     TopicDocument,
     encode_cluster,
     encode_topic,
 )
+from penstock.core.control.partition import PartitionDocument
 from penstock.core.types import (
     BrokerId,
     ControllerEpoch,

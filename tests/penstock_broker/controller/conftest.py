@@ -16,6 +16,7 @@ from support.controller_seams import seams_on
 from support.waiting import wait_until, wait_until_async
 
 from penstock.core.control import ControlConfig
+from penstock.core.control.documents import FORMATS
 from penstock.errors import PenstockError
 from penstock.proto.v1 import admin_pb2, broker_pb2, controller_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
@@ -47,6 +48,7 @@ class BrokerClient:
             port=7000 + broker_id,
             directory_id=f"dir-{broker_id}",
             data_intact=True,
+            formats=FORMATS,
         )
         self.register.MergeFrom(controller_pb2.Register(**register))
         self.accepted: controller_pb2.Registered | None = None

@@ -16,11 +16,14 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from support.waiting import wait_until_async
 
 from penstock.core.control import ControlConfig
+from penstock.core.control.documents import FORMATS, ClusterDocument, encode_cluster
+from penstock.core.types import ControllerEpoch
 from penstock.errors import ErrorCode, PenstockError
 from penstock.proto.v1 import admin_pb2, controller_pb2
 from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc
 from penstock_broker.controller import runtime
+from penstock_broker.controller.loading import from_texts
 from penstock_broker.controller.metadata_store.interface import (
     MetadataStore,
     StoredText,
@@ -545,8 +548,25 @@ async def test_an_active_controller_puts_unreadable_documents_back(
     assert broker.leader() == (0, 1)
 
 
+def test_a_topic_of_a_newer_format_than_the_cluster_is_not_adopted() -> None:
+    """Somebody has restored an older document of the cluster: what the topic holds would be lost."""
+    cluster = encode_cluster(
+        ClusterDocument(cluster_id="c", controller_epoch=ControllerEpoch(1), metadata_version=1)
+    )
+    topic = (
+        '{"format":2,"name":"t","topic_id":"i","controller_epoch":1,"metadata_version":2,'
+        '"configs":{},"partitions":[]}'
+    )
+    found = {"cluster": StoredText(cluster, "1"), "topic/t": StoredText(topic, "2")}
+    with pytest.raises(PenstockError, match="topic/t has format 2, but cluster has 1") as caught:
+        from_texts(found, "", None)
+    assert caught.value.code is ErrorCode.DATA_CORRUPTED
+    older = StoredText(topic.replace('"format":2', '"format":1'), "2")
+    assert from_texts({**found, "topic/t": older}, "", None).topics
+
+
 async def test_a_newer_format_is_not_overwritten(run: "Run", documents: SharedDocuments) -> None:
-    newer = StoredText('{"format":2,"name":"t"}', "1000")
+    newer = StoredText('{"format":3,"name":"t"}', "1000")
     with pytest.raises(BaseExceptionGroup) as caught:  # noqa: PT012 - it ends the context
         async with run(MemoryMetadataStore(documents), ControlConfig(), wait=True) as running:
             await running.broker(0)
@@ -569,7 +589,7 @@ async def test_session_streams_have_a_number(
     first = await running.broker(0)
     register = controller_pb2.SessionRequest(
         register=controller_pb2.Register(
-            broker_id=1, incarnation="i", directory_id="d", host="h", port=1
+            broker_id=1, incarnation="i", directory_id="d", host="h", port=1, formats=FORMATS
         )
     )
     call: Any = running.controller.Session(iter([register]))

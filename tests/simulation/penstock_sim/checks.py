@@ -19,12 +19,12 @@ from penstock.core.batch import Batch
 from penstock.core.control.documents import (
     CLUSTER_KEY,
     ClusterDocument,
-    PartitionDocument,
     TopicDocument,
     decode_cluster,
     decode_topic,
 )
 from penstock.core.control.journal.contract import Journal
+from penstock.core.control.partition import PartitionDocument
 from penstock.core.replication import contract as rc
 from penstock.core.replication import contract_leader as lc
 from penstock.core.types import (

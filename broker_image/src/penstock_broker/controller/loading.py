@@ -14,7 +14,7 @@ from dataclasses import replace
 from penstock.core.control import contract as c
 from penstock.core.control.documents import (
     CLUSTER_KEY,
-    FORMAT,
+    FORMAT_NEWEST,
     TOPIC_KEY_PREFIX,
     ClusterDocument,
     TopicDocument,
@@ -59,7 +59,22 @@ def from_texts(
             cluster = (_cluster(stored.text, memory), stored.version)
         elif key.startswith(TOPIC_KEY_PREFIX):
             topics.append((_topic(key, stored.text, memory), stored.version))
+    _check_formats(cluster, topics)
     return c.Loaded(cluster, tuple(topics), new_cluster_id)
+
+
+def _check_formats(
+    cluster: tuple[ClusterDocument, str] | None, topics: list[tuple[TopicDocument, str]]
+) -> None:
+    """Raises ClusterError: a topic's document is never of a newer format than the cluster's."""
+    for topic, _ in topics:
+        if cluster is not None and topic.format > cluster[0].format:
+            raise ClusterError(
+                f"metadata object {topic_key(topic.name)} has format {topic.format}, but "
+                f"{CLUSTER_KEY} has {cluster[0].format}, and no controller writes it so: an older "
+                f"{CLUSTER_KEY} was restored; restore the newer one",
+                ErrorCode.DATA_CORRUPTED,
+            )
 
 
 def check_cluster_id(wanted: str, loaded: c.Loaded) -> None:
@@ -107,4 +122,4 @@ def _is_newer_format(text: str) -> bool:
     except ValueError:
         return False
     number = found.get("format") if isinstance(found, dict) else None
-    return isinstance(number, int) and number > FORMAT
+    return isinstance(number, int) and number > FORMAT_NEWEST

@@ -3,7 +3,7 @@
 from typing import Final
 
 from penstock.core.control import move_contract as m
-from penstock.core.control.documents import MoveReason
+from penstock.core.control.partition import MoveReason
 from penstock.core.types import BrokerId, ReplicaKey, TopicId
 from penstock.proto.v1 import admin_pb2, controller_pb2
 from penstock.rpc.errors import error_to_wire

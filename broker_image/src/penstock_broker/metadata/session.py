@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import grpc
 
+from penstock import __version__
+from penstock.core.control.documents import FORMATS
 from penstock.core.features import BROKER_FEATURES
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
@@ -389,6 +391,8 @@ class ControllerSession:
                 external_certificate_port=self._config.external_certificate_port,
                 features=BROKER_FEATURES,
                 promised_controller_epoch=identity.promised_controller_epoch,
+                software_version=__version__,
+                formats=FORMATS,
             )
         )
         interval_s = await ready

@@ -1,35 +1,47 @@
 """What the controller stores: one document for the cluster, one per topic, as JSON text.
 
-    cluster ──▶ {"format": 1, "cluster_id": …, "controller_epoch": …, "brokers": […], …}
-    topic   ──▶ {"format": 1, "name": …, "topic_id": …, "configs": {…}, "partitions": […]}
+    cluster ──▶ {"format": 2, "cluster_id": …, "controller_epoch": …, "brokers": […], …}
+    topic   ──▶ {"format": 2, "name": …, "topic_id": …, "configs": {…}, "partitions": […]}
 
 Each document is one object in the metadata store and changes by compare-and-swap (I21). Both
 contain the controller epoch and the metadata version of the write that made them, so the newest
 metadata version is the largest of all documents: it never goes back, and brokers that have seen a
 newer one recognize a restored older store. People read these with kubectl: names are spelled out,
 empty parts are omitted.
+
+Whoever rewrites a document keeps only what it knows. So what an older release does not know is
+stored only under a format that it refuses (I36). A document says the format of its last write; the
+cluster's says which one counts, and changes only on request (`formats`).
+
+    1  the first
+    2  moves, damaged replicas, cordons, fresh brokers
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final
 
 from penstock.core.authorization import Rule
 from penstock.core.authorization.text import rules_from_json, rules_to_json
+from penstock.core.control.partition import (
+    PartitionDocument,
+    partition_from_json,
+    partition_to_json,
+)
 from penstock.core.quotas import QuotaRule, quotas_from_json, quotas_to_json
 from penstock.core.types import (
-    NO_LEADER,
     BrokerId,
     ControllerEpoch,
-    LeaderEpoch,
-    PartitionState,
     TopicId,
 )
 from penstock.errors import ClusterError, ErrorCode
 
-FORMAT: Final = 1
+FORMAT_FIRST: Final = 1
+FORMAT_MOVES: Final = 2
+FORMATS: Final = (FORMAT_FIRST, FORMAT_MOVES)
+"""Those that this release reads and writes, in order."""
+FORMAT_NEWEST: Final = FORMATS[-1]
 CLUSTER_KEY: Final = "cluster"
 TOPIC_KEY_PREFIX: Final = "topic/"
 TOMBSTONES_MAX: Final = 1_000
@@ -46,7 +58,8 @@ class BrokerRegistration:
     `internal_port` 0: brokers and controllers call `port`, as clients do. `secure_port`: another
     one for clients, over TLS. `secure_internal_port`: `internal_port` of a broker that serves
     plaintext as well. `certificate_port`, on `host`, and `external_certificate_port`, on
-    `external_host`: of users who show certificates; 0: none.
+    `external_host`: of users who show certificates; 0: none. `fresh`: it has not got its share of
+    the partitions yet; not part of what a broker says when it registers.
     """
 
     broker_id: BrokerId
@@ -66,16 +79,22 @@ class BrokerRegistration:
     certificate_port: int = 0
     external_certificate_port: int = 0
     features: tuple[str, ...] = ()
+    fresh: bool = False
 
 
-class MoveReason(StrEnum):
-    """Why a partition gets other replicas; the most urgent first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cordon:
+    """What a broker is kept from: `placement` of replicas, `leadership`; at least one of them.
 
-    REPLACE = "replace"
-    DRAIN = "drain"
-    FACTOR = "factor"
-    MANUAL = "manual"
-    SPREAD = "spread"
+    It counts for the data directory `directory_id`: another one is another broker. `why` and `by`
+    are for people.
+    """
+
+    directory_id: str
+    placement: bool
+    leadership: bool
+    why: str = ""
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +126,7 @@ class ClusterQuotas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDocument:
-    """`next_producer_id`: the first id that was never assigned."""
+    """`next_producer_id`: the first id that was never assigned. `format`: see the module."""
 
     cluster_id: str
     controller_epoch: ControllerEpoch
@@ -117,31 +136,16 @@ class ClusterDocument:
     tombstones: tuple[Tombstone, ...] = ()
     access: ClusterAccess = ClusterAccess()
     quotas: ClusterQuotas = ClusterQuotas()
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionDocument:
-    """A partition's state and the other brokers that may lead it.
-
-    `elr` (eligible leader replicas, KIP-966): left the ISR while that made it smaller than
-    min.insync.replicas. From then on the high watermark stood still, so they hold every
-    committed record and may be elected. Empty whenever the ISR is large enough.
-
-    `lossy`: members of ISR or ELR that came back after losing unsynced data while there was no
-    leader. They have what was fsynced, and are elected only when ISR and ELR are empty; first the
-    one that stayed a member longest.
-
-    ISR, ELR and lossy are disjoint. `state.isr` is empty only while there is no leader.
-    """
-
-    state: PartitionState
-    elr: tuple[BrokerId, ...] = ()
-    lossy: tuple[BrokerId, ...] = ()
+    format: int = FORMAT_FIRST
+    cordons: Mapping[BrokerId, Cordon] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDocument:
-    """`configs`: only the keys that were set. `partitions[i]` is partition i."""
+    """`configs`: only the keys that were set. `partitions[i]` is partition i.
+
+    `format`: of this document, at most the cluster's.
+    """
 
     name: str
     topic_id: TopicId
@@ -150,6 +154,7 @@ class TopicDocument:
     configs: Mapping[str, str]
     partitions: tuple[PartitionDocument, ...]
     access: tuple[Rule, ...] = ()
+    format: int = FORMAT_FIRST
 
 
 def topic_key(name: str) -> str:
@@ -162,9 +167,10 @@ def topic_key(name: str) -> str:
 
 def encode_cluster(document: ClusterDocument) -> str:
     """JSON text; `decode_cluster` reads it back."""
+    assert document.format >= FORMAT_MOVES or not uses_moves(document)
     return _dump(
         {
-            "format": FORMAT,
+            "format": document.format,
             "cluster_id": document.cluster_id,
             "controller_epoch": document.controller_epoch,
             "metadata_version": document.metadata_version,
@@ -181,6 +187,7 @@ def encode_cluster(document: ClusterDocument) -> str:
                     **_external_to_json(broker),
                     **_ports_to_json(broker),
                     **({"features": list(broker.features)} if broker.features else {}),
+                    **({"fresh": True} if broker.fresh else {}),
                 }
                 for _, broker in sorted(document.brokers.items())
             ],
@@ -190,8 +197,14 @@ def encode_cluster(document: ClusterDocument) -> str:
             ],
             **_access_to_json(document.access),
             **_quotas_to_json(document.quotas),
+            **_cordons_to_json(document.cordons),
         }
     )
+
+
+def uses_moves(document: ClusterDocument) -> bool:
+    """Something in it needs FORMAT_MOVES."""
+    return bool(document.cordons) or any(broker.fresh for broker in document.brokers.values())
 
 
 def _external_to_json(broker: BrokerRegistration) -> dict[str, object]:
@@ -245,17 +258,48 @@ def _quotas_from_json(found: Mapping[str, Any]) -> ClusterQuotas:
     return ClusterQuotas(quotas_from_json(found.get("rules", ())), int(found.get("version", 0)))
 
 
+def _cordons_to_json(cordons: Mapping[BrokerId, Cordon]) -> dict[str, object]:
+    found = [
+        {
+            "broker_id": broker_id,
+            "directory_id": cordon.directory_id,
+            "placement": cordon.placement,
+            "leadership": cordon.leadership,
+            **({"why": cordon.why} if cordon.why else {}),
+            **({"by": cordon.by} if cordon.by else {}),
+        }
+        for broker_id, cordon in sorted(cordons.items())
+    ]
+    return {"cordons": found} if found else {}
+
+
+def _cordons_from_json(found: list[Mapping[str, Any]]) -> dict[BrokerId, Cordon]:
+    return {
+        BrokerId(int(entry["broker_id"])): Cordon(
+            directory_id=str(entry["directory_id"]),
+            placement=bool(entry["placement"]),
+            leadership=bool(entry["leadership"]),
+            why=str(entry.get("why", "")),
+            by=str(entry.get("by", "")),
+        )
+        for entry in found
+    }
+
+
 def encode_topic(document: TopicDocument) -> str:
     """JSON text; `decode_topic` reads it back."""
+    assert document.format >= FORMAT_MOVES or not any(
+        partition.uses_moves for partition in document.partitions
+    )
     return _dump(
         {
-            "format": FORMAT,
+            "format": document.format,
             "name": document.name,
             "topic_id": document.topic_id,
             "controller_epoch": document.controller_epoch,
             "metadata_version": document.metadata_version,
             "configs": dict(sorted(document.configs.items())),
-            "partitions": [_partition_to_json(partition) for partition in document.partitions],
+            "partitions": [partition_to_json(partition) for partition in document.partitions],
             **({"access": rules_to_json(document.access)} if document.access else {}),
         }
     )
@@ -264,6 +308,7 @@ def encode_topic(document: TopicDocument) -> str:
 def decode_cluster(text: str, where: str) -> ClusterDocument:
     """Raises ClusterError(DATA_CORRUPTED) naming `where` and what is wrong."""
     found = _load(text, where)
+    moves = found["format"] >= FORMAT_MOVES
     try:
         brokers = [
             BrokerRegistration(
@@ -284,6 +329,7 @@ def decode_cluster(text: str, where: str) -> ClusterDocument:
                 certificate_port=int(entry.get("certificate_port", 0)),
                 external_certificate_port=int(entry.get("external_certificate_port", 0)),
                 features=tuple(str(feature) for feature in entry.get("features", ())),
+                fresh=moves and bool(entry.get("fresh", False)),
             )
             for entry in found["brokers"]
         ]
@@ -299,6 +345,8 @@ def decode_cluster(text: str, where: str) -> ClusterDocument:
             ),
             access=_access_from_json(found.get("access", {})),
             quotas=_quotas_from_json(found.get("quotas", {})),
+            format=found["format"],
+            cordons=_cordons_from_json(found.get("cordons", [])) if moves else {},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unreadable(where, error) from None
@@ -307,6 +355,7 @@ def decode_cluster(text: str, where: str) -> ClusterDocument:
 def decode_topic(text: str, where: str) -> TopicDocument:
     """Raises ClusterError(DATA_CORRUPTED) naming `where` and what is wrong."""
     found = _load(text, where)
+    moves = found["format"] >= FORMAT_MOVES
     try:
         return TopicDocument(
             name=str(found["name"]),
@@ -314,51 +363,14 @@ def decode_topic(text: str, where: str) -> TopicDocument:
             controller_epoch=ControllerEpoch(int(found["controller_epoch"])),
             metadata_version=int(found["metadata_version"]),
             configs={str(key): str(value) for key, value in found["configs"].items()},
-            partitions=tuple(_partition_from_json(entry) for entry in found["partitions"]),
+            partitions=tuple(
+                partition_from_json(entry, moves=moves) for entry in found["partitions"]
+            ),
             access=rules_from_json(found.get("access", ())),
+            format=found["format"],
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unreadable(where, error) from None
-
-
-def _partition_to_json(partition: PartitionDocument) -> dict[str, Any]:
-    state = partition.state
-    found: dict[str, Any] = {
-        "leader": state.leader,
-        "epoch": state.leader_epoch,
-        "isr": list(state.isr),
-        "replicas": list(state.replicas),
-        "version": state.version,
-    }
-    if partition.elr:
-        found["elr"] = list(partition.elr)
-    if partition.lossy:
-        found["lossy"] = list(partition.lossy)
-    return found
-
-
-def _partition_from_json(entry: Mapping[str, Any]) -> PartitionDocument:
-    partition = PartitionDocument(
-        PartitionState(
-            leader=BrokerId(int(entry["leader"])),
-            leader_epoch=LeaderEpoch(int(entry["epoch"])),
-            isr=_brokers(entry["isr"]),
-            replicas=_brokers(entry["replicas"]),
-            version=int(entry["version"]),
-        ),
-        elr=_brokers(entry.get("elr", [])),
-        lossy=_brokers(entry.get("lossy", [])),
-    )
-    state = partition.state
-    if not state.replicas or not set(state.isr) <= set(state.replicas):
-        raise ValueError(f"ISR {state.isr} is not part of replicas {state.replicas}")
-    if state.leader != NO_LEADER and state.leader not in state.isr:
-        raise ValueError(f"leader {state.leader} is not in the ISR {state.isr}")
-    return partition
-
-
-def _brokers(found: list[int]) -> tuple[BrokerId, ...]:
-    return tuple(BrokerId(int(broker_id)) for broker_id in found)
 
 
 def _dump(found: dict[str, Any]) -> str:
@@ -370,13 +382,14 @@ def _load(text: str, where: str) -> dict[str, Any]:
         found = json.loads(text)
     except ValueError as error:
         raise _unreadable(where, error) from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        seen = found.get("format") if isinstance(found, dict) else type(found).__name__
+    seen = found.get("format") if isinstance(found, dict) else type(found).__name__
+    if type(seen) is not int or seen not in FORMATS:
         raise ClusterError(
-            f"metadata object {where} has format {seen!r}, but this version reads {FORMAT}; run "
-            "the version that wrote it, or restore the object",
+            f"metadata object {where} has format {seen!r}, but this version reads {FORMAT_FIRST} "
+            f"to {FORMAT_NEWEST}; run the version that wrote it, or restore the object",
             ErrorCode.DATA_CORRUPTED,
         )
+    assert isinstance(found, dict)
     return found
 
 

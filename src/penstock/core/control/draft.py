@@ -30,11 +30,11 @@ from penstock.core.control.documents import (
     ClusterAccess,
     ClusterDocument,
     ClusterQuotas,
-    PartitionDocument,
     Tombstone,
     TopicDocument,
 )
 from penstock.core.control.election import ElectionKind, Liveness, Settings, settle
+from penstock.core.control.partition import PartitionDocument
 from penstock.core.control.placement import Load
 from penstock.core.quotas import QuotaRule
 from penstock.core.topic import TopicConfig, is_internal
@@ -77,6 +77,10 @@ class Draft:
         self._partitions: int | None = None
         self._touched_cluster = False
         self._details: Counter[str] = Counter()
+        self.journaling = False
+        """What is written may be lost with a majority of the brokers' disks (`journal`)."""
+        self.stored_only = False
+        """Something in it must not be written into a journal."""
 
     # ------------------------------------------------------------ reading
 
@@ -86,6 +90,11 @@ class Draft:
         return frozenset(
             broker_id for broker_id, broker in self.cluster.brokers.items() if broker.alive
         )
+
+    @property
+    def format(self) -> int:
+        """What topics may use. A format that this draft chooses is stored first, or last."""
+        return min(self.base.cluster.format, self.cluster.format)
 
     def topic(self, name: str) -> TopicDocument | None:
         """The topic as of this draft."""
@@ -260,7 +269,9 @@ class Draft:
             if name in self.base.topic_versions:
                 removes.append(RemoveTopic(name, self.base.topic_versions[name]))
         for name, topic in sorted(self._changed.items()):
-            stamped = replace(topic, controller_epoch=epoch, metadata_version=version)
+            stamped = replace(
+                topic, controller_epoch=epoch, metadata_version=version, format=self.format
+            )
             topics[name] = stamped
             puts.append(PutTopic(stamped, self.base.topic_versions.get(name)))
         cluster = self.cluster

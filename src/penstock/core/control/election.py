@@ -25,7 +25,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from penstock.core.control.documents import PartitionDocument
+from penstock.core.control.partition import PartitionDocument
 from penstock.core.types import NO_LEADER, BrokerId, LeaderEpoch, PartitionState
 
 

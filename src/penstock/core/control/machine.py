@@ -59,6 +59,7 @@ class _Out:
 
     writes: tuple[tuple[c.DocumentWrite, ...], ...] = ()
     write_id: int = 0
+    stored_only: bool = False
     reload: bool = False
     replies: list[c.Reply] = field(default_factory=list)
     messages: list[c.SessionMessage] = field(default_factory=list)
@@ -331,6 +332,7 @@ class ControllerMachine:
             self._out.reload = True
             return
         draft = self._repair or Draft(self.stored, self.config)
+        draft.journaling = self._journaling
         work, self._work, self._repair = self._work, Work(), None
         outcomes = decide_work(draft, work, self._keeping, self._now_ms)
         if draft.is_empty:
@@ -360,6 +362,7 @@ class ControllerMachine:
         after, writes = draft.finish()
         self._in_flight = _Flight(self._write_count, after, work, outcomes, draft.decisions)
         self._out.writes, self._out.write_id = writes, self._write_count
+        self._out.stored_only = draft.stored_only
 
     def _adopt(self, after: Stored, event: c.WriteDone) -> None:
         versions = event.versions
@@ -387,7 +390,7 @@ class ControllerMachine:
 
     def _answer(self, event: c.Request | c.BrokerRegistered, outcome: Outcome) -> None:
         if not isinstance(event, c.BrokerRegistered):
-            if isinstance(outcome, c.IsrAltered):
+            if isinstance(outcome, c.IsrAltered | m.ReplicasReported):
                 outcome = replace(outcome, metadata_version=self.stored.metadata_version)
             self._out.replies.append(c.Reply(event.request_id, outcome))
         elif isinstance(outcome, PenstockError):
@@ -409,6 +412,7 @@ class ControllerMachine:
         self._unheard.discard(event.broker_id)
         epoch = self.stored.cluster.controller_epoch
         session = self._sessions.open(event.broker_id, event.stream_id, epoch, self._now_ms)
+        session.software_version, session.formats = event.software_version, event.formats
         if event.stream_id not in self._streams:
             self._sessions.stream_closed(event.stream_id, self._now_ms)
             return
@@ -463,6 +467,7 @@ class ControllerMachine:
         return c.Ready(
             writes=out.writes,
             write_id=out.write_id,
+            stored_only=out.stored_only,
             reload=out.reload,
             replies=tuple(out.replies),
             session_messages=tuple(out.messages),

@@ -13,7 +13,7 @@ that its data is deleted. `core.control.moves` decides.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.core.control.documents import MoveReason
+from penstock.core.control.partition import MoveReason
 from penstock.core.types import BrokerId, ReplicaKey, TopicId
 from penstock.errors import PenstockError
 

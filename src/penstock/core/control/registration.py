@@ -2,7 +2,7 @@
 
     another cluster, an older store        refused
     it follows only a newer controller     refused; the next take-over has the epoch it promised
-    a release too old for the cluster      refused (`penstock.core.features`)
+    a release too old for the cluster      refused (`penstock.core.features`, formats)
     the id is in use by another directory  refused (I26: identity is the directory, not the id)
     same incarnation                       the connection had broken: nothing changes
     new incarnation                        the old run died: its leaderships move or take a new
@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.core.control.contract import BrokerRegistered, Severity, UnregisterBroker
-from penstock.core.control.documents import BrokerRegistration
+from penstock.core.control.documents import FORMAT_MOVES, BrokerRegistration
 from penstock.core.control.draft import Draft
 from penstock.core.control.election import Liveness, forget
 from penstock.core.control.requests import check_cluster_id
@@ -36,9 +36,11 @@ _TEXTS_MAX: Final = {
     "rack": 128,
     "incarnation": 64,
     "directory_id": 64,
+    "software_version": 64,
 }
 """Characters; 253 is the longest name of a host."""
 FEATURES_MAX: Final = 16
+FORMATS_MAX: Final = 16
 _FEATURE_CHARS_MAX: Final = 32
 
 
@@ -59,6 +61,7 @@ def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Session
     new_run = known is None or known.incarnation != event.incarnation
     if known is not None and new_run:
         _end_former_run(draft, event, known, sessions)
+    other = known is None or known.directory_id != event.directory_id
     registration = BrokerRegistration(
         broker_id=event.broker_id,
         host=event.host,
@@ -77,6 +80,7 @@ def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Session
         certificate_port=event.certificate_port,
         external_certificate_port=event.external_certificate_port,
         features=event.features,
+        fresh=draft.format >= FORMAT_MOVES and (other or known.fresh),
     )
     came_back = known is None or not known.alive or new_run
     draft.put_broker(registration)
@@ -183,6 +187,7 @@ def _check(draft: Draft, event: BrokerRegistered) -> None:
                 ErrorCode.INVALID_REQUEST,
             )
     _check_features(draft, event)
+    _check_formats(draft, event)
     seen = (event.seen_controller_epoch, event.seen_metadata_version)
     mine = (draft.cluster.controller_epoch, draft.base.metadata_version)
     if seen[0] > mine[0] or seen[1] > mine[1]:
@@ -225,6 +230,23 @@ def _check_features(draft: Draft, event: BrokerRegistered) -> None:
                 "release that supports it",
                 ErrorCode.INVALID_REQUEST,
             )
+
+
+def _check_formats(draft: Draft, event: BrokerRegistered) -> None:
+    if len(event.formats) > FORMATS_MAX:
+        raise ClusterError(
+            f"broker {event.broker_id} names {len(event.formats)} formats; the limit is "
+            f"{FORMATS_MAX}",
+            ErrorCode.INVALID_REQUEST,
+        )
+    wanted = draft.cluster.format
+    if wanted not in event.formats:
+        raise ClusterError(
+            f"broker {event.broker_id} runs release {event.software_version or 'unknown'}, which "
+            f"reads metadata of formats {list(event.formats)}; this cluster was finalized to "
+            f"format {wanted}: start a release that reads it",
+            ErrorCode.FORMAT_TOO_OLD,
+        )
 
 
 def _check_id_is_free(event: BrokerRegistered, sessions: Sessions) -> None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from penstock.core.control.config import ControlConfig
 from penstock.core.control.contract import Loaded, Severity
-from penstock.core.control.documents import ClusterDocument, TopicDocument
+from penstock.core.control.documents import FORMAT_NEWEST, ClusterDocument, TopicDocument
 from penstock.core.control.draft import Draft, Stored
 from penstock.core.types import ControllerEpoch
 
@@ -24,7 +24,10 @@ from penstock.core.types import ControllerEpoch
 def begin_takeover(event: Loaded, config: ControlConfig) -> Draft:
     """A draft that raises the epoch and finishes interrupted deletions."""
     cluster = ClusterDocument(
-        cluster_id=event.new_cluster_id, controller_epoch=ControllerEpoch(0), metadata_version=0
+        cluster_id=event.new_cluster_id,
+        controller_epoch=ControllerEpoch(0),
+        metadata_version=0,
+        format=FORMAT_NEWEST,
     )
     if event.cluster is not None:
         cluster = event.cluster[0]

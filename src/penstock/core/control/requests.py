@@ -18,9 +18,10 @@ from penstock.core.control.contract import (
     ProducerIds,
     Severity,
 )
-from penstock.core.control.documents import PartitionDocument, TopicDocument
+from penstock.core.control.documents import TopicDocument
 from penstock.core.control.draft import Draft, election_settings
 from penstock.core.control.election import Liveness, alter_isr, move_leader
+from penstock.core.control.partition import PartitionDocument
 from penstock.core.control.sessions import Sessions
 from penstock.core.types import (
     NO_LEADER,

@@ -28,7 +28,8 @@ class Session:
 
     `stream_id` None: assumed after a take-over, or the stream broke at `broken_at_ms`.
     `held_until_ms`: no leadership returns before this (all were moved off the broker).
-    `told_may_stop`: the answer was already sent.
+    `told_may_stop`: the answer was already sent. `software_version`, `formats`: as it registered;
+    empty while it is only assumed.
     """
 
     broker_id: BrokerId
@@ -41,6 +42,8 @@ class Session:
     told_may_stop: bool = False
     disk_full: bool = False
     held_until_ms: int = 0
+    software_version: str = ""
+    formats: tuple[int, ...] = ()
 
 
 class Sessions:

@@ -23,6 +23,7 @@ from penstock.core.control.admin import (
 from penstock.core.control.documents import TopicDocument
 from penstock.core.control.draft import Draft, Stored
 from penstock.core.control.election import Liveness
+from penstock.core.control.formats import decide_finalize
 from penstock.core.control.quota import MutationQuota
 from penstock.core.control.quotas import decide_alter_quotas
 from penstock.core.control.registration import (
@@ -203,7 +204,21 @@ def _decide_or_raise(draft: Draft, entry: Pending, sessions: Sessions, now_ms: i
             decide_unregistration(draft, event, sessions)
             return c.Done()
         case m.ReportReplicas() | m.AlterReplicas() | m.AlterBrokers() | m.Finalize():
+            return _decide_life(draft, event, sessions)
+        case _:
+            assert_never(event)
+
+
+def _decide_life(
+    draft: Draft,
+    event: m.ReportReplicas | m.AlterReplicas | m.AlterBrokers | m.Finalize,
+    sessions: Sessions,
+) -> c.Result:
+    match event:
+        case m.ReportReplicas() | m.AlterReplicas() | m.AlterBrokers():
             raise ClusterError("this release does not move replicas", ErrorCode.FORMAT_TOO_OLD)
+        case m.Finalize():
+            return decide_finalize(draft, event, sessions)
         case _:
             assert_never(event)
 

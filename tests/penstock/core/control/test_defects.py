@@ -11,6 +11,7 @@ from penstock.core.authorization import CLUSTER, AccessRole, Rule
 from penstock.core.control import Phase
 from penstock.core.control import contract as c
 from penstock.core.control import move_contract as m
+from penstock.core.control.documents import FORMATS
 from penstock.core.quotas import Limit, QuotaRule
 from penstock.core.types import BrokerId, ControllerEpoch, LeaderEpoch, TopicId, TopicPartition
 from penstock.errors import ErrorCode
@@ -61,6 +62,7 @@ def registered(world: World) -> c.Event:
         rack="",
         directory_id="dir-3",
         data_intact=True,
+        formats=FORMATS,
     )
 
 

@@ -69,7 +69,9 @@ def test_a_port_for_streams_that_cannot_be_is_refused(world: World, name: str, p
     [
         ("", "unreadable"),
         ("[]", "format"),
-        ('{"format": 2}', "format 2"),
+        ('{"format": 3}', "format 3, but this version reads 1 to 2"),
+        ('{"format": true}', "format True"),
+        ('{"format": "2"}', "format '2'"),
         ('{"format": 1}', "brokers"),
         ('{"format": 1, "brokers": 3}', "unreadable"),
     ],

@@ -7,7 +7,7 @@ from support.controller_world import World
 
 from penstock.core.control import ControlConfig
 from penstock.core.control import contract as c
-from penstock.core.control.documents import PartitionDocument
+from penstock.core.control.partition import PartitionDocument
 from penstock.core.types import BrokerId
 from penstock.errors import ErrorCode
 
