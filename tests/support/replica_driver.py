@@ -110,6 +110,7 @@ class Driver:
         version: int = 1,
         min_isr: int = 2,
         pending_max: int = 10_000,
+        adding: tuple[int, ...] = (),
     ) -> c.Ready:
         state = PartitionState(
             leader=BrokerId(leader),
@@ -117,10 +118,19 @@ class Driver:
             isr=tuple(BrokerId(member) for member in isr),
             replicas=tuple(BrokerId(member) for member in replicas),
             version=version,
+            adding=tuple(BrokerId(member) for member in adding),
         )
         return self.do(c.Assigned(state, c.ReplicaConfig(min_isr, 10_000, pending_max)))
 
-    def answer_isr(self, isr: tuple[int, ...], *, version: int, epoch: int = 1) -> c.Ready:
+    def answer_isr(
+        self,
+        isr: tuple[int, ...],
+        *,
+        version: int,
+        epoch: int = 1,
+        adding: tuple[int, ...] = (),
+        error: PenstockError | None = None,
+    ) -> c.Ready:
         members = tuple(BrokerId(member) for member in isr)
         state = PartitionState(
             leader=ME,
@@ -128,8 +138,9 @@ class Driver:
             isr=members,
             replicas=(ME, TWO, THREE),
             version=version,
+            adding=tuple(BrokerId(member) for member in adding),
         )
-        return self.do(lc.IsrAnswered(state))
+        return self.do(lc.IsrAnswered(state, error))
 
     # ------------------------------------------------------------ the disk
 

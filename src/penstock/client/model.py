@@ -266,10 +266,20 @@ class PlaintextCallers:
 
 
 @dataclass(frozen=True, slots=True)
+class OrphanedLog:
+    """A log that belongs to no replica: by the metadata, its broker has none of the partition."""
+
+    topic_id: str
+    partition: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class LogDescription:
-    """The log of a replica on one broker."""
+    """The logs of one broker. `orphans`: none if certain topics were asked for."""
 
     broker_id: int
     logs: tuple[PartitionLog, ...]
     disk_free_bytes: int
     disk_total_bytes: int
+    orphans: tuple[OrphanedLog, ...] = ()

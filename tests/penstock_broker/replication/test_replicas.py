@@ -5,14 +5,18 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from support.waiting import wait_until_async
 from support.wire import make_batch
 
+from penstock.client.cluster.wire import logs_from_wire
+from penstock.client.model import OrphanedLog
 from penstock.core.batch import Batch
 from penstock.core.replication.contract import Checkpoint, EpochStart
 from penstock.core.replication.contract_follower import BatchesReceived, EpochAnswered
 from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey, TopicId
+from penstock.proto.v1 import admin_pb2 as pb
 from penstock.proto.v1 import broker_pb2, controller_pb2
 from penstock_broker.clock import SystemClock
 from penstock_broker.metadata.image import ClusterView
@@ -20,6 +24,7 @@ from penstock_broker.replication.recent import RecentCache
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.replication.writer import LogWriter
+from penstock_broker.services.admin import AdminService, LogFacts
 from penstock_broker.store.interface import LogStore, PartitionWrite, Slot
 from penstock_broker.store.losses import promise_nothing
 from penstock_broker.store.rocks import RocksLogStore
@@ -173,4 +178,37 @@ async def test_a_log_that_copies_from_a_swept_one_keeps_where_markers_may_be_mis
         replicas.handle(replica, answered(end=0, log_start=0, swept_end=20))
         await wait_until_async(lambda: store.recover(slot).swept_end == 20, what="it is stored")
         assert replica.machine._log.swept_end == 20
+    store.close()
+
+
+async def described(
+    replicas: ReplicaSet, store: LogStore, *topics: str
+) -> tuple[list[tuple[str, int]], list[OrphanedLog]]:
+    """What a client is told: logs of replicas, and those that belong to none."""
+    with ThreadPoolExecutor(1) as executor:
+        facts = LogFacts(store, executor, lambda: (1, 2))
+        unused: Any = None
+        service = AdminService(unused, unused, replicas, unused, facts)
+        answer = await service.DescribeLogs(pb.DescribeLogsRequest(topics=topics), None)
+    found = logs_from_wire(answer)
+    assert (found.disk_free_bytes, found.disk_total_bytes) == (1, 2)
+    return [(log.topic, log.size_bytes) for log in found.logs], list(found.orphans)
+
+
+async def test_logs_that_belong_to_no_replica_are_described_with_their_bytes(
+    tmp_path: Path,
+) -> None:
+    """One was stored by a former run and is not known to the cluster, one is retired now."""
+    store = RocksLogStore(tmp_path / "log")
+    lost = store.open_slot(ReplicaKey(TopicId("lost"), 3))
+    store.write([PartitionWrite(lost, [batch(0, 4)])], sync=True)
+    size_bytes = store.size_bytes(lost)
+    async with replicas_over(store) as replicas:
+        await follow(replicas, 3)
+        orphans = [OrphanedLog("lost", 3, size_bytes)]
+        assert await described(replicas, store) == ([("t", 0)], orphans)
+        assert await described(replicas, store, "t") == ([("t", 0)], [])
+        replicas.retire_unknown([])
+        orphans.append(OrphanedLog("id", 0, 0))
+        assert await described(replicas, store) == ([], orphans)
     store.close()

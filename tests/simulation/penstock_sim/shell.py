@@ -19,7 +19,7 @@ from penstock.core.defect import raise_defect
 from penstock.core.replication import contract as rc
 from penstock.core.replication.contract_leader import IsrAnswered
 from penstock.core.replication.machine import ReplicaMachine
-from penstock.core.types import PartitionState, ReplicaKey
+from penstock.core.types import ReplicaKey
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import add_JournalServiceServicer_to_server
 from penstock.proto.v1.replication_pb2_grpc import add_ReplicationServiceServicer_to_server
@@ -128,8 +128,8 @@ class WatchedReplicas(ReplicaSet):
         except Exception as error:  # noqa: BLE001 - in a shell's task: it might be swallowed
             self.broker.world.scheduler.fail(error)
 
-    def config_of(self, topic: Topic, state: PartitionState) -> rc.ReplicaConfig:
-        minimum = topic.config.effective_min_insync_replicas(len(state.replicas))
+    def config_of(self, topic: Topic) -> rc.ReplicaConfig:
+        minimum = topic.config.min_insync_replicas
         return rc.ReplicaConfig(minimum, LAG_MAX_MS * RATE, max_pending_produces=50)
 
 

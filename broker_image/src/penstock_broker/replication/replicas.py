@@ -16,7 +16,7 @@ not read, written or fed until the broker restarts. The rest of the broker conti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Final, assert_never
 
 from penstock.core.aborted import AbortedIndex
@@ -88,6 +88,11 @@ class ReplicaSet:
         self._clock = clock
         self._ticking: dict[ReplicaKey, Replica] = {}
         self._orphans: dict[ReplicaKey, Slot] = writer.slots()
+
+    @property
+    def orphans(self) -> Mapping[ReplicaKey, Slot]:
+        """Logs that belong to no replica, by the newest full image: they are kept (I22)."""
+        return self._orphans
 
     def now_ms(self) -> int:
         """The machines' clock."""
@@ -294,7 +299,7 @@ class ReplicaSet:
                 slot, log = opened[key]
                 replica = self._add(key, topic.name, slot, log)
             replica.config = topic.config
-            self.handle(replica, Assigned(state, self.config_of(topic, state)))
+            self.handle(replica, Assigned(state, self.config_of(topic)))
 
     def _add(self, key: ReplicaKey, topic: str, slot: Slot, log: RecoveredLog) -> Replica:
         self._orphans.pop(key, None)
@@ -309,11 +314,10 @@ class ReplicaSet:
         """The machine that decides for a replica; the simulator overrides this to watch it."""
         return ReplicaMachine(self.broker_id, log)
 
-    def config_of(self, topic: Topic, state: PartitionState) -> ReplicaConfig:
+    def config_of(self, topic: Topic) -> ReplicaConfig:
         """The topic settings that the machine gets; the simulator overrides this to shorten
         limits."""
-        minimum = topic.config.effective_min_insync_replicas(len(state.replicas))
-        return ReplicaConfig(min_insync_replicas=minimum)
+        return ReplicaConfig(min_insync_replicas=topic.config.min_insync_replicas)
 
     async def drop_topics(self, topic_ids: Iterable[TopicId]) -> None:
         """Removes replicas of topics that the controller says were deleted, with their data."""

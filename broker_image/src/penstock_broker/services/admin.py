@@ -9,12 +9,12 @@ image, for a short time at most, so that the caller's next request here finds it
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Any, Final
 
 from penstock.core.topic import CONFIG_KEYS, refuse_internal
-from penstock.core.types import BrokerId
+from penstock.core.types import BrokerId, ReplicaKey
 from penstock.errors import PenstockError
 from penstock.proto.v1 import admin_pb2 as pb
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceServicer
@@ -27,7 +27,7 @@ from penstock_broker.services.offsets import Offsets
 from penstock_broker.serving.forwarding import on_behalf
 from penstock_broker.serving.listener import for_caller
 from penstock_broker.serving.plaintext_clients import PlaintextClients
-from penstock_broker.store.interface import LogStore
+from penstock_broker.store.interface import LogStore, Slot
 
 _ARRIVAL_S: Final = 2.0
 
@@ -273,7 +273,8 @@ class AdminService(AdminServiceServicer):
             for replica in self._replicas.by_key.values()
             if not wanted or replica.topic in wanted
         ]
-        return await self._facts.describe(self._replicas.broker_id, chosen)
+        orphans = {} if wanted else self._replicas.orphans
+        return await self._facts.describe(self._replicas.broker_id, chosen, orphans)
 
 
 class LogFacts:
@@ -288,10 +289,11 @@ class LogFacts:
         self._disk_bytes = disk_bytes
 
     async def describe(
-        self, broker_id: BrokerId, replicas: list[Replica]
+        self, broker_id: BrokerId, replicas: list[Replica], orphans: Mapping[ReplicaKey, Slot]
     ) -> pb.DescribeLogsResponse:
-        """One entry per replica."""
-        slots = [replica.slot for replica in replicas]
+        """One entry per replica, and one per log without."""
+        orphaned = list(orphans)
+        slots = [*(replica.slot for replica in replicas), *orphans.values()]
 
         def blocking() -> list[int]:
             return [self._store.size_bytes(slot) for slot in slots]
@@ -300,7 +302,11 @@ class LogFacts:
         free, total = self._disk_bytes()
         return pb.DescribeLogsResponse(
             broker_id=broker_id,
-            logs=[_log_info(replica, size) for replica, size in zip(replicas, sizes, strict=True)],
+            logs=[_log_info(replica, size) for replica, size in zip(replicas, sizes, strict=False)],
+            orphans=[
+                pb.OrphanedLog(topic_id=key.topic_id, partition=key.partition, bytes=size)
+                for key, size in zip(orphaned, sizes[len(replicas) :], strict=True)
+            ],
             disk_free_bytes=free,
             disk_total_bytes=total,
         )

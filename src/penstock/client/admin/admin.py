@@ -264,7 +264,7 @@ class AsyncAdmin:
     async def describe_logs(
         self, topics: Iterable[str] | None = None, *, broker_ids: Iterable[int] | None = None
     ) -> list[LogDescription]:
-        """The replicas of each broker; None = every live broker.
+        """What is stored on each broker; None = every live broker.
 
         Raises UnreachableError if one of them does not answer.
         """

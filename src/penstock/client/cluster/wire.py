@@ -7,6 +7,7 @@ from penstock.client.config import ClientConfig, ConsumerConfig, IsolationLevel
 from penstock.client.model import (
     BrokerDescription,
     LogDescription,
+    OrphanedLog,
     PartitionDescription,
     PartitionLog,
     PlaintextCaller,
@@ -104,5 +105,8 @@ def logs_from_wire(answer: admin_pb2.DescribeLogsResponse) -> LogDescription:
                 size_bytes=log.bytes,
             )
             for log in answer.logs
+        ),
+        orphans=tuple(
+            OrphanedLog(log.topic_id, log.partition, log.bytes) for log in answer.orphans
         ),
     )

@@ -191,7 +191,7 @@ class Admin:
     def describe_logs(
         self, topics: Iterable[str] | None = None, *, broker_ids: Iterable[int] | None = None
     ) -> list[LogDescription]:
-        """The replicas of each live broker."""
+        """What is stored on each live broker."""
         return self._loop.run(self._core.describe_logs(topics, broker_ids=broker_ids))
 
     # -- groups ------------------------------------------------------------------------------

@@ -148,7 +148,11 @@ class RecoveredLog:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaConfig:
-    """The topic settings replication needs. Times in ms."""
+    """The topic settings replication needs. Times in ms.
+
+    `min_insync_replicas` is the setting itself, whatever the number of replicas: the machine
+    limits it to those of the newest state that it knows, which may be newer than any image.
+    """
 
     min_insync_replicas: int = 2
     replica_lag_time_max_ms: int = 10_000

@@ -133,7 +133,7 @@ class IsrAnswered:
     """The controller's answer to `Ready.isr_change`, or no answer (`state` None).
 
     None means unknown: the change may have been stored. The machine asks again, or learns by
-    `Assigned`.
+    `Assigned`. With an `error` MOVE_WAITS, only those in `adding` were left out.
     Every `Ready.isr_change` is answered exactly once (None after a timeout); there is never a
     second one before that.
     """
@@ -183,7 +183,10 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class IsrProposal:
-    """Asks the controller for this ISR, by compare-and-swap on `version`."""
+    """Asks the controller for this ISR, by compare-and-swap on `version`.
+
+    With all of the state's `adding` in it: they have everything that a replica needs.
+    """
 
     leader_epoch: LeaderEpoch
     version: int

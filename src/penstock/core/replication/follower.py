@@ -34,6 +34,9 @@ ANSWER_TIMEOUT_MS: Final = 2_000
 """A look-up without an answer is repeated: the leader may not have known its epoch yet."""
 PAUSE_MS: Final = 100
 """Pause before the next attempt after a refusal or a failed write."""
+PAUSE_MAX_MS: Final = 3_200
+"""Pauses double up to here while the log gets no further: a leader that cannot read a batch refuses
+every attempt, and each costs it a look-up and a read."""
 
 
 class BrokenLogError(ClusterError):
@@ -63,6 +66,8 @@ class Follower:
         """`former_epoch`: the newest that this replica knew before."""
         self.leader = leader
         self.epoch = epoch
+        self.copies = False
+        """It is in `adding`: no other replica relies on its log, whatever is in it."""
         self._start_epoch = former_epoch
         self._log = log
         self._phase = _Phase.PAUSED
@@ -74,6 +79,8 @@ class Follower:
         self._restart_at = Offset(0)
         self._swept_end = Offset(0)
         self._sync_asked = log.synced_end
+        self._paused_at = Offset(-1)
+        self._pause_ms = PAUSE_MS
 
     @property
     def wants_tick(self) -> bool:
@@ -114,12 +121,7 @@ class Follower:
         self._restart_at, self._swept_end = answer.log_start_offset, answer.swept_end
         target, self._agreed = self._divergence(answer)
         if target < log.high_watermark and log.is_promised:
-            raise BrokenLogError(
-                f"leader {self.leader} (epoch {self.epoch}) shares this log only up to offset "
-                f"{target}, but offsets below {log.high_watermark} were committed: one of the "
-                "two logs lost acknowledged records; nothing was truncated; compare the logs "
-                "before you continue"
-            )
+            self._contradicted(target)
         start = answer.log_start_offset
         if target < max(start, log.high_watermark) or self._shares_nothing(answer):
             self._begin_anew(start, out, now_ms)
@@ -131,6 +133,18 @@ class Follower:
             self._follow(out, now_ms)
         else:
             self.ask(out, now_ms)
+
+    def _contradicted(self, target: Offset) -> None:
+        """The leader shares this log only up to `target`, below the HW."""
+        if self.copies:
+            self._log.is_promised = False
+            return
+        raise BrokenLogError(
+            f"leader {self.leader} (epoch {self.epoch}) shares this log only up to offset "
+            f"{target}, but offsets below {self._log.high_watermark} were committed: one of the "
+            "two logs lost acknowledged records; nothing was truncated; compare the logs "
+            "before you continue"
+        )
 
     def _divergence(self, answer: EpochAnswered) -> tuple[Offset, bool]:
         """Where to truncate, and whether the logs certainly agree below that (KIP-279).
@@ -270,6 +284,7 @@ class Follower:
 
     def connected(self, out: Outbox, now_ms: int) -> None:
         """A new stream: requests and feeds on an older one are void."""
+        self._pause_ms = PAUSE_MS
         if self._phase is _Phase.CUTTING:
             self._agreed = False
         else:
@@ -287,7 +302,10 @@ class Follower:
         if self._phase is _Phase.FOLLOWING:
             out.messages.append(SendFollowStop(self.leader))
         if self._phase is not _Phase.CUTTING or self._log.is_still:
-            self._phase, self._due_ms = _Phase.PAUSED, now_ms + PAUSE_MS
+            if self._log.log_end != self._paused_at:
+                self._paused_at, self._pause_ms = self._log.log_end, PAUSE_MS
+            self._phase, self._due_ms = _Phase.PAUSED, now_ms + self._pause_ms
+            self._pause_ms = min(2 * self._pause_ms, PAUSE_MAX_MS)
 
     def tick(self, out: Outbox, now_ms: int) -> None:
         """Ends pauses; repeats a look-up without an answer."""

@@ -9,9 +9,13 @@ version* is known, or the only proposal ever sent on this version was refused: a
 answer was lost may still be in flight, and succeed, after a later one was refused.
 
 To be added, a follower must have everything that may be acknowledged: it has written up to max(HW,
-start of the leader's epoch) and synced up to max(start of the epoch, the last offset acknowledged
-with sync=DISK). So every ISR member has what was acknowledged, each in its class. Removing members
-is safe at any time; it happens when a follower has not caught up for `replica_lag_time_max_ms`.
+start of the leader's epoch) and synced up to where that was when it got there, and up to the last
+offset acknowledged with sync=DISK. So every ISR member has what was acknowledged, each in its
+class, and what was long on disk elsewhere is on disk there too. Removing members is safe at any
+time; it happens when a follower has not caught up for `replica_lag_time_max_ms`.
+
+Brokers in `adding` copy the partition and are no replicas yet: they enter all at once, which makes
+them replicas (ADR 65), and never count before that is proposed.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ from penstock.core.types import BrokerId, LeaderEpoch, Offset, PartitionState
 
 RETRY_MS: Final = 500
 """Pause after an unknown or refused ISR change."""
+MOVE_RETRY_MS: Final = 5_000
+"""Pause after the controller has stored the rest of a change without those in `adding`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,6 +41,8 @@ class FollowerProgress:
     `seen_end` / `seen_ms`: the log end it must reach to have been caught up at that time.
     `told_swept_end`: markers below it may be missing, by the first answer to its look-up. It asks
     again when that is late, and acts on the answer that comes first. None: it has not asked.
+    `sync_floor`: what it must sync for a seat in the ISR: where the floor for what is written was
+    when it first reached that. None: it has not.
     """
 
     caught_up_ms: int
@@ -44,12 +52,14 @@ class FollowerProgress:
     written_end: Offset = Offset(0)
     synced_end: Offset = Offset(0)
     told_swept_end: Offset | None = None
+    sync_floor: Offset | None = None
 
     def start(self) -> None:
         """It starts to follow; what it has is unknown before its first ack."""
         self.started = True
         self.written_end = Offset(0)
         self.synced_end = Offset(0)
+        self.sync_floor = None
 
     def acked(
         self, written_end: Offset, synced_end: Offset, leader_end: Offset, now_ms: int
@@ -87,6 +97,12 @@ class InSyncReplicas:
         self._proposed: frozenset[BrokerId] = frozenset()
         self._uncertain = False
         self._retry_ms = 0
+        self._move_due_ms = 0
+
+    @property
+    def followers(self) -> tuple[BrokerId, ...]:
+        """Who may follow, the leader among them: the replicas, and who is to become one."""
+        return self.state.replicas + self.state.adding
 
     @property
     def committed(self) -> tuple[BrokerId, ...]:
@@ -101,11 +117,15 @@ class InSyncReplicas:
     @property
     def unsettled(self) -> bool:
         """A change waits for an answer or a retry."""
-        return bool(self._proposed) or self._uncertain or self._retry_ms > 0
+        return (
+            bool(self._proposed) or self._uncertain or self._retry_ms > 0 or self._move_due_ms > 0
+        )
 
     def learn(self, state: PartitionState) -> None:
         """A newer version is known: all proposals on an older one are decided."""
         assert state.version > self.state.version
+        if state.adding != self.state.adding:
+            self._move_due_ms = 0
         self.state = state
         self._proposed = frozenset()
         self._uncertain = False
@@ -121,6 +141,17 @@ class InSyncReplicas:
         """The proposal may have been stored, may still be, or not."""
         self._uncertain = True
         self._retry_ms = now_ms + RETRY_MS
+
+    def move_waits(self, now_ms: int) -> None:
+        """The controller cannot make those in `adding` replicas yet."""
+        self._move_due_ms = now_ms + MOVE_RETRY_MS
+
+    def move_is_due(self, now_ms: int) -> bool:
+        """Whether those in `adding` may be proposed (again)."""
+        if now_ms < self._move_due_ms:
+            return False
+        self._move_due_ms = 0
+        return True
 
     def propose(
         self, lagging: Collection[BrokerId], joining: Collection[BrokerId], now_ms: int
@@ -139,5 +170,5 @@ class InSyncReplicas:
         if target == set(self.state.isr) and not self._uncertain:
             return None
         self._proposed |= target
-        isr = tuple(broker for broker in self.state.replicas if broker in target)
+        isr = tuple(broker for broker in self.followers if broker in target)
         return IsrProposal(LeaderEpoch(self.state.leader_epoch), self.state.version, isr)

@@ -82,14 +82,17 @@ class Leader:
 
     def _welcome_followers(self, now_ms: int) -> None:
         """The time to catch up starts when a follower, or this leadership, begins."""
-        replicas = self.isr.state.replicas
-        for broker in replicas:
+        for broker in self.isr.followers:
             if broker != self._local and broker not in self._followers:
                 self._followers[broker] = FollowerProgress(
                     caught_up_ms=now_ms, seen_end=self._log.log_end, seen_ms=now_ms
                 )
-        for broker in tuple(self._followers):
-            if broker not in replicas:
+
+    def _dismiss_followers(self, out: Outbox) -> None:
+        """Who is no replica any more, and not to become one, is neither counted nor fed."""
+        for broker, progress in tuple(self._followers.items()):
+            if broker not in self.isr.followers:
+                self._stop_feed(broker, progress, out)
                 del self._followers[broker]
 
     @property
@@ -133,6 +136,7 @@ class Leader:
         if state.version > self.isr.state.version:
             self.isr.learn(state)
             self._welcome_followers(now_ms)
+            self._dismiss_followers(out)
         self._progress(out)
 
     # ------------------------------------------------------------ produce
@@ -309,14 +313,14 @@ class Leader:
     def _known(
         self, follower: BrokerId, epoch: LeaderEpoch, out: Outbox
     ) -> FollowerProgress | None:
-        """The follower's progress, if it is a replica and follows in this epoch; else refuses."""
+        """The follower's progress, if it may follow, and does in this epoch; else refuses."""
         if epoch != self.epoch:
             out.messages.append(SendRefusal(follower, self.epoch_error(epoch)))
             return None
         progress = self._followers.get(follower)
         if progress is None:
             refusal = ClusterError(
-                f"broker {follower} is not one of the replicas {self.isr.state.replicas}",
+                f"broker {follower} is not one of the replicas {self.isr.followers}",
                 ErrorCode.INELIGIBLE_REPLICA,
             )
             out.messages.append(SendRefusal(follower, refusal))
@@ -331,7 +335,7 @@ class Leader:
 
     def isr_proposal(self, now_ms: int) -> IsrProposal | None:
         """The ISR that fits now, if it differs from the stored one."""
-        return self.isr.propose(self._lagging(now_ms), self._joining(), now_ms)
+        return self.isr.propose(self._lagging(now_ms), self._joining(now_ms), now_ms)
 
     def tick(self, out: Outbox, now_ms: int) -> None:
         """Checks deadlines. (The machine checks for an ISR change afterwards.)"""
@@ -348,23 +352,34 @@ class Leader:
             and progress.is_lagging(end, now_ms, lag_max_ms)
         ]
 
-    def _joining(self) -> list[BrokerId]:
-        """Followers that may enter the ISR; those that only lack a sync are asked for one."""
+    def _joining(self, now_ms: int) -> list[BrokerId]:
+        """Followers that may enter the ISR; those that only lack a sync are asked for one.
+
+        Those in `adding` enter together, or none of them does.
+        """
         self._join_sync = Offset(0)
-        committed = self.isr.committed
-        joining: list[BrokerId] = []
-        for broker, progress in self._followers.items():
-            if broker in committed or not progress.started:
-                continue
-            write_floor = max(self._log.high_watermark, self.epoch_start)
-            sync_floor = max(self.epoch_start, self._disk_acked)
-            if progress.written_end < write_floor:
-                continue
-            if progress.synced_end >= sync_floor:
-                joining.append(broker)
-            else:
-                self._join_sync = sync_floor
-        return joining
+        committed, adding = self.isr.committed, self.isr.state.adding
+        later = () if self.isr.move_is_due(now_ms) else adding
+        joining = [
+            broker
+            for broker, progress in self._followers.items()
+            if broker not in committed and broker not in later and self._may_join(progress)
+        ]
+        if all(broker in joining for broker in adding):
+            return joining
+        return [broker for broker in joining if broker not in adding]
+
+    def _may_join(self, progress: FollowerProgress) -> bool:
+        floor = max(self._log.high_watermark, self.epoch_start)
+        if not progress.started or progress.written_end < floor:
+            return False
+        if progress.sync_floor is None:
+            progress.sync_floor = floor
+        sync_floor = max(progress.sync_floor, self._disk_acked)
+        if progress.synced_end >= sync_floor:
+            return True
+        self._join_sync = max(self._join_sync, sync_floor)
+        return False
 
     # ------------------------------------------------------------ commit
 

@@ -72,6 +72,7 @@ class ReplicaMachine:
         self._local = local
         self._log = LocalLog(log)
         self._state: PartitionState | None = None
+        self._member_version = 0
         self._config = ReplicaConfig()
         self._role: Leader | Follower | None = None
         self._role_due = False
@@ -132,6 +133,11 @@ class ReplicaMachine:
         return self._checkpoint_due_ms is not None or (
             self._role is not None and self._role.wants_tick
         )
+
+    @property
+    def member_version(self) -> int:
+        """The newest known version with this broker as a replica, or becoming one; 0: none is."""
+        return self._member_version
 
     @property
     def error(self) -> PenstockError | None:
@@ -206,11 +212,13 @@ class ReplicaMachine:
         if known is not None and state.version < known.version:
             return
         self._state = state
+        if self._is_member(state):
+            self._member_version = state.version
         same_leadership = (
             known is not None
             and known.leader_epoch == state.leader_epoch
             and known.leader == state.leader
-            and (self._local in known.replicas) == (self._local in state.replicas)
+            and self._is_member(known) == self._is_member(state)
         )
         if not same_leadership:
             self._leave_role(out)
@@ -219,6 +227,11 @@ class ReplicaMachine:
         elif isinstance(self._role, Leader):
             self._role.learn(state, self._config, out, now_ms)
             self._change_isr(out, now_ms)
+        elif self._role is not None:
+            self._role.copies = self._local in state.adding
+
+    def _is_member(self, state: PartitionState) -> bool:
+        return self._local in state.replicas or self._local in state.adding
 
     def _leave_role(self, out: Outbox) -> None:
         if isinstance(self._role, Leader):
@@ -238,15 +251,17 @@ class ReplicaMachine:
         former_epoch = self._log.leader_epoch
         newer = state.leader_epoch > former_epoch
         self._log.leader_epoch = state.leader_epoch
-        if self._local not in state.replicas or state.leader == NO_LEADER:
+        if not self._is_member(state) or state.leader == NO_LEADER:
             pass
         elif state.leader == self._local:
             self._lead(state, out, now_ms)
         else:
             # The epoch of a leader that wrote nothing is removed.
             self._log.epochs = self._log.epochs.cut(self._log.log_end)
-            self._role = Follower(self._log, state.leader, state.leader_epoch, former_epoch)
-            self._role.ask(out, now_ms)
+            follower = Follower(self._log, state.leader, state.leader_epoch, former_epoch)
+            follower.copies = self._local in state.adding
+            self._role = follower
+            follower.ask(out, now_ms)
         out.role_changed = True
         if newer:
             self._write_checkpoint(out, now_ms)
@@ -454,6 +469,9 @@ class ReplicaMachine:
         role = self._role
         if isinstance(role, Leader) and asked is not None:
             isr, answer = role.isr, event.state
+            waits = event.error is not None and event.error.code is ErrorCode.MOVE_WAITS
+            if waits and asked.leader_epoch == role.epoch:
+                isr.move_waits(now_ms)
             undecided = (asked.leader_epoch, asked.version) == (role.epoch, isr.state.version)
             if undecided and answer is not None and answer.version == asked.version:
                 isr.refused(now_ms)

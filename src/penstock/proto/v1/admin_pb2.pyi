@@ -805,11 +805,16 @@ class DescribeLogsResponse(_message.Message):
     LOGS_FIELD_NUMBER: _builtins.int
     DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
     DISK_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    ORPHANS_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     disk_free_bytes: _builtins.int
     disk_total_bytes: _builtins.int
     @_builtins.property
     def logs(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogInfo]: ...
+    @_builtins.property
+    def orphans(self) -> _containers.RepeatedCompositeFieldContainer[Global___OrphanedLog]:
+        """Only if the request names no topic: the broker may not know the names of theirs."""
+
     def __init__(
         self,
         *,
@@ -817,14 +822,42 @@ class DescribeLogsResponse(_message.Message):
         logs: _abc.Iterable[Global___LogInfo] | None = ...,
         disk_free_bytes: _builtins.int = ...,
         disk_total_bytes: _builtins.int = ...,
+        orphans: _abc.Iterable[Global___OrphanedLog] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "disk_free_bytes", b"disk_free_bytes", "disk_total_bytes", b"disk_total_bytes", "logs", b"logs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "disk_free_bytes", b"disk_free_bytes", "disk_total_bytes", b"disk_total_bytes", "logs", b"logs", "orphans", b"orphans"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeLogsResponse: _TypeAlias = DescribeLogsResponse  # noqa: Y015
+
+@_typing.final
+class OrphanedLog(_message.Message):
+    """A log that belongs to no replica: by the metadata, this broker has none of its partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.str
+    partition: _builtins.int
+    bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OrphanedLog: _TypeAlias = OrphanedLog  # noqa: Y015
 
 @_typing.final
 class LogInfo(_message.Message):

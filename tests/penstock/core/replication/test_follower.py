@@ -523,6 +523,27 @@ def test_refusals_and_missing_answers_are_asked_again_after_a_pause(follower: Dr
     assert follower.do(c.Tick()).messages == (query(1, -1),)
 
 
+def refused_ms(follower: Driver) -> int:
+    """How long it waits after a refusal before it asks again."""
+    follower.do(fc.PeerRefused(TWO, ClusterError("the disk is broken")))
+    for waited in range(0, 60_000, 100):
+        if follower.do(c.Tick()).messages:
+            return waited
+        follower.now_ms += 100
+    raise AssertionError("it does not ask again")
+
+
+def test_pauses_get_longer_while_the_log_gets_no_further(follower: Driver) -> None:
+    waits = [refused_ms(follower) for _ in range(7)]
+    assert waits == [100, 200, 400, 800, 1_600, 3_200, 3_200]
+    follower.answer_epoch(-1, 0)
+    follower.receive(batch(0, 3))
+    follower.written()
+    assert [refused_ms(follower), refused_ms(follower)] == [100, 200], "it had got further"
+    follower.do(fc.PeerConnected(TWO))
+    assert refused_ms(follower) == 100, "the leader may be another run"
+
+
 def test_other_peers_do_not_matter(follower: Driver) -> None:
     assert follower.do(fc.PeerConnected(BrokerId(3))) is c.NOTHING
     assert follower.do(c.PeerLost(BrokerId(3))) is c.NOTHING

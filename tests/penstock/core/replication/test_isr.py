@@ -232,6 +232,12 @@ def test_replicas_that_come_and_go_are_taken_over(leader: Driver) -> None:
     assert proposed(leader.ack(4, 5)) == (1, 2, 4)
 
 
+def test_a_follower_that_is_no_replica_any_more_is_not_fed_on(leader: Driver) -> None:
+    leader.do(c.PeerLost(TWO))
+    ready = leader.assign(isr=(1, 4), replicas=(1, 4), version=2)
+    assert ready.feeds == (lc.Feed(THREE, LeaderEpoch(1), None),), "2 was not fed"
+
+
 def test_an_isr_member_that_is_no_replica_holds_everything_up(leader: Driver) -> None:
     leader.assign(isr=(1, 2, 3), replicas=(1, 2), version=2)
     leader.produce(5)
