@@ -43,7 +43,7 @@ class Cluster:
     """Three brokers with one partition, which all of them know; changes are journaled."""
 
     def __init__(self) -> None:
-        self.world = World(1, brokers=3)
+        self.world = World(1, brokers=3, moves=False)
         self.checks = self.world.checks
         assert tuple(self.world.brokers) == EVERYONE
         self.runs = dict.fromkeys(EVERYONE, 1)

@@ -201,13 +201,13 @@ class SimBroker:
 
     def told(self, key: ReplicaKey, state: PartitionState) -> None:
         """By a controller, in an image or an answer."""
-        self._check(partial(self.world.checks.told, key, state))
+        self.check(partial(self.world.checks.told, key, state))
 
     def _kept(self, journal: Journal) -> None:
         """It is on disk."""
-        self._check(partial(self.world.checks.journal_kept, self.id, journal))
+        self.check(partial(self.world.checks.journal_kept, self.id, journal))
 
-    def _check(self, check: Callable[[], None]) -> None:
+    def check(self, check: Callable[[], None]) -> None:
         """In a shell's task: what is raised there might be swallowed."""
         try:
             check()

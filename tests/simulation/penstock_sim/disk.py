@@ -101,5 +101,6 @@ class SimDisk:
         """The current store, to read from."""
         return self._current
 
-    def log_end(self, slot: Slot) -> Offset:
-        return self._current._log(slot).log_end_offset
+    def log_end(self, slot: Slot, *, durable: bool = False) -> Offset:
+        store = self._durable if durable else self._current
+        return store._log(slot).log_end_offset

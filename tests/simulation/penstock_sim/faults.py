@@ -113,6 +113,10 @@ class Nemesis:
         broker = self._some_broker()
         if self._random.random() < 0.4:
             broker = self.world.find_leader(self._random.choice(self.world.all_keys))[0]
+        self.kill(broker)
+
+    def kill(self, broker: SimBroker) -> None:
+        """If it runs."""
         if broker.up:
             broker.kill(power=False)
             self._restart_later(broker)
@@ -126,15 +130,20 @@ class Nemesis:
             broker.start()
 
     def lose_power(self) -> None:
-        broker = self._some_broker()
+        self.take_power(self._some_broker())
+
+    def take_power(self, broker: SimBroker) -> None:
+        """If that is promised to be survived."""
         if broker.up and self._others_hold(broker):
             broker.kill(power=True)
             self._restart_later(broker)
 
     def replace_disk(self) -> None:
-        """Not where brokers keep journals: of those, a majority must last (ADR 29)."""
-        broker = self._some_broker()
-        if broker.up and self._others_hold(broker):
+        self.take_disk(self._some_broker())
+
+    def take_disk(self, broker: SimBroker) -> None:
+        """As `take_power`. Not where brokers keep journals: of those, a majority must last."""
+        if not self.world.journal and broker.up and self._others_hold(broker):
             broker.kill(power=False)
             broker.replace_disk()
             self._restart_later(broker)
@@ -143,14 +152,17 @@ class Nemesis:
         """Of every partition it has, some other member of ISR or ELR has all that was committed.
 
         And no more brokers miss data at one time than is promised: with min.insync.replicas 1,
-        a dead broker that has everything may be given up for one that only seems to.
+        a dead broker that has everything may be given up for one that only seems to. A copy counts
+        once it has all that was committed: its leader may have asked for the switch.
         """
         checks = self.world.checks
         for key in self.world.all_keys:
             document = checks.stored.get(key)
             if document is None:
                 return False
-            if broker.id not in document.state.replicas:
+            state = document.state
+            counts = broker.id in state.adding and checks.moving.is_complete(broker, key)
+            if broker.id not in state.replicas and not counts:
                 continue
             if len(checks.missing(key)) >= checks.min_isr(key) - 1:
                 return False
