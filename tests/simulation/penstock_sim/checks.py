@@ -159,6 +159,8 @@ class Checks:
         self, broker: SimBroker, replica: Replica, before: rc.Marks, ready: rc.Ready
     ) -> None:
         self.truncations += 1
+        if broker.id not in self.stored[replica.key].state.replicas:
+            return  # nothing is guaranteed of a copy
         target, checkpoint = ready.truncate_to, ready.checkpoint
         assert target is not None
         assert checkpoint is not None
