@@ -74,8 +74,8 @@ class SimDisk:
         self._flush(self._scheduler.random.randrange(len(self._unsynced) + 1))
         self._unsynced.clear()
         self._current = MemoryLogStore()
-        for key, slot in self._durable.slots().items():
-            assert self._current.open_slot(key) == slot
+        self._current._slots = self._durable.slots()
+        self._current._next_slot = self._durable._next_slot
         self._current._logs = {slot: log.copy() for slot, log in self._durable._logs.items()}
 
     def recover(self, slot: Slot) -> RecoveredLog:
