@@ -13,6 +13,7 @@ from support.apiserver import ApiServer
 from support.channels import patient_aio_channel
 from support.controller_pods import ACTIVE, Make, Pod
 from support.controller_seams import seams_on
+from support.journaled_controller import Scene, started
 from support.waiting import wait_until, wait_until_async
 
 from penstock.core.control import ControlConfig
@@ -285,3 +286,14 @@ def pair(make: Make) -> tuple[Pod, Pod]:
     standby = make("two")
     wait_until(lambda: standby.says(""), what="the second stands by", timeout_s=40.0)
     return active, standby
+
+
+@pytest.fixture
+async def scene(
+    documents: SharedDocuments, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Scene]:
+    for name, seconds in (("LEASE_RENEW", 0.05), ("LEASE_RETRY", 0.05), ("HOLD_AFTER", 0.1)):
+        monkeypatch.setattr(f"penstock_broker.controller.runtime._{name}_S", seconds)
+    async with started(documents) as made:
+        await made.all_serve(1)
+        yield made

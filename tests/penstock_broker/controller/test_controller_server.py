@@ -549,7 +549,7 @@ async def test_an_active_controller_puts_unreadable_documents_back(
 
 
 def test_a_topic_of_a_newer_format_than_the_cluster_is_not_adopted() -> None:
-    """Somebody has restored an older document of the cluster: what the topic holds would be lost."""
+    """Somebody has restored an older document of the cluster."""
     cluster = encode_cluster(
         ClusterDocument(cluster_id="c", controller_epoch=ControllerEpoch(1), metadata_version=1)
     )

@@ -117,6 +117,7 @@ class SimStore:
     """A `MetadataStore`: `ThreadedStore` on the store of a cluster, without the threads."""
 
     detached = False
+    journaling = False
 
     def __init__(
         self, world: World, node: int, loop: NodeLoop, is_learning: Callable[[], bool]

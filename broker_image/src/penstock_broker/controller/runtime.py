@@ -99,7 +99,8 @@ class ControllerRuntime:
         self._waiting: dict[int, asyncio.Future[c.Result]] = {}
         self._outboxes: dict[int, SessionOutbox] = {}
         self._ids = 0
-        self._write: tuple[int, tuple[tuple[c.DocumentWrite, ...], ...]] | None = None
+        self._write: c.Ready | None = None
+        self._told_journaling = False
         self._reload = False
         self._store_work = asyncio.Event()
         self._changed = asyncio.Event()
@@ -254,7 +255,15 @@ class ControllerRuntime:
                 raise self._defect
             if self.active and now - self._renewed_at > _SUSPEND_S:
                 self._suspend()
+            self._tell_store_state()
             self.feed(c.Tick())
+
+    def _tell_store_state(self) -> None:
+        """Whether a write would be journaled now; a new machine takes it that none would."""
+        journaling = self._store.journaling
+        if self._machine is not None and journaling != self._told_journaling:
+            self._told_journaling = journaling
+            self.feed(c.StoreState(journaling))
 
     async def _keep_lease(self) -> None:
         """Loss of the lease ends the machine; an unreachable store does not (guarantees §4.1)."""
@@ -323,8 +332,13 @@ class ControllerRuntime:
             await self._store_work.wait()
             self._store_work.clear()
             if self._write is not None:
-                (write_id, stages), self._write = self._write, None
-                await self._carry_out(write_id, stages)
+                ready, self._write = self._write, None
+                if ready.stored_only and self._store.journaling:
+                    # Since it was decided, brokers stand in for the store.
+                    self._tell_store_state()
+                    self.feed(c.WriteUnknown(ready.write_id))
+                else:
+                    await self._carry_out(ready.write_id, ready.writes)
             elif self._reload:
                 generation = self._generation
                 loaded = await self._load()
@@ -387,7 +401,7 @@ class ControllerRuntime:
                 outbox.notify()
         if ready.writes:
             assert self._write is None
-            self._write = (ready.write_id, ready.writes)
+            self._write = ready
             self._store_work.set()
         if ready.reload:
             self._reload = True
@@ -419,6 +433,7 @@ class ControllerRuntime:
     def _start_machine(self) -> None:
         self._generation += 1
         self._machine = ControllerMachine(self._config)
+        self._told_journaling = False
         self._reload = True
         self._store_work.set()
 

@@ -113,9 +113,9 @@ def decide_create_partitions(
             ErrorCode.INVALID_PARTITIONS,
         )
     _check_room(draft, topic.name, wanted - have)
-    factor = len(topic.partitions[0].state.replicas)
+    factor = len(topic.partitions[0].target or topic.partitions[0].state.replicas)
     usable = _usable_brokers(draft, liveness, factor, topic.name)
-    existing = [partition.state.replicas for partition in topic.partitions]
+    existing = [partition.target or partition.state.replicas for partition in topic.partitions]
     placed = place(usable, wanted - have, factor, draft.load().for_topic(existing))
     if request.validate_only:
         draft.forget_load()
@@ -146,7 +146,13 @@ def decide_alter_configs(draft: Draft, request: AlterConfigs, liveness: Liveness
         name: value for name, value in topic.configs.items() if name not in request.unset_configs
     }
     configs = {**kept, **request.set_configs}
-    factor = min(len(partition.state.replicas) for partition in topic.partitions)
+    # No move may leave it with fewer replicas than it then needs in sync.
+    factor = min(
+        len(replicas)
+        for partition in topic.partitions
+        for replicas in (partition.state.replicas, partition.target)
+        if replicas
+    )
     config = _checked_config(draft, topic.name, configs, factor)
     if request.validate_only or configs == topic.configs:
         return Done()
@@ -314,11 +320,14 @@ def _usable_brokers(
     draft: Draft, liveness: Liveness, factor: int, topic: str
 ) -> Mapping[BrokerId, str]:
     known = draft.cluster.brokers
-    usable = {broker_id: known[broker_id].rack for broker_id in sorted(liveness.staying)}
+    cordoned = draft.cordoned_for_placement
+    usable = {broker_id: known[broker_id].rack for broker_id in sorted(liveness.staying - cordoned)}
     if not 1 <= factor <= len(usable):
+        kept_free = f" ({sorted(cordoned)} are cordoned)" if cordoned else ""
         raise ClusterError(
             f"topic {topic!r} needs {factor} replicas, but only {len(usable)} of {len(known)} "
-            f"brokers are available ({list(usable)}); start brokers or request fewer replicas",
+            f"brokers are available ({list(usable)}){kept_free}; start brokers or request fewer "
+            "replicas",
             ErrorCode.INVALID_REPLICATION_FACTOR,
         )
     return usable
@@ -341,12 +350,15 @@ def _check_assignment(draft: Draft, new: NewTopic, liveness: Liveness) -> None:
     for partition, replicas in enumerate(new.assignment):
         problem = ""
         unknown = sorted(set(replicas) - set(draft.cluster.brokers))
+        cordoned = sorted(draft.cordoned_for_placement & set(replicas))
         if not replicas or len(replicas) != factor:
             problem = f"has {len(replicas)} replicas, but partition 0 has {factor}"
         elif len(set(replicas)) != len(replicas):
             problem = "names a broker twice"
         elif unknown:
             problem = f"names unknown brokers {unknown}"
+        elif cordoned:
+            problem = f"names cordoned brokers {cordoned}"
         elif liveness.staying.isdisjoint(replicas):
             problem = "has no replica on a live broker"
         if problem:

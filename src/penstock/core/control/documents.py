@@ -156,6 +156,11 @@ class TopicDocument:
     access: tuple[Rule, ...] = ()
     format: int = FORMAT_FIRST
 
+    @property
+    def moving(self) -> int:
+        """How many partitions have a target."""
+        return sum(1 for partition in self.partitions if partition.target)
+
 
 def topic_key(name: str) -> str:
     """The store's key of a topic's document: by name, so that a name exists once."""

@@ -46,7 +46,10 @@ _DETAILS = 20
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The durable and adopted state. `topic_versions` has the store version of each topic."""
+    """The durable and adopted state. `topic_versions` has the store version of each topic.
+
+    `moving`: names of topics, some of whose partitions have a target.
+    """
 
     cluster: ClusterDocument
     cluster_version: str | None
@@ -54,6 +57,7 @@ class Stored:
     topic_versions: Mapping[str, str]
     metadata_version: int
     names: Mapping[TopicId, str] = field(default_factory=dict)
+    moving: frozenset[str] = frozenset()
 
 
 def election_settings(config: TopicConfig, replication_factor: int) -> Settings:
@@ -96,6 +100,28 @@ class Draft:
         """What topics may use. A format that this draft chooses is stored first, or last."""
         return min(self.base.cluster.format, self.cluster.format)
 
+    def liveness(self, leaving: frozenset[BrokerId]) -> Liveness:
+        """Who may lead now; `leaving`: want to stop."""
+        return Liveness(self.live, leaving & self.live, self.cordoned_for_leadership)
+
+    @property
+    def cordoned_for_placement(self) -> frozenset[BrokerId]:
+        """No new replica goes there."""
+        cordons = self.cluster.cordons
+        return frozenset(one for one, cordon in cordons.items() if cordon.placement)
+
+    @property
+    def cordoned_for_leadership(self) -> frozenset[BrokerId]:
+        """They lead only what nobody else can."""
+        cordons = self.cluster.cordons
+        return frozenset(one for one, cordon in cordons.items() if cordon.leadership)
+
+    @property
+    def moving(self) -> frozenset[str]:
+        """Names of topics, some of whose partitions have a target."""
+        changed = {name for name, topic in self._changed.items() if topic.moving}
+        return (self.base.moving - self._changed.keys() - self._removed) | changed
+
     def topic(self, name: str) -> TopicDocument | None:
         """The topic as of this draft."""
         if name in self._removed:
@@ -120,12 +146,12 @@ class Draft:
         return self.config.topic_config(topic.configs)
 
     def load(self) -> Load:
-        """Replicas and preferred leaders per broker; placing partitions adds to it."""
+        """Replicas and preferred leaders per broker, after all moves; placing adds to it."""
         if self._load is None:
             self._load = Load()
             for topic in self.topics():
                 for partition in topic.partitions:
-                    self._load.add(partition.state.replicas)
+                    self._load.add(partition.target or partition.state.replicas)
         return self._load
 
     def partition_count(self) -> int:
@@ -287,6 +313,7 @@ class Draft:
             self.base.topic_versions,
             version,
             {topic.topic_id: name for name, topic in topics.items()},
+            self.moving,
         )
         return after, tuple(tuple(stage) for stage in stages if stage)
 

@@ -5,20 +5,26 @@
     the leader proposes an ISR              ──▶ alter_isr     compare-and-swap on the version
     preferred leader, "away from"           ──▶ move_leader   another member of the ISR
 
-The order in which `settle` looks for a leader (in replica order, except in line 5):
+The order in which `settle` looks for a leader (in replica order, except in line 6):
 
-    1  ISR, live and staying          holds every committed record by definition
+    1  ISR, live and staying          holds every committed record by definition;
+                                      those that are cordoned for leadership last
     2  the leader itself, if it is leaving: better than no leader
     3  ISR, live but leaving
     4  ELR, live                      holds every committed record (KIP-966)
-    5  lossy, live, and ISR and ELR are empty: every holder of the committed records has lost
+    5  ISR, live, damaged             cannot serve some of them; all others may be lost
+    6  lossy, live, and ISR and ELR are empty: every holder of the committed records has lost
        unsynced ones; nothing better is left. What was fsynced is there.
-    6  any live replica, if unclean.leader.election.enable; a lossy one first
-    7  none: the partition waits. ISR and ELR do not change: their members still hold
+    7  any live replica, if unclean.leader.election.enable; a lossy one first, a damaged one last
+    8  none: the partition waits. ISR and ELR do not change: their members still hold
        every committed record; the first that comes back may lead.
 
+Lines 1 to 4 are about replicas that are not damaged. A damaged one holds a seat in ISR or ELR only
+while no sound member of them is live (I33): `settle` takes it away as soon as one is. Who only
+copies (`adding`) is no replica, and is never looked at.
+
 Invariants: I1 (the leader is in the ISR; every change of leader, also to none, takes the next
-leader epoch), I7 (lines 1-4 lose nothing; 5 and 6 are reported as such).
+leader epoch), I7 (lines 1-5 lose nothing; 6 and 7 are reported as such), I33.
 """
 
 from collections.abc import Collection
@@ -41,10 +47,14 @@ class ElectionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """`live`: have a session. `leaving`: those of them that want to stop."""
+    """`live`: have a session. `leaving`: those of them that want to stop.
+
+    `cordoned`: shall not lead, if anybody else can.
+    """
 
     live: frozenset[BrokerId]
     leaving: frozenset[BrokerId] = frozenset()
+    cordoned: frozenset[BrokerId] = frozenset()
 
     @property
     def staying(self) -> frozenset[BrokerId]:
@@ -78,22 +88,25 @@ def settle(
     Returns the same object when nothing changes. The kind is None unless the leader changed;
     `ElectionKind.NONE` when it has none now.
     """
-    state = document.state
-    if state.leader in liveness.staying:
-        return _with_isr(document, _stayers(document, state.leader, liveness), settings), None
+    state, unseated = document.state, _unseated(document, liveness)
+    if state.leader in liveness.staying and state.leader not in unseated:
+        isr = _stayers(document, state.leader, liveness, unseated)
+        return _with_isr(document, isr, settings, unseated), None
     leader, kind = _choose_leader(document, liveness, settings)
     if leader == state.leader:
         if leader == NO_LEADER:
             return document, None
-        return _with_isr(document, _stayers(document, leader, liveness), settings), None
+        isr = _stayers(document, leader, liveness, unseated)
+        return _with_isr(document, isr, settings, unseated), None
     if kind is ElectionKind.ISR:
-        isr = _stayers(document, leader, liveness)
-        moved = _with_isr(document, isr, settings)
+        isr = _stayers(document, leader, liveness, unseated)
+        moved = _with_isr(document, isr, settings, unseated)
         return _with_leader(moved, state, leader), kind
     if kind is ElectionKind.NONE:
         return _with_leader(document, state, NO_LEADER), kind
     if kind is ElectionKind.ELR:
-        return _with_leader(_with_isr(document, (leader,), settings), state, leader), kind
+        moved = _with_isr(document, (leader,), settings, unseated)
+        return _with_leader(moved, state, leader), kind
     # A log that may lack committed records continues: former members must follow it.
     fresh = replace(document, state=replace(state, isr=(leader,)), elr=(), lossy=())
     return _with_leader(fresh, state, leader), kind
@@ -104,14 +117,23 @@ def forget(
 ) -> PartitionDocument:
     """The broker came back and lacks data it had acknowledged: it leaves ISR and ELR.
 
-    `same_directory`: it lost what was not synced (power loss); False: it has nothing at all. Call
-    this before `settle`, while the broker does not yet count as live. The version of every
-    partition with a replica on it increases, even outside the ISR: an ISR proposal that relies on
-    the broker's earlier data is then stale.
+    `same_directory`: it lost what was not synced (power loss); False: it has nothing at all, so
+    that there is nothing to drop or to mend. Call this before `settle`, while the broker does not
+    yet count as live. The version of every partition that it holds or copies increases, even
+    outside the ISR: an ISR proposal that relies on the broker's earlier data is then stale
+    (KIP-903).
     """
     state = document.state
+    if not same_directory:
+        state = replace(
+            state,
+            dropping=_without(state.dropping, broker_id),
+            damaged=_without(state.damaged, broker_id),
+        )
     if broker_id not in state.replicas:
-        return document
+        if broker_id not in state.adding and state == document.state:
+            return document
+        return replace(document, state=replace(state, version=state.version + 1))
     held = broker_id in state.isr or broker_id in document.elr
     led_by_other = state.leader not in {NO_LEADER, broker_id}
     lossy = _without(document.lossy, broker_id)
@@ -119,8 +141,9 @@ def forget(
         # A member of the ISR stayed longer than one of the ELR: it comes first.
         lossy = (broker_id, *lossy) if broker_id in state.isr else (*lossy, broker_id)
     leads = state.leader == broker_id
-    return PartitionDocument(
-        replace(
+    return replace(
+        document,
+        state=replace(
             state,
             leader=NO_LEADER if leads else state.leader,
             leader_epoch=LeaderEpoch(state.leader_epoch + 1) if leads else state.leader_epoch,
@@ -165,18 +188,26 @@ def _choose_leader(
     document: PartitionDocument, liveness: Liveness, settings: Settings
 ) -> tuple[BrokerId, ElectionKind]:
     state = document.state
-    isr, elr = frozenset(state.isr), frozenset(document.elr)
+    isr, elr, damaged = frozenset(state.isr), frozenset(document.elr), frozenset(state.damaged)
     lossy = liveness.live.intersection(document.lossy)
+    sound = isr - damaged
     groups = [
+        (ElectionKind.ISR, (sound & liveness.staying) - liveness.cordoned),
+        (ElectionKind.ISR, sound & liveness.staying),
+        (ElectionKind.ISR, sound & liveness.live & {state.leader}),
+        (ElectionKind.ISR, sound & liveness.live),
+        (ElectionKind.ELR, (elr - damaged) & liveness.live),
         (ElectionKind.ISR, isr & liveness.staying),
-        (ElectionKind.ISR, liveness.live & {state.leader}),
         (ElectionKind.ISR, isr & liveness.live),
-        (ElectionKind.ELR, elr & liveness.live),
     ]
     if not isr and not elr:
         groups.append((ElectionKind.LOSSY, lossy))
     if settings.unclean:
-        groups += [(ElectionKind.UNCLEAN, lossy), (ElectionKind.UNCLEAN, liveness.live)]
+        groups += [
+            (ElectionKind.UNCLEAN, lossy),
+            (ElectionKind.UNCLEAN, liveness.live - damaged),
+            (ElectionKind.UNCLEAN, liveness.live),
+        ]
     for kind, group in groups:
         for broker_id in document.lossy if kind is ElectionKind.LOSSY else state.replicas:
             if broker_id in group:
@@ -184,21 +215,34 @@ def _choose_leader(
     return NO_LEADER, ElectionKind.NONE
 
 
+def _unseated(document: PartitionDocument, liveness: Liveness) -> frozenset[BrokerId]:
+    """Damaged members of ISR and ELR, if any other member is live and sound (I33)."""
+    members, damaged = {*document.state.isr, *document.elr}, {*document.state.damaged}
+    sound = (members - damaged) & liveness.live
+    return frozenset(members & damaged) if sound else frozenset()
+
+
 def _stayers(
-    document: PartitionDocument, leader: BrokerId, liveness: Liveness
+    document: PartitionDocument,
+    leader: BrokerId,
+    liveness: Liveness,
+    unseated: frozenset[BrokerId],
 ) -> tuple[BrokerId, ...]:
-    """The ISR without dead and leaving brokers, but always with the leader."""
+    """The ISR without dead, leaving and unseated brokers, but always with the leader."""
     return tuple(
         broker_id
         for broker_id in document.state.isr
-        if broker_id == leader or broker_id in liveness.staying
+        if broker_id == leader or broker_id in liveness.staying - unseated
     )
 
 
 def _with_isr(
-    document: PartitionDocument, isr: tuple[BrokerId, ...], settings: Settings
+    document: PartitionDocument,
+    isr: tuple[BrokerId, ...],
+    settings: Settings,
+    unseated: frozenset[BrokerId] = frozenset(),
 ) -> PartitionDocument:
-    """The same partition with this ISR, and the ELR that follows from it.
+    """The same partition with this ISR, and the ELR that follows from it, without `unseated`.
 
     The leader confirms records only while |ISR| >= min ISR (I5). So a broker that leaves an ISR
     that becomes too small holds every record that was or will be committed until the ISR grows
@@ -206,12 +250,15 @@ def _with_isr(
     """
     state = document.state
     if set(isr) == set(state.isr):
-        return document
+        if unseated.isdisjoint(document.elr):
+            return document
+        return replace(document, elr=tuple(one for one in document.elr if one not in unseated))
     elr: tuple[BrokerId, ...] = ()
     if len(isr) < settings.min_isr:
-        elr = _in_replica_order(state, ({*document.elr, *state.isr}) - set(isr))
-    return PartitionDocument(
-        replace(state, isr=isr, version=state.version + 1),
+        elr = _in_replica_order(state, {*document.elr, *state.isr} - {*isr} - unseated)
+    return replace(
+        document,
+        state=replace(state, isr=isr, version=state.version + 1),
         elr=elr,
         lossy=tuple(broker_id for broker_id in document.lossy if broker_id not in isr),
     )

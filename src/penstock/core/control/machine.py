@@ -16,11 +16,12 @@ Invariants: I1, I7 (election.py), I21.
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import assert_never
+from typing import Final, assert_never
 
 from penstock.core.control import contract as c
 from penstock.core.control import move_contract as m
 from penstock.core.control.config import ControlConfig
+from penstock.core.control.copies import Copies
 from penstock.core.control.documents import CLUSTER_KEY, TopicDocument, topic_key
 from penstock.core.control.draft import Draft, Stored
 from penstock.core.control.quota import MutationQuota
@@ -32,6 +33,8 @@ from penstock.core.control.work import Keeping, Outcome, Pending, Work, decide_w
 from penstock.core.defect import Unanswered, stopped_by
 from penstock.core.types import BrokerId, ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
+
+_ACTIVATION_MS: Final = 1_000
 
 
 class Phase(Enum):
@@ -77,7 +80,8 @@ class ControllerMachine:
         self.phase = Phase.STANDBY
         self._stored: Stored | None = None
         self._sessions = Sessions(config)
-        self._keeping = Keeping(self._sessions, MutationQuota(config.mutation_rate))
+        self._copies = Copies()
+        self._keeping = Keeping(self._sessions, MutationQuota(config.mutation_rate), self._copies)
         self._streams: set[int] = set()
         self._work = Work()
         self._repair: Draft | None = None
@@ -88,6 +92,7 @@ class ControllerMachine:
         self._journaling = False
         self._unheard: set[BrokerId] = set()
         self._balance_due_ms: int | None = None
+        self._activation_due_ms = 0
         self._last_tick_ms: int | None = None
         self._now_ms = 0
         self._out = _Out()
@@ -117,6 +122,11 @@ class ControllerMachine:
     def sessions(self) -> Sessions:
         """For metrics: the sessions. Do not change it."""
         return self._sessions
+
+    @property
+    def copies(self) -> Copies:
+        """What leaders have said of running copies. Do not change it."""
+        return self._copies
 
     @property
     def settled(self) -> bool:
@@ -287,6 +297,7 @@ class ControllerMachine:
             return
         session.heard_at_ms = self._now_ms
         session.disk_full = event.disk_full
+        self._copies.heard(self.stored, session.broker_id, event.copies)
         if event.wants_stop and not session.wants_stop:
             session.wants_stop = True
             self._work.leaving.add(session.broker_id)
@@ -311,6 +322,9 @@ class ControllerMachine:
         elif now_ms >= self._balance_due_ms:
             self._balance_due_ms = now_ms + self.config.preferred_leader_interval_ms
             self._work.balance = True
+        if now_ms >= self._activation_due_ms and self.stored.moving:
+            self._activation_due_ms = now_ms + _ACTIVATION_MS
+            self._work.activate = True
 
     def _enqueue(self, event: c.Request | c.BrokerRegistered) -> None:
         if self.phase is Phase.DEPOSED:

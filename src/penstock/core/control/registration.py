@@ -18,9 +18,11 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.core.control.contract import BrokerRegistered, Severity, UnregisterBroker
+from penstock.core.control.cordons import without_cordon
 from penstock.core.control.documents import FORMAT_MOVES, BrokerRegistration
 from penstock.core.control.draft import Draft
-from penstock.core.control.election import Liveness, forget
+from penstock.core.control.election import forget
+from penstock.core.control.moves import dropped
 from penstock.core.control.requests import check_cluster_id
 from penstock.core.control.sessions import Sessions
 from penstock.core.features import FEATURE_OF_TOPIC
@@ -61,7 +63,6 @@ def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Session
     new_run = known is None or known.incarnation != event.incarnation
     if known is not None and new_run:
         _end_former_run(draft, event, known, sessions)
-    other = known is None or known.directory_id != event.directory_id
     registration = BrokerRegistration(
         broker_id=event.broker_id,
         host=event.host,
@@ -80,14 +81,16 @@ def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Session
         certificate_port=event.certificate_port,
         external_certificate_port=event.external_certificate_port,
         features=event.features,
-        fresh=draft.format >= FORMAT_MOVES and (other or known.fresh),
+        fresh=_is_fresh(draft, event, known),
     )
+    if known is not None and known.directory_id != event.directory_id:
+        draft.put_cluster(without_cordon(draft.cluster, event.broker_id))
     came_back = known is None or not known.alive or new_run
     draft.put_broker(registration)
     if came_back:
         # With its new session it may lead partitions without a leader.
         leaving = sessions.leaving - ({event.broker_id} if new_run else set())
-        draft.settle_all(Liveness(draft.live, leaving), frozenset({event.broker_id}))
+        draft.settle_all(draft.liveness(leaving), frozenset({event.broker_id}))
         draft.decide(
             Severity.INFO,
             "broker registered",
@@ -115,13 +118,14 @@ def decide_deaths(
             draft.decide(Severity.WARNING, "broker dead", broker=broker_id, why=why)
             died.add(broker_id)
     if died:
-        draft.settle_all(Liveness(draft.live, leaving), frozenset(died))
+        draft.settle_all(draft.liveness(leaving), frozenset(died))
 
 
 def decide_unregistration(draft: Draft, event: UnregisterBroker, sessions: Sessions) -> None:
     """Unregisters a broker; does nothing if it is unknown.
 
-    Raises ClusterError(INVALID_REQUEST) while it has a session or holds a replica (I26).
+    Raises ClusterError(INVALID_REQUEST) while it has a session or holds a replica (I26), and if it
+    has another data directory. What it had to delete, it never will.
     """
     check_cluster_id(draft, event.cluster_id)
     broker_id = event.broker_id
@@ -130,17 +134,44 @@ def decide_unregistration(draft: Draft, event: UnregisterBroker, sessions: Sessi
             f"broker {broker_id} has a session; stop it before you unregister it",
             ErrorCode.INVALID_REQUEST,
         )
+    known = draft.cluster.brokers.get(broker_id)
+    if known is None:
+        return
+    if event.directory_id not in {"", known.directory_id}:
+        raise ClusterError(
+            f"broker {broker_id} has data directory {known.directory_id}, not "
+            f"{event.directory_id}: it was replaced; look at it again",
+            ErrorCode.INVALID_REQUEST,
+        )
     for topic in draft.topics():
         for index, partition in enumerate(topic.partitions):
-            if broker_id in partition.state.replicas:
+            if broker_id in (*partition.state.replicas, *partition.target):
+                what = "holds" if broker_id in partition.state.replicas else "shall get"
                 raise ClusterError(
-                    f"broker {broker_id} holds a replica of {topic.name}/{index}; it can be "
-                    "unregistered only when it holds no replica",
+                    f"broker {broker_id} {what} a replica of {topic.name}/{index}; it can be "
+                    "unregistered only when it holds and copies no replica: move them, or cancel "
+                    "their moves",
                     ErrorCode.INVALID_REQUEST,
                 )
-    if broker_id in draft.cluster.brokers:
-        draft.drop_broker(broker_id)
-        draft.decide(Severity.INFO, "broker unregistered", broker=broker_id)
+    _forget_dropping(draft, broker_id)
+    draft.drop_broker(broker_id)
+    draft.put_cluster(without_cordon(draft.cluster, broker_id))
+    draft.decide(Severity.INFO, "broker unregistered", broker=broker_id)
+
+
+def _forget_dropping(draft: Draft, broker_id: BrokerId) -> None:
+    for topic in draft.topics():
+        partitions = tuple(dropped(partition, broker_id) for partition in topic.partitions)
+        if any(a is not b for a, b in zip(partitions, topic.partitions, strict=True)):
+            draft.put_topic(replace(topic, partitions=partitions))
+
+
+def _is_fresh(draft: Draft, event: BrokerRegistered, known: BrokerRegistration | None) -> bool:
+    if draft.format < FORMAT_MOVES:
+        return False
+    if known is None or known.directory_id != event.directory_id:
+        return True
+    return known.fresh
 
 
 def _check(draft: Draft, event: BrokerRegistered) -> None:
@@ -321,4 +352,4 @@ def _end_former_run(
         draft.put_broker(replace(known, alive=False))
         draft.decide(Severity.WARNING, "broker dead", broker=broker_id, why="it restarted")
         leaving = sessions.leaving - {broker_id}
-        draft.settle_all(Liveness(draft.live, leaving), frozenset({broker_id}))
+        draft.settle_all(draft.liveness(leaving), frozenset({broker_id}))

@@ -97,6 +97,7 @@ def _base(event: Loaded, cluster: ClusterDocument, floor: int) -> Stored:
         {topic.name: version for topic, version in event.topics},
         max(floor, cluster.metadata_version, newest),
         {topic.topic_id: name for name, topic in topics.items()},
+        frozenset(name for name, topic in topics.items() if topic.moving),
     )
 
 

@@ -1,4 +1,4 @@
-"""Requests of brokers, decided on a draft: ISR changes, producer ids, leader moves.
+"""Producer ids and leader moves, decided on a draft, and checks that all requests share.
 
 Every function gets the draft and the sessions, changes the draft, and returns the result that is
 sent once the draft is durable. After an unknown write the same request is decided again on what was
@@ -9,19 +9,14 @@ from dataclasses import replace
 
 from penstock.core.control.contract import (
     AllocateProducerIds,
-    AlterIsr,
     ElectLeaders,
-    IsrAltered,
-    IsrChange,
-    IsrOutcome,
     LeadersMoved,
     ProducerIds,
     Severity,
 )
 from penstock.core.control.documents import TopicDocument
-from penstock.core.control.draft import Draft, election_settings
-from penstock.core.control.election import Liveness, alter_isr, move_leader
-from penstock.core.control.partition import PartitionDocument
+from penstock.core.control.draft import Draft
+from penstock.core.control.election import Liveness, move_leader
 from penstock.core.control.sessions import Sessions
 from penstock.core.types import (
     NO_LEADER,
@@ -30,7 +25,7 @@ from penstock.core.types import (
     PartitionState,
     TopicPartition,
 )
-from penstock.errors import ClusterError, CurrentLeader, ErrorCode, NotLeaderError, PenstockError
+from penstock.errors import ClusterError, ErrorCode
 
 
 def check_cluster_id(draft: Draft, cluster_id: str) -> None:
@@ -61,120 +56,6 @@ def check_controller_epoch(epoch: ControllerEpoch, mine: ControllerEpoch) -> Non
             f"the request names controller epoch {epoch}, but this controller has {mine}; find "
             "the active controller and register there",
             ErrorCode.STALE_CONTROLLER_EPOCH,
-        )
-
-
-# ---------------------------------------------------------------- ISR
-
-
-def decide_alter_isr(
-    draft: Draft, request: AlterIsr, sessions: Sessions, liveness: Liveness
-) -> IsrAltered:
-    """All changes of one leader; each succeeds or fails on its own."""
-    check_cluster_id(draft, request.cluster_id)
-    check_session(sessions, request.broker_id, request.broker_session)
-    check_controller_epoch(request.controller_epoch, draft.cluster.controller_epoch)
-    outcomes = []
-    for change in request.changes:
-        state = None
-        try:
-            topic, document = _find_partition(draft, change)
-            state = document.state
-            state = _alter_one(draft, request.broker_id, change, liveness, (topic, document))
-            outcomes.append(IsrOutcome(change, state))
-        except PenstockError as error:
-            outcomes.append(IsrOutcome(change, state, error))
-    return IsrAltered(tuple(outcomes))
-
-
-def _find_partition(draft: Draft, change: IsrChange) -> tuple[TopicDocument, PartitionDocument]:
-    topic = draft.topic_by_id(change.topic_id)
-    if topic is None:
-        raise ClusterError(
-            f"there is no topic with id {change.topic_id}; it was deleted",
-            ErrorCode.UNKNOWN_TOPIC,
-        )
-    if not 0 <= change.partition < len(topic.partitions):
-        raise ClusterError(
-            f"topic {topic.name!r} has partitions 0 to {len(topic.partitions) - 1}, "
-            f"not {change.partition}",
-            ErrorCode.UNKNOWN_PARTITION,
-        )
-    return topic, topic.partitions[change.partition]
-
-
-def _alter_one(
-    draft: Draft,
-    leader: BrokerId,
-    change: IsrChange,
-    liveness: Liveness,
-    found: tuple[TopicDocument, PartitionDocument],
-) -> PartitionState:
-    topic, document = found
-    state = document.state
-    where = f"{topic.name}/{change.partition}"
-    _check_leader(where, leader, change, state)
-    if set(change.isr) == set(state.isr) and change.version == state.version - 1:
-        return state  # asked again after a lost answer
-    if change.version != state.version:
-        raise ClusterError(
-            f"ISR change of {where} is based on version {change.version}, but version "
-            f"{state.version} is stored; decide again from the stored state",
-            ErrorCode.STALE_PARTITION_VERSION,
-        )
-    _check_members(where, change, state, liveness)
-    config = draft.topic_config(topic)
-    settings = election_settings(config, len(state.replicas))
-    altered = alter_isr(document, change.isr, settings)
-    draft.put_partition(topic.name, change.partition, altered)
-    shrunk = len(altered.state.isr) < len(state.isr)
-    draft.detail(
-        "isr shrunk" if shrunk else "isr grown",
-        topic=topic.name,
-        partition=change.partition,
-        leader=leader,
-        isr=altered.state.isr,
-        isr_before=state.isr,
-        elr=altered.elr,
-        min_isr=settings.min_isr,
-        version=altered.state.version,
-    )
-    return altered.state
-
-
-def _check_leader(where: str, leader: BrokerId, change: IsrChange, state: PartitionState) -> None:
-    if state.leader == leader and state.leader_epoch == change.leader_epoch:
-        return
-    code = ErrorCode.NOT_LEADER
-    if change.leader_epoch < state.leader_epoch:
-        code = ErrorCode.FENCED_LEADER_EPOCH
-    elif change.leader_epoch > state.leader_epoch:
-        code = ErrorCode.UNKNOWN_LEADER_EPOCH
-    raise NotLeaderError(
-        f"broker {leader} claims to lead {where} in epoch {change.leader_epoch}, but the leader "
-        f"is {state.leader} in epoch {state.leader_epoch}",
-        code,
-        CurrentLeader(state.leader, state.leader_epoch),
-    )
-
-
-def _check_members(
-    where: str, change: IsrChange, state: PartitionState, liveness: Liveness
-) -> None:
-    isr = change.isr
-    if len(set(isr)) != len(isr) or not set(isr) <= set(state.replicas) or state.leader not in isr:
-        raise ClusterError(
-            f"ISR {isr} proposed for {where} must contain the leader {state.leader} and "
-            f"otherwise only replicas {state.replicas}, each once",
-            ErrorCode.INVALID_REQUEST,
-        )
-    for broker_id in isr:
-        if broker_id in state.isr or broker_id in liveness.staying:
-            continue
-        why = "is shutting down" if broker_id in liveness.leaving else "has no session"
-        raise ClusterError(
-            f"broker {broker_id} cannot join the ISR of {where}: it {why}",
-            ErrorCode.INELIGIBLE_REPLICA,
         )
 
 
@@ -220,14 +101,17 @@ def decide_elect_leaders(draft: Draft, request: ElectLeaders, liveness: Liveness
 
 
 def return_leaders(draft: Draft, liveness: Liveness, may_lead: frozenset[BrokerId]) -> int:
-    """Gives leadership back to preferred replicas among `may_lead`; returns how many moved."""
+    """Gives leadership back to preferred replicas among `may_lead`; returns how many moved.
+
+    A broker that is cordoned for leadership gets none back, and gives what it has to others.
+    """
     moved = 0
     for topic in draft.topics():
         for index, document in enumerate(topic.partitions):
             if moved >= draft.config.preferred_leader_moves:
                 return moved
             state = document.state
-            target = _preferred_leader(state, liveness)
+            target = _uncordoned_leader(state, liveness)
             if state.leader not in {NO_LEADER, target} and target in may_lead:
                 _move(draft, topic.name, index, target)
                 moved += 1
@@ -262,13 +146,26 @@ def _preferred_leader(state: PartitionState, liveness: Liveness) -> BrokerId:
     return preferred if able else NO_LEADER
 
 
+def _uncordoned_leader(state: PartitionState, liveness: Liveness) -> BrokerId:
+    if liveness.cordoned.isdisjoint((state.replicas[0], state.leader)):
+        return _preferred_leader(state, liveness)
+    for broker_id in state.replicas:
+        able = broker_id in state.isr and broker_id in liveness.staying
+        if able and broker_id not in liveness.cordoned:
+            return broker_id
+    return NO_LEADER
+
+
 def _other_leader(state: PartitionState, away_from: BrokerId, liveness: Liveness) -> BrokerId:
     if state.leader != away_from:
         return NO_LEADER
-    for broker_id in state.replicas:
-        if broker_id != away_from and broker_id in state.isr and broker_id in liveness.staying:
-            return broker_id
-    return NO_LEADER
+    able = [
+        broker_id
+        for broker_id in state.replicas
+        if broker_id != away_from and broker_id in state.isr and broker_id in liveness.staying
+    ]
+    able.sort(key=lambda broker_id: broker_id in liveness.cordoned)
+    return able[0] if able else NO_LEADER
 
 
 def _cannot_lead(where: str, state: PartitionState, liveness: Liveness) -> ClusterError:

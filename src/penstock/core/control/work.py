@@ -20,10 +20,14 @@ from penstock.core.control.admin import (
     decide_create_topics,
     decide_delete_topics,
 )
+from penstock.core.control.copies import Copies, activate
+from penstock.core.control.cordons import decide_alter_brokers
 from penstock.core.control.documents import TopicDocument
 from penstock.core.control.draft import Draft, Stored
 from penstock.core.control.election import Liveness
 from penstock.core.control.formats import decide_finalize
+from penstock.core.control.isr import decide_alter_isr
+from penstock.core.control.move_requests import decide_alter_replicas, decide_report
 from penstock.core.control.quota import MutationQuota
 from penstock.core.control.quotas import decide_alter_quotas
 from penstock.core.control.registration import (
@@ -32,7 +36,6 @@ from penstock.core.control.registration import (
     decide_unregistration,
 )
 from penstock.core.control.requests import (
-    decide_alter_isr,
     decide_elect_leaders,
     decide_producer_ids,
     return_leaders,
@@ -40,7 +43,7 @@ from penstock.core.control.requests import (
 from penstock.core.control.sessions import Sessions
 from penstock.core.topic import INTERNAL_TOPICS
 from penstock.core.types import BrokerId
-from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.errors import PenstockError
 
 Outcome = c.Result | PenstockError
 
@@ -83,16 +86,19 @@ class Pending:
 @dataclass(slots=True)
 class Work:
     """`deaths`: broker and reason. `leaving`: newly want to stop. `settle_all`: check every
-    partition. `balance`: it is time to give leadership back to preferred replicas."""
+    partition. `balance`: it is time to give leadership back to preferred replicas. `activate`: to
+    begin queued moves."""
 
     pending: deque[Pending] = field(default_factory=deque)
     deaths: dict[BrokerId, str] = field(default_factory=dict)
     leaving: set[BrokerId] = field(default_factory=set)
     settle_all: bool = False
     balance: bool = False
+    activate: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.pending or self.deaths or self.leaving or self.settle_all or self.balance)
+        urgent = self.pending or self.deaths or self.leaving or self.settle_all
+        return bool(urgent or self.balance or self.activate)
 
     def put_back(self, failed: "Work", outcomes: list[Outcome]) -> None:
         """The write of `failed` may not have succeeded: decides it again, first."""
@@ -125,6 +131,7 @@ class Keeping:
 
     sessions: Sessions
     quota: MutationQuota
+    copies: Copies
 
 
 def decide_work(draft: Draft, work: Work, keeping: Keeping, now_ms: int) -> list[Outcome]:
@@ -137,6 +144,8 @@ def decide_work(draft: Draft, work: Work, keeping: Keeping, now_ms: int) -> list
     outcomes = [_decide(draft, entry, keeping, now_ms) for entry in work.pending]
     if work.balance:
         _return_leaders(draft, sessions, now_ms)
+    if work.activate:
+        activate(draft, keeping.copies, _liveness(draft, sessions))
     return outcomes
 
 
@@ -204,7 +213,7 @@ def _decide_or_raise(draft: Draft, entry: Pending, sessions: Sessions, now_ms: i
             decide_unregistration(draft, event, sessions)
             return c.Done()
         case m.ReportReplicas() | m.AlterReplicas() | m.AlterBrokers() | m.Finalize():
-            return _decide_life(draft, event, sessions)
+            return _decide_life(draft, event, entry, sessions)
         case _:
             assert_never(event)
 
@@ -212,11 +221,17 @@ def _decide_or_raise(draft: Draft, entry: Pending, sessions: Sessions, now_ms: i
 def _decide_life(
     draft: Draft,
     event: m.ReportReplicas | m.AlterReplicas | m.AlterBrokers | m.Finalize,
+    entry: Pending,
     sessions: Sessions,
 ) -> c.Result:
     match event:
-        case m.ReportReplicas() | m.AlterReplicas() | m.AlterBrokers():
-            raise ClusterError("this release does not move replicas", ErrorCode.FORMAT_TOO_OLD)
+        case m.ReportReplicas():
+            return decide_report(draft, event, sessions, _liveness(draft, sessions))
+        case m.AlterReplicas():
+            return decide_alter_replicas(draft, event, _liveness(draft, sessions), entry.before)
+        case m.AlterBrokers():
+            decide_alter_brokers(draft, event)
+            return c.Done()
         case m.Finalize():
             return decide_finalize(draft, event, sessions)
         case _:
@@ -272,4 +287,4 @@ def _return_leaders(draft: Draft, sessions: Sessions, now_ms: int) -> None:
 
 
 def _liveness(draft: Draft, sessions: Sessions) -> Liveness:
-    return Liveness(draft.live, sessions.leaving & draft.live)
+    return draft.liveness(sessions.leaving)

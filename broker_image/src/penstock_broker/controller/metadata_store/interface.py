@@ -49,6 +49,11 @@ class MetadataStore(Protocol):
         """Brokers keep changes now: once the lease is renewed, take over again."""
         ...
 
+    @property
+    def journaling(self) -> bool:
+        """A write that begins now goes to the brokers. False: it goes to the store, or fails."""
+        ...
+
     async def read_all(self, *, take_over: bool = False) -> dict[str, StoredText]:
         """Every document by key, none older than any write that was confirmed before.
 

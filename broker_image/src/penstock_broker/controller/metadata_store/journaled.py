@@ -56,6 +56,11 @@ class JournaledStore:
         """See the seam."""
         return self._documents.detached
 
+    @property
+    def journaling(self) -> bool:
+        """See the seam."""
+        return self._documents.journaling
+
     async def read_all(self, *, take_over: bool = False) -> dict[str, StoredText]:
         """See the seam. A take-over first gets the journals of a majority of the brokers."""
         async with self._one_at_a_time:

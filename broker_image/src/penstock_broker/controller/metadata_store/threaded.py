@@ -14,6 +14,7 @@ class ThreadedStore:
     """
 
     detached = False
+    journaling = False
 
     def __init__(self, store: BlockingStore, documents: Executor, lease: Executor) -> None:
         """The executors have one thread each. All three belong to the caller."""

@@ -108,6 +108,11 @@ class JournaledDocuments:
         """Changes go to the journal, until the next take-over; from the first attempt on."""
         return self._sequence > 0
 
+    @property
+    def journaling(self) -> bool:
+        """The next change goes to the journal."""
+        return self._holding or self.detached
+
     def begin_take_over(self) -> None:
         """The next `read` belongs to a new take-over: what is known here no longer counts."""
         self._epoch, self._sequence, self._doubts = NOBODY, 0, {}
@@ -162,7 +167,7 @@ class JournaledDocuments:
 
     def _read(self) -> Steps[dict[str, StoredText]]:
         self._check_not_ended()
-        if self._holding or self.detached:
+        if self.journaling:
             yield from self._begin_journal()
             return dict(self._found)
         answer = yield ReadStore()
@@ -255,7 +260,7 @@ class JournaledDocuments:
 
     def _write(self, stages: Stages) -> Steps[Mapping[str, str]]:
         self._check_not_ended()
-        if self._holding or self.detached:
+        if self.journaling:
             journal = yield from self._begin_journal()
             return (yield from self._write_journal(journal, stages))
         try:

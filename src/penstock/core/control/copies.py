@@ -1,0 +1,142 @@
+"""Which copies run now: what their leaders say of them, and whose turn is next. In memory only.
+
+    heartbeats of leaders ──▶ Copies.heard      a tick ──▶ activate: queued moves begin
+
+A broker receives few copies at a time that take long, so that each of them ends soon, and many that
+do not. A controller that takes over knows no sizes yet: it begins a few, and learns. The order is
+the same for every controller: what is urgent, then by topic and partition.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from penstock.core.control.contract import CopyProgress
+from penstock.core.control.documents import TopicDocument
+from penstock.core.control.draft import Draft, Stored
+from penstock.core.control.election import Liveness
+from penstock.core.control.move_requests import note_switch, switched_if_ready
+from penstock.core.control.moves import activate as activated
+from penstock.core.control.partition import MoveReason, PartitionDocument
+from penstock.core.types import NO_LEADER, BrokerId, TopicId
+
+LARGE_BYTES: Final = 64 * 1024 * 1024
+LARGE_MAX: Final = 2
+"""Copies to one broker with more than LARGE_BYTES left."""
+UNKNOWN_MAX: Final = 8
+"""Copies to one broker of which no leader has said yet how much is left: each may be large. Small
+ones end before anybody says it, so that a thousand empty partitions take less than a minute."""
+COPIES_MAX: Final = 32
+"""Copies to one broker in all."""
+_URGENCY: Final = {why: rank for rank, why in enumerate(MoveReason)}
+
+Key = tuple[TopicId, int, BrokerId]
+"""Topic id, partition, who copies."""
+
+
+class Copies:
+    """What leaders have said of running copies."""
+
+    def __init__(self) -> None:
+        self._progress: dict[Key, CopyProgress] = {}
+
+    def heard(self, stored: Stored, leader: BrokerId, copies: Iterable[CopyProgress]) -> None:
+        """A heartbeat of `leader`. What it says of partitions that others lead does not count."""
+        for copy in copies:
+            topic = stored.topics.get(stored.names.get(copy.topic_id, ""))
+            if topic is None or not 0 <= copy.partition < len(topic.partitions):
+                continue
+            state = topic.partitions[copy.partition].state
+            if state.leader == leader and copy.broker_id in state.adding:
+                self._progress[copy.topic_id, copy.partition, copy.broker_id] = copy
+
+    def of(self, topic_id: TopicId, partition: int, broker_id: BrokerId) -> CopyProgress | None:
+        """The newest; None: nothing was said yet."""
+        return self._progress.get((topic_id, partition, broker_id))
+
+    def keep_only(self, running: set[Key]) -> None:
+        """Forgets copies that have ended."""
+        for key in self._progress.keys() - running:
+            del self._progress[key]
+
+
+class _Slots:
+    """How many more copies each broker may receive."""
+
+    def __init__(self) -> None:
+        self._all: Counter[BrokerId] = Counter()
+        self._large: Counter[BrokerId] = Counter()
+        self._unknown: Counter[BrokerId] = Counter()
+
+    def take(self, broker_id: BrokerId, progress: CopyProgress | None) -> None:
+        self._all[broker_id] += 1
+        if progress is None:
+            self._unknown[broker_id] += 1
+        elif progress.bytes_left > LARGE_BYTES:
+            self._large[broker_id] += 1
+
+    def free(self, broker_id: BrokerId) -> bool:
+        return (
+            self._all[broker_id] < COPIES_MAX
+            and self._large[broker_id] < LARGE_MAX
+            and self._unknown[broker_id] < UNKNOWN_MAX
+        )
+
+
+def activate(draft: Draft, copies: Copies, liveness: Liveness) -> None:
+    """Begins queued moves as far as there are slots; ends those that only waited for an ISR."""
+    slots, running = _Slots(), set()
+    for topic, index, document in _moving(draft):
+        for broker_id in document.state.adding:
+            running.add((topic.topic_id, index, broker_id))
+            slots.take(broker_id, copies.of(topic.topic_id, index, broker_id))
+    copies.keep_only(running)
+    if draft.journaling:
+        return
+    for topic, index, document in sorted(_moving(draft), key=_turn):
+        if not document.new:
+            after = switched_if_ready(draft, topic, document, liveness)
+        else:
+            after = _begun(document, slots, liveness)
+        if after is document:
+            continue
+        draft.put_partition(topic.name, index, after)
+        draft.stored_only = True
+        if not after.target:
+            note_switch(draft, topic.name, index, document, after)
+        else:
+            draft.detail(
+                "copying begins",
+                topic=topic.name,
+                partition=index,
+                adding=after.state.adding,
+                why=after.why,
+                version=after.state.version,
+            )
+
+
+def _begun(document: PartitionDocument, slots: _Slots, liveness: Liveness) -> PartitionDocument:
+    state = document.state
+    waiting = [one for one in document.new if one not in state.adding]
+    able = state.leader != NO_LEADER and liveness.staying.issuperset(document.new)
+    deleted = set(waiting).isdisjoint(state.dropping)
+    if not waiting or not able or not deleted or not all(map(slots.free, waiting)):
+        return document
+    for broker_id in waiting:
+        slots.take(broker_id, None)
+    return activated(document)
+
+
+def _moving(draft: Draft) -> Iterator[tuple[TopicDocument, int, PartitionDocument]]:
+    for name in sorted(draft.moving):
+        topic = draft.topic(name)
+        if topic is not None:
+            for index, document in enumerate(topic.partitions):
+                if document.target:
+                    yield topic, index, document
+
+
+def _turn(one: tuple[TopicDocument, int, PartitionDocument]) -> tuple[int, str, int]:
+    topic, index, document = one
+    assert document.why is not None
+    return _URGENCY[document.why], topic.name, index
