@@ -211,6 +211,17 @@ class MarkersSwept:
 
 
 @dataclass(frozen=True, slots=True)
+class LogDamaged:
+    """A stored batch of this log cannot be read; `error` says which.
+
+    A leader leads on until the controller has another: nobody else may have the rest. A follower
+    stops for good, so that it takes no seat and no leadership (I33).
+    """
+
+    error: PenstockError
+
+
+@dataclass(frozen=True, slots=True)
 class PeerLost:
     """The stream between this replica and `peer` (as leader and follower) broke."""
 
@@ -232,6 +243,7 @@ Event = (
     | Truncated
     | MarkersSwept
     | LogStartMoved
+    | LogDamaged
     | EpochQueried
     | FollowStarted
     | FollowerAcked

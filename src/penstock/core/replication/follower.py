@@ -46,6 +46,10 @@ class BrokenLogError(ClusterError):
         super().__init__(message, ErrorCode.DATA_CORRUPTED)
 
 
+class UnreadableLogError(BrokenLogError):
+    """A batch of this log cannot be read, so that it follows nobody."""
+
+
 class _Phase(Enum):
     LOST = auto()
     """No stream to the leader."""

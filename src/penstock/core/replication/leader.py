@@ -359,7 +359,9 @@ class Leader:
         """
         self._join_sync = Offset(0)
         committed, adding = self.isr.committed, self.isr.state.adding
-        later = () if self.isr.move_is_due(now_ms) else adding
+        later = self.isr.state.damaged
+        if not self.isr.move_is_due(now_ms):
+            later += adding
         joining = [
             broker
             for broker, progress in self._followers.items()

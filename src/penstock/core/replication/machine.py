@@ -20,6 +20,7 @@ from penstock.core.replication.contract import (
     Assigned,
     Checkpoint,
     Event,
+    LogDamaged,
     MarkersSwept,
     Marks,
     Message,
@@ -53,7 +54,7 @@ from penstock.core.replication.contract_leader import (
     ProduceRequested,
     SendRefusal,
 )
-from penstock.core.replication.follower import BrokenLogError, Follower
+from penstock.core.replication.follower import BrokenLogError, Follower, UnreadableLogError
 from penstock.core.replication.leader import Leader
 from penstock.core.replication.local_log import Bounds, LocalLog
 from penstock.core.replication.outbox import Outbox
@@ -80,6 +81,7 @@ class ReplicaMachine:
         self._former_epoch = log.checkpoint.leader_epoch
         self._early_queries: dict[BrokerId, EpochQueried] = {}
         self._isr_asked: IsrProposal | None = None
+        self._damage: PenstockError | None = None
         self._joins = count(1)
         self._checkpoint_due_ms: int | None = None
         self._unanswered = Unanswered()
@@ -181,7 +183,14 @@ class ReplicaMachine:
                 self._from_follower(event, out, now_ms)
             case ProduceRequested() | EndRequested() | Joined():
                 self._from_client(event, out, now_ms)
-            case Persisted() | PersistFailed() | Truncated() | MarkersSwept() | LogStartMoved():
+            case (
+                Persisted()
+                | PersistFailed()
+                | Truncated()
+                | MarkersSwept()
+                | LogStartMoved()
+                | LogDamaged()
+            ):
                 self._log_event(event, out, now_ms)
             case Assigned():
                 self._assigned(event.state, event.config, out, now_ms)
@@ -256,6 +265,7 @@ class ReplicaMachine:
         elif state.leader == self._local:
             self._lead(state, out, now_ms)
         else:
+            self._check_readable()
             # The epoch of a leader that wrote nothing is removed.
             self._log.epochs = self._log.epochs.cut(self._log.log_end)
             follower = Follower(self._log, state.leader, state.leader_epoch, former_epoch)
@@ -266,6 +276,19 @@ class ReplicaMachine:
         if newer:
             self._write_checkpoint(out, now_ms)
         self._answer_early_queries(out)
+
+    def _damaged(self, error: PenstockError) -> None:
+        self._damage = self._damage or error
+        if isinstance(self._role, Follower):
+            self._check_readable()
+
+    def _check_readable(self) -> None:
+        """Raises UnreadableLogError, which stops this replica, if it may not follow."""
+        if self._damage is not None:
+            raise UnreadableLogError(
+                "this replica stopped, because another leads and this one cannot read all of its "
+                f"log: {self._damage}; it follows again after a restart of the broker"
+            )
 
     def _lead(self, state: PartitionState, out: Outbox, now_ms: int) -> None:
         if state.leader_epoch <= self._former_epoch:
@@ -337,7 +360,7 @@ class ReplicaMachine:
 
     def _log_event(
         self,
-        event: Persisted | PersistFailed | Truncated | MarkersSwept | LogStartMoved,
+        event: Persisted | PersistFailed | Truncated | MarkersSwept | LogStartMoved | LogDamaged,
         out: Outbox,
         now_ms: int,
     ) -> None:
@@ -360,6 +383,8 @@ class ReplicaMachine:
                 ):
                     persist_id = self._log.checkpointed(now_ms)
                     out.store(persist_id, self._log.checkpoint(), sync=False)
+            case LogDamaged():
+                self._damaged(event.error)
         self._take_role(out, now_ms)
 
     def _persisted(self, event: Persisted, out: Outbox, now_ms: int) -> None:

@@ -177,6 +177,7 @@ SCENES: dict[type, list[Scene]] = {
             ),
         )
     ],
+    c.LogDamaged: [(leading, c.LogDamaged(ClusterError("no")))],
     fc.PeerRefused: [(copying, fc.PeerRefused(peer=TWO, error=ClusterError("no")))],
     lc.IsrAnswered: [(leading, lc.IsrAnswered(state=state()))],
     c.Tick: [(leading, c.Tick()), (following, c.Tick())],

@@ -1,0 +1,63 @@
+"""A log with a batch that cannot be read: it leads until another does, and never follows (I33)."""
+
+from dataclasses import replace
+
+from support.replica_driver import TWO, Driver, batch, refused
+
+from penstock.core.replication import contract as c
+from penstock.core.replication import contract_follower as fc
+from penstock.core.replication import contract_leader as lc
+from penstock.core.replication.follower import UnreadableLogError
+from penstock.core.types import BrokerId, LeaderEpoch, PartitionState
+from penstock.errors import ClusterError, ErrorCode
+
+THREE = BrokerId(3)
+DAMAGE = c.LogDamaged(ClusterError("offset 7 has a wrong CRC", ErrorCode.DATA_CORRUPTED))
+
+
+def test_a_damaged_leader_goes_on_until_another_leads(leader: Driver) -> None:
+    assert leader.do(DAMAGE) is c.NOTHING
+    leader.produce()
+    leader.written()
+    leader.ack(2, 1)
+    leader.ack(3, 1)
+    assert leader.outcomes() == [(1, 0, "ok")], "nobody else may lead"
+    leader.do(c.LogDamaged(ClusterError("another one")))
+    ready = leader.assign(2, epoch=2, version=2)
+    assert isinstance(ready.stopped, UnreadableLogError)
+    assert "offset 7 has a wrong CRC" in str(ready.stopped)
+
+
+def test_a_damaged_replica_without_a_leader_may_be_the_next_one(leader: Driver) -> None:
+    leader.assign(-1, epoch=2, version=2)
+    leader.written(synced=True)
+    assert leader.do(DAMAGE) is c.NOTHING
+    leader.assign(1, epoch=3, version=3)
+    leader.written(synced=True)
+    assert leader.marks.is_leader
+
+
+def test_a_damaged_follower_stops_at_once(follower: Driver) -> None:
+    follower.receive(batch(3))
+    follower.written()
+    ready = follower.do(DAMAGE)
+    assert isinstance(ready.stopped, UnreadableLogError)
+    assert ready.messages == (fc.SendFollowStop(TWO),)
+    error = refused(follower.do(lc.EpochQueried(THREE, LeaderEpoch(1), LeaderEpoch(-1))))
+    assert error.code is ErrorCode.DATA_CORRUPTED
+
+
+def test_who_is_known_to_be_damaged_does_not_enter_the_isr(leader: Driver) -> None:
+    leader.do(c.PeerLost(THREE))
+    state = PartitionState(
+        leader=BrokerId(1),
+        leader_epoch=LeaderEpoch(1),
+        isr=(BrokerId(1), TWO),
+        replicas=(BrokerId(1), TWO, THREE),
+        version=2,
+        damaged=(THREE,),
+    )
+    leader.do(c.Assigned(state, c.ReplicaConfig()))
+    assert leader.follow(3, 0).isr_change is None
+    leader.do(c.Assigned(replace(state, version=3, damaged=()), c.ReplicaConfig()))
+    assert leader.ready.isr_change is not None
