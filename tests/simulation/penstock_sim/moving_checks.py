@@ -18,6 +18,7 @@ from penstock.core.types import BrokerId, ReplicaKey
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
+    from penstock_broker.replication.replica import Replica
     from penstock_sim.broker import SimBroker
     from penstock_sim.world import World
 
@@ -195,6 +196,14 @@ class MovingChecks:
         proposed = ready.isr_change
         if mover is not None and proposed is not None and {*state.adding} & {*proposed.isr}:
             mover.proposed(key)
+
+    def fed(self, broker: SimBroker, replica: Replica) -> None:
+        """After the shell has obeyed: nobody is fed who is no member and no copy any more."""
+        state = replica.machine._state
+        assert state is not None
+        strangers = set(replica.feeders) - {*state.replicas, *state.adding}
+        if strangers:
+            raise RuleError(f"I29: {broker.name} feeds {strangers} of {replica.key} on: {state}")
 
     # ------------------------------------------------------------ the end
 

@@ -23,6 +23,7 @@ from penstock_sim.planted_controllers import (
 from penstock_sim.planted_groups import GROUP_BUGS
 from penstock_sim.planted_hosts import HOST_BUGS, LINK_BUGS
 from penstock_sim.planted_journal import JOURNAL_BUGS
+from penstock_sim.planted_moving import MOVING_BUGS
 from penstock_sim.planted_pipes import PIPE_BUGS, RING_BUGS
 from penstock_sim.planted_shells import BUSY_SHELL_BUGS, SHELL_BUGS
 from penstock_sim.planted_spark import DELETION_BUGS, SPARK_BUGS
@@ -177,6 +178,12 @@ def _all_faults(
     return [PlantedBug(kind, name, plant, seeds, options, found_by) for name, plant in bugs.items()]
 
 
+def _moving(faults: str) -> dict[str, Any]:
+    """Every second history has a journal, as by its seed."""
+    options = {"groups": False, "transactions": False, "moves": True}
+    return {**options, "faults": frozenset(faults.split())}
+
+
 _PRODUCERS: Final = {"groups": False, "transactions": True, "operator": False, "moves": False}
 """Histories for bugs of transactions: an operator would end some before they show them."""
 _GROUPS: Final = {"groups": True, "moves": False}
@@ -217,6 +224,10 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
         500,
         {**_PRODUCERS, "deletion": True},
         ("I11", "I14", "I24"),
+    ),
+    *(
+        PlantedBug("moving", name, plant, 500, _moving(faults), found_by, only_by=True)
+        for name, (plant, faults, found_by) in MOVING_BUGS.items()
     ),
     *_all_faults(
         "compaction",

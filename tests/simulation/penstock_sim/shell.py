@@ -115,6 +115,8 @@ class WatchedReplicas(ReplicaSet):
         outer, self._handling = self._handling, replica
         super().handle(replica, event)
         self._handling = outer
+        if replica.feeders:
+            self.broker.check(partial(self.broker.world.checks.moving.fed, self.broker, replica))
 
     def machine_on(self, log: rc.RecoveredLog) -> ReplicaMachine:
         machine = WatchedMachine(self.broker_id, log)
