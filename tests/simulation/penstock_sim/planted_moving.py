@@ -1,0 +1,185 @@
+"""Bugs put into the moves of replicas, on all three sides: controller, leader, broker (I29-I31).
+
+Each names the faults that bring it out where chance alone does so too rarely; "" = all faults. The
+third part is how the violation may begin.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from penstock.core.control import copies, election, moves, registration
+from penstock.core.control.machine import ControllerMachine
+from penstock.core.control.partition import PartitionDocument
+from penstock.core.control.registration import BrokerRegistered
+from penstock.core.replication.isr import InSyncReplicas
+from penstock.core.replication.leader import Leader
+from penstock.core.types import BrokerId, ReplicaKey
+from penstock_broker.controller.metadata_store.journaled import JournaledStore
+from penstock_sim.planted_shells import in_text, rewritten
+
+
+def in_function(function: Callable[..., Any], old: str, new: str) -> Callable[[Any], None]:
+    """As `in_text`, of a function of a module; wherever it was imported."""
+
+    def plant(patch: Any) -> None:
+        changed = rewritten(function, old, new)
+        for module in list(sys.modules.values()):
+            if vars(module).get(function.__name__) is function:
+                patch.setattr(module, function.__name__, changed)
+
+    return plant
+
+
+def count_copies_from_the_start(patch: Any) -> None:
+    """A leader takes those that copy for caught up as soon as they are named."""
+    joining = Leader._joining
+
+    def everybody(self: Leader, now_ms: int) -> list[BrokerId]:
+        found = joining(self, now_ms)
+        return [*found, *(one for one in self.isr.state.adding if one not in found)]
+
+    patch.setattr(Leader, "_joining", everybody)
+
+
+def switch_without_the_union(patch: Any) -> None:
+    """The high watermark does not wait for those whose switch is under way."""
+
+    def maximal(self: InSyncReplicas) -> Any:
+        return self._proposed.union(self.state.isr) - {*self.state.adding}
+
+    patch.setattr(InSyncReplicas, "maximal", property(maximal))
+
+
+def take_the_journal_for_the_store(patch: Any) -> None:
+    """Moves begin and end while only brokers keep what is decided."""
+    patch.setattr(ControllerMachine, "_journaling", property(_never, lambda _self, _value: None))
+    patch.setattr(JournaledStore, "journaling", property(_never))
+
+
+def _never(_self: object) -> bool:
+    return False
+
+
+def keep_the_former_factor(patch: Any) -> None:
+    """A leader limits min.insync.replicas to the replicas of its first state."""
+
+    def min_isr(self: Leader) -> int:
+        factor: int = self.__dict__.setdefault("factor", len(self.isr.state.replicas))
+        return min(self.config.min_insync_replicas, factor)
+
+    patch.setattr(Leader, "min_isr", property(min_isr))
+
+
+def activate_what_was_queued_once(patch: Any) -> None:
+    """A controller begins copies from what it had looked up before: the move may be cancelled."""
+    moving = copies._moving
+    seen: dict[tuple[int, ReplicaKey], tuple[Any, int, PartitionDocument]] = {}
+
+    def remembered(draft: Any) -> Any:
+        epoch = int(draft.cluster.controller_epoch)
+        found = {ReplicaKey(one[0].topic_id, one[1]): one for one in moving(draft)}
+        for key, one in found.items():
+            if not one[2].state.adding:
+                seen[epoch, key] = one
+        for (known, key), (topic, index, document) in list(seen.items()):
+            present = draft.topic(topic.name)
+            if key in found or known != epoch or present is None:
+                continue
+            del seen[known, key]
+            now = present.partitions[index]
+            if now.state.replicas == document.state.replicas and not now.state.dropping:
+                again = replace(now, target=document.target, why=document.why)
+                yield present, index, again
+        yield from found.values()
+
+    patch.setattr(copies, "_moving", remembered)
+
+
+def forget_what_is_to_be_dropped(patch: Any) -> None:
+    """A broker that runs again is taken for a new one, though its directory is the same."""
+    end_former_run = registration._end_former_run
+
+    def forgetful(draft: Any, event: BrokerRegistered, *others: Any) -> None:
+        registration._forget_dropping(draft, event.broker_id)
+        end_former_run(draft, event, *others)
+
+    patch.setattr(registration, "_end_former_run", forgetful)
+
+
+MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], str, tuple[str, ...]]]] = {
+    # ---------------------------------------------------------------- the leader
+    "count_copies_from_the_start": (count_copies_from_the_start, "", ("I5", "I29")),
+    "switch_without_the_union": (switch_without_the_union, "", ("I3", "I5", "I29")),
+    "a_seat_without_a_sync": (
+        in_text(
+            Leader,
+            "_may_join",
+            "sync_floor = max(progress.sync_floor, self._disk_acked)",
+            "sync_floor = max(self.epoch_start, self._disk_acked)",
+        ),
+        "",
+        ("I29",),
+    ),
+    "keep_the_former_factor": (keep_the_former_factor, "", ("I5",)),
+    "feed_former_followers": (
+        in_text(Leader, "_dismiss_followers", "self._stop_feed(broker, progress, out)", "pass"),
+        "",
+        ("I29",),
+    ),
+    # ---------------------------------------------------------------- the controller
+    "switch_with_fewer_in_sync": (
+        in_function(moves.lacks, "if len(seats) < wanted:", "if not seats:"),
+        "",
+        ("I29",),
+    ),
+    "a_new_leader_in_the_same_epoch": (
+        in_function(
+            moves.switch,
+            "leader, epoch = _able(document, seats, liveness)[0], LeaderEpoch(epoch + 1)",
+            "leader = _able(document, seats, liveness)[0]",
+        ),
+        "",
+        ("I1",),
+    ),
+    "a_copy_that_lost_its_data_may_join": (
+        in_function(
+            election.forget,
+            "if broker_id not in state.adding and state == document.state:",
+            "if state == document.state:",
+        ),
+        "",
+        ("I5", "I29"),
+    ),
+    "take_the_journal_for_the_store": (take_the_journal_for_the_store, "store_away", ("I30",)),
+    "a_cancel_forgets_the_copies": (
+        in_function(
+            moves._with_adding,
+            "ended = _others(state.adding, adding)",
+            "ended: list[BrokerId] = []",
+        ),
+        "",
+        ("I30",),
+    ),
+    "elect_a_copy": (
+        in_function(
+            election._choose_leader,
+            """
+            for kind, group in groups:
+                for broker_id in document.lossy if kind is ElectionKind.LOSSY else state.replicas:
+            """,
+            """
+            for kind, group in [*groups, (ElectionKind.UNCLEAN, liveness.live & {*state.adding})]:
+                for broker_id in (*state.replicas, *state.adding):
+            """,
+        ),
+        "",
+        ("I1", "I29"),
+    ),
+    "activate_what_was_queued_once": (activate_what_was_queued_once, "", ("I31",)),
+    "forget_what_is_to_be_dropped": (forget_what_is_to_be_dropped, "", ("I30",)),
+}
+"""For histories in which replicas move."""
