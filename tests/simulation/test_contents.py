@@ -14,7 +14,7 @@ def test_seeds_have_clusters_of_all_sizes() -> None:
     layouts = [draw_layout(Random(seed), None) for seed in SEEDS]
     assert {layout.brokers for layout in layouts} == {3, 4, 5}
     assert {(layout.factor, layout.min_isr) for layout in layouts} == {
-        (1, 1),
+        (1, 2),
         (2, 1),
         (2, 2),
         (3, 1),

@@ -211,8 +211,9 @@ class Checks:
             canon.skip_to(marks.high_watermark, broker.disk.batches(replica.slot))
             return
         who = f"{broker.name} p{key.partition}"
-        if len(marks.isr) < self.min_isr(key):
-            raise RuleError(f"I5: {who} commits with ISR {marks.isr}, min is {self.min_isr(key)}")
+        least = min(self.world.layout.min_isr, len(_known(replica).replicas))
+        if len(marks.isr) < least:
+            raise RuleError(f"I5: {who} commits with ISR {marks.isr}, min is {least}")
         self.commits += 1
         batches = self.world.brokers[broker.id].disk.batches(replica.slot)
         fresh = _between(batches, canon.end, marks.high_watermark)
@@ -540,6 +541,13 @@ def _keep_newest(known: dict[_K, PartitionDocument], key: _K, document: Partitio
     before = known.get(key)
     if before is None or document.state.version > before.state.version:
         known[key] = document
+
+
+def _known(replica: Replica) -> PartitionState:
+    """What a leader acts on; a newer state may be stored."""
+    state = replica.machine._state
+    assert state is not None
+    return state
 
 
 def _who(broker: SimBroker, replica: Replica) -> str:

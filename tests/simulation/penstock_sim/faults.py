@@ -164,7 +164,7 @@ class Nemesis:
             counts = broker.id in state.adding and checks.moving.is_complete(broker, key)
             if broker.id not in state.replicas and not counts:
                 continue
-            if len(checks.missing(key)) >= checks.min_isr(key) - 1:
+            if len(checks.missing(key)) >= self.world.layout.losses:
                 return False
             holders = {int(member) for member in (*document.state.isr, *document.elr)}
             intact = {member for member in holders if (member, key) not in checks.lost}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-_FACTORS: Final = ((3, 2), (3, 2), (3, 2), (2, 1), (2, 2), (3, 1), (1, 1))
+_FACTORS: Final = ((3, 2), (3, 2), (3, 2), (2, 1), (2, 2), (3, 1), (1, 2))
 """Replication factor and min.insync.replicas. Most losses are promised to be survived with two of
 three."""
 _BROKERS: Final = (3, 3, 4, 5)
@@ -14,11 +14,31 @@ _BROKERS: Final = (3, 3, 4, 5)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`factor` of `brokers` have a replica of a partition, so a broker may have none at all."""
+    """`factor` of `brokers` have a replica of a partition, so a broker may have none at all.
+
+    `min_isr` above `factor`: topics have the default, which is limited to the replicas, however
+    many there are.
+    """
 
     brokers: int
     factor: int
     min_isr: int
+
+    @property
+    def configs(self) -> dict[str, str]:
+        """Of topics."""
+        own = self.min_isr <= self.factor
+        return {"min.insync.replicas": str(self.min_isr)} if own else {}
+
+    @property
+    def fewest(self) -> int:
+        """A partition may have so few replicas: no fewer than topics set."""
+        return min(self.min_isr, self.factor)
+
+    @property
+    def losses(self) -> int:
+        """So many members may lose data at one time, and nothing acknowledged is lost (I7)."""
+        return self.fewest - 1
 
 
 def draw_layout(chance: Random, brokers: int | None) -> Layout:

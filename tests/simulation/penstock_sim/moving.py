@@ -31,6 +31,8 @@ _LONG_MS: Final = (300, 1_500)
 """How long a broker that left is cut off."""
 _SOON_MS: Final = 25
 """A fault at a moment happens so soon after it."""
+_AT_ONCE_MS: Final = 2
+"""While the proposal of a switch is on its way."""
 
 
 class Mover:
@@ -79,9 +81,13 @@ class Mover:
             return
         document = self.world.checks.stored[key]
         size = len(document.state.replicas)
-        if self._random.random() < 0.25:
-            size = self._random.randint(self.world.layout.min_isr, min(4, len(self.world.brokers)))
-        target = tuple(self._random.sample(self._everyone, size))
+        if self._random.random() < 0.3:
+            size = self._random.randint(self.world.layout.fewest, min(4, len(self._everyone)))
+        free = self._everyone
+        if self._random.random() < 0.2:
+            free = list(document.state.replicas)  # nothing is copied for this one
+            size = min(size, len(free))
+        target = tuple(self._random.sample(free, size))
         self._ask({key: target}, change_factor=size != len(document.state.replicas))
         if self._random.random() < 0.3:
             self.world.scheduler.after(self._random.uniform(1, 300), self._cancel_one, key)
@@ -228,7 +234,7 @@ class Mover:
         if self.world.chaotic and self._random.random() < 0.1:
             assert self._nemesis is not None
             self._nemesis.slow_store()  # what is struck now may be back before this is decided
-        self._maybe_strike(0.25, set(state.adding), left, state.leader)
+        self._maybe_strike(0.25, set(state.adding), left, state.leader, _AT_ONCE_MS)
 
     def _strike_somewhere(self) -> None:
         stored = self.world.checks.stored
@@ -240,7 +246,12 @@ class Mover:
             self._maybe_strike(1.0, set(state.adding), left, state.leader)
 
     def _maybe_strike(
-        self, chance: float, joined: set[BrokerId], left: set[BrokerId], leader: BrokerId
+        self,
+        chance: float,
+        joined: set[BrokerId],
+        left: set[BrokerId],
+        leader: BrokerId,
+        within_ms: float = _SOON_MS,
     ) -> None:
         if not self.world.chaotic or self._random.random() >= chance:
             return
@@ -248,7 +259,7 @@ class Mover:
         roles = [sorted(role) for role in (joined, left, lead) if role]
         if roles:
             broker = self.world.brokers[self._random.choice(self._random.choice(roles))]
-            delay_ms = self._random.uniform(0, _SOON_MS)
+            delay_ms = self._random.uniform(0, within_ms)
             self.world.scheduler.after(delay_ms, self._strike, broker)
 
     def _strike(self, broker: SimBroker) -> None:

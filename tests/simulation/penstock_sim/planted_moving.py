@@ -7,14 +7,18 @@ third part is how the violation may begin.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from penstock.core.control import copies, election, moves, registration
+from penstock.core.control import copies, election, moves, registration, work
+from penstock.core.control.contract import BrokerRegistered
+from penstock.core.control.copies import Copies
+from penstock.core.control.documents import TopicDocument
+from penstock.core.control.draft import Draft
+from penstock.core.control.election import Liveness
 from penstock.core.control.machine import ControllerMachine
 from penstock.core.control.partition import PartitionDocument
-from penstock.core.control.registration import BrokerRegistered
 from penstock.core.replication.isr import InSyncReplicas
 from penstock.core.replication.leader import Leader
 from penstock.core.types import BrokerId, ReplicaKey
@@ -76,27 +80,29 @@ def keep_the_former_factor(patch: Any) -> None:
 
 def activate_what_was_queued_once(patch: Any) -> None:
     """A controller begins copies from what it had looked up before: the move may be cancelled."""
-    moving = copies._moving
-    seen: dict[tuple[int, ReplicaKey], tuple[Any, int, PartitionDocument]] = {}
+    activate, moving = copies.activate, copies._moving
+    seen: dict[ReplicaKey, PartitionDocument] = {}
 
-    def remembered(draft: Any) -> Any:
-        epoch = int(draft.cluster.controller_epoch)
-        found = {ReplicaKey(one[0].topic_id, one[1]): one for one in moving(draft)}
-        for key, one in found.items():
-            if not one[2].state.adding:
-                seen[epoch, key] = one
-        for (known, key), (topic, index, document) in list(seen.items()):
-            present = draft.topic(topic.name)
-            if key in found or known != epoch or present is None:
-                continue
-            del seen[known, key]
-            now = present.partitions[index]
-            if now.state.replicas == document.state.replicas and not now.state.dropping:
-                again = replace(now, target=document.target, why=document.why)
-                yield present, index, again
-        yield from found.values()
+    def remembering(draft: Draft, running: Copies, liveness: Liveness) -> None:
+        nonlocal seen
+        seen = running.__dict__.setdefault("seen", {})
+        activate(draft, running, liveness)
+
+    def remembered(draft: Draft) -> Iterator[tuple[TopicDocument, int, PartitionDocument]]:
+        for topic in draft.topics():
+            for index, document in enumerate(topic.partitions):
+                key, state = ReplicaKey(topic.topic_id, index), document.state
+                if document.target:
+                    seen[key] = document
+                elif key in seen and not state.dropping:
+                    before = seen.pop(key)
+                    if before.state.replicas == state.replicas:
+                        yield topic, index, replace(document, target=before.target, why=before.why)
+        yield from moving(draft)
 
     patch.setattr(copies, "_moving", remembered)
+    for module in (copies, work):
+        patch.setattr(module, "activate", remembering)
 
 
 def forget_what_is_to_be_dropped(patch: Any) -> None:
@@ -124,7 +130,7 @@ MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], str, tuple[str, ...]]]
         "",
         ("I29",),
     ),
-    "keep_the_former_factor": (keep_the_former_factor, "", ("I5",)),
+    "keep_the_former_factor": (keep_the_former_factor, "kill_broker cut_broker_off", ("I5",)),
     "feed_former_followers": (
         in_text(Leader, "_dismiss_followers", "self._stop_feed(broker, progress, out)", "pass"),
         "",
@@ -133,7 +139,7 @@ MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], str, tuple[str, ...]]]
     # ---------------------------------------------------------------- the controller
     "switch_with_fewer_in_sync": (
         in_function(moves.lacks, "if len(seats) < wanted:", "if not seats:"),
-        "",
+        "kill_broker cut_broker_off",
         ("I29",),
     ),
     "a_new_leader_in_the_same_epoch": (
@@ -151,7 +157,7 @@ MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], str, tuple[str, ...]]]
             "if broker_id not in state.adding and state == document.state:",
             "if state == document.state:",
         ),
-        "",
+        "slow_network lose_power",
         ("I5", "I29"),
     ),
     "take_the_journal_for_the_store": (take_the_journal_for_the_store, "store_away", ("I30",)),
@@ -177,7 +183,7 @@ MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], str, tuple[str, ...]]]
             """,
         ),
         "",
-        ("I1", "I29"),
+        ("I29", "ClusterError: metadata object topic/events is unreadable"),
     ),
     "activate_what_was_queued_once": (activate_what_was_queued_once, "", ("I31",)),
     "forget_what_is_to_be_dropped": (forget_what_is_to_be_dropped, "", ("I30",)),

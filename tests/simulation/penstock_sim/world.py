@@ -355,7 +355,7 @@ class World:
         return len(brokers) == len(self.brokers)
 
     def _new_topic(self, name: str, topic_id: TopicId, partitions: int) -> cc.NewTopic:
-        configs = {"min.insync.replicas": str(self.layout.min_isr)}
+        configs = self.layout.configs
         if name in INTERNAL_TOPICS:
             configs["cleanup.policy"] = "compact"
         return cc.NewTopic(
