@@ -1,17 +1,14 @@
 """`penstock cluster …`: the cluster as a whole."""
 
+from typing import Annotated
+
 import typer
 
 from penstock.cli.connect import open_admin
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
 from penstock.cli.output import print_record
 
-app = typer.Typer(help="Inspect the cluster.", no_args_is_help=True)
-
-
-@app.callback()
-def _group() -> None:
-    """Keeps `describe` a sub-command while it is the only one."""
+app = typer.Typer(help="Inspect the cluster, and finalize upgrades.", no_args_is_help=True)
 
 
 @app.command(epilog=example("penstock cluster describe -o json"))
@@ -39,4 +36,33 @@ def describe(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE
             for broker in seen.brokers
         ],
     }
+    print_record(record, output)
+
+
+@app.command(
+    epilog=example(
+        "penstock cluster finalize --dry-run",
+        "penstock cluster finalize",
+        "penstock cluster finalize --to 1",
+    )
+)
+def finalize(
+    *,
+    to: Annotated[
+        int | None,
+        typer.Option(min=1, help="A format instead of the newest; an older one if it is not used."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check only.")] = False,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Store metadata in the newest format: ends an upgrade, and the way back.
+
+    Until then the release before can be started again, and what is new in the format (moves of
+    replicas, cordons) is refused. Afterwards releases that do not read it no longer start. Refused
+    unless every registered broker runs, and reads it.
+    """
+    with open_admin(bootstrap) as admin:
+        change = admin.finalize(to or 0, validate_only=dry_run)
+    record = {"format_before": change.before, "format": change.after, "dry_run": dry_run}
     print_record(record, output)

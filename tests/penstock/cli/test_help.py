@@ -59,6 +59,7 @@ def test_all_commands_are_there() -> None:
     present = {" ".join(words) for words in commands()}
     assert {
         "local up", "local list", "local status", "local down", "local logs", "cluster describe",
+        "cluster finalize",
         "topic create", "topic list", "topic describe", "topic alter", "topic delete",
         "txn list", "txn describe", "txn abort", "txn partition", "txn ledgers",
         "txn forget-ledger",

@@ -1,10 +1,13 @@
 """While brokers keep the controller's changes, no move begins or ends: a journal can be lost."""
 
+from typing import Any
+
 import pytest
 from support.journaled_controller import Scene
 from support.waiting import wait_until_async
 
 from penstock.core.control import contract as c
+from penstock.core.control.journal.proposer import JournaledDocuments
 from penstock.errors import ErrorCode
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
@@ -53,9 +56,12 @@ async def test_a_move_that_was_decided_when_brokers_stepped_in_does_not_get_into
 ) -> None:
     """Between the decision and its write, a majority agrees to stand in for the store."""
     await create(scene)
-    runtime, decided = scene.process.runtime, []
-    really, obey = JournaledStore.journaling.fget, runtime._obey
-    assert really is not None
+    runtime, obey = scene.process.runtime, scene.process.runtime._obey
+    decided: list[c.Ready] = []
+
+    def really(store: Any) -> bool:
+        documents: JournaledDocuments = store._documents
+        return documents.journaling
 
     def not_yet(store: JournaledStore) -> bool:
         return bool(decided) and really(store)

@@ -22,6 +22,7 @@ from penstock.rpc.quotas import quotas_to_wire
 from penstock_broker.controller.move_wire import (
     alter_brokers_from_wire,
     alter_replicas_from_wire,
+    describe_moves,
     replica_outcome_to_wire,
 )
 from penstock_broker.controller.rules import StoredRules, check_access, describe_access
@@ -208,8 +209,9 @@ class ControllerAdminService(AdminServiceServicer):
     async def DescribeMoves(
         self, request: pb.DescribeMovesRequest, context: Any
     ) -> pb.DescribeMovesResponse:
-        """Not yet."""
-        raise NotImplementedError
+        """As stored now, and as leaders have reported."""
+        self._check_cluster_id(request.cluster_id)
+        return describe_moves(self._runtime.machine, request)
 
     async def AlterBrokers(
         self, request: pb.AlterBrokersRequest, context: Any

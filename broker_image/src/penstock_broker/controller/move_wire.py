@@ -2,8 +2,12 @@
 
 from typing import Final
 
+from penstock.core.control import ControllerMachine
 from penstock.core.control import move_contract as m
+from penstock.core.control.documents import FORMAT_NEWEST, BrokerRegistration, Cordon
+from penstock.core.control.move_views import MoveView
 from penstock.core.control.partition import MoveReason
+from penstock.core.control.sessions import Sessions
 from penstock.core.types import BrokerId, ReplicaKey, TopicId
 from penstock.proto.v1 import admin_pb2, controller_pb2
 from penstock.rpc.errors import error_to_wire
@@ -12,8 +16,10 @@ _REASONS: Final = {
     admin_pb2.MOVE_REASON_REPLACE: MoveReason.REPLACE,
     admin_pb2.MOVE_REASON_DRAIN: MoveReason.DRAIN,
     admin_pb2.MOVE_REASON_FACTOR: MoveReason.FACTOR,
+    admin_pb2.MOVE_REASON_MANUAL: MoveReason.MANUAL,
     admin_pb2.MOVE_REASON_SPREAD: MoveReason.SPREAD,
 }
+_REASONS_TO_WIRE: Final = {why: wire for wire, why in _REASONS.items()}
 _STATES: Final = {
     m.MoveState.SETTLED: admin_pb2.MOVE_STATE_SETTLED,
     m.MoveState.QUEUED: admin_pb2.MOVE_STATE_QUEUED,
@@ -73,6 +79,76 @@ def replica_outcome_to_wire(outcome: m.ReplicaOutcome) -> admin_pb2.ReplicaChang
         state=_STATES[outcome.state] if outcome.replicas else admin_pb2.MOVE_STATE_UNSPECIFIED,
         replicas=outcome.replicas,
         target=outcome.target,
+    )
+
+
+def describe_moves(
+    machine: ControllerMachine, request: admin_pb2.DescribeMovesRequest
+) -> admin_pb2.DescribeMovesResponse:
+    """The answer to DescribeMoves."""
+    cluster = machine.stored.cluster
+    return admin_pb2.DescribeMovesResponse(
+        moves=[_move_to_wire(view) for view in machine.moves(request.topics)],
+        brokers=[
+            _placement_to_wire(broker, cluster.cordons.get(broker_id), machine.sessions)
+            for broker_id, broker in sorted(cluster.brokers.items())
+        ],
+        format=cluster.format,
+        newest_format=FORMAT_NEWEST,
+        paused=machine.journaling,
+    )
+
+
+def _move_to_wire(view: MoveView) -> admin_pb2.PartitionMove:
+    document, state = view.document, view.document.state
+    return admin_pb2.PartitionMove(
+        topic=view.topic,
+        topic_id=view.topic_id,
+        partition=view.partition,
+        state=_STATES[view.state],
+        reason=admin_pb2.MOVE_REASON_UNSPECIFIED
+        if document.why is None
+        else _REASONS_TO_WIRE[document.why],
+        leader=state.leader,
+        replicas=state.replicas,
+        isr=state.isr,
+        target=document.target,
+        adding=state.adding,
+        dropping=state.dropping,
+        damaged=state.damaged,
+        waiting_for=view.waiting_for,
+        copies=[
+            admin_pb2.Copy(
+                broker_id=copy.broker_id,
+                bytes_left=copy.bytes_left,
+                bytes_per_second=copy.bytes_per_second,
+                limited_by=copy.limited_by,
+            )
+            for copy in view.copies
+        ],
+    )
+
+
+def _placement_to_wire(
+    broker: BrokerRegistration, cordon: Cordon | None, sessions: Sessions
+) -> admin_pb2.BrokerPlacement:
+    session = sessions.get(broker.broker_id)
+    return admin_pb2.BrokerPlacement(
+        broker_id=broker.broker_id,
+        directory_id=broker.directory_id,
+        rack=broker.rack,
+        alive=broker.alive,
+        fresh=broker.fresh,
+        cordon=None
+        if cordon is None
+        else admin_pb2.Cordon(
+            placement=cordon.placement,
+            leadership=cordon.leadership,
+            why=cordon.why,
+            by=cordon.by,
+        ),
+        software_version="" if session is None else session.software_version,
+        formats=() if session is None else session.formats,
     )
 
 

@@ -17,12 +17,21 @@ from penstock.client.admin import (
     access_calls,
     cluster_calls,
     group_calls,
+    move_calls,
     quota_calls,
     topic_calls,
     transaction_calls,
 )
 from penstock.client.admin.access_calls import AccessDecision
 from penstock.client.admin.asking import Asking
+from penstock.client.admin.move_model import (
+    BrokerChange,
+    FormatChange,
+    MoveOutcome,
+    MoveReason,
+    MovesDescription,
+    ReplicaMove,
+)
 from penstock.client.admin.transaction_model import (
     BlockingTransaction,
     LedgerListing,
@@ -247,12 +256,60 @@ class AsyncAdmin:
             self._asking, partitions, away_from_broker=away_from_broker
         )
 
-    async def unregister_broker(self, broker_id: int) -> None:
+    async def unregister_broker(self, broker_id: int, *, directory_id: str = "") -> None:
         """Unregisters a broker that will never come back; does nothing if it is not registered.
 
-        Raises ClusterError(INVALID_REQUEST) while it is alive or holds a replica.
+        Raises ClusterError(INVALID_REQUEST) while it is alive, holds or shall get a replica, or if
+        it has another data directory than `directory_id` ("": any).
         """
-        await cluster_calls.unregister_broker(self._asking, broker_id)
+        await cluster_calls.unregister_broker(self._asking, broker_id, directory_id)
+
+    async def alter_replicas(
+        self,
+        moves: Iterable[ReplicaMove],
+        *,
+        reason: MoveReason = MoveReason.MANUAL,
+        change_factor: bool = False,
+        validate_only: bool = False,
+    ) -> list[MoveOutcome]:
+        """Moves replicas, or cancels moves: stored at once, carried out by the cluster itself.
+
+        Args:
+            moves: At most 1,000, each of another partition. Each succeeds or fails on its own.
+            reason: The most urgent begin first.
+            change_factor: A target may have more or fewer replicas than the partition.
+            validate_only: Check only.
+
+        Returns one outcome per move, in order; its error is NO_MOVE if there was nothing to cancel,
+        QUEUE_FULL if the topic has too many open moves, STALE_PARTITION_VERSION if the replicas are
+        not the expected ones. Raises ClusterError FORMAT_TOO_OLD before the cluster is finalized,
+        MOVES_PAUSED while the metadata store is unavailable.
+        """
+        return await move_calls.alter_replicas(
+            self._asking, moves, reason, change_factor=change_factor, validate_only=validate_only
+        )
+
+    async def describe_moves(self, topics: Iterable[str] | None = None) -> MovesDescription:
+        """Moves that have not ended (None: of all topics), and brokers as places for replicas."""
+        return await move_calls.describe_moves(self._asking, topics)
+
+    async def alter_brokers(
+        self, changes: Iterable[BrokerChange], *, validate_only: bool = False
+    ) -> None:
+        """Cordons brokers, or lifts cordons: all changes, or none.
+
+        Raises ClusterError INVALID_REQUEST, and FORMAT_TOO_OLD before the cluster is finalized.
+        """
+        await move_calls.alter_brokers(self._asking, changes, validate_only=validate_only)
+
+    async def finalize(self, to: int = 0, *, validate_only: bool = False) -> FormatChange:
+        """Chooses the format of stored metadata; 0 = the newest that the controller writes.
+
+        From then on releases that do not read it are refused. Raises ClusterError FORMAT_TOO_OLD
+        unless every registered broker is alive and reads it, INVALID_REQUEST if it does not exist
+        or cannot hold what the cluster uses.
+        """
+        return await move_calls.finalize(self._asking, to, validate_only=validate_only)
 
     async def plaintext_callers(self) -> list[PlaintextCallers]:
         """Who calls each live broker in plaintext, of those that have TLS beside it.

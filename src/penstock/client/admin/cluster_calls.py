@@ -101,9 +101,11 @@ async def elect_leaders(
     return int(answer.moved)
 
 
-async def unregister_broker(asking: Asking, broker_id: int) -> None:
+async def unregister_broker(asking: Asking, broker_id: int, directory_id: str) -> None:
     """See `AsyncAdmin.unregister_broker`."""
-    request = pb.UnregisterBrokerRequest(cluster_id=await asking.cluster_id(), broker_id=broker_id)
+    request = pb.UnregisterBrokerRequest(
+        cluster_id=await asking.cluster_id(), broker_id=broker_id, directory_id=directory_id
+    )
     await asking.change(lambda connection: connection.admin.UnregisterBroker, request)
 
 

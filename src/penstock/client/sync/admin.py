@@ -8,6 +8,14 @@ from typing import Self, Unpack
 
 from penstock.client.admin.access_calls import AccessDecision
 from penstock.client.admin.admin import AsyncAdmin
+from penstock.client.admin.move_model import (
+    BrokerChange,
+    FormatChange,
+    MoveOutcome,
+    MoveReason,
+    MovesDescription,
+    ReplicaMove,
+)
 from penstock.client.admin.transaction_model import (
     BlockingTransaction,
     LedgerListing,
@@ -180,9 +188,38 @@ class Admin:
             self._core.elect_leaders(partitions, away_from_broker=away_from_broker)
         )
 
-    def unregister_broker(self, broker_id: int) -> None:
+    def unregister_broker(self, broker_id: int, *, directory_id: str = "") -> None:
         """See AsyncAdmin.unregister_broker."""
-        self._loop.run(self._core.unregister_broker(broker_id))
+        self._loop.run(self._core.unregister_broker(broker_id, directory_id=directory_id))
+
+    def alter_replicas(
+        self,
+        moves: Iterable[ReplicaMove],
+        *,
+        reason: MoveReason = MoveReason.MANUAL,
+        change_factor: bool = False,
+        validate_only: bool = False,
+    ) -> list[MoveOutcome]:
+        """Moves replicas, or cancels moves; one outcome per move. See AsyncAdmin.alter_replicas."""
+        return self._loop.run(
+            self._core.alter_replicas(
+                moves, reason=reason, change_factor=change_factor, validate_only=validate_only
+            )
+        )
+
+    def describe_moves(self, topics: Iterable[str] | None = None) -> MovesDescription:
+        """Moves that have not ended, and brokers as places for replicas."""
+        return self._loop.run(self._core.describe_moves(topics))
+
+    def alter_brokers(
+        self, changes: Iterable[BrokerChange], *, validate_only: bool = False
+    ) -> None:
+        """Cordons brokers, or lifts cordons: all changes, or none."""
+        self._loop.run(self._core.alter_brokers(changes, validate_only=validate_only))
+
+    def finalize(self, to: int = 0, *, validate_only: bool = False) -> FormatChange:
+        """Chooses the format of stored metadata; 0 = the newest. See AsyncAdmin.finalize."""
+        return self._loop.run(self._core.finalize(to, validate_only=validate_only))
 
     def plaintext_callers(self) -> list[PlaintextCallers]:
         """Who calls each live broker in plaintext, of those that have TLS beside it."""

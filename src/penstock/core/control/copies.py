@@ -130,10 +130,10 @@ def _begun(document: PartitionDocument, slots: _Slots, liveness: Liveness) -> Pa
 def _moving(draft: Draft) -> Iterator[tuple[TopicDocument, int, PartitionDocument]]:
     for name in sorted(draft.moving):
         topic = draft.topic(name)
-        if topic is not None:
-            for index, document in enumerate(topic.partitions):
-                if document.target:
-                    yield topic, index, document
+        assert topic is not None
+        for index, document in enumerate(topic.partitions):
+            if document.target:
+                yield topic, index, document
 
 
 def _turn(one: tuple[TopicDocument, int, PartitionDocument]) -> tuple[int, str, int]:

@@ -14,6 +14,7 @@ decided again; the effects of the attempt are recognized by topic ids, incarnati
 Invariants: I1, I7 (election.py), I21.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, assert_never
@@ -24,6 +25,7 @@ from penstock.core.control.config import ControlConfig
 from penstock.core.control.copies import Copies
 from penstock.core.control.documents import CLUSTER_KEY, TopicDocument, topic_key
 from penstock.core.control.draft import Draft, Stored
+from penstock.core.control.move_views import MoveView, Now, moves_of
 from penstock.core.control.quota import MutationQuota
 from penstock.core.control.registration import NextEpochPromisedError
 from penstock.core.control.reload import adopt_loaded, begin_takeover
@@ -150,6 +152,17 @@ class ControllerMachine:
     def summary(self) -> Summary:
         """The cluster in numbers; costs a scan of all partitions."""
         return summarise(self.stored, self.config)
+
+    def moves(self, topics: Collection[str] = ()) -> tuple[MoveView, ...]:
+        """Moves that have not ended, of these topics or of all; costs a scan of them."""
+        draft = Draft(self.stored, self.config)
+        now = Now(self._copies, draft.liveness(self._sessions.leaving), self._journaling)
+        return tuple(moves_of(self.stored, self.config, now, topics))
+
+    @property
+    def journaling(self) -> bool:
+        """The metadata store is unavailable, and no move begins or ends."""
+        return self._journaling
 
     def topic(self, name: str) -> TopicDocument | None:
         """An adopted topic; None if there is none."""

@@ -32,13 +32,10 @@ def redirect(
 ) -> PartitionDocument:
     """The partition with this target, in place of any other; checked by the caller.
 
-    Who copies for both targets goes on. The same replicas in another order need no move: they are
-    only put in order. Returns the same object if nothing changes.
+    Who copies for both targets goes on. The same replicas need no move: they are only put in order.
     """
     state = document.state
     if set(target) == set(state.replicas):
-        if target == state.replicas and not document.target:
-            return document
         return _in_order(cancel(document), target)
     kept = tuple(one for one in state.adding if one in target)
     return replace(document, state=_with_adding(state, kept), target=target, why=why)
@@ -65,20 +62,21 @@ def lacks(
 ) -> str:
     """What forbids the switch to the target with this proposed ISR; "" if nothing does.
 
+    The proposal contains all that copy: others cannot be checked with it.
     `settings`: of a partition with as many replicas as the target. The switch leaves no fewer
     copies in sync than there are now, or than the target can have, and never fewer than
     min.insync.replicas (I29; KAFKA-15665, KAFKA-16218).
     """
     state, target, new = document.state, document.target, document.new
-    seats = {one for one in isr if one in target}
+    proposed = set(isr)
+    assert proposed.issuperset(state.adding)
+    seats = proposed.intersection(target)
     absent = [one for one in new if one not in liveness.staying]
     wanted = max(settings.min_isr, min(len(state.isr), len(target)))
     if state.leader == NO_LEADER:
         return "it has no leader"
     if set(new) != set(state.adding):
         return f"brokers {_others(new, state.adding)} have not begun to copy"
-    if not seats >= set(new):
-        return f"brokers {_others(new, seats)} have not caught up"
     if absent:
         return f"brokers {absent} have no session or are shutting down"
     if len(seats) < wanted:

@@ -386,6 +386,10 @@ def test_the_present_replicas_as_target_end_the_move() -> None:
     assert move(world, 1, 0, 2).state is SETTLED
     state = document(world).state
     assert (state.replicas, state.adding, state.dropping) == (ids(1, 0, 2), (), ids(3))
+    move(world, 4, 0, 2)
+    before = document(world).state
+    assert move(world, 1, 0, 2).state is SETTLED
+    assert (document(world).target, document(world).state) == ((), before)
 
 
 def test_cancel_restores_exactly_what_was() -> None:
@@ -608,7 +612,11 @@ def test_with_another_directory_there_is_nothing_to_delete_with_the_same_there_i
 
 def test_a_broker_is_unregistered_when_it_neither_has_nor_shall_get_a_replica() -> None:
     world = moving_world(replicas=(0, 1))
+    outcome = world.ask(c.UnregisterBroker, broker_id=BrokerId(2))
+    assert "has a session" in refused(outcome, ErrorCode.INVALID_REQUEST)
     world.kill(2)
+    outcome = world.ask(c.UnregisterBroker, broker_id=BrokerId(0))
+    refused(outcome, ErrorCode.INVALID_REQUEST)
     move(world, 2, 1)
     outcome = world.ask(c.UnregisterBroker, broker_id=BrokerId(2))
     assert "shall get a replica of t/0" in refused(outcome, ErrorCode.INVALID_REQUEST)

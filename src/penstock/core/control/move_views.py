@@ -1,0 +1,111 @@
+"""What others are shown of moves: those that have not ended, and what each of them waits for."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from penstock.core.control.config import ControlConfig
+from penstock.core.control.contract import CopyProgress
+from penstock.core.control.copies import Copies
+from penstock.core.control.documents import TopicDocument
+from penstock.core.control.draft import Stored, election_settings
+from penstock.core.control.election import Liveness
+from penstock.core.control.move_contract import MoveState
+from penstock.core.control.moves import lacks, move_state
+from penstock.core.control.partition import PartitionDocument
+from penstock.core.types import NO_LEADER, BrokerId, TopicId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveView:
+    """A partition that is not settled, has data to delete, or damaged replicas.
+
+    `waiting_for`: for people; empty while it goes on. `copies`: of those that copy, as far as the
+    leader has said something.
+    """
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+    document: PartitionDocument
+    state: MoveState
+    waiting_for: str
+    copies: tuple[CopyProgress, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What a controller knows beside the documents."""
+
+    copies: Copies
+    liveness: Liveness
+    journaling: bool
+
+
+def moves_of(
+    stored: Stored, config: ControlConfig, now: Now, topics: Collection[str]
+) -> Iterator[MoveView]:
+    """In order of topics and partitions; `topics` empty = all. Costs a scan of them."""
+    for name in sorted(topics or stored.topics):
+        topic = stored.topics.get(name)
+        for index, document in enumerate(() if topic is None else topic.partitions):
+            if topic is not None and document.uses_moves:
+                yield _view(topic, index, document, config, now)
+
+
+def _view(
+    topic: TopicDocument,
+    index: int,
+    document: PartitionDocument,
+    config: ControlConfig,
+    now: Now,
+) -> MoveView:
+    found = (now.copies.of(topic.topic_id, index, one) for one in document.state.adding)
+    copies = tuple(copy for copy in found if copy is not None)
+    waiting_for = _end_waits_for(document, now)
+    if document.target:
+        waiting_for = _begin_waits_for(document, now)
+        left = [copy.bytes_left for copy in copies]
+        caught_up = len(left) == len(document.new) and not any(left)
+        if not waiting_for and caught_up:
+            settings = election_settings(config.topic_config(topic.configs), len(document.target))
+            isr = (*document.state.isr, *document.state.adding)
+            waiting_for = lacks(document, isr, now.liveness, settings)
+    return MoveView(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        partition=index,
+        document=document,
+        state=move_state(document),
+        waiting_for=waiting_for,
+        copies=copies,
+    )
+
+
+def _begin_waits_for(document: PartitionDocument, now: Now) -> str:
+    state, new = document.state, document.new
+    absent = [one for one in new if one not in now.liveness.staying]
+    deleting = [one for one in new if one in state.dropping]
+    if now.journaling:
+        return "the metadata store, which is unavailable"
+    if state.leader == NO_LEADER:
+        return "a leader"
+    if absent:
+        return f"{_brokers(absent)}, with no session or shutting down"
+    if deleting:
+        return f"{_brokers(deleting)} to delete what was copied before"
+    waiting = [one for one in new if one not in state.adding]
+    return f"its turn on {_brokers(waiting)}" if waiting else ""
+
+
+def _end_waits_for(document: PartitionDocument, now: Now) -> str:
+    state = document.state
+    away = [one for one in state.dropping if one not in now.liveness.live]
+    if state.dropping:
+        session = f"; {_brokers(away)} with no session" if away else ""
+        return f"{_brokers(state.dropping)} to delete its data{session}"
+    return f"the replica on {_brokers(state.damaged)} to be mended"
+
+
+def _brokers(brokers: Collection[BrokerId]) -> str:
+    named = ", ".join(map(str, brokers))
+    return f"broker {named}" if len(brokers) == 1 else f"brokers {named}"
