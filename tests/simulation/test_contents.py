@@ -11,7 +11,7 @@ SEEDS = range(288)
 
 
 def test_seeds_have_clusters_of_all_sizes() -> None:
-    layouts = [draw_layout(Random(seed), None) for seed in SEEDS]
+    layouts = [draw_layout(Random(seed)) for seed in SEEDS]
     assert {layout.brokers for layout in layouts} == {3, 4, 5}
     assert {(layout.factor, layout.min_isr) for layout in layouts} == {
         (1, 2),
@@ -28,6 +28,11 @@ def test_seeds_have_clusters_of_all_sizes() -> None:
 @pytest.mark.parametrize("brokers", [2, 3, 5])
 def test_a_test_may_want_so_many_brokers(brokers: int) -> None:
     assert draw_layout(Random(1), brokers).brokers == brokers
+
+
+@pytest.mark.parametrize("factor", [1, 2, 3])
+def test_a_test_may_want_so_many_replicas(factor: int) -> None:
+    assert {draw_layout(Random(seed), factor=factor).factor for seed in SEEDS} == {factor}
 
 
 @pytest.mark.parametrize("name", list(Contents.__dataclass_fields__))

@@ -49,8 +49,8 @@ class Options(TypedDict, total=False):
     """What a test wants; what it leaves out, or None, is as the seed has it.
 
     `faults`: names of the nemesis's methods to use, all if empty. `pipe`, `bank`, `ring`: instead
-    of groups and transactions. `brokers`: how many, see `draw_layout`. The others: whether it is
-    in the history, see the constants above.
+    of groups and transactions. `brokers`, `factor`: how many, see `draw_layout`. The others: whether
+    it is in the history, see the constants above.
     """
 
     faults: frozenset[str]
@@ -65,6 +65,7 @@ class Options(TypedDict, total=False):
     ring: bool | None
     operator: bool | None
     brokers: int | None
+    factor: int | None
     moves: bool | None
 
 

@@ -122,7 +122,10 @@ class Nemesis:
             self._restart_later(broker)
 
     def _restart_later(self, broker: SimBroker) -> None:
-        delay_ms = self.world.scheduler.random.choice((5, 30, 100, 350, 700))
+        self.restart_after(self.world.scheduler.random.choice((5, 30, 100, 350, 700)), broker)
+
+    def restart_after(self, delay_ms: float, broker: SimBroker) -> None:
+        """Unless it was started before."""
         self.world.scheduler.after(delay_ms, self._restart, broker, broker.incarnation)
 
     def _restart(self, broker: SimBroker, incarnation: int) -> None:

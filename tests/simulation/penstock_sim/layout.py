@@ -41,9 +41,11 @@ class Layout:
         return self.fewest - 1
 
 
-def draw_layout(chance: Random, brokers: int | None) -> Layout:
-    """Any; `brokers`: so many, with as many replicas as there can be of three."""
+def draw_layout(chance: Random, brokers: int | None = None, factor: int | None = None) -> Layout:
+    """Any; `brokers`: so many, with as many replicas as there can be of three. `factor`: so many
+    replicas."""
     if brokers is not None:
         return Layout(brokers, min(3, brokers), 2)
-    factor, min_isr = chance.choice(_FACTORS)
+    found = [one for one in _FACTORS if factor in (None, one[0])]
+    factor, min_isr = chance.choice(found)
     return Layout(chance.choice(_BROKERS), factor, min_isr)

@@ -31,8 +31,6 @@ _LONG_MS: Final = (300, 1_500)
 """How long a broker that left is cut off."""
 _SOON_MS: Final = 25
 """A fault at a moment happens so soon after it."""
-_AT_ONCE_MS: Final = 2
-"""While the proposal of a switch is on its way."""
 
 
 class Mover:
@@ -229,12 +227,25 @@ class Mover:
 
     def proposed(self, key: ReplicaKey) -> None:
         """A leader asks for a switch."""
-        state = self.world.checks.stored[key].state
-        left = set(state.replicas) - set(self.world.checks.stored[key].target)
-        if self.world.chaotic and self._random.random() < 0.1:
-            assert self._nemesis is not None
-            self._nemesis.slow_store()  # what is struck now may be back before this is decided
-        self._maybe_strike(0.25, set(state.adding), left, state.leader, _AT_ONCE_MS)
+        document = self.world.checks.stored[key]
+        state = document.state
+        if not self.world.chaotic or not state.adding:
+            return
+        if self._random.random() < 0.15:
+            self._outrun(state.leader, self.world.brokers[self._random.choice(state.adding)])
+        else:
+            left = set(state.replicas) - set(document.target)
+            self._maybe_strike(0.2, set(state.adding), left, state.leader)
+
+    def _outrun(self, leader: BrokerId, joining: SimBroker) -> None:
+        """The proposal arrives late: who is to join is back before that, without its data."""
+        assert self._nemesis is not None
+        fault = self._random.choice((self._nemesis.take_power, self._nemesis.take_disk))
+        fault(joining)
+        if not joining.up:
+            self._nemesis.restart_after(3, joining)
+            ways = {(int(leader), controller) for controller in self.world.controllers}
+            self._block(ways, self._random.uniform(40, 140))
 
     def _strike_somewhere(self) -> None:
         stored = self.world.checks.stored
@@ -251,7 +262,6 @@ class Mover:
         joined: set[BrokerId],
         left: set[BrokerId],
         leader: BrokerId,
-        within_ms: float = _SOON_MS,
     ) -> None:
         if not self.world.chaotic or self._random.random() >= chance:
             return
@@ -259,7 +269,7 @@ class Mover:
         roles = [sorted(role) for role in (joined, left, lead) if role]
         if roles:
             broker = self.world.brokers[self._random.choice(self._random.choice(roles))]
-            delay_ms = self._random.uniform(0, within_ms)
+            delay_ms = self._random.uniform(0, _SOON_MS)
             self.world.scheduler.after(delay_ms, self._strike, broker)
 
     def _strike(self, broker: SimBroker) -> None:
@@ -282,12 +292,16 @@ class Mover:
 
     def _cut_off_long(self, broker: BrokerId) -> None:
         """It does not hear that it has no replica any more."""
+        one = int(broker)
+        others = [node for node in (*self.world.brokers, *self.world.controllers) if node != one]
+        pairs = {pair for node in others for pair in ((one, node), (node, one))}
+        self._block(pairs, self._random.uniform(*_LONG_MS))
+
+    def _block(self, ways: set[tuple[int, int]], for_ms: float) -> None:
         net, scheduler = self.world.net, self.world.scheduler
-        others = [node for node in (*self.world.brokers, *self.world.controllers) if node != broker]
-        pairs = {pair for node in others for pair in ((broker, node), (node, broker))}
-        net.blocked |= pairs
-        scheduler.note("net", "cut off for long", broker)
-        scheduler.after(self._random.uniform(*_LONG_MS), net.blocked.difference_update, pairs)
+        net.blocked |= ways
+        scheduler.note("net", "blocked", sorted(ways), for_ms)
+        scheduler.after(for_ms, net.blocked.difference_update, ways)
 
     # ------------------------------------------------------------ the end
 

@@ -1,7 +1,7 @@
 """Bugs put into the moves of replicas, on all three sides: controller, leader, broker (I29-I31).
 
-Each names the faults that bring it out where chance alone does so too rarely; "" = all faults. The
-third part is how the violation may begin.
+Each has the options of the histories that bring it out, where chance alone does so too rarely, and
+how the violation may begin.
 """
 
 from __future__ import annotations
@@ -116,10 +116,14 @@ def forget_what_is_to_be_dropped(patch: Any) -> None:
     patch.setattr(registration, "_end_former_run", forgetful)
 
 
-MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], str, tuple[str, ...]]]] = {
+def _faults(*names: str) -> dict[str, Any]:
+    return {"faults": frozenset(names)}
+
+
+MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], dict[str, Any], tuple[str, ...]]]] = {
     # ---------------------------------------------------------------- the leader
-    "count_copies_from_the_start": (count_copies_from_the_start, "", ("I5", "I29")),
-    "switch_without_the_union": (switch_without_the_union, "", ("I3", "I5", "I29")),
+    "count_copies_from_the_start": (count_copies_from_the_start, {}, ("I5", "I29")),
+    "switch_without_the_union": (switch_without_the_union, {}, ("I3", "I5", "I29")),
     "a_seat_without_a_sync": (
         in_text(
             Leader,
@@ -127,19 +131,23 @@ MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], str, tuple[str, ...]]]
             "sync_floor = max(progress.sync_floor, self._disk_acked)",
             "sync_floor = max(self.epoch_start, self._disk_acked)",
         ),
-        "",
+        {},
         ("I29",),
     ),
-    "keep_the_former_factor": (keep_the_former_factor, "kill_broker cut_broker_off", ("I5",)),
+    "keep_the_former_factor": (
+        keep_the_former_factor,
+        {**_faults("kill_broker", "cut_broker_off"), "factor": 1},
+        ("I5",),
+    ),
     "feed_former_followers": (
         in_text(Leader, "_dismiss_followers", "self._stop_feed(broker, progress, out)", "pass"),
-        "",
+        {},
         ("I29",),
     ),
     # ---------------------------------------------------------------- the controller
     "switch_with_fewer_in_sync": (
         in_function(moves.lacks, "if len(seats) < wanted:", "if not seats:"),
-        "kill_broker cut_broker_off",
+        _faults("kill_broker", "cut_broker_off"),
         ("I29",),
     ),
     "a_new_leader_in_the_same_epoch": (
@@ -148,7 +156,7 @@ MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], str, tuple[str, ...]]]
             "leader, epoch = _able(document, seats, liveness)[0], LeaderEpoch(epoch + 1)",
             "leader = _able(document, seats, liveness)[0]",
         ),
-        "",
+        {},
         ("I1",),
     ),
     "a_copy_that_lost_its_data_may_join": (
@@ -157,17 +165,21 @@ MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], str, tuple[str, ...]]]
             "if broker_id not in state.adding and state == document.state:",
             "if state == document.state:",
         ),
-        "slow_network lose_power",
+        _faults("slow_network"),
         ("I5", "I29"),
     ),
-    "take_the_journal_for_the_store": (take_the_journal_for_the_store, "store_away", ("I30",)),
+    "take_the_journal_for_the_store": (
+        take_the_journal_for_the_store,
+        _faults("store_away"),
+        ("I30",),
+    ),
     "a_cancel_forgets_the_copies": (
         in_function(
             moves._with_adding,
             "ended = _others(state.adding, adding)",
             "ended: list[BrokerId] = []",
         ),
-        "",
+        {},
         ("I30",),
     ),
     "elect_a_copy": (
@@ -182,10 +194,10 @@ MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], str, tuple[str, ...]]]
                 for broker_id in (*state.replicas, *state.adding):
             """,
         ),
-        "",
+        {},
         ("I29", "ClusterError: metadata object topic/events is unreadable"),
     ),
-    "activate_what_was_queued_once": (activate_what_was_queued_once, "", ("I31",)),
-    "forget_what_is_to_be_dropped": (forget_what_is_to_be_dropped, "", ("I30",)),
+    "activate_what_was_queued_once": (activate_what_was_queued_once, {}, ("I31",)),
+    "forget_what_is_to_be_dropped": (forget_what_is_to_be_dropped, {}, ("I30",)),
 }
 """For histories in which replicas move."""

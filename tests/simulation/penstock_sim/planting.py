@@ -178,12 +178,8 @@ def _all_faults(
     return [PlantedBug(kind, name, plant, seeds, options, found_by) for name, plant in bugs.items()]
 
 
-def _moving(faults: str) -> dict[str, Any]:
-    """Every second history has a journal, as by its seed."""
-    options = {"groups": False, "transactions": False, "moves": True}
-    return {**options, "faults": frozenset(faults.split())}
-
-
+_MOVING: Final = {"groups": False, "transactions": False, "moves": True}
+"""With a journal or not, as by the seed."""
 _PRODUCERS: Final = {"groups": False, "transactions": True, "operator": False, "moves": False}
 """Histories for bugs of transactions: an operator would end some before they show them."""
 _GROUPS: Final = {"groups": True, "moves": False}
@@ -226,8 +222,8 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
         ("I11", "I14", "I24"),
     ),
     *(
-        PlantedBug("moving", name, plant, 500, _moving(faults), found_by, only_by=True)
-        for name, (plant, faults, found_by) in MOVING_BUGS.items()
+        PlantedBug("moving", name, plant, 500, {**_MOVING, **options}, found_by, only_by=True)
+        for name, (plant, options, found_by) in MOVING_BUGS.items()
     ),
     *_all_faults(
         "compaction",

@@ -116,7 +116,7 @@ class World:
         chance = self.scheduler.random
         self.chaos_ms = chance.choice((600, 1200, 2400))
         self.blackout = chance.random() < 0.06
-        self.layout = draw_layout(chance, options.get("brokers"))
+        self.layout = draw_layout(chance, options.get("brokers"), options.get("factor"))
         self.chaotic = False
         self.healed_ms = 0
         self.cluster_id = "simulated-cluster"
