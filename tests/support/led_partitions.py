@@ -26,7 +26,10 @@ from penstock_broker.store.memory import MemoryLogStore
 
 
 class GatedStore(MemoryLogStore):
-    """Refuses writes of batches while `full`; writes wait for `flowing`, reads for `readable`."""
+    """Refuses writes of batches while `full`; writes wait for `flowing`, reads for `readable`.
+
+    Reads fail while `broken_reads`, and find damage while `damaged_reads`.
+    """
 
     full = False
 
@@ -38,6 +41,7 @@ class GatedStore(MemoryLogStore):
         self.readable.set()
         self.reads_waiting = 0
         self.broken_reads = False
+        self.damaged_reads = False
 
     def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
         assert self.flowing.wait(20)
@@ -54,6 +58,8 @@ class GatedStore(MemoryLogStore):
             assert self.readable.wait(20)
             if self.broken_reads:
                 raise ClusterError("the disk is gone", ErrorCode.STORAGE_FAILED)
+            if self.damaged_reads:
+                raise ClusterError("offset 0 has a wrong CRC", ErrorCode.DATA_CORRUPTED)
             return super().read(slot, offset, max_bytes, end)
         finally:
             self.reads_waiting -= 1

@@ -1,7 +1,7 @@
-"""Connects a broker to its controller: the session, the journal it keeps, ISR changes.
+"""Connects a broker to its controller: the session, its journal, ISR changes, reports.
 
     controller ── image ──▶ version remembered (directory) ──▶ applied (replication)
-               ◀── ISR changes, one call at a time ── replicas
+               ◀── ISR changes, reports, one call of each at a time ── replicas
                ── promise, keep ──▶ journal ── newer epoch ──▶ ends a session with an older one
 
 The simulator creates the same object, with seams of its own.
@@ -20,6 +20,7 @@ from penstock_broker.datadir import DataDirectory
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.session import BrokerIdentity, ControllerSession, Ports
 from penstock_broker.replication.isr import IsrChanges
+from penstock_broker.replication.reports import ReplicaReports
 from penstock_broker.services.journal import JournalService
 
 
@@ -68,10 +69,12 @@ class Membership:
         )
         self._isr = IsrChanges(replication.replicas, self.session, view)
         replication.replicas.isr = self._isr
+        self._reports = ReplicaReports(replication.replicas, self.session, view)
+        replication.replicas.reports = self._reports
 
     def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The coroutines to run until they are cancelled."""
-        return (self.session.run(), self._isr.run())
+        return (self.session.run(), self._isr.run(), self._reports.run())
 
     def _identity(self) -> BrokerIdentity:
         return BrokerIdentity(
@@ -119,5 +122,6 @@ class Membership:
         first = not self._view.complete
         assert self.tasks is not None, "images come while the process runs"
         await self._replication.apply(image, self.tasks)
+        self._reports.changed()
         if first:
             await self._serving()

@@ -89,7 +89,7 @@ class Replication:
             seams.clock,
             snapshot_bytes=settings.producer_snapshot_bytes,
         )
-        self.reader = LogReader(seams.store, seams.reading)
+        self.reader = LogReader(seams.store, seams.reading, self.replicas.unreadable)
         self.leading = Leading(
             self.replicas,
             self.reader,
@@ -143,6 +143,7 @@ class Replication:
             if broker_id in known and known[broker_id].incarnation != info.incarnation:
                 self.leading.restarted(broker_id, info.incarnation)
         await self.replicas.assign(changed)
+        await self.replicas.drop_former(changed)
         await self.replicas.drop_topics(TopicId(topic_id) for topic_id in image.deleted_topic_ids)
         if image.full:
             self.replicas.retire_unknown(self._view.topics)

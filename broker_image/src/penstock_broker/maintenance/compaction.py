@@ -215,6 +215,8 @@ class Compaction:
                     reason=str(error),
                 )
                 self._metrics.failures.inc()
+                if isinstance(error, PenstockError):
+                    self._replicas.unreadable(replica, error)
             else:
                 self._due_since_s.pop(replica.key, None)
 

@@ -24,9 +24,16 @@ _T = TypeVar("_T")
 class LogReader:
     """Reads the logs of a broker's replicas."""
 
-    def __init__(self, store: LogStore, executor: Executor) -> None:
+    def __init__(
+        self,
+        store: LogStore,
+        executor: Executor,
+        on_error: Callable[[Replica, PenstockError], None] = lambda _replica, _error: None,
+    ) -> None:
+        """`on_error` is called when a read fails, before that is raised."""
         self._store = store
         self._executor = executor
+        self._on_error = on_error
 
     async def read_for(
         self, replica: Replica, offset: Offset, max_bytes: int, end: Offset, isolation: Isolation
@@ -91,7 +98,8 @@ class LogReader:
                 "the disk is overloaded or failing",
                 ErrorCode.STORAGE_FAILED,
             ) from None
-        except PenstockError:
+        except PenstockError as error:
+            self._on_error(replica, error)
             raise
         except Exception as error:
             raise ClusterError(

@@ -76,6 +76,12 @@ class IsrOutlet(Protocol):
     def propose(self, replica: Replica, proposal: IsrProposal) -> None: ...
 
 
+class ReportOutlet(Protocol):
+    """Tells the controller about replicas (`reports`)."""
+
+    def changed(self) -> None: ...
+
+
 class JoinOutlet(Protocol):
     """Sends joins of transactions to their coordinators (`transactions.partitions`)."""
 

@@ -26,6 +26,7 @@ from penstock.core.replication.contract import (
     Assigned,
     Checkpoint,
     Event,
+    LogDamaged,
     Message,
     PeerLost,
     Ready,
@@ -42,7 +43,14 @@ from penstock.core.replication.contract_follower import (
 )
 from penstock.core.replication.contract_leader import Feed, SendEpochAnswer, SendRefusal
 from penstock.core.replication.machine import ReplicaMachine
-from penstock.core.types import BrokerId, Offset, PartitionState, ReplicaKey, TopicId
+from penstock.core.types import (
+    NO_EPOCH,
+    BrokerId,
+    Offset,
+    PartitionState,
+    ReplicaKey,
+    TopicId,
+)
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.clock import Clock
 from penstock_broker.metadata.image import Topic
@@ -54,6 +62,7 @@ from penstock_broker.replication.replica import (
     JoinOutlet,
     LeaderOutlet,
     Replica,
+    ReportOutlet,
 )
 from penstock_broker.replication.writer import LogWriter
 from penstock_broker.store.interface import Rewrite, Slot
@@ -80,6 +89,11 @@ class ReplicaSet:
         self.followers: dict[BrokerId, FollowerOutlet] = {}
         self.leaders: dict[BrokerId, LeaderOutlet] = {}
         self.isr: IsrOutlet | None = None
+        self.reports: ReportOutlet | None = None
+        self.dropped: dict[ReplicaKey, int] = {}
+        """Partitions of which nothing is here any more, because this version asks for that."""
+        self.damaged: dict[ReplicaKey, None] = {}
+        """Replicas that cannot serve all that they once acknowledged, or have stopped."""
         self.joins: JoinOutlet | None = None
         self.removals = 0
         """Log starts moved and replicas dropped so far: each frees space on disk."""
@@ -235,6 +249,22 @@ class ReplicaSet:
             reason=str(error),
         )
         self._disconnect(replica)
+        self._note_damage(replica.key)
+
+    def _note_damage(self, key: ReplicaKey) -> None:
+        self.damaged[key] = None
+        if self.reports is not None:
+            self.reports.changed()
+
+    def unreadable(self, replica: Replica, error: PenstockError) -> None:
+        """A batch in the replica's log could not be read, as `error` says; anything but damage is
+        ignored."""
+        known = replica.key in self.damaged or self.by_key.get(replica.key) is not replica
+        if known or error.code is not ErrorCode.DATA_CORRUPTED:
+            return
+        _events.error("replica damaged", replica=replica, reason=str(error))
+        self._note_damage(replica.key)
+        self.handle(replica, LogDamaged(error))
 
     def _disconnect(self, replica: Replica) -> None:
         """Neither writes nor feeds it any more."""
@@ -289,17 +319,35 @@ class ReplicaSet:
         for topic in topics:
             for index, state in enumerate(topic.partitions):
                 key = ReplicaKey(topic.topic_id, index)
-                if self.broker_id in state.replicas or key in self.by_key:
+                member = self.broker_id in state.replicas or self.broker_id in state.adding
+                if member or key in self.by_key:
                     wanted.append((topic, key, state))
         missing = [key for _, key, _ in wanted if key not in self.by_key]
         opened = await self._writer.open(missing) if missing else {}
+        lost = {
+            opened[key][0]: state.leader_epoch
+            for _, key, state in wanted
+            if key in opened and self._is_lost(state, opened[key][1])
+        }
+        voided = await self._writer.void(lost) if lost else {}
         for topic, key, state in wanted:
             replica = self.by_key.get(key)
             if replica is None:
                 slot, log = opened[key]
-                replica = self._add(key, topic.name, slot, log)
+                replica = self._add(key, topic.name, slot, voided.get(slot, log))
+                if slot in voided:
+                    _events.error("the log of a replica is missing", replica=replica)
+                    self._note_damage(key)
             replica.config = topic.config
             self.handle(replica, Assigned(state, self.config_of(topic)))
+
+    def _is_lost(self, state: PartitionState, log: RecoveredLog) -> bool:
+        """The log has never stored anything, but a member of the ISR must have: it was lost (I22).
+
+        In its first epoch a partition is new.
+        """
+        seated = self.broker_id in state.isr and state.leader_epoch > 1
+        return seated and log.checkpoint.leader_epoch == NO_EPOCH
 
     def _add(self, key: ReplicaKey, topic: str, slot: Slot, log: RecoveredLog) -> Replica:
         self._orphans.pop(key, None)
@@ -322,6 +370,7 @@ class ReplicaSet:
     async def drop_topics(self, topic_ids: Iterable[TopicId]) -> None:
         """Removes replicas of topics that the controller says were deleted, with their data."""
         doomed = frozenset(topic_ids)
+        self.dropped = {k: v for k, v in self.dropped.items() if k.topic_id not in doomed}
         slots = [slot for key, slot in self._orphans.items() if key.topic_id in doomed]
         self._orphans = {k: s for k, s in self._orphans.items() if k.topic_id not in doomed}
         for replica in [r for r in self.by_key.values() if r.key.topic_id in doomed]:
@@ -334,8 +383,39 @@ class ReplicaSet:
         if slots:
             _events.info("replicas dropped: topics deleted", topics=sorted(doomed), slots=slots)
 
+    async def drop_former(self, topics: Iterable[Topic]) -> None:
+        """Removes replicas that the controller says are to go from here, with their data.
+
+        The version of the image must be stored: no image before it is applied again, in which this
+        broker had the partition. So `member_version` is enough to tell an old wish from a new one.
+        """
+        slots: list[Slot] = []
+        gone: dict[ReplicaKey, int] = {}
+        for topic in topics:
+            for index, state in enumerate(topic.partitions):
+                key = ReplicaKey(topic.topic_id, index)
+                self.dropped.pop(key, None)
+                replica = self.by_key.get(key)
+                known = 0 if replica is None else replica.machine.member_version
+                if self.broker_id not in state.dropping or state.version <= known:
+                    continue
+                gone[key] = state.version
+                orphan = self._orphans.pop(key, None)
+                slots += [] if orphan is None else [orphan]
+                if replica is not None:
+                    where = f"{replica} is on the brokers {list(state.replicas)} now"
+                    self._remove(replica, ClusterError(where, ErrorCode.NOT_LEADER))
+                    slots.append(replica.slot)
+        for slot in slots:
+            await self._writer.drop(slot)
+        self.removals += len(slots)
+        self.dropped |= gone
+        if slots:
+            _events.info("replicas dropped: not wanted here", count=len(slots), slots=slots)
+
     def _remove(self, replica: Replica, error: ClusterError) -> None:
         self.by_key.pop(replica.key, None)
+        self.damaged.pop(replica.key, None)
         if replica.ticks:
             self._tick_or_not(replica, ticks=False)
         self._disconnect(replica)

@@ -28,13 +28,18 @@ from typing import Final, TypeVar
 from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch
 from penstock.core.compaction.plan import Cleaned
-from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
-from penstock.core.types import Offset, ReplicaKey
+from penstock.core.replication.contract import (
+    UNPROMISED,
+    Checkpoint,
+    ProducerEntry,
+    RecoveredLog,
+)
+from penstock.core.types import LeaderEpoch, Offset, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.clock import Clock
 from penstock_broker.replication.pace import SMALL_BYTES, DiskPace
 from penstock_broker.replication.ticks import Pending, Tick, TickFacts, WriteOwner
-from penstock_broker.store.interface import LogStore, Rewrite, Slot
+from penstock_broker.store.interface import LogStore, PartitionWrite, Rewrite, Slot
 
 TICK_BYTES: Final = 8 * 1024 * 1024
 """Of batches in one tick, about. The store holds the interpreter's lock while it copies, 1.5 ms per
@@ -92,6 +97,22 @@ class LogWriter:
                 slot = self._store.open_slot(key)
                 opened[key] = (slot, self._store.recover(slot))
             return opened
+
+        return await self._in_thread(blocking)
+
+    async def void(self, lost: Mapping[Slot, LeaderEpoch]) -> dict[Slot, RecoveredLog]:
+        """Stores, durably, that these logs promise nothing, and may have been led until an epoch.
+
+        Returns what is in them then.
+        """
+
+        def blocking() -> dict[Slot, RecoveredLog]:
+            writes = [
+                PartitionWrite(slot, checkpoint=Checkpoint(epoch, UNPROMISED, Offset(0), ()))
+                for slot, epoch in lost.items()
+            ]
+            self._store.write(writes, sync=True)
+            return {slot: self._store.recover(slot) for slot in lost}
 
         return await self._in_thread(blocking)
 

@@ -134,7 +134,11 @@ class Offsets:
                 offset = batches[0].next_offset
             return -1, -1
 
-        return await self._in_thread(blocking)
+        try:
+            return await self._in_thread(blocking)
+        except PenstockError as error:
+            self._replicas.unreadable(replica, error)
+            raise
 
     async def delete_records(
         self, request: admin_pb2.DeleteRecordsRequest

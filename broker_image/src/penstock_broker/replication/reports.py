@@ -1,0 +1,150 @@
+"""What this broker tells the controller about its replicas: deleted, or damaged.
+
+    ReplicaSet.dropped, .damaged ─▶ what the newest image does not show ─▶ ReportReplicas
+                                        ▲                                       │
+                                        └── the next image, or a pause ◀────────┘
+
+Facts, not events: what no image shows is said again, with growing pauses, to whoever is the
+controller then. So neither a lost answer nor a lost session matters, and a run of this broker that
+ended between deleting and reporting is made up for by the next one, which finds nothing to delete.
+"""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.core.types import ReplicaKey
+from penstock.errors import PenstockError
+from penstock.proto.v1 import controller_pb2 as pb
+from penstock.rpc.errors import error_from_wire
+from penstock_broker.metadata.image import ClusterView
+from penstock_broker.metadata.session import ControllerConnection, ControllerSession
+from penstock_broker.observability import EventLog
+from penstock_broker.replication.replicas import ReplicaSet
+
+_RETRY_PAUSE_S: Final = 0.5
+_PAUSE_MAX_S: Final = 60.0
+_NAMES_PER_CALL: Final = 5_000
+_events = EventLog("reports")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`dropped`: with the partition's version in the newest image, which asks for it."""
+
+    dropped: tuple[tuple[ReplicaKey, int], ...]
+    damaged: tuple[ReplicaKey, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.dropped or self.damaged)
+
+
+class ReplicaReports:
+    """Reports until an image agrees; one call is in flight at a time."""
+
+    def __init__(self, replicas: ReplicaSet, session: ControllerSession, view: ClusterView) -> None:
+        self._replicas = replicas
+        self._session = session
+        self._view = view
+        self._heard: set[ReplicaKey] = set()
+        """Damaged replicas that a controller knows of."""
+        self._wake = asyncio.Event()
+        self._answers = True
+
+    def changed(self) -> None:
+        """Something was dropped or found damaged, or an image was applied."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Reports until cancelled."""
+        pause_s, said = _RETRY_PAUSE_S, Report((), ())
+        while True:
+            report = self._due()
+            if not report:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            pause_s = _RETRY_PAUSE_S if report != said else min(2 * pause_s, _PAUSE_MAX_S)
+            if await self._send(report):
+                said = report
+                await self._until_other_than(said, pause_s)
+            else:
+                said = Report((), ())
+                await asyncio.sleep(_RETRY_PAUSE_S)
+
+    async def _until_other_than(self, said: Report, pause_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                while self._due() == said:
+                    self._wake.clear()
+                    await self._wake.wait()
+
+    def _due(self) -> Report:
+        """What the newest image does not show: the controller has to be told, maybe again."""
+        self._heard &= self._replicas.damaged.keys()
+        dropped = [
+            (key, version)
+            for key, version in self._replicas.dropped.items()
+            if (state := self._view.state(key)) is not None and state.version == version
+        ]
+        damaged = [key for key in self._replicas.damaged if self._holds_a_seat(key)]
+        damaged += [key for key in self._replicas.damaged if self._is_news(key)]
+        return Report(
+            tuple(dropped[:_NAMES_PER_CALL]), tuple(dict.fromkeys(damaged[:_NAMES_PER_CALL]))
+        )
+
+    def _holds_a_seat(self, key: ReplicaKey) -> bool:
+        """As if nobody knew of the damage."""
+        state, local = self._view.state(key), self._replicas.broker_id
+        return state is not None and local in state.isr and local not in state.damaged
+
+    def _is_news(self, key: ReplicaKey) -> bool:
+        """It may be one of those that are eligible outside the ISR, which no image shows."""
+        state, local = self._view.state(key), self._replicas.broker_id
+        unknown = state is not None and local in state.replicas and local not in state.damaged
+        return unknown and key not in self._heard
+
+    async def _send(self, report: Report) -> bool:
+        """False: nobody is known to have heard it."""
+        try:
+            connection = self._session.connection()
+            answer = await self._session.call(
+                "report about replicas",
+                connection.controller.ReportReplicas(self._request(connection, report)),
+            )
+            self._session.check_follows(connection)
+            if answer.HasField("error"):
+                raise error_from_wire(answer.error)
+        except PenstockError as error:
+            if self._answers:
+                # Once, even if there is no controller, or an older one, for an hour.
+                _events.warning(
+                    "reports about replicas wait",
+                    dropped=len(report.dropped),
+                    damaged=len(report.damaged),
+                    reason=str(error),
+                )
+            self._answers = False
+            return False
+        self._answers = True
+        self._session.saw(answer.metadata_version)
+        self._heard.update(report.damaged)
+        return True
+
+    def _request(
+        self, connection: ControllerConnection, report: Report
+    ) -> pb.ReportReplicasRequest:
+        return pb.ReportReplicasRequest(
+            cluster_id=self._view.cluster_id,
+            broker_id=self._replicas.broker_id,
+            broker_session=connection.broker_session,
+            dropped=[
+                pb.DroppedReplica(topic_id=key.topic_id, partition=key.partition, version=version)
+                for key, version in report.dropped
+            ],
+            damaged=[
+                pb.ReplicaName(topic_id=key.topic_id, partition=key.partition)
+                for key in report.damaged
+            ],
+        )
