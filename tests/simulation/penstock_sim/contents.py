@@ -49,7 +49,7 @@ class Options(TypedDict, total=False):
     """What a test wants; what it leaves out, or None, is as the seed has it.
 
     `faults`: names of the nemesis's methods to use, all if empty. `pipe`, `bank`, `ring`: instead
-    of groups and transactions. `brokers`, `factor`: how many, see `draw_layout`. The others: whether
+    of groups and transactions. `brokers`, `factor`: see `draw_layout`. The others: whether
     it is in the history, see the constants above.
     """
 
