@@ -10,7 +10,7 @@ none, or an unclear one, it may have been done or not.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.control import move_contract as mc
@@ -43,7 +43,8 @@ class Mover:
         """All targets that anybody ever asked for."""
         self._cancels: set[ReplicaKey] = set()
         self._wanted: dict[ReplicaKey, set[Members]] = {}
-        self._waiting: dict[ReplicaKey, int] = {}
+        self._waiting: dict[ReplicaKey, tuple[int, Members]] = {}
+        """The request under way: its number, and what the replicas are if it is accepted."""
         self._cordoned: set[BrokerId] = set()
         self._nemesis: Nemesis | None = None
         self._numbers = 0
@@ -164,18 +165,16 @@ class Mover:
         self._numbers += 1
         number = self._numbers
         for key, target in targets.items():
-            self._waiting[key] = number
+            self._waiting[key] = (number, target or stored[key].state.replicas)
             if target is None:
                 self._cancels.add(key)
             else:
                 self.asked[key].add(target)
-        maybe = {
-            key: stored[key].state.replicas if target is None else target
-            for key, target in targets.items()
-        }
+        keys = tuple(targets)
+        self.world.scheduler.note("mover", "asks", number, targets)
 
         def answered(answer: object) -> None:
-            self._answered(number, maybe, answer)
+            self._answered(number, keys, answer)
 
         self._send(request, answered)
         self.world.scheduler.after(_PATIENCE_MS, answered, None)
@@ -187,12 +186,14 @@ class Mover:
         if active:
             self._random.choice(active).request(request, answered)
 
-    def _answered(self, number: int, maybe: dict[ReplicaKey, Members], answer: object) -> None:
+    def _answered(self, number: int, keys: Sequence[ReplicaKey], answer: object) -> None:
         """Of the request with this number: results, an error, or None for no answer."""
-        for position, (key, members) in enumerate(maybe.items()):
-            if self._waiting.get(key) != number:
+        for position, key in enumerate(keys):
+            known, members = self._waiting.get(key, (0, ()))
+            if known != number:
                 continue
             del self._waiting[key]
+            self.world.scheduler.note("mover", "is answered", number, key, answer)
             error: object = answer
             if isinstance(answer, mc.ReplicasAltered):
                 outcome = answer.outcomes[position]
@@ -310,6 +311,8 @@ class Mover:
         for key in self.world.all_keys:
             if key not in self._wanted:
                 continue
-            replicas = self.world.known(key).state.replicas
-            if replicas not in self._wanted[key]:
-                raise RuleError(f"I31: {key} is on {replicas}, wanted was {self._wanted[key]}")
+            wanted, replicas = set(self._wanted[key]), self.world.known(key).state.replicas
+            if key in self._waiting:
+                wanted.add(self._waiting[key][1])
+            if replicas not in wanted:
+                raise RuleError(f"I31: {key} is on {replicas}, wanted was {wanted}")

@@ -21,8 +21,11 @@ from penstock.core.control.machine import ControllerMachine
 from penstock.core.control.partition import PartitionDocument
 from penstock.core.replication.isr import InSyncReplicas
 from penstock.core.replication.leader import Leader
-from penstock.core.types import BrokerId, ReplicaKey
+from penstock.core.types import BrokerId, ControllerEpoch, ReplicaKey
+from penstock.proto.v1.controller_pb2 import ClusterImage
+from penstock_broker.broker.membership import Membership
 from penstock_broker.controller.metadata_store.journaled import JournaledStore
+from penstock_broker.replication.replicas import ReplicaSet
 from penstock_sim.planted_shells import in_text, rewritten
 
 
@@ -120,6 +123,23 @@ def _faults(*names: str) -> dict[str, Any]:
     return {"faults": frozenset(names)}
 
 
+def drop_before_the_version_is_remembered(patch: Any) -> None:
+    """A broker applies an image and only then remembers that it knows it."""
+
+    async def apply(self: Membership, image: ClusterImage) -> None:
+        first = not self._view.complete
+        assert self.tasks is not None
+        await self._replication.apply(image, self.tasks)
+        self._directory.remember_metadata(
+            ControllerEpoch(image.controller_epoch), image.metadata_version
+        )
+        self._reports.changed()
+        if first:
+            await self._serving()
+
+    patch.setattr(Membership, "apply", apply)
+
+
 MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], dict[str, Any], tuple[str, ...]]]] = {
     # ---------------------------------------------------------------- the leader
     "count_copies_from_the_start": (count_copies_from_the_start, {}, ("I5", "I29")),
@@ -199,5 +219,17 @@ MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], dict[str, Any], tuple[
     ),
     "activate_what_was_queued_once": (activate_what_was_queued_once, {}, ("I31",)),
     "forget_what_is_to_be_dropped": (forget_what_is_to_be_dropped, {}, ("I30",)),
+    # ---------------------------------------------------------------- the broker
+    "drop_what_is_not_among_the_replicas": (
+        in_text(
+            ReplicaSet,
+            "drop_former",
+            "if self.broker_id not in state.dropping or state.version <= known:",
+            "if self.broker_id in state.replicas or replica is None:",
+        ),
+        {},
+        ("I30",),
+    ),
+    "drop_before_the_version_is_remembered": (drop_before_the_version_is_remembered, {}, ("I30",)),
 }
 """For histories in which replicas move."""
