@@ -57,7 +57,9 @@ class SimDisk:
             self._flush(len(self._unsynced))
 
     def drop(self, slot: Slot) -> None:
-        """Removes the slot with all its data, for good."""
+        """Removes the slot with all its data, for good; raises ClusterError(DISK_FULL)."""
+        if self.full:
+            raise ClusterError("no space left on the simulated disk", ErrorCode.DISK_FULL)
         for store in (self._current, self._durable):
             store.drop(slot)
         self._unsynced = [

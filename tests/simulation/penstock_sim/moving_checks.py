@@ -137,8 +137,8 @@ class MovingChecks:
         self.cancelled += 1
         if mover is None or not (mover.may_cancel(key) or new.replicas in mover.asked[key]):
             raise RuleError(f"I31: nobody cancelled the move of {key}: {before} to {after}")
-        at_once = new.version == old.version + 1
-        if at_once and (old.isr, old.leader, before.elr) != (new.isr, new.leader, after.elr):
+        alone = new.version == old.version + bool(old.adding)
+        if alone and (old.isr, old.leader, before.elr) != (new.isr, new.leader, after.elr):
             raise RuleError(f"I31: a cancel changed more than the move: {before} to {after}")
 
     # ------------------------------------------------------------ brokers
