@@ -66,7 +66,7 @@ class Mover:
             return
         [act] = self._random.choices(
             (self._move, self._cancel, self._cordon, self._drain, self._strike_somewhere),
-            (8, 3, 1, 2, 4),
+            (8, 2, 2, 1, 2),
         )
         act()
         self._next()
@@ -82,13 +82,15 @@ class Mover:
         size = len(document.state.replicas)
         if self._random.random() < 0.3:
             size = self._random.randint(self.world.layout.fewest, min(4, len(self._everyone)))
-        free = self._everyone
+        free = [one for one in self._everyone if one not in self._cordoned]
+        if self._random.random() < 0.1 or len(free) < size:
+            free = self._everyone  # which may be refused
         if self._random.random() < 0.2:
             free = list(document.state.replicas)  # nothing is copied for this one
             size = min(size, len(free))
         target = tuple(self._random.sample(free, size))
         self._ask({key: target}, change_factor=size != len(document.state.replicas))
-        if self._random.random() < 0.3:
+        if self._random.random() < 0.2:
             self.world.scheduler.after(self._random.uniform(1, 300), self._cancel_one, key)
 
     def _cancel(self) -> None:
@@ -116,8 +118,11 @@ class Mover:
             self._ask(targets, why=MoveReason.DRAIN)
 
     def _cordon(self) -> None:
-        broker = self._random.choice(self._everyone)
-        self._alter_cordon(broker, placement=broker not in self._cordoned)
+        """Sets one, or more often lifts one: of a drain, too."""
+        if self._cordoned and self._random.random() < 0.7:
+            self._alter_cordon(self._random.choice(sorted(self._cordoned)), placement=False)
+        else:
+            self._alter_cordon(self._random.choice(self._everyone), placement=True)
 
     def _alter_cordon(self, broker: BrokerId, *, placement: bool) -> None:
         (self._cordoned.add if placement else self._cordoned.discard)(broker)
@@ -222,7 +227,7 @@ class Mover:
         if (old.adding, old.replicas) != (new.adding, new.replicas):
             left = set(old.replicas) - set(new.replicas)
             joined = {*new.adding, *new.replicas} - set(old.replicas)
-            self._maybe_strike(0.3, joined, left, new.leader)
+            self._maybe_strike(0.2, joined, left, new.leader)
             if left and self._random.random() < 0.15:
                 self._cut_off_long(self._random.choice(sorted(left)))
 
