@@ -80,12 +80,12 @@ class Mover:
             return
         document = self.world.checks.stored[key]
         size = len(document.state.replicas)
-        if self._random.random() < 0.3:
+        if self._random.random() < 0.4:
             size = self._random.randint(self.world.layout.fewest, min(4, len(self._everyone)))
         free = [one for one in self._everyone if one not in self._cordoned]
         if self._random.random() < 0.1 or len(free) < size:
             free = self._everyone  # which may be refused
-        if self._random.random() < 0.2:
+        if self._random.random() < 0.2 and len(document.state.replicas) > 1:
             free = list(document.state.replicas)  # nothing is copied for this one
             size = min(size, len(free))
         target = tuple(self._random.sample(free, size))
@@ -135,7 +135,10 @@ class Mover:
         )
 
     def _some_key(self) -> ReplicaKey | None:
+        """Mostly one that is settled: if every target were replaced soon, no move would end."""
         free = [key for key in self.world.all_keys if key not in self._waiting]
+        if self._random.random() < 0.75:
+            free = [key for key in free if not self.world.checks.stored[key].target]
         return self._random.choice(free) if free else None
 
     # ------------------------------------------------------------ requests and answers
