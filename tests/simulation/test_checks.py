@@ -37,14 +37,13 @@ from penstock_sim.world import TOPIC, TOPIC_ID, World
 
 KEY = ReplicaKey(TOPIC_ID, 0)
 EVERYONE = (BrokerId(1), BrokerId(2), BrokerId(3))
-SEED_WITH_THREE_BROKERS = 1
 
 
 class Cluster:
     """Three brokers with one partition, which all of them know; changes are journaled."""
 
     def __init__(self) -> None:
-        self.world = World(SEED_WITH_THREE_BROKERS)
+        self.world = World(1, brokers=3, moves=False)
         self.checks = self.world.checks
         assert tuple(self.world.brokers) == EVERYONE
         self.runs = dict.fromkeys(EVERYONE, 1)

@@ -24,6 +24,7 @@ from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2, controller_pb2
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replica import Replica
+from penstock_broker.store.interface import Slot
 
 KEY = ReplicaKey(TopicId("id-t"), 0)
 
@@ -170,6 +171,35 @@ async def test_what_was_deleted_before_is_known_again_after_a_restart() -> None:
         assert world.replicas.dropped == {KEY: 3}
         await world.image(4)
         assert world.replicas.dropped == {}
+
+
+@pytest.mark.parametrize("topic", [False, True], ids=["replica", "topic"])
+async def test_what_could_not_be_deleted_is_not_reported_and_is_deleted_later(
+    *, topic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store cannot delete anything while the disk is full."""
+
+    def full(_slot: Slot) -> None:
+        raise ClusterError("no space left", ErrorCode.DISK_FULL)
+
+    async def delete(world: World) -> None:
+        if topic:
+            await world.replicas.drop_topics([KEY.topic_id])
+        else:
+            await world.replicas.drop_former(world.view.topics.values())
+
+    async with running(World()) as world:
+        await world.append()
+        with monkeypatch.context() as patch:
+            patch.setattr(world.store, "drop", full)
+            with pytest.raises(ClusterError, match="no space left"):
+                await (delete(world) if topic else world.image(2, dropping=[0]))
+        assert world.replicas.by_key == {}
+        assert world.replicas.dropped == {}
+        assert list(world.replicas.orphans) == world.slots == [KEY]
+        await delete(world)
+        assert world.replicas.dropped == ({} if topic else {KEY: 2})
+        assert list(world.replicas.orphans) == world.slots == []
 
 
 async def test_a_topic_that_is_deleted_needs_no_report_any_more() -> None:

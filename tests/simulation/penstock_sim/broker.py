@@ -48,6 +48,7 @@ class SimBroker:
         self.id = BrokerId(broker_id)
         self.name = f"b{broker_id}"
         self.disk = SimDisk(world.scheduler)
+        self._disks = 1
         self.shell: Shell | None = None
         self._last: Shell | None = None
         self.directory = SimDirectory(self.id, self.accepted, self._kept)
@@ -126,6 +127,16 @@ class SimBroker:
         self.lost_writes = True
         self.directory.set_intact(False)
 
+    def replace_disk(self) -> None:
+        """It gets an empty one: a broker with its id, and nothing else that it had."""
+        assert not self.up
+        self._disks += 1
+        self.world.scheduler.note(self.name, "new disk", self._disks)
+        self.disk = SimDisk(self.world.scheduler)
+        self.lost_writes = True
+        self.directory = SimDirectory(self.id, self.accepted, self._kept, self._disks)
+        self.world.checks.broker_down(self)
+
     def accepted(self) -> None:
         """A controller knows of this run, and of what it lost. In some histories it dies then."""
         world = self.world
@@ -190,13 +201,13 @@ class SimBroker:
 
     def told(self, key: ReplicaKey, state: PartitionState) -> None:
         """By a controller, in an image or an answer."""
-        self._check(partial(self.world.checks.told, key, state))
+        self.check(partial(self.world.checks.told, key, state))
 
     def _kept(self, journal: Journal) -> None:
         """It is on disk."""
-        self._check(partial(self.world.checks.journal_kept, self.id, journal))
+        self.check(partial(self.world.checks.journal_kept, self.id, journal))
 
-    def _check(self, check: Callable[[], None]) -> None:
+    def check(self, check: Callable[[], None]) -> None:
         """In a shell's task: what is raised there might be swallowed."""
         try:
             check()

@@ -41,6 +41,7 @@ from penstock_sim.coordinator import OFFSETS_KEY
 from penstock_sim.deletion import KEY as SHORT_LIVED_KEY
 from penstock_sim.deletion import TOPIC as SHORT_LIVED_TOPIC
 from penstock_sim.journal import JournalCounts
+from penstock_sim.moving_checks import MovingChecks
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
@@ -83,12 +84,24 @@ class Checks:
         self._documents: dict[tuple[ReplicaKey, PartitionState], PartitionDocument] = {}
         self._versions: dict[str, int] = {}
         self._journals = JournalCounts()
+        self._journaled = False
+        self.moving = MovingChecks(world)
 
     def canon(self, key: ReplicaKey) -> Canon:
         known = self.canons.get(key)
         if known is None:
             known = self.canons[key] = Canon()
         return known
+
+    def min_isr(self, key: ReplicaKey) -> int:
+        """So many must have a record before it is committed."""
+        return min(self.world.layout.min_isr, len(self.stored[key].state.replicas))
+
+    def missing(self, key: ReplicaKey) -> set[int]:
+        """Members, or who is to be one, that lost data, and the controller does not know it yet."""
+        state = self.stored[key].state
+        members = {*state.replicas, *state.adding}
+        return {member for member, lost in self.lost if lost == key and member in members}
 
     # ------------------------------------------------------------ brokers
 
@@ -127,6 +140,7 @@ class Checks:
             if not same or after.high_watermark > before.high_watermark:
                 self._committed(broker, replica, after)
         self.world.transaction_checks.handled(broker, replica, after)
+        self.moving.handled(broker, replica.key, ready, after)
 
     def may_stop(self, broker: SimBroker, key: ReplicaKey) -> bool:
         """Only one that kept everything, beside a leader that did not, waits for a person."""
@@ -145,6 +159,8 @@ class Checks:
         self, broker: SimBroker, replica: Replica, before: rc.Marks, ready: rc.Ready
     ) -> None:
         self.truncations += 1
+        if broker.id not in self.stored[replica.key].state.replicas:
+            return  # nothing is guaranteed of a copy
         target, checkpoint = ready.truncate_to, ready.checkpoint
         assert target is not None
         assert checkpoint is not None
@@ -195,8 +211,9 @@ class Checks:
             canon.skip_to(marks.high_watermark, broker.disk.batches(replica.slot))
             return
         who = f"{broker.name} p{key.partition}"
-        if len(marks.isr) < self.world.min_isr:
-            raise RuleError(f"I5: {who} commits with ISR {marks.isr}, min is {self.world.min_isr}")
+        least = min(self.world.layout.min_isr, len(_known(replica).replicas))
+        if len(marks.isr) < least:
+            raise RuleError(f"I5: {who} commits with ISR {marks.isr}, min is {least}")
         self.commits += 1
         batches = self.world.brokers[broker.id].disk.batches(replica.slot)
         fresh = _between(batches, canon.end, marks.high_watermark)
@@ -228,6 +245,7 @@ class Checks:
                     raise RuleError(
                         f"I3: {broker.name} {key} wrote a gap: {one.header} {two.header}"
                     )
+            self.moving.wrote(broker, key)
             if not self._is_holder(broker, key):
                 continue
             canon = self.canon(key)
@@ -243,6 +261,7 @@ class Checks:
 
     def broker_down(self, broker: SimBroker) -> None:
         """After a crash; a broker that is not intact is excused where it held a seat."""
+        self.moving.down(broker)
         if not broker.intact:
             self.lost |= {(int(broker.id), key) for key in self.stored}
 
@@ -287,9 +306,11 @@ class Checks:
         self.learning = int(journal.controller_epoch)
         if registered is not None:
             self._forget_unknown_runs(registered)
+        self._journaled = True
         for key, text in journal.documents.items():
             if key != CLUSTER_KEY:
                 self.metadata_changed(decode_topic(text, key))
+        self._journaled = False
         if registered is not None:
             self.registrations_changed(registered)
         self.learning = None
@@ -348,6 +369,7 @@ class Checks:
             if self.learning is not None:
                 base = self._certain(self.learning, key) or document
             self._partition_changed(key, base, document)
+            self.moving.changed(key, base, document, topic, journaled=self._journaled)
 
     def topic_removed(self, name: str) -> None:
         """It is deleted: nothing is asked of what brokers still have of it.
@@ -406,6 +428,7 @@ class Checks:
         slot = broker.disk.open_slot(key)
         log_start = broker.disk.recover(slot).checkpoint.log_start_offset
         self.world.scheduler.note("checks", "loss beyond the promise", key, canon.disk_end)
+        self.moving.rewound(key)
         canon.rewind_to(max(canon.disk_end, min(log_start, canon.end)), broker.disk.batches(slot))
         self.world.forgive(key)
 
@@ -453,14 +476,14 @@ class Checks:
             )
             if found and found[0] == batch:
                 holders.add(int(broker.id))
-        lost = {member for member, lost_key in self.lost if lost_key == key}
+        lost = self.missing(key) & {*map(int, self.stored[key].state.replicas)}
         required = {int(member) for member in self.stored[key].state.isr} - lost
         trimmed = any(
             replica.machine.marks.log_start_offset > batch.base_offset
             for broker in self.world.brokers.values()
             if (replica := broker.replicas.get(key)) is not None
         )
-        enough = required <= holders and len(holders | lost) >= self.world.min_isr
+        enough = required <= holders and len(holders | lost) >= self.min_isr(key)
         if not trimmed and not enough:
             raise RuleError(f"I7: {who} acknowledged {batch.header}, on disk at {holders}")
 
@@ -518,6 +541,13 @@ def _keep_newest(known: dict[_K, PartitionDocument], key: _K, document: Partitio
     before = known.get(key)
     if before is None or document.state.version > before.state.version:
         known[key] = document
+
+
+def _known(replica: Replica) -> PartitionState:
+    """What a leader acts on; a newer state may be stored."""
+    state = replica.machine._state
+    assert state is not None
+    return state
 
 
 def _who(broker: SimBroker, replica: Replica) -> str:

@@ -194,11 +194,11 @@ class Producer:
     ) -> None:
         if connection == -1 and not self.plan.idempotent:
             return
-        incarnation = broker.incarnation
+        incarnation, replica = broker.incarnation, broker.replicas.get(self.key)
 
         def respond(reply: ProduceReply) -> None:
-            replica = broker.replicas[self.key]
             if reply.error is None:
+                assert replica is not None
                 self.world.checks.acknowledged(broker, replica, outgoing.batch, reply)
             if connection != -1 and broker.incarnation == incarnation:
                 delay_ms = self.world.net.delay_ms()

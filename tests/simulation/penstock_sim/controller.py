@@ -9,12 +9,14 @@ store of ours. In every second seed brokers keep a journal while the store is un
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.control import ControlConfig
 from penstock.core.control import contract as cc
+from penstock.core.control.documents import TopicDocument
 from penstock.core.control.draft import Stored
 from penstock.errors import PenstockError
 from penstock_broker.controller.process import ControllerProcess
@@ -101,12 +103,18 @@ class ControllerShell:
         except Exception as error:  # noqa: BLE001 - in a shell's task: it might be swallowed
             self.world.scheduler.fail(error)
 
-    async def ask(self, request: cc.Request) -> None:
-        """As a call would; nobody waits for what comes of it."""
+    async def ask(self, request: cc.Request, answered: Callable[[object], None]) -> None:
+        """As a call would. `answered` gets the result, or the error."""
+        answer: object
         try:
-            await self.runtime.submit(lambda number: replace(request, request_id=number))
+            answer = await self.runtime.submit(lambda number: replace(request, request_id=number))
         except PenstockError as error:
             self.world.scheduler.note(self.name, "refuses", request, error)
+            answer = error
+        try:
+            answered(answer)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.world.scheduler.fail(error)
 
 
 class SimController:
@@ -128,6 +136,12 @@ class SimController:
         """It decides, for all that it knows."""
         return self.shell is not None and self.shell.runtime.active
 
+    def topic(self, name: str) -> TopicDocument | None:
+        """As it knows it; None: there is none, or it does not decide."""
+        if self.shell is None or not self.shell.runtime.active:
+            return None
+        return self.shell.runtime.machine.topic(name)
+
     def start(self) -> None:
         """A new process; it takes the lead if it gets the lease."""
         assert not self.up
@@ -143,8 +157,10 @@ class SimController:
         self.world.graveyard.append(self.shell)
         self.shell = None
 
-    def request(self, request: cc.Request) -> None:
-        """A call of a client."""
+    def request(
+        self, request: cc.Request, answered: Callable[[object], None] = lambda _answer: None
+    ) -> None:
+        """A call of a client. `answered` gets the result or the error, unless it dies before."""
         shell = self.shell
         if shell is not None:
-            shell.loop.start(reporting(shell.loop, partial(shell.ask, request)))
+            shell.loop.start(reporting(shell.loop, partial(shell.ask, request, answered)))

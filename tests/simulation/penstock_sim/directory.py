@@ -43,11 +43,17 @@ class SimDirectory(DataDirectory):
     """See the module. New: its first run has lost all that it never had."""
 
     def __init__(
-        self, broker_id: BrokerId, accepted: Callable[[], None], kept: Callable[[Journal], None]
+        self,
+        broker_id: BrokerId,
+        accepted: Callable[[], None],
+        kept: Callable[[Journal], None],
+        disk: int = 1,
     ) -> None:
-        """`accepted`: a controller knows of a run. `kept`: a journal is on disk."""
+        """`accepted`: a controller knows of a run. `kept`: a journal is on disk. `disk`: counts
+        those of the broker."""
         path = Path(f"/simulated/{broker_id}")
-        meta = Meta(FORMAT, "", broker_id, f"directory-{broker_id}", "boot")
+        name = f"directory-{broker_id}" + ("" if disk == 1 else f".{disk}")
+        meta = Meta(FORMAT, "", broker_id, name, "boot")
         super().__init__(path, meta, io.StringIO(), fresh=False)
         self._accepted = accepted
         self._file = JournalFile(path / "journal.json", kept)

@@ -57,7 +57,9 @@ class SimDisk:
             self._flush(len(self._unsynced))
 
     def drop(self, slot: Slot) -> None:
-        """Removes the slot with all its data, for good."""
+        """Removes the slot with all its data, for good; raises ClusterError(DISK_FULL)."""
+        if self.full:
+            raise ClusterError("no space left on the simulated disk", ErrorCode.DISK_FULL)
         for store in (self._current, self._durable):
             store.drop(slot)
         self._unsynced = [
@@ -74,8 +76,8 @@ class SimDisk:
         self._flush(self._scheduler.random.randrange(len(self._unsynced) + 1))
         self._unsynced.clear()
         self._current = MemoryLogStore()
-        for key, slot in self._durable.slots().items():
-            assert self._current.open_slot(key) == slot
+        self._current._slots = self._durable.slots()
+        self._current._next_slot = self._durable._next_slot
         self._current._logs = {slot: log.copy() for slot, log in self._durable._logs.items()}
 
     def recover(self, slot: Slot) -> RecoveredLog:
@@ -101,5 +103,6 @@ class SimDisk:
         """The current store, to read from."""
         return self._current
 
-    def log_end(self, slot: Slot) -> Offset:
-        return self._current._log(slot).log_end_offset
+    def log_end(self, slot: Slot, *, durable: bool = False) -> Offset:
+        store = self._durable if durable else self._current
+        return store._log(slot).log_end_offset

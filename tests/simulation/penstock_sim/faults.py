@@ -49,6 +49,8 @@ class Nemesis:
             (4, self.retention),
             (3, self.slow_network),
         ]
+        if not world.journal:
+            self._menu.append((3, self.replace_disk))
         # Most histories stress a few faults, so that they meet; some have all.
         if world.faults:
             self._menu = [
@@ -111,12 +113,19 @@ class Nemesis:
         broker = self._some_broker()
         if self._random.random() < 0.4:
             broker = self.world.find_leader(self._random.choice(self.world.all_keys))[0]
+        self.kill(broker)
+
+    def kill(self, broker: SimBroker) -> None:
+        """If it runs."""
         if broker.up:
             broker.kill(power=False)
             self._restart_later(broker)
 
     def _restart_later(self, broker: SimBroker) -> None:
-        delay_ms = self.world.scheduler.random.choice((5, 30, 100, 350, 700))
+        self.restart_after(self.world.scheduler.random.choice((5, 30, 100, 350, 700)), broker)
+
+    def restart_after(self, delay_ms: float, broker: SimBroker) -> None:
+        """Unless it was started before."""
         self.world.scheduler.after(delay_ms, self._restart, broker, broker.incarnation)
 
     def _restart(self, broker: SimBroker, incarnation: int) -> None:
@@ -124,24 +133,41 @@ class Nemesis:
             broker.start()
 
     def lose_power(self) -> None:
-        broker = self._some_broker()
+        self.take_power(self._some_broker())
+
+    def take_power(self, broker: SimBroker) -> None:
+        """If that is promised to be survived."""
         if broker.up and self._others_hold(broker):
             broker.kill(power=True)
             self._restart_later(broker)
 
+    def replace_disk(self) -> None:
+        self.take_disk(self._some_broker())
+
+    def take_disk(self, broker: SimBroker) -> None:
+        """As `take_power`. Not where brokers keep journals: of those, a majority must last."""
+        if not self.world.journal and broker.up and self._others_hold(broker):
+            broker.kill(power=False)
+            broker.replace_disk()
+            self._restart_later(broker)
+
     def _others_hold(self, broker: SimBroker) -> bool:
-        """Of every partition, some other member of ISR or ELR has all that was committed.
+        """Of every partition it has, some other member of ISR or ELR has all that was committed.
 
         And no more brokers miss data at one time than is promised: with min.insync.replicas 1,
-        a dead broker that has everything may be given up for one that only seems to.
+        a dead broker that has everything may be given up for one that only seems to. A copy counts
+        once it has all that was committed: its leader may have asked for the switch.
         """
         checks = self.world.checks
         for key in self.world.all_keys:
-            missing = sum(lost_key == key for _, lost_key in checks.lost)
-            if missing >= self.world.min_isr - 1:
-                return False
             document = checks.stored.get(key)
             if document is None:
+                return False
+            state = document.state
+            counts = broker.id in state.adding and checks.moving.is_complete(broker, key)
+            if broker.id not in state.replicas and not counts:
+                continue
+            if len(checks.missing(key)) >= self.world.layout.losses:
                 return False
             holders = {int(member) for member in (*document.state.isr, *document.elr)}
             intact = {member for member in holders if (member, key) not in checks.lost}

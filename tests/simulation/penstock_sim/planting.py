@@ -23,6 +23,7 @@ from penstock_sim.planted_controllers import (
 from penstock_sim.planted_groups import GROUP_BUGS
 from penstock_sim.planted_hosts import HOST_BUGS, LINK_BUGS
 from penstock_sim.planted_journal import JOURNAL_BUGS
+from penstock_sim.planted_moving import MOVING_BUGS
 from penstock_sim.planted_pipes import PIPE_BUGS, RING_BUGS
 from penstock_sim.planted_shells import BUSY_SHELL_BUGS, SHELL_BUGS
 from penstock_sim.planted_spark import DELETION_BUGS, SPARK_BUGS
@@ -155,7 +156,7 @@ HEADER: Final = f"{'of':<12} {'planted bug':<52} {'seeds':>5} found by"
 
 
 def _without(**options: Any) -> dict[str, Any]:
-    return {"groups": False, "journal": False, "transactions": False, **options}
+    return {"groups": False, "journal": False, "transactions": False, "moves": False, **options}
 
 
 def _with_faults(
@@ -177,21 +178,24 @@ def _all_faults(
     return [PlantedBug(kind, name, plant, seeds, options, found_by) for name, plant in bugs.items()]
 
 
-_PRODUCERS: Final = {"groups": False, "transactions": True, "operator": False}
+_MOVING: Final = {"groups": False, "transactions": False, "moves": True}
+"""With a journal or not, as by the seed."""
+_PRODUCERS: Final = {"groups": False, "transactions": True, "operator": False, "moves": False}
 """Histories for bugs of transactions: an operator would end some before they show them."""
+_GROUPS: Final = {"groups": True, "moves": False}
 _FOUR: Final = {
     **_without(journal=True, brokers=4),
     "faults": frozenset(("store_away", "second_controller", "slow_network", "cut_broker_off")),
 }
-_PIPES: Final = {"pipe": True, "operator": False}
-_RINGS: Final = {"ring": True, "operator": False}
+_PIPES: Final = {"pipe": True, "operator": False, "moves": False}
+_RINGS: Final = {"ring": True, "operator": False, "moves": False}
 
 
 ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
     *_with_faults("replication", PLANTED, _without()),
     *_all_faults("shells", SHELL_BUGS, 500, _without()),
     *_all_faults("shells", BUSY_SHELL_BUGS, 500, _PRODUCERS),
-    *_all_faults("shells", HOST_BUGS, 500, {"groups": True}),
+    *_all_faults("shells", HOST_BUGS, 500, _GROUPS),
     *_all_faults("shells", LINK_BUGS, 500, _PRODUCERS),
     *_all_faults("shells", CONTROLLER_BUGS, 500, {**_without(), "journal": None}),
     *_all_faults("shells", JOURNAL_SHELL_BUGS, 500, _without(journal=True, brokers=3)),
@@ -199,9 +203,7 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
     *_with_faults("journal", JOURNAL_BUGS, _without(journal=True)),
     *(
         replace(bug, only_by=True)  # a client's own assertion may come first
-        for bug in _all_faults(
-            "groups", GROUP_BUGS, 150, {"groups": True}, ("I16", "I17", "I18", "I19")
-        )
+        for bug in _all_faults("groups", GROUP_BUGS, 150, _GROUPS, ("I16", "I17", "I18", "I19"))
     ),
     *_all_faults("transactions", TRANSACTION_BUGS, 500, _PRODUCERS),
     *_all_faults("transactions", LATE_BUGS, 300, _PRODUCERS, ("I14",)),
@@ -218,6 +220,10 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
         500,
         {**_PRODUCERS, "deletion": True},
         ("I11", "I14", "I24"),
+    ),
+    *(
+        PlantedBug("moving", name, plant, 500, {**_MOVING, **options}, found_by, only_by=True)
+        for name, (plant, options, found_by) in MOVING_BUGS.items()
     ),
     *_all_faults(
         "compaction",

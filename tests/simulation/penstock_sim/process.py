@@ -115,7 +115,7 @@ class Process:
         """
         world, scheduler, life = self.world, self.world.scheduler, self._life
         broker, epoch = world.find_leader(key)
-        settled = False
+        replica, settled = broker.replicas.get(key), False
         request = {
             "batch": batch,
             "acks": Acks.ALL,
@@ -133,7 +133,8 @@ class Process:
 
         def respond(reply: ProduceReply) -> None:
             if reply.error is None:
-                world.checks.acknowledged(broker, broker.replicas[key], batch, reply)
+                assert replica is not None
+                world.checks.acknowledged(broker, replica, batch, reply)
             scheduler.after(world.net.delay_ms(), self._run, life, heard, (reply,))
 
         world.net.call(self.node, int(broker.id), broker.produce, key, request, respond)

@@ -90,6 +90,6 @@ class Promptness:
             replica = broker.replicas.get(key)
             if broker.up and replica is not None and replica.machine.error is None:
                 marks = replica.machine.marks
-                if marks.is_leader and len(marks.isr) >= self._world.min_isr:
+                if marks.is_leader and len(marks.isr) >= self._world.checks.min_isr(key):
                     found.append((int(broker.id), int(marks.leader_epoch)))
         return found[0] if len(found) == 1 else None

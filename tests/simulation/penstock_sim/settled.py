@@ -18,6 +18,7 @@ def unsettled(world: World) -> str:
         return "a broker knows of a topic that was deleted"
     for key in world.all_keys:
         problem = _unsettled_partition(world, key)
+        problem = problem or world.checks.moving.left_over(key, world.known(key))
         if problem:
             return f"{key}: {problem}; stored is {world.checks.stored[key]}"
     waiting = [producer.name for producer in world.producers if not producer.idle]
@@ -51,7 +52,7 @@ def _unsettled_partition(world: World, key: ReplicaKey) -> str:
     A write that a deposed controller had under way may land in the store unseen by the new
     one; it is met by the next write of the topic.
     """
-    replicas = [broker.replicas.get(key) for broker in world.brokers.values()]
+    replicas = [broker.replicas.get(key) for broker in world.members(key)]
     well = [one for one in replicas if one is not None and one.machine.error is None]
     if None in replicas:
         return "a replica is missing"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -36,7 +37,7 @@ from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.serving.edge import Edge
-from penstock_broker.store.interface import PartitionWrite
+from penstock_broker.store.interface import PartitionWrite, Slot
 from penstock_sim.node_loop import NodeLoop, SimExecutor
 from penstock_sim.nodes import (
     CONTROLLERS,
@@ -114,6 +115,8 @@ class WatchedReplicas(ReplicaSet):
         outer, self._handling = self._handling, replica
         super().handle(replica, event)
         self._handling = outer
+        if replica.feeders:
+            self.broker.check(partial(self.broker.world.checks.moving.fed, self.broker, replica))
 
     def machine_on(self, log: rc.RecoveredLog) -> ReplicaMachine:
         machine = WatchedMachine(self.broker_id, log)
@@ -157,9 +160,13 @@ class WatchedStore:
         self.open_slot = self._disk.open_slot
         self.slots = self._disk.slots
         self.recover = self._disk.recover
-        self.drop = self._disk.drop
         self.read = self._disk.read
         self.aborted = self._disk.aborted
+
+    def drop(self, slot: Slot) -> None:
+        [key] = [key for key, one in self._disk.slots().items() if one == slot]
+        self._broker.check(partial(self._broker.world.checks.moving.dropped, self._broker, key))
+        self._disk.drop(slot)
 
     def try_write(self, writes: Sequence[PartitionWrite]) -> bool:
         if self._chance.random() >= self._at_once:
@@ -169,10 +176,7 @@ class WatchedStore:
 
     def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
         self._disk.write(writes, sync=sync)
-        try:
-            self._broker.world.checks.written(self._broker, writes)
-        except Exception as error:  # noqa: BLE001 - as in `WatchedReplicas`
-            self._broker.world.scheduler.fail(error)
+        self._broker.check(partial(self._broker.world.checks.written, self._broker, writes))
 
 
 class Shell:

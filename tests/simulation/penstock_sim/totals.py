@@ -29,6 +29,9 @@ _COUNTS: Final = {
     "aborts_asked": "aborts requested by an operator",
     "aborts_hit": "transactions they ended",
     "latest_readers": "readers from the end",
+    "moves": "replicas switched",
+    "cancels": "moves cancelled",
+    "drops": "logs dropped",
 }
 """Fields of a history that are counted, and their names."""
 

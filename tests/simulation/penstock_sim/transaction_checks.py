@@ -306,7 +306,7 @@ class TransactionChecks:
         for key in self.world.data_keys:
             if self.view(key).open:
                 return f"{key} has open transactions: {self.view(key).open}"
-            for broker in self.world.brokers.values():
+            for broker in self.world.members(key):
                 replica = broker.replicas.get(key)
                 if replica is None:
                     return f"{broker.name} has no {key}"
@@ -319,8 +319,8 @@ class TransactionChecks:
         """Everything committed was read once, and nothing else; the bank adds up."""
         if self.void:
             return
-        for broker in self.world.brokers.values():
-            for key in self.world.data_keys:
+        for key in self.world.data_keys:
+            for broker in self.world.members(key):
                 if broker.replicas[key].machine.error is None:
                     self.check_index(broker, broker.replicas[key])
         seen = {payload for reader in readers for payload in reader.seen}

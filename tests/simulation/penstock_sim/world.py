@@ -10,10 +10,11 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Final
+from typing import Final, Unpack
 
 from penstock.core.control import contract as cc
 from penstock.core.control.documents import CLUSTER_KEY, decode_cluster
+from penstock.core.control.partition import PartitionDocument
 from penstock.core.groups.catalog import CatalogTopic
 from penstock.core.groups.config import OFFSETS_TOPIC
 from penstock.core.topic import INTERNAL_TOPICS
@@ -32,6 +33,7 @@ from penstock_sim.checks import Checks
 from penstock_sim.clients import Consumer, Plan, Producer
 from penstock_sim.committed_reader import CommittedReader
 from penstock_sim.compaction_checks import CompactionChecks
+from penstock_sim.contents import Options, contents_of
 from penstock_sim.controller import ControllerShell, SimController
 from penstock_sim.coordinator import CONFIG as GROUP_CONFIG
 from penstock_sim.coordinator import OFFSETS_KEY
@@ -42,9 +44,11 @@ from penstock_sim.faults import Nemesis
 from penstock_sim.group_checks import GroupChecks
 from penstock_sim.groups import SimGroups
 from penstock_sim.latest_reader import LatestReader, latest_readers
+from penstock_sim.layout import draw_layout
 from penstock_sim.ledger import FoldingReader, Ledger
 from penstock_sim.member_stream import ClientNode
 from penstock_sim.metadata_store import MetaStore
+from penstock_sim.moving import Mover
 from penstock_sim.network import Network
 from penstock_sim.nodes import CONTROLLERS
 from penstock_sim.pipe import PipeGroups
@@ -63,31 +67,8 @@ from penstock_sim.transactions import TRANSACTIONS_KEY
 TOPIC: Final = "events"
 TOPIC_ID: Final = TopicId("00000000-0000-4000-8000-000000000001")
 SET_UP_MS: Final = 2_000
-GROUPS_EVERY: Final = 3
-"""Of so many seeds one has consumer groups, unless all brokers lose power in it."""
-FOUR_EVERY: Final = 48
-"""In one of so many seeds there are four brokers, and a majority is more than half of them."""
-JOURNAL_EVERY: Final = 2
-"""In one of this many seeds, brokers keep a journal while the metadata store is unavailable."""
-TRANSACTIONS_IN: Final = (2, 4)
-"""A third of the seeds, by their remainder of 6, has transactions, but none that has groups."""
-SPARK_IN: Final = (2, 8, 10)
-"""Half of those have a Spark query, by their remainder of 18."""
-COMPACTION_IN: Final = (16, 26)
-"""In some of them partitions are compacted, by their remainder of 36; they take longest."""
-DELETION_IN: Final = (4, 8, 10, 32)
-"""In some of those a topic is deleted under them, by their remainder of 36."""
-PIPES_IN: Final = (3, 18)
-"""Pipes, by the remainder of 24: groups whose members write what they make of records, and the
-offsets behind them, in transactions; a bank writes what they read."""
-RINGS_IN: Final = (27, 90)
-"""A quarter of those, by the remainder of 96: the second pipe writes where the first reads."""
-BANK_IN: Final = (34,)
-"""By the remainder of 36, a bank instead of other transactional producers, and no group."""
 ABANDONED_EVERY: Final = 3
 """In one of so many seeds transactional producers do not live to see that all is healed."""
-OPERATOR_EVERY: Final = 5
-"""In one of so many seeds with transactions, of whatever kind, an operator aborts some of them."""
 EXPIRY_EVERY: Final = 96
 """In one of so many seeds, with a pipe, the offsets of an empty group expire soon."""
 SINK_TOPIC: Final = "priced"
@@ -116,6 +97,9 @@ class History:
     aborts_asked: int = 0
     aborts_hit: int = 0
     latest_readers: int = 0
+    moves: int = 0
+    cancels: int = 0
+    drops: int = 0
     violation: str | None = None
     trace: tuple[str, ...] = ()
 
@@ -123,36 +107,16 @@ class History:
 class World:
     """Everything of one simulation."""
 
-    def __init__(
-        self,
-        seed: int,
-        *,
-        traced: bool = False,
-        faults: frozenset[str] = frozenset(),
-        groups: bool | None = None,
-        journal: bool | None = None,
-        transactions: bool | None = None,
-        spark: bool | None = None,
-        deletion: bool | None = None,
-        compaction: bool | None = None,
-        pipe: bool | None = None,
-        bank: bool | None = None,
-        ring: bool | None = None,
-        operator: bool | None = None,
-        brokers: int | None = None,
-    ) -> None:
+    def __init__(self, seed: int, *, traced: bool = False, **options: Unpack[Options]) -> None:
         self.seed = seed
-        self.journal = seed % JOURNAL_EVERY == 1 if journal is None else journal
-        self.faults = faults
+        self.contents = contents_of(seed, options)
+        self.journal = self.contents.journal
+        self.faults = options.get("faults", frozenset())
         self.scheduler = Scheduler(seed, traced=traced)
         chance = self.scheduler.random
         self.chaos_ms = chance.choice((600, 1200, 2400))
         self.blackout = chance.random() < 0.06
-        replication, self.min_isr = chance.choice(((3, 2), (3, 2), (3, 2), (2, 1), (2, 2), (3, 1)))
-        if brokers is None and seed % FOUR_EVERY == 3:
-            brokers = 4
-        if brokers is not None:
-            replication, self.min_isr = brokers, 2
+        self.layout = draw_layout(chance, options.get("brokers"), options.get("factor"))
         self.chaotic = False
         self.healed_ms = 0
         self.cluster_id = "simulated-cluster"
@@ -164,12 +128,16 @@ class World:
         self.checks = Checks(self)
         self.meta = MetaStore(self)
         self.controllers = {node: SimController(self, node) for node in CONTROLLERS}
-        self.brokers = {number: SimBroker(self, number) for number in range(1, replication + 1)}
-        self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((1, 1, 2)))]
+        self.brokers = {
+            number: SimBroker(self, number) for number in range(1, self.layout.brokers + 1)
+        }
+        self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((1, 1, 2, 3)))]
         self.resets: set[ReplicaKey] = set()
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
         self._requests = 0
+        self.names: dict[TopicId, str] = {}
+        self.mover = Mover(self) if self.contents.moves else None
         self.groups: SimGroups | None = None
         self.transactions: SimTransactions | None = None
         self.spark: SimSpark | None = None
@@ -183,29 +151,19 @@ class World:
         self.ledger = Ledger()
         self.group_config = GROUP_CONFIG
         self.transaction_checks = TransactionChecks(self)
-        if (
-            None
-            is groups
-            is transactions
-            is spark
-            is deletion
-            is compaction
-            is pipe
-            is bank
-            is ring
-        ):
-            pipe, bank = seed % 24 in PIPES_IN, seed % 36 in BANK_IN
-            ring = seed % 96 in RINGS_IN
-        if (pipe or ring) and not self.blackout:
-            self._set_up_pipe(ring=bool(ring))
-        elif bank and not self.blackout:
+        self._set_up()
+        wanted = self.contents.operator and self.transactions is not None
+        self.operator = Operator(self) if wanted else None
+
+    def _set_up(self) -> None:
+        contents = self.contents
+        if (contents.pipe or contents.ring) and not self.blackout:
+            self._set_up_pipe(ring=contents.ring)
+        elif contents.bank and not self.blackout:
             self._set_up_bank()
         else:
-            self._set_up_others(groups, transactions, spark, deletion)
-            wanted = seed % 36 in COMPACTION_IN if compaction is None else compaction
-            self.compacts = wanted and self.transactions is not None
-        wanted = seed % OPERATOR_EVERY == 0 if operator is None else operator
-        self.operator = Operator(self) if wanted and self.transactions is not None else None
+            self._set_up_others()
+            self.compacts = contents.compaction and self.transactions is not None
 
     def _set_up_pipe(self, *, ring: bool) -> None:
         chance = self.scheduler.random
@@ -230,26 +188,17 @@ class World:
         self.transactions = Bank(self)
         self.group_checks = GroupChecks(self, self._topic)
 
-    def _set_up_others(
-        self,
-        groups: bool | None,
-        transactions: bool | None,
-        spark: bool | None,
-        deletion: bool | None,
-    ) -> None:
-        seed, chance = self.seed, self.scheduler.random
-        wanted = seed % GROUPS_EVERY == 0 if groups is None else groups
-        if wanted and not self.blackout:
+    def _set_up_others(self) -> None:
+        chance, contents = self.scheduler.random, self.contents
+        if contents.groups and not self.blackout:
             self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((1, 2, 3)))]
             self.groups = SimGroups(self, TOPIC)
-        wanted = seed % 6 in TRANSACTIONS_IN if transactions is None else transactions
-        if wanted and self.groups is None and not self.blackout:
+        if contents.transactions and self.groups is None and not self.blackout:
             self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((2, 2, 3)))]
-            with_spark = seed % 18 in SPARK_IN if spark is None else spark
-            self.transactions = SimTransactions(self, transactors=1 if with_spark else None)
-            if with_spark:
+            self.transactions = SimTransactions(self, transactors=1 if contents.spark else None)
+            if contents.spark:
                 self.spark = SimSpark(self, SparkChecks(self))
-            if seed % 36 in DELETION_IN if deletion is None else deletion:
+            if contents.deletion:
                 self.deletion = Deletion(self)
         self.group_checks = GroupChecks(self, self._topic)
 
@@ -270,6 +219,23 @@ class World:
         """Those that transactions write to."""
         lives = self.deletion is not None and not self.deletion.is_done
         return [*self.keys, SHORT_LIVED_KEY] if lives else self.data_keys
+
+    def known(self, key: ReplicaKey) -> PartitionDocument:
+        """What the active controller knows; if none is active, what is stored.
+
+        A write that a deposed controller had under way may be stored unseen: the next write of the
+        topic finds it.
+        """
+        name = self.names[key.topic_id]
+        for controller in self.controllers.values():
+            topic = controller.topic(name)
+            if topic is not None:
+                return topic.partitions[key.partition]
+        return self.checks.stored[key]
+
+    def members(self, key: ReplicaKey) -> list[SimBroker]:
+        """The brokers that have a replica."""
+        return [self.brokers[broker] for broker in self.known(key).state.replicas]
 
     def is_deleted(self, key: object) -> bool:
         """Its topic is gone from the metadata store, whoever has heard of it."""
@@ -342,12 +308,15 @@ class World:
             topics.append(self._new_topic(TRANSACTIONS_TOPIC, TRANSACTIONS_KEY.topic_id, 1))
         if self.deletion is not None:
             topics.append(self._new_topic(SHORT_LIVED_TOPIC, SHORT_LIVED_KEY.topic_id, 1))
+        self.names = {topic.topic_id: topic.name for topic in topics}
         request = cc.CreateTopics(self.next_request(), self.cluster_id, tuple(topics))
         self.controllers[101].request(request)
         self._settle("the topics are there", lambda: len(self.checks.stored) == len(self.all_keys))
         self.chaotic = True
         self._start_clients()
         nemesis = Nemesis(self)
+        if self.mover is not None:
+            self.mover.start(nemesis)
         self.scheduler.run_until(self.scheduler.now_ms + self.chaos_ms)
         self.chaotic = False
         self.healed_ms = self.scheduler.now_ms
@@ -386,14 +355,14 @@ class World:
         return len(brokers) == len(self.brokers)
 
     def _new_topic(self, name: str, topic_id: TopicId, partitions: int) -> cc.NewTopic:
-        configs = {"min.insync.replicas": str(self.min_isr)}
+        configs = self.layout.configs
         if name in INTERNAL_TOPICS:
             configs["cleanup.policy"] = "compact"
         return cc.NewTopic(
             name=name,
             topic_id=topic_id,
             partitions=partitions,
-            replication_factor=len(self.brokers),
+            replication_factor=self.layout.factor,
             configs=configs,
         )
 
@@ -459,6 +428,20 @@ class World:
 
     def _check_end(self) -> None:
         """Reads everything: nothing acknowledged is missing, nothing refused is there."""
+        self._check_produced()
+        if self.groups is not None:
+            self.groups.check_end()
+        if self.transactions is not None:
+            self._check_transactions(self.transactions)
+        if self.mover is not None:
+            self.mover.check_end()
+        for key in self.all_keys:
+            for broker in self.members(key):
+                replica = broker.replicas[key]
+                if replica.machine.error is None:
+                    self.checks._check_holds(broker, key, f"I3: {broker.name} at the end")
+
+    def _check_produced(self) -> None:
         for producer in self.producers:
             canon = self.checks.canon(producer.key)
             for outgoing in producer.sent:
@@ -467,15 +450,6 @@ class World:
                     raise RuleError(f"I7: {payload!r} was acknowledged and is gone")
                 if outgoing.abandoned and not outgoing.doubtful and there:
                     raise RuleError(f"I8: {payload!r} failed for certain and is there")
-        if self.groups is not None:
-            self.groups.check_end()
-        if self.transactions is not None:
-            self._check_transactions(self.transactions)
-        for key in self.all_keys:
-            for broker in self.brokers.values():
-                replica = broker.replicas[key]
-                if replica.machine.error is None:
-                    self.checks._check_holds(broker, key, f"I3: {broker.name} at the end")
 
     def _check_transactions(self, transactions: SimTransactions) -> None:
         transactions.check_end(self.committed_readers)
@@ -488,48 +462,9 @@ class World:
             self.operator.checks.check_end()
 
 
-def simulate(
-    seed: int,
-    *,
-    traced: bool = False,
-    faults: frozenset[str] = frozenset(),
-    groups: bool | None = None,
-    journal: bool | None = None,
-    transactions: bool | None = None,
-    spark: bool | None = None,
-    deletion: bool | None = None,
-    compaction: bool | None = None,
-    pipe: bool | None = None,
-    bank: bool | None = None,
-    ring: bool | None = None,
-    operator: bool | None = None,
-    brokers: int | None = None,
-) -> History:
-    """Runs one seed; a broken invariant, or anything a machine raises, becomes `violation`.
-
-    `faults`: names of the nemesis's methods to use, all if empty. `groups`: whether there are
-    consumer groups; None: in every third seed. `journal`: see `JOURNAL_EVERY`.
-    `transactions`: see `TRANSACTIONS_IN`. `spark`: see `SPARK_IN`.
-    `deletion`: see `DELETION_IN`. `compaction`: see `COMPACTION_IN`.
-    `pipe`, `bank`, `ring`: instead of all these; see `PIPES_IN`. `operator`: see `OPERATOR_EVERY`.
-    `brokers`: how many; see `FOUR_EVERY`.
-    """
-    world = World(
-        seed,
-        traced=traced,
-        faults=faults,
-        groups=groups,
-        journal=journal,
-        transactions=transactions,
-        spark=spark,
-        deletion=deletion,
-        compaction=compaction,
-        pipe=pipe,
-        bank=bank,
-        ring=ring,
-        operator=operator,
-        brokers=brokers,
-    )
+def simulate(seed: int, *, traced: bool = False, **options: Unpack[Options]) -> History:
+    """Runs one seed; a broken invariant, or anything a machine raises, becomes `violation`."""
+    world = World(seed, traced=traced, **options)
     violation = None
     try:
         world.run()
@@ -559,6 +494,9 @@ def simulate(
         0 if world.operator is None else len(world.operator.checks.orders),
         0 if world.operator is None else len(world.operator.checks.hit),
         sum(reader.begun for reader in world.latest_readers),
+        world.checks.moving.switches,
+        world.checks.moving.cancelled,
+        world.checks.moving.drops,
         violation,
         tuple(world.scheduler.trace),
     )

@@ -154,7 +154,8 @@ class Replication:
             if broker_id in known and known[broker_id].incarnation != info.incarnation:
                 self.leading.restarted(broker_id, info.incarnation)
         await self.replicas.assign(changed)
-        await self.replicas.drop_former(changed)
+        # A full image repeats what could not be deleted before.
+        await self.replicas.drop_former(self._view.topics.values() if image.full else changed)
         await self.replicas.drop_topics(TopicId(topic_id) for topic_id in image.deleted_topic_ids)
         if image.full:
             self.replicas.retire_unknown(self._view.topics)

@@ -388,15 +388,11 @@ class ReplicaSet:
         """Removes replicas of topics that the controller says were deleted, with their data."""
         doomed = frozenset(topic_ids)
         self.dropped = {k: v for k, v in self.dropped.items() if k.topic_id not in doomed}
-        slots = [slot for key, slot in self._orphans.items() if key.topic_id in doomed]
-        self._orphans = {k: s for k, s in self._orphans.items() if k.topic_id not in doomed}
         for replica in [r for r in self.by_key.values() if r.key.topic_id in doomed]:
             error = ClusterError(f"topic {replica.topic!r} was deleted", ErrorCode.UNKNOWN_TOPIC)
             self._remove(replica, error)
-            slots.append(replica.slot)
-        for slot in slots:
-            await self._writer.drop(slot)
-        self.removals += len(slots)
+            self._orphans[replica.key] = replica.slot
+        slots = await self._drop([key for key in self._orphans if key.topic_id in doomed])
         if slots:
             _events.info("replicas dropped: topics deleted", topics=sorted(doomed), slots=slots)
 
@@ -406,7 +402,6 @@ class ReplicaSet:
         The version of the image must be stored: no image before it is applied again, in which this
         broker had the partition. So `member_version` is enough to tell an old wish from a new one.
         """
-        slots: list[Slot] = []
         gone: dict[ReplicaKey, int] = {}
         for topic in topics:
             for index, state in enumerate(topic.partitions):
@@ -417,18 +412,30 @@ class ReplicaSet:
                 if self.broker_id not in state.dropping or state.version <= known:
                     continue
                 gone[key] = state.version
-                orphan = self._orphans.pop(key, None)
-                slots += [] if orphan is None else [orphan]
                 if replica is not None:
                     where = f"{replica} is on the brokers {list(state.replicas)} now"
                     self._remove(replica, ClusterError(where, ErrorCode.NOT_LEADER))
-                    slots.append(replica.slot)
-        for slot in slots:
-            await self._writer.drop(slot)
-        self.removals += len(slots)
+                    self._orphans[key] = replica.slot
+        slots = await self._drop(gone)
         self.dropped |= gone
         if slots:
             _events.info("replicas dropped: not wanted here", count=len(slots), slots=slots)
+
+    async def _drop(self, keys: Iterable[ReplicaKey]) -> list[Slot]:
+        """Deletes logs that belong to no replica any more; returns those that were there.
+
+        Raises what the store raises, for example if the disk is full: what is not deleted then
+        stays an orphan, and is deleted when the next full image asks for it again.
+        """
+        slots = []
+        for key in keys:
+            slot = self._orphans.get(key)
+            if slot is not None:
+                await self._writer.drop(slot)
+                del self._orphans[key]
+                self.removals += 1
+                slots.append(slot)
+        return slots
 
     def _remove(self, replica: Replica, error: ClusterError) -> None:
         self.by_key.pop(replica.key, None)

@@ -1,0 +1,228 @@
+"""What moving replicas must keep: I29 (switches), I30 (what is dropped), I31 (what was asked for).
+
+    every change of a stored partition ──▶ changed      a slot is dropped ──▶ dropped
+    every write of a broker ─────────────▶ wrote        the end ────────────▶ left_over
+
+At a switch every new member has, synced, what was committed when its copy first had all that was
+committed; page cache alone is no replacement for what was on a disk for years.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.control.documents import TopicDocument, decode_topic, topic_key
+from penstock.core.control.partition import PartitionDocument
+from penstock.core.replication import contract as rc
+from penstock.core.types import BrokerId, ReplicaKey
+from penstock_sim.scheduler import RuleError
+
+if TYPE_CHECKING:
+    from penstock_broker.replication.replica import Replica
+    from penstock_sim.broker import SimBroker
+    from penstock_sim.world import World
+
+Members = tuple[BrokerId, ...]
+
+
+class MovingChecks:
+    """Of one history; raises `RuleError`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._reached: dict[tuple[int, ReplicaKey], int] = {}
+        """Who copies: what was committed when it had all that was. It must be synced to join."""
+        self._named: dict[tuple[int, ReplicaKey], int] = {}
+        """Who is to drop its data: the metadata version that said so first."""
+        self._stored: dict[ReplicaKey, set[Members]] = {}
+        """The replicas that the store, and no journal, has named at any time."""
+        self._names: dict[ReplicaKey, str] = {}
+        self.switches = 0
+        self.drops = 0
+        self.cancelled = 0
+
+    # ------------------------------------------------------------ metadata
+
+    def changed(
+        self,
+        key: ReplicaKey,
+        before: PartitionDocument | None,
+        after: PartitionDocument,
+        topic: TopicDocument,
+        *,
+        journaled: bool,
+    ) -> None:
+        """After a change of the stored partition, or of a journal that counts."""
+        self._names[key] = topic.name
+        known = self._stored.setdefault(key, set())
+        if not journaled:
+            known.add(after.state.replicas)
+        elif after.state.replicas not in known:
+            raise RuleError(f"I30: a journal gives {key} the replicas {after.state.replicas}")
+        _check_places(key, after)
+        self._check_slots(key, after)
+        if before is None:
+            return
+        for broker in set(after.state.dropping) - set(before.state.dropping):
+            self._named[broker, key] = topic.metadata_version
+        for broker in set(before.state.adding) - set(after.state.adding):
+            self._reached.setdefault((broker, key), 0)
+        if set(before.state.replicas) != set(after.state.replicas):
+            self._switched(key, before, after)
+        elif before.target and not after.target and before.state.replicas == after.state.replicas:
+            self._cancelled(key, before, after)
+        for broker in set(before.state.adding) - set(after.state.adding):
+            del self._reached[broker, key]
+        if self._world.mover is not None:
+            self._world.mover.changed(key, before, after)
+
+    def _check_slots(self, key: ReplicaKey, after: PartitionDocument) -> None:
+        """Who has data is a member, copies, or is told to drop it."""
+        state = after.state
+        named = {*state.replicas, *state.adding, *state.dropping}
+        for broker in self._world.brokers.values():
+            if broker.id not in named and broker.disk.slot(key) is not None:
+                raise RuleError(f"I30: {broker.name} has data of {key}, stored is {after}")
+
+    def _switched(
+        self, key: ReplicaKey, before: PartitionDocument, after: PartitionDocument
+    ) -> None:
+        """One write replaces the replicas: by those that were asked for, with all that counts."""
+        self.switches += 1
+        old, new = before.state, after.state
+        mover, world = self._world.mover, self._world
+        if mover is None or new.replicas not in mover.asked[key]:
+            raise RuleError(f"I31: nobody asked for the replicas of {key}: {before} to {after}")
+        world.scheduler.note("checks", "switched", key, before, after)
+        joined = set(new.replicas) - set(old.replicas)
+        at_once = new.version == old.version + 1
+        if not joined <= {*old.adding, *before.target}:
+            raise RuleError(f"I29: {joined} never copied {key}: {before} to {after}")
+        gone = {one for one in new.replicas if self._is_missing(one, key)}
+        in_sync = {*new.isr, *(() if at_once else gone)}
+        enough = max(
+            min(len(old.isr), len(new.replicas)),
+            min(world.layout.min_isr, len(new.replicas)),
+        )
+        if len(in_sync) < enough:
+            raise RuleError(
+                f"I29: {key} has {new.isr} in sync, {enough} are promised: {before} to {after}"
+            )
+        if not joined <= in_sync:
+            raise RuleError(f"I29: {joined} of {key} are not all in sync: {before} to {after}")
+        for member in joined & set(new.isr):
+            self._check_synced(world.brokers[member], key)
+
+    def _is_missing(self, member: BrokerId, key: ReplicaKey) -> bool:
+        broker = self._world.brokers[member]
+        return not broker.up or (int(member), key) in self._world.checks.lost
+
+    def _check_synced(self, broker: SimBroker, key: ReplicaKey) -> None:
+        """What it copied is on its disk, not only in its page cache."""
+        if (int(broker.id), key) in self._world.checks.lost:
+            return
+        canon, slot = self._world.checks.canon(key), broker.disk.slot(key)
+        floor = max(self._reached.get((int(broker.id), key), 0), canon.disk_end)
+        floor = min(floor, canon.end)
+        synced = 0 if slot is None else broker.disk.log_end(slot, durable=True)
+        if synced < floor:
+            raise RuleError(
+                f"I29: {broker.name} becomes a member of {key} with {synced} synced, not {floor}"
+            )
+
+    def _cancelled(
+        self, key: ReplicaKey, before: PartitionDocument, after: PartitionDocument
+    ) -> None:
+        mover, old, new = self._world.mover, before.state, after.state
+        self.cancelled += 1
+        if mover is None or not (mover.may_cancel(key) or new.replicas in mover.asked[key]):
+            raise RuleError(f"I31: nobody cancelled the move of {key}: {before} to {after}")
+        alone = new.version == old.version + bool(old.adding)
+        if alone and (old.isr, old.leader, before.elr) != (new.isr, new.leader, after.elr):
+            raise RuleError(f"I31: a cancel changed more than the move: {before} to {after}")
+
+    # ------------------------------------------------------------ brokers
+
+    def wrote(self, broker: SimBroker, key: ReplicaKey) -> None:
+        """After each write: whether its copy has all that was committed, for the first time."""
+        document, place = self._world.checks.stored.get(key), (int(broker.id), key)
+        if document is None or broker.id not in document.state.adding or place in self._reached:
+            return
+        if self.is_complete(broker, key):
+            self._reached[place] = self._world.checks.canon(key).end
+
+    def is_complete(self, broker: SimBroker, key: ReplicaKey) -> bool:
+        """It has all that is committed."""
+        slot = broker.disk.slot(key)
+        return slot is not None and broker.disk.log_end(slot) >= self._world.checks.canon(key).end
+
+    def down(self, broker: SimBroker) -> None:
+        """It starts over: what its last run had counts no more."""
+        self._reached = {
+            place: end for place, end in self._reached.items() if place[0] != int(broker.id)
+        }
+
+    def rewound(self, key: ReplicaKey) -> None:
+        """After a loss beyond the promise: what was committed is less now."""
+        self._reached = {place: end for place, end in self._reached.items() if place[1] != key}
+
+    def dropped(self, broker: SimBroker, key: ReplicaKey) -> None:
+        """Before a broker removes a slot with all its data."""
+        if self._world.is_deleted(key):
+            return
+        self.drops += 1
+        text = self._world.meta.documents.get(topic_key(self._names[key]))
+        if text is None:
+            return
+        document = decode_topic(text.text, text.version).partitions[key.partition]
+        if broker.id not in document.state.dropping:
+            raise RuleError(f"I30: {broker.name} drops its data of {key}, stored is {document}")
+        said, known = self._named[broker.id, key], broker.directory.metadata_version
+        if known < said:
+            raise RuleError(
+                f"I30: {broker.name} drops its data of {key} by version {said}, and would know "
+                f"only {known} after a crash"
+            )
+
+    def handled(self, broker: SimBroker, key: ReplicaKey, ready: rc.Ready, marks: rc.Marks) -> None:
+        """After each event: who only copies neither leads nor counts."""
+        document = self._world.checks.stored.get(key)
+        if document is None or not document.state.adding:
+            return
+        state, mover = document.state, self._world.mover
+        leads = marks.is_leader and marks.leader_epoch == state.leader_epoch
+        if leads and {broker.id, *marks.isr} & {*state.adding}:
+            raise RuleError(f"I29: {broker.name} leads {key} with {marks}, stored is {document}")
+        proposed = ready.isr_change
+        if mover is not None and proposed is not None and {*state.adding} & {*proposed.isr}:
+            mover.proposed(key)
+
+    def fed(self, broker: SimBroker, replica: Replica) -> None:
+        """After the shell has obeyed: nobody is fed who is no member and no copy any more."""
+        state = replica.machine._state
+        assert state is not None
+        strangers = set(replica.feeders) - {*state.replicas, *state.adding}
+        if strangers:
+            raise RuleError(f"I29: {broker.name} feeds {strangers} of {replica.key} on: {state}")
+
+    # ------------------------------------------------------------ the end
+
+    def left_over(self, key: ReplicaKey, document: PartitionDocument) -> str:
+        """What of a move has not ended in a healed world; "": nothing."""
+        state = document.state
+        if document.target or state.adding or state.dropping:
+            return f"I31: a move has not ended: {document}"
+        for broker in self._world.brokers.values():
+            if broker.id not in state.replicas and broker.disk.slot(key) is not None:
+                return f"I30: {broker.name} has data"
+        return ""
+
+
+def _check_places(key: ReplicaKey, after: PartitionDocument) -> None:
+    """Nobody is in two places at once; only members are in sync."""
+    state = after.state
+    places = (*state.replicas, *state.adding, *state.dropping)
+    if len(places) != len(set(places)):
+        raise RuleError(f"I29: somebody is in two places: {key} is {after}")
+    if not {*state.isr, *after.elr, *after.lossy, *state.damaged} <= {*state.replicas}:
+        raise RuleError(f"I29: somebody counts who has no replica: {key} is {after}")
