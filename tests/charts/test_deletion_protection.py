@@ -83,6 +83,9 @@ class Place:
         headers = {"Impersonate_User": user, "Impersonate_Group": "system:masters"} if user else {}
         return refusal(partial(self.server.request, "DELETE", path + query, **headers))
 
+    def may_go(self, path: str) -> bool:
+        return not self.delete(path)
+
 
 @pytest.fixture(scope="module")
 def place(api_server: ApiServer) -> Iterator[Place]:
@@ -207,7 +210,7 @@ def test_a_namespace_that_goes_does_not_hang_on_what_is_protected(api_server: Ap
         assert all(doomed.delete(path) for path in paths)
         api_server.request("DELETE", f"/api/v1/namespaces/{where}")
         for path in paths:
-            wait_until(lambda path=path: not doomed.delete(path), what=f"{path} may go")
+            wait_until(partial(doomed.may_go, path), what=f"{path} may go")
 
 
 def test_a_labelled_namespace_and_a_labelled_definition_go_only_by_their_own_name(
