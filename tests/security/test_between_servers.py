@@ -258,9 +258,11 @@ def test_a_broker_registers_only_as_itself(cluster: Cluster, certificates: Certi
             stub = ControllerServiceStub(channel)
             isr = controller_pb2.AlterIsrRequest(broker_id=broker_id)
             ids = controller_pb2.AllocateProducerIdsRequest(broker_id=broker_id)
+            report = controller_pb2.ReportReplicasRequest(broker_id=broker_id)
             for call in (
                 lambda stub=stub, isr=isr: stub.AlterIsr(isr, timeout=TIMEOUT_S),
                 lambda stub=stub, ids=ids: stub.AllocateProducerIds(ids, timeout=TIMEOUT_S),
+                lambda stub=stub, one=report: stub.ReportReplicas(one, timeout=TIMEOUT_S),
             ):
                 assert refusal(call) is ErrorCode.PERMISSION_DENIED
     assert {info.broker_id for info in cluster.metadata(0).brokers if info.alive} == {0, 1}

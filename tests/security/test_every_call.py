@@ -69,6 +69,14 @@ SAMPLES: Final[dict[str, Message]] = {
     "AdminService.DescribeAccess": admin_pb2.DescribeAccessRequest(),
     "AdminService.AlterQuotas": admin_pb2.AlterQuotasRequest(),
     "AdminService.DescribeQuotas": admin_pb2.DescribeQuotasRequest(),
+    "AdminService.AlterReplicas": admin_pb2.AlterReplicasRequest(
+        changes=[admin_pb2.ReplicaChange(topic="orders", expected=[0], target=[0])]
+    ),
+    "AdminService.DescribeMoves": admin_pb2.DescribeMovesRequest(),
+    "AdminService.AlterBrokers": admin_pb2.AlterBrokersRequest(
+        changes=[admin_pb2.BrokerChange(broker_id=0, cordon=admin_pb2.Cordon(placement=True))]
+    ),
+    "AdminService.Finalize": admin_pb2.FinalizeRequest(to=1),
     "AdminService.CheckAccess": admin_pb2.CheckAccessRequest(
         principal=ROOT, resource=TOPIC, operation=access_pb2.ACCESS_OPERATION_READ
     ),

@@ -58,6 +58,7 @@ class BrokerClient:
         self.may_stop = False
         self.beating = True
         self.wants_stop = False
+        self.copies: list[controller_pb2.CopyProgress] = []
         self.ended = asyncio.Event()
         self._call: Any = None
 
@@ -92,7 +93,7 @@ class BrokerClient:
                 async with asyncio.timeout(0.03):
                     await self.ended.wait()
             if self.beating:
-                beat = controller_pb2.Heartbeat(wants_stop=self.wants_stop)
+                beat = controller_pb2.Heartbeat(wants_stop=self.wants_stop, copies=self.copies)
                 yield controller_pb2.SessionRequest(heartbeat=beat)
 
     def break_off(self) -> None:
