@@ -55,7 +55,7 @@ class World(LedPartitions):
 
     async def image(self, version: int, **partition: Any) -> None:
         """The whole metadata; brokers 1 and 2 have the partition, unless `partition` says else."""
-        known = {"leader": 1, "leader_epoch": 1, "replicas": [1, 2], "isr": [1, 2]}
+        known: dict[str, Any] = {"leader": 1, "leader_epoch": 1, "replicas": [1, 2], "isr": [1, 2]}
         info = broker_pb2.TopicInfo(
             topic="t",
             topic_id=KEY.topic_id,
@@ -298,7 +298,7 @@ async def test_a_marked_replica_whose_whole_log_can_be_read_is_sound() -> None:
             reads.append(offset)
             return read(slot, offset, 1, end)
 
-        world.store.read = one_by_one  # type: ignore[method-assign]
+        world.store.read = one_by_one  # type: ignore[method-assign, assignment]
         verification.changed()
         await wait_until_async(lambda: KEY in world.replicas.sound, what="it is verified")
         assert reads == [0, 1, 2]

@@ -55,8 +55,9 @@ class Listening(ControllerServiceServicer):
         self, request: pb.ReportReplicasRequest, context: Any
     ) -> pb.ReportReplicasResponse:
         assert (request.cluster_id, request.broker_id, request.broker_session) == ("c", 0, 4)
-        named = [*request.dropped, *request.damaged]
-        assert {one.topic_id for one in named} == {"id-of-t"}
+        topics = {one.topic_id for one in request.dropped}
+        topics |= {one.topic_id for one in [*request.damaged, *request.sound]}
+        assert topics == {"id-of-t"}
         dropped = {one.partition: one.version for one in request.dropped}
         self.heard.append((dropped, [one.partition for one in request.damaged]))
         self.sound.append([one.partition for one in request.sound])
