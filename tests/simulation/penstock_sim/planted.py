@@ -16,7 +16,7 @@ from penstock.core.replication.contract_leader import (
     ProduceRequested,
 )
 from penstock.core.replication.follower import Follower
-from penstock.core.replication.isr import InSyncReplicas
+from penstock.core.replication.isr import FollowerProgress, InSyncReplicas
 from penstock.core.replication.leader import Leader
 from penstock.core.replication.local_log import LocalLog
 from penstock.core.replication.machine import ReplicaMachine
@@ -102,28 +102,21 @@ def count_acks_of_an_old_epoch(patch: Any) -> None:
 def grow_the_isr_before_the_epoch_start_is_reached(patch: Any) -> None:
     """Any high watermark that a new leader knows is considered enough."""
 
-    def joining(self: Leader) -> list[int]:
-        return [
-            broker
-            for broker, progress in self._followers.items()
-            if broker not in self.isr.committed
-            and progress.started
-            and progress.written_end >= self._log.high_watermark
-        ]
+    def may_join(self: Leader, progress: FollowerProgress) -> bool:
+        return progress.started and progress.written_end >= self._log.high_watermark
 
-    patch.setattr(Leader, "_joining", joining)
+    patch.setattr(Leader, "_may_join", may_join)
 
 
 def grow_the_isr_without_a_sync(patch: Any) -> None:
     """A follower joins with records that only its page cache holds."""
-    joining = Leader._joining
+    may_join = Leader._may_join
 
-    def unsynced(self: Leader) -> list[int]:
-        for progress in self._followers.values():
-            progress.synced_end = progress.written_end
-        return list(joining(self))
+    def unsynced(self: Leader, progress: FollowerProgress) -> bool:
+        progress.synced_end = progress.written_end
+        return may_join(self, progress)
 
-    patch.setattr(Leader, "_joining", unsynced)
+    patch.setattr(Leader, "_may_join", unsynced)
 
 
 def commit_with_too_few_in_sync(patch: Any) -> None:
