@@ -102,10 +102,16 @@ def count_acks_of_an_old_epoch(patch: Any) -> None:
 def grow_the_isr_before_the_epoch_start_is_reached(patch: Any) -> None:
     """Any high watermark that a new leader knows is considered enough."""
 
-    def may_join(self: Leader, progress: FollowerProgress) -> bool:
-        return progress.started and progress.written_end >= self._log.high_watermark
+    def joining(self: Leader, _now_ms: int) -> list[int]:
+        return [
+            broker
+            for broker, progress in self._followers.items()
+            if broker not in self.isr.committed
+            and progress.started
+            and progress.written_end >= self._log.high_watermark
+        ]
 
-    patch.setattr(Leader, "_may_join", may_join)
+    patch.setattr(Leader, "_joining", joining)
 
 
 def grow_the_isr_without_a_sync(patch: Any) -> None:
