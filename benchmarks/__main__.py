@@ -9,6 +9,7 @@ SCRIPTS = (
     "encoding",
     "throughput",
     "failover",
+    "catch_up",
     "spark_source",
     "idle",
     "groups",

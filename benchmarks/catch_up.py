@@ -122,9 +122,11 @@ def catch_up(cluster: LocalCluster, admin: Admin) -> tuple[list[float], float]:
     cluster.kill(RETURNING)
     await_condition("the process's end", lambda: cluster.broker_pid(RETURNING) is None)
     await_condition("its removal", lambda: in_sync(admin, RETURNING, topics) == 0)
+    progress("broker 2 is out of all ISRs")
     shutil.rmtree(cluster.directory.root / f"broker-{RETURNING}")
     time.sleep(3)
     cluster.start_broker(RETURNING)
+    progress("broker 2 is back, empty")
     probe, began = Probe(cluster.bootstrap), time.monotonic()
     whole = len(topics) * PARTITIONS
     await_condition("catching up", lambda: in_sync(admin, RETURNING, topics) == whole)

@@ -12,6 +12,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 TITLES = {
     "throughput": "Throughput beside Kafka",
     "failover": "When a leader dies",
+    "catch_up": "While a broker catches up",
     "spark_source": "Spark source",
     "idle": "At rest",
     "groups": "Consumer groups",

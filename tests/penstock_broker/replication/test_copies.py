@@ -21,6 +21,7 @@ from support.fed_partitions import (
 )
 from support.waiting import wait_until_async
 
+from penstock.core import throttle
 from penstock.core.throttle import BURST_MS, UNLIMITED_CREDIT
 from penstock.core.types import BrokerId, Offset
 from penstock.proto.v1 import replication_pb2 as pb
@@ -30,6 +31,12 @@ from penstock_broker.replication.feeding import FollowerStream
 from penstock_broker.replication.following import FollowerOutbox
 
 ONE, TWO = BrokerId(1), BrokerId(2)
+
+
+@pytest.fixture(autouse=True)
+def growth_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is."""
+    monkeypatch.setattr(throttle, "_GROWTH_MS", 3_600_000)
 
 
 @asynccontextmanager
