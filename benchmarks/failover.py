@@ -11,7 +11,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -28,8 +29,9 @@ SETTLE_SECONDS = 60.0
 class Pulse:
     """Writes a record every few ms and keeps the longest time between acknowledgements."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, settings: Mapping[str, Any]) -> None:
         self._bootstrap = bootstrap
+        self._settings = settings
         self._stop = threading.Event()
         self._last = time.monotonic()
         self.longest_s = 0.0
@@ -45,7 +47,7 @@ class Pulse:
         self._thread.join()
 
     def _run(self) -> None:
-        with Producer(self._bootstrap, acks=Acks.ALL, linger_ms=0) as producer:
+        with Producer(self._bootstrap, acks=Acks.ALL, linger_ms=0, **self._settings) as producer:
             while not self._stop.wait(0.002):
                 producer.send(TOPIC, b"x" * 100).result(60)
                 now = time.monotonic()
@@ -63,14 +65,15 @@ def await_condition(what: str, condition: Callable[[], bool]) -> None:
 
 
 def measure_gaps(cluster: LocalCluster, times: int, how: signal.Signals) -> list[float]:
-    """The gap of each of `times` losses of the partition's leader."""
+    """The gap of each of `times` losses of the leader of `TOPIC`, which must be there."""
     gaps: list[float] = []
-    with Admin(cluster.bootstrap) as admin:
+    settings: dict[str, Any] = dict(cluster.directory.client_files)
+    with Admin(cluster.bootstrap, **settings) as admin:
 
         def whole() -> bool:
             return len(admin.describe_topics([TOPIC])[TOPIC].partitions[0].isr) == 3
 
-        pulse = Pulse(cluster.bootstrap)
+        pulse = Pulse(cluster.bootstrap, settings)
         try:
             for turn in range(times):
                 await_condition("full replication", whole)

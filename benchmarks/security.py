@@ -7,6 +7,7 @@ everywhere, certificates between servers, a token and rules for every request of
 
 import argparse
 import asyncio
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +25,8 @@ from benchmarks.common import (
     progress,
     run_parts,
 )
+from benchmarks.failover import TOPIC as FAILOVER_TOPIC
+from benchmarks.failover import measure_gaps
 from benchmarks.latency_figures import Run
 from benchmarks.latency_job import PARTITIONS, Job
 from benchmarks.latency_stage import Side, take_turn
@@ -41,6 +44,7 @@ BULK_GOAL = "ratio ≥ 0.7"
 DECISION_US = 10.0
 RECONNECT_S = 15.0
 FLOOD_GOAL = "ratio < 2"
+FAILOVER_GOAL = "ratio ≤ 1.1"
 PLAINTEXT = "plaintext"
 SECURE = "secure"
 TOPICS = 5_000
@@ -54,6 +58,7 @@ class Sides:
         self.seconds = 0.4 if quick else 4.0
         self.records = 5_000 if quick else 300_000
         self.connections = 50 if quick else 1_000
+        self.kills = 1 if quick else 5
         self.clusters: dict[str, LocalCluster] = {}
         for name in (PLAINTEXT, SECURE):
             progress(f"starting the {name} cluster")
@@ -236,6 +241,20 @@ def connections(sides: Sides) -> None:
     sides.beside("a connection and its first call, CPU of the brokers", "ms", cost)
 
 
+def failover(sides: Sides) -> None:
+    """The leader of a partition is killed with -9; how long nothing can be written."""
+    for name, cluster in sides.clusters.items():
+        with Admin(cluster.bootstrap, **sides.settings(name)) as admin:
+            admin.create_topic(FAILOVER_TOPIC, 1, BROKERS)
+            await_whole(admin, FAILOVER_TOPIC)
+
+    def turn(name: str) -> float:
+        return median(measure_gaps(sides.clusters[name], sides.kills, signal.SIGKILL))
+
+    runs = in_turns(sides.rounds, {name: partial(turn, name) for name in sides.clusters})
+    sides.beside("write gap after kill -9 of the leader, median", "s", runs, goal=FAILOVER_GOAL)
+
+
 def decisions(_sides: Sides) -> None:
     """Rules of 5,000 topics; a user who asks about each of them for the first time, and again."""
     book = Rulebook()
@@ -275,6 +294,7 @@ PARTS: dict[str, Callable[[Sides], None]] = {
     "flood": flood,
     "bulk": bulk,
     "connections": connections,
+    "failover": failover,
     "decisions": decisions,
 }
 

@@ -151,6 +151,24 @@ def test_the_gate_opens_when_all_have_been_quiet_or_by_annotation() -> None:
     assert gate(world, skip=True).actions
 
 
+def test_a_broker_that_restarts_to_become_strict_does_not_shut_the_gate() -> None:
+    """While it is away it cannot say who calls in plaintext, and no pod is Strict yet."""
+    world = at_the_gate()
+    world.plaintext = told({})
+    restarted = False
+    while any(pod.mode is not STRICT for pod in world.pods.values()):
+        for action in plan_cluster(wish(STRICT), world.observed()).actions:
+            restarted |= isinstance(action, RestartPod)
+            world.carry_out(action)
+        assert not restarted or template_mode(world) is STRICT
+        world.go_on()
+
+
+def template_mode(world: World) -> SecurityMode:
+    live = world.objects["StatefulSet", NAMES.broker]
+    return SecurityMode.of_pod(live["spec"]["template"])
+
+
 def test_what_has_begun_to_be_strict_becomes_so() -> None:
     world = at_the_gate()
     world.plaintext = told({})

@@ -87,9 +87,16 @@ class World:
             racks=dict(self.racks),
             recorded_cluster_id="id",
             trust="a CA",
-            plaintext=self.plaintext,
+            plaintext=self._told(),
             unknown=dict(self.unknown),
         )
+
+    def _told(self) -> dict[int, PlaintextFacts] | None:
+        """Only brokers that run, and serve plaintext beside TLS, say who calls them."""
+        if self.plaintext is None:
+            return None
+        able = {at for at, pod in self.pods.items() if pod.mode is SecurityMode.MIGRATE}
+        return {at: one for at, one in self.plaintext.items() if at in able & self.alive}
 
     def facts(self) -> BrokerFacts:
         brokers = {

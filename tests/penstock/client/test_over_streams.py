@@ -10,7 +10,7 @@ from support.cluster import Cluster
 from support.stream_ports import cut_connections, other_server
 from support.waiting import wait_until_async
 
-from penstock.client import AsyncConsumer, AsyncProducer, TopicPartition
+from penstock.client import AsyncConsumer, AsyncProducer, BrokerDescription, TopicPartition
 from penstock.client.cluster import connections, streams
 from penstock.client.cluster.streams import StreamPort
 from penstock.rpc.streams.tcp import TcpStream
@@ -142,6 +142,23 @@ async def test_a_broker_that_comes_back_with_another_port_is_found_there(
         )
     values = await read(cluster, 3)
     assert values[:2] == [b"a", b"b"]
+
+
+async def test_a_producer_over_grpc_changes_to_the_port_for_messages_once_it_is_known(
+    shared_broker: Cluster, used: list[TcpStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared_broker.create_topic("late.port")
+    learn = connections.Connections.learn
+    told: list[tuple[connections.Connections, list[BrokerDescription]]] = []
+    monkeypatch.setattr(
+        connections.Connections, "learn", lambda self, brokers: told.append((self, list(brokers)))
+    )
+    async with AsyncProducer(shared_broker.bootstrap) as producer:
+        await deliver(producer, "late.port", b"a")
+        assert used == []
+        learn(*told[-1])
+        await deliver(producer, "late.port", b"b")
+    assert len(used) == 1
 
 
 @pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])

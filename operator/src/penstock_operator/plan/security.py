@@ -43,8 +43,9 @@ def called(desired: DesiredCluster, pods: Mapping[int, PodState]) -> DesiredClus
 
 
 def staged(desired: DesiredCluster, observed: Observed) -> Stage:
-    """The next step towards the spec's mode. While pods cannot be read, none is taken."""
-    if not observed.knows("Pod"):
+    """The next step towards the spec's mode. While it cannot be read how far it is, none is
+    taken."""
+    if not observed.knows("Pod", "StatefulSet"):
         return _held(desired, observed)
     modes = {pod.mode for pod in observed.pods.values()}
     mode, wait = _next(desired, observed, modes)
@@ -73,10 +74,17 @@ def _next(
     if wanted is SecurityMode.DISABLED and SecurityMode.STRICT in modes:
         return SecurityMode.MIGRATE, None
     starts = wanted is SecurityMode.STRICT and modes == {SecurityMode.MIGRATE}
-    if starts and not desired.skip_plaintext_gate:
+    if starts and not desired.skip_plaintext_gate and not _has_begun(desired, observed):
         wait = _gate(desired, observed)
         return (wanted if wait is None else SecurityMode.MIGRATE), wait
     return wanted, None
+
+
+def _has_begun(desired: DesiredCluster, observed: Observed) -> bool:
+    """The gate was open: brokers that restart become Strict. The first of them cannot say for a
+    while who calls it in plaintext, and no pod shows yet that it has begun."""
+    live = observed.live("StatefulSet", desired.names.broker)
+    return live is not None and SecurityMode.of_pod(live["spec"]["template"]) is SecurityMode.STRICT
 
 
 def _gate(desired: DesiredCluster, observed: Observed) -> Wait | None:

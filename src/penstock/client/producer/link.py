@@ -7,8 +7,8 @@ The link pulls: it asks for the next request only when the transport has accepte
 so with a slow broker batches grow instead of queues. The stream keeps the order in which requests
 were written, which a series of unary calls would not. When it ends, for any reason, every request
 without an answer has an unknown outcome; the lanes decide what to do about it. A new stream is
-opened when there is something to send. When there is a newer token, the link waits for the answers
-and opens another stream.
+opened when there is something to send. When there is a newer token, or the broker turns out to have
+a port for messages while the link uses gRPC, it waits for the answers and opens another stream.
 """
 
 import asyncio
@@ -81,6 +81,8 @@ class ProduceLink:
         self.address = connection.address
         self._connection = connection
         self._shown = connection.credentials.shown()
+        self._port_tried = ""
+        """Where the broker had its port for messages when the stream was opened."""
         self._source = source
         self._work = asyncio.Event()
         self._snap = asyncio.Event()
@@ -123,11 +125,13 @@ class ProduceLink:
         connection = self._connection
         connection.follow_files()
         shown = self._shown = connection.credentials.shown()
+        self._port_tried = connection.streams.address
         stream = await connection.streams.open(_HELLO, shown)
         if stream is None:
             if not await connection.ready(CONNECT_S):
                 return None
             # The broker may have come up in between.
+            self._port_tried = connection.streams.address
             stream = await connection.streams.open(_HELLO, shown)
         return GrpcWire(connection, shown) if stream is None else MessageWire(stream)
 
@@ -161,7 +165,9 @@ class ProduceLink:
                 await asyncio.sleep(pause_ms / 1000)
             self._work.clear()
             if self._connection.credentials.is_outdated(self._shown):
-                await self._drain()
+                await self._drain("with a new token")
+            if isinstance(wire, GrpcWire) and self._connection.streams.address != self._port_tried:
+                await self._drain("as the broker's port for messages has changed")
             request = self._source.next_request(self.address)
             if request is None:
                 await self._work.wait()
@@ -173,13 +179,13 @@ class ProduceLink:
             if not await wire.write(request.message):
                 return  # the stream has ended: the reader knows why
 
-    async def _drain(self) -> None:
-        """Waits for the answers, and ends the stream."""
+    async def _drain(self, why: str) -> None:
+        """Waits for the answers, and ends the stream, to be opened again."""
         while self._pending:
             await self._work.wait()
             self._work.clear()
         self.wake()  # there may be something to send
-        raise StreamBrokenError(UnreachableError(f"{self.address}: opened again with a new token"))
+        raise StreamBrokenError(UnreachableError(f"{self.address}: opened again {why}"))
 
     async def _read(self, wire: ProduceWire) -> None:
         try:
