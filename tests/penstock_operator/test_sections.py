@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.operator_world import NAMES, World, settled
 
+from penstock.core.manifest.objects import SecurityMode
 from penstock_operator.model import (
     Action,
     Apply,
     GrowClaim,
     MoveLeaders,
     OrphanSet,
+    PlaintextFacts,
     Plan,
     RemoveObject,
     RestartPod,
@@ -28,6 +30,7 @@ from penstock_operator.objects.sections import Section, choose, section_of
 from penstock_operator.observe import LISTED
 from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.reach import reach_of
+from penstock_operator.plan.security import QUIET_MS
 from penstock_operator.status import cluster_status
 
 NOW: Final = "2026-01-01T00:00:00Z"
@@ -248,7 +251,7 @@ def test_a_kind_that_cannot_be_read_changes_no_decision_about_others(
         hanging.add("Pod")  # which template is the newest is not known
     if kind == "Pod" and SET not in world.objects:
         hanging.add("StatefulSet")  # how many pods there are is not known
-    if kind == "Pod" and DEPLOYMENT not in world.objects:
+    if kind in {"Pod", "StatefulSet"} and DEPLOYMENT not in world.objects:
         hanging |= {each[0] for each in map(touches, good.actions)} - {"PersistentVolumeClaim"}
         hanging -= {"PodDisruptionBudget"}  # which mode the rest has is not known
     expected = [each for each in heals(good) if touches(each)[0] not in hanging]
@@ -268,6 +271,28 @@ def test_no_broker_is_taken_while_what_a_roll_depends_on_cannot_be_read(kind: st
     assert taken
     world.unknown = {kind: "no route"}
     assert not brokers_taken(plan_cluster(wish, world.observed()))
+
+
+@pytest.mark.parametrize("kind", ["Pod", "StatefulSet"])
+def test_no_step_of_the_mode_is_taken_or_taken_back_while_it_is_not_known_how_far_it_is(
+    kind: str,
+) -> None:
+    world = settled(read({"security": {"mode": "Migrate"}}))
+    strict = {"security": {"mode": "Strict"}}
+    world.plaintext = {broker: PlaintextFacts(QUIET_MS, {}) for broker in world.pods}
+    for action in plan_cluster(in_world(world, strict), world.observed()).actions:
+        world.carry_out(action)
+    world.plaintext = None  # as while the first of them restarts
+    world.unknown = {kind: "no route"}
+    plan = plan_cluster(in_world(world, strict), world.observed())
+    assert not [each for each in plan.actions if touches(each) in (SET, DEPLOYMENT)]
+    world.unknown, back = {}, {"security": {"mode": "Migrate"}}
+    assert SET in map(touches, plan_cluster(in_world(world, back), world.observed()).actions)
+    world.unknown = {kind: "no route"}
+    plan = plan_cluster(in_world(world, back), world.observed())
+    modes = [SecurityMode.of_controller(each.object["spec"]["template"]) for each in plan.actions
+             if isinstance(each, Apply) and touches(each) == DEPLOYMENT]  # fmt: skip
+    assert set(modes) <= {SecurityMode.STRICT}
 
 
 def brokers_taken(plan: Plan) -> list[Action]:

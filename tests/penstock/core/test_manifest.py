@@ -701,7 +701,7 @@ def test_issuers_that_cannot_be_believed_are_told(mode: str, issuers: list[str],
 def test_upgrades_wait_until_somebody_asks_for_them(
     upgrade: dict[str, str] | None, policy: UpgradePolicy
 ) -> None:
-    given = {} if upgrade is None else {"upgrade": upgrade}
+    given: dict[str, Any] = {} if upgrade is None else {"upgrade": upgrade}
     (found,) = parse_manifest([cluster(**given)], "f").clusters
     assert found.spec.upgrade_policy is policy
 

@@ -43,8 +43,9 @@ def called(desired: DesiredCluster, pods: Mapping[int, PodState]) -> DesiredClus
 
 
 def staged(desired: DesiredCluster, observed: Observed) -> Stage:
-    """The next step towards the spec's mode. While pods cannot be read, none is taken."""
-    if not observed.knows("Pod"):
+    """The next step towards the spec's mode. While it cannot be read how far it is, none is
+    taken."""
+    if not observed.knows("Pod", "StatefulSet"):
         return _held(desired, observed)
     modes = {pod.mode for pod in observed.pods.values()}
     mode, wait = _next(desired, observed, modes)
