@@ -161,7 +161,8 @@ def check_hard_goals(facts: Facts, plan: Plan, wish: AnyWish) -> None:
         _check_racks(facts, before, move, usable)
         copies.update({b: _weight(before) for b in set(move.target) - held})
         for broker in facts.brokers:
-            if broker.disk_bytes and broker.id in set(move.target) - held:
+            new = broker.id in set(move.target) - held
+            if new and broker.disk_bytes and _weight(before):
                 _check_disk(broker, copies[broker.id])
 
 

@@ -211,6 +211,13 @@ def test_the_reserve_of_a_broker_stays_free_twice() -> None:
     )
 
 
+def test_an_empty_partition_fits_on_a_full_disk() -> None:
+    facts = holding(brokers(2), [part("t/0", [1], 90 * GIB), part("u/0", [0], 0)])
+    assert targets(planned(facts, Drain(ids(0)))) == {"u/0": ids(1)}
+    unknown = holding(brokers(2), [part("t/0", [1], 90 * GIB), part("u/0", [0], None)])
+    assert "broker 1 would hold 90 GiB of 100 GiB" in refused(unknown, Drain(ids(0)))
+
+
 def test_copies_that_run_already_take_room() -> None:
     running = replace(part("u/0", [3], 60 * GIB), target=ids(1))
     small = [part(f"s/{at}", [0], 0) for at in range(3)]
