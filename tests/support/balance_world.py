@@ -75,7 +75,7 @@ def clusters(draw: st.DrawFn, *, tight: bool = False) -> Facts:
         )
         for one in brokers(count, racks=racks, disk=disk)
     ]
-    parts = []
+    parts: list[PartitionFacts] = []
     for topic in range(draw(st.integers(0, 4))):
         factor = draw(st.integers(1, min(3, count)))
         names = [f"t{topic}/{index}" for index in range(draw(st.integers(1, 5)))]
