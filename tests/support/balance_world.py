@@ -75,7 +75,7 @@ def clusters(draw: st.DrawFn, *, tight: bool = False) -> Facts:
         )
         for one in brokers(count, racks=racks, disk=disk)
     ]
-    parts = []
+    parts: list[PartitionFacts] = []
     for topic in range(draw(st.integers(0, 4))):
         factor = draw(st.integers(1, min(3, count)))
         names = [f"t{topic}/{index}" for index in range(draw(st.integers(1, 5)))]
@@ -161,7 +161,8 @@ def check_hard_goals(facts: Facts, plan: Plan, wish: AnyWish) -> None:
         _check_racks(facts, before, move, usable)
         copies.update({b: _weight(before) for b in set(move.target) - held})
         for broker in facts.brokers:
-            if broker.disk_bytes and broker.id in set(move.target) - held:
+            new = broker.id in set(move.target) - held
+            if new and broker.disk_bytes and _weight(before):
                 _check_disk(broker, copies[broker.id])
 
 

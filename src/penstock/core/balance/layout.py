@@ -131,7 +131,7 @@ class Layout:
         if target in replicas or not self.open[target]:
             return False
         if (
-            self.room[target] < self.size[partition]
+            self.room[target] < self.size[partition] > 0
             and not self.unlimited
             and target not in self.has_data[partition]
         ):

@@ -211,6 +211,13 @@ def test_the_reserve_of_a_broker_stays_free_twice() -> None:
     )
 
 
+def test_an_empty_partition_fits_on_a_full_disk() -> None:
+    facts = holding(brokers(2), [part("t/0", [1], 90 * GIB), part("u/0", [0], 0)])
+    assert targets(planned(facts, Drain(ids(0)))) == {"u/0": ids(1)}
+    unknown = holding(brokers(2), [part("t/0", [1], 90 * GIB), part("u/0", [0], None)])
+    assert "broker 1 would hold 90 GiB of 100 GiB" in refused(unknown, Drain(ids(0)))
+
+
 def test_copies_that_run_already_take_room() -> None:
     running = replace(part("u/0", [3], 60 * GIB), target=ids(1))
     small = [part(f"s/{at}", [0], 0) for at in range(3)]
@@ -281,6 +288,20 @@ def test_a_spread_mixes_topics() -> None:
     assert sorted(move.partition.topic for move in made.moves) == ["a", "a", "b", "b", "c", "c"]
 
 
+def test_new_brokers_take_nothing_from_each_other() -> None:
+    parts = [part(f"t/{at}", [1]) for at in range(4)] + [part(f"u/{at}", [0]) for at in range(5)]
+    facts = holding(brokers(3), parts)
+    made = planned(facts, Spread(ids(1, 2)))
+    assert counts(facts, made) == [3, 4, 2], "0 has given what it may, and 1 does not give"
+
+
+def test_the_right_size_goes_before_the_rarest_topic() -> None:
+    parts = [part("u/0", [0], 1000), part("u/1", [0], 1000), part("u/2", [1], 10)]
+    parts += [part("v/0", [0], 1), part("v/1", [0], 1)]
+    made = planned(holding(brokers(2, disk=1 << 50), parts), Spread(ids(1)))
+    assert [move.partition.topic for move in made.moves] == ["u"]
+
+
 def test_without_fresh_brokers_a_spread_moves_nothing() -> None:
     facts = holding(brokers(3), [part(f"t/{at}", [0]) for at in range(6)])
     assert planned(facts, Spread()).moves == ()
@@ -319,7 +340,7 @@ def test_a_factor_beyond_the_brokers_is_refused() -> None:
         ((0, 2), 0, "abc", 1),  # out of sync
         ((0, 1, 2), 0, "aab", 1),  # the crowded rack; its other replica leads
         ((0, 1, 2), 2, "aab", 1),
-        ((2,), 0, "abc", 1),  # the leader last, even out of sync
+        ((2,), 1, "abc", 0),  # the leader last, even out of sync
         ((0, 1, 2), 1, "abc", 2),
     ],
 )
@@ -455,6 +476,13 @@ def test_a_balance_gives_a_topic_s_replica_alone_if_counts_allow_it() -> None:
     facts = holding(brokers(2), parts)
     made = planned(facts, Balance())
     assert (len(made.moves), made.after.topics) == (1, 0)
+
+
+def test_replicas_per_broker_go_before_topics() -> None:
+    parts = [part("t/0", [0], 0), part("t/1", [0], 0), part("u/0", [1], 0), part("v/0", [1], 0)]
+    facts = holding(brokers(2), parts)
+    made = planned(facts, Balance())
+    assert (counts(facts, made), made.after.topics) == ([2, 2], 0)
 
 
 def test_a_balance_takes_replicas_out_of_crowded_racks() -> None:
