@@ -238,6 +238,22 @@ async def test_a_forgotten_owner_is_not_written() -> None:
         assert r.store.recover(owner.slot).log_end_offset == 0
 
 
+async def test_the_removal_of_a_log_overtakes_no_write_of_it() -> None:
+    """The tick is made up, and the thread has not got it yet."""
+    async with rig() as made:
+        await asyncio.sleep(0)  # the writer begins
+        staying, going = made.owner(0), made.owner(1)
+        for owner in (staying, going):
+            made.writer.append(owner, 1, [batch_at(0)], None, sync=True)
+        await asyncio.sleep(0)  # it makes up the tick
+        assert made.store.writes == []
+        made.writer.forget(going)
+        await made.writer.drop(going.slot)
+        await hears(staying, ("persisted", 1, True))
+        assert going.heard == []
+        assert [write.slot for write in made.store.writes[0][0]] == [staying.slot]
+
+
 async def test_a_tick_stays_small_enough_for_the_event_loop() -> None:
     async with rig() as r:
         owners = [r.owner(partition) for partition in range(3)]
