@@ -186,7 +186,7 @@ MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], dict[str, Any], tuple[
             "if state == document.state:",
         ),
         _faults("slow_network"),
-        ("I5", "I29"),
+        ("I5", "I7", "I29"),
     ),
     "take_the_journal_for_the_store": (
         take_the_journal_for_the_store,
