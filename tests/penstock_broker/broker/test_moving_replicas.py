@@ -10,6 +10,8 @@ from support.waiting import wait_until
 from penstock.client import (
     Admin,
     Consumer,
+    MoveDescription,
+    MoveReason,
     MoveState,
     Producer,
     ReplicaMove,
@@ -22,13 +24,14 @@ COUNT = 200
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, brokers=3) as cluster:
+    patient = {"broker.session.timeout.ms": "60000"}
+    with Cluster(tmp_path, brokers=3, controller_config=patient) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def admin(cluster: Cluster) -> Iterator[Admin]:
-    with Admin(cluster.bootstrap) as admin:
+    with Admin(cluster.brokers[0].address) as admin:
         yield admin
 
 
@@ -53,11 +56,10 @@ def holders(admin: Admin) -> list[tuple[int, int]]:
 
 def move(admin: Admin, *target: int, change_factor: bool = False) -> None:
     """Until nothing is left to do: the new ones are replicas, the old ones have deleted it."""
-    wanted = ReplicaMove(WHERE, target=target)
     found = admin.describe_topics(["moved"])["moved"].partitions[0].replicas
     wanted = ReplicaMove(WHERE, target=target, expected=found)
     (asked,) = admin.alter_replicas([wanted], change_factor=change_factor)
-    assert (asked.error, asked.state is MoveState.SETTLED) == (None, asked.target == ())
+    assert asked.error is None
     wait_until(
         lambda: admin.describe_moves(["moved"]).moves == (), what="the move ends", timeout_s=60
     )
@@ -90,3 +92,24 @@ def test_a_partition_gets_more_replicas_and_fewer(cluster: Cluster, admin: Admin
     move(admin, 2, 1, change_factor=True)
     assert holders(admin) == [(1, COUNT), (2, COUNT)]
     assert read(cluster) == list(range(COUNT))
+
+
+def test_a_copy_that_is_cancelled_is_deleted(cluster: Cluster, admin: Admin) -> None:
+    admin.create_topic("moved", assignment=[[0, 1]])
+    fill(cluster)
+    cluster.brokers[2].pause()  # so that the copy is not complete before the move is cancelled
+    move = ReplicaMove(WHERE, target=(0, 2), expected=(0, 1))
+    (asked,) = admin.alter_replicas([move], reason=MoveReason.DRAIN)
+    assert asked.error is None
+
+    def shown() -> MoveDescription:
+        return admin.describe_moves(["moved"]).moves[0]
+
+    assert (shown().where, shown().target, shown().reason) == (WHERE, (0, 2), MoveReason.DRAIN)
+    wait_until(lambda: shown().adding == (2,), what="the copying begins")
+    (cancelled,) = admin.alter_replicas([ReplicaMove(WHERE)])
+    assert (cancelled.error, cancelled.state) == (None, MoveState.SETTLED)
+    assert (shown().replicas, shown().dropping) == ((0, 1), (2,))
+    cluster.brokers[2].resume()
+    wait_until(lambda: admin.describe_moves(["moved"]).moves == (), what="the copy is deleted")
+    assert holders(admin) == [(0, COUNT), (1, COUNT)]

@@ -1,11 +1,15 @@
 """Replicas of a partition that moves: what a broker does between one state and the next."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
 from support.led_partitions import LedPartitions, running
 from support.waiting import wait_until_async
 
+from penstock.core.batch import Batch
 from penstock.core.encode import encode_columns
 from penstock.core.records import build_batch
 from penstock.core.replication.contract import UNPROMISED, Checkpoint
@@ -24,6 +28,7 @@ from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2, controller_pb2
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replica import Replica
+from penstock_broker.replication.verifying import LogVerification
 from penstock_broker.store.interface import Slot
 
 KEY = ReplicaKey(TopicId("id-t"), 0)
@@ -50,7 +55,7 @@ class World(LedPartitions):
 
     async def image(self, version: int, **partition: Any) -> None:
         """The whole metadata; brokers 1 and 2 have the partition, unless `partition` says else."""
-        known = {"leader": 1, "leader_epoch": 1, "replicas": [1, 2], "isr": [1, 2]}
+        known: dict[str, Any] = {"leader": 1, "leader_epoch": 1, "replicas": [1, 2], "isr": [1, 2]}
         info = broker_pb2.TopicInfo(
             topic="t",
             topic_id=KEY.topic_id,
@@ -289,3 +294,71 @@ async def test_a_replica_that_stopped_is_damaged() -> None:
         world.replicas.handle(world.replica, cast("Any", "no event"))
         assert world.replica.machine.error is not None
         assert (list(world.replicas.damaged), world.outlet.news) == ([KEY], 1)
+
+
+# ---------------------------------------------------------------- sound again
+
+
+@asynccontextmanager
+async def verifying(world: World) -> AsyncIterator[LogVerification]:
+    reader = LogReader(world.store, world.executor, world.replicas.unreadable)
+    verification = LogVerification(world.replicas, reader, world.view)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(verification.run())
+        yield verification
+        task.cancel()
+
+
+MARKED = {"leader": 0, "replicas": [0, 1], "isr": [0, 1], "damaged": [0]}
+
+
+async def test_a_marked_replica_whose_whole_log_can_be_read_is_sound() -> None:
+    async with running(World()) as world, verifying(world) as verification:
+        for _ in range(3):
+            await world.append()
+        await world.image(2, **{**MARKED, "damaged": [1]})
+        verification.changed()
+        await world.image(3, **MARKED)
+        assert world.replicas.sound == {}
+        reads: list[int] = []
+        read = world.store.read
+
+        def one_by_one(slot: Slot, offset: Offset, _max_bytes: int, end: Offset) -> list[Batch]:
+            reads.append(offset)
+            return read(slot, offset, 1, end)
+
+        world.store.read = one_by_one  # type: ignore[method-assign, assignment]
+        verification.changed()
+        await wait_until_async(lambda: KEY in world.replicas.sound, what="it is verified")
+        assert reads == [0, 1, 2]
+        assert world.outlet.news == 1
+        world.replicas.unreadable(world.replica, ClusterError("CRC", ErrorCode.DATA_CORRUPTED))
+        assert world.replicas.sound == {}
+        await world.image(4, dropping=[0])
+        assert world.replicas.damaged == {}
+
+
+async def test_a_marked_replica_that_still_cannot_be_read_stays_damaged() -> None:
+    async with running(World()) as world, verifying(world) as verification:
+        await world.append()
+        await world.image(3, **MARKED)
+        world.store.damaged_reads = True
+        verification.changed()
+        await wait_until_async(lambda: KEY in world.replicas.damaged, what="it is verified")
+        world.store.damaged_reads = False
+        verification.changed()
+        world.replicas.found_sound(world.replica)
+        assert world.replicas.sound == {}, "a former run's damage may be gone, not this one's"
+
+
+async def test_a_replica_that_is_marked_twice_is_read_twice() -> None:
+    async with running(World()) as world, verifying(world) as verification:
+        await world.append()
+        for version in (2, 4):
+            await world.image(version, **MARKED)
+            verification.changed()
+            await wait_until_async(lambda: KEY in world.replicas.sound, what="it is verified")
+            world.replicas.sound.clear()
+            await world.image(version + 1, **{**MARKED, "damaged": []})
+            verification.changed()
+            await wait_until_async(lambda: not verification._tried, what="the mark is gone")

@@ -33,6 +33,7 @@ class Listening(ControllerServiceServicer):
 
     def __init__(self) -> None:
         self.heard: list[tuple[dict[int, int], list[int]]] = []
+        self.sound: list[list[int]] = []
         self.refuses = False
 
     async def Session(  # noqa: N802 - as the service names it
@@ -54,10 +55,12 @@ class Listening(ControllerServiceServicer):
         self, request: pb.ReportReplicasRequest, context: Any
     ) -> pb.ReportReplicasResponse:
         assert (request.cluster_id, request.broker_id, request.broker_session) == ("c", 0, 4)
-        named = [*request.dropped, *request.damaged]
-        assert {one.topic_id for one in named} == {"id-of-t"}
+        topics = {one.topic_id for one in request.dropped}
+        topics |= {one.topic_id for one in [*request.damaged, *request.sound]}
+        assert topics == {"id-of-t"}
         dropped = {one.partition: one.version for one in request.dropped}
         self.heard.append((dropped, [one.partition for one in request.damaged]))
+        self.sound.append([one.partition for one in request.sound])
         if self.refuses:
             return pb.ReportReplicasResponse(error=error_to_wire(REFUSAL))
         return pb.ReportReplicasResponse(metadata_version=9)
@@ -71,7 +74,9 @@ class Scene:
     broker: Broker
     view: ClusterView = field(default_factory=lambda: ClusterView(cluster_id="c"))
     replicas: Any = field(
-        default_factory=lambda: SimpleNamespace(broker_id=BrokerId(0), dropped={}, damaged={})
+        default_factory=lambda: SimpleNamespace(
+            broker_id=BrokerId(0), dropped={}, damaged={}, sound={}
+        )
     )
 
     last: dict[ReplicaKey, int] = field(default_factory=dict)
@@ -176,6 +181,14 @@ async def test_damage_of_a_replica_without_a_seat_is_reported_once(scene: Scene)
     scene.replicas.damaged = {ZERO: None}
     scene.reports.changed()
     assert await scene.heard() == [({}, [0])]
+
+
+async def test_a_replica_is_reported_as_sound_until_the_mark_is_gone(scene: Scene) -> None:
+    scene.replicas.sound = {ZERO: None, ONE: None}
+    scene.image(3, {"replicas": [0], "damaged": [0]}, {"replicas": [0, 1], "damaged": [1]})
+    await wait_until_async(lambda: scene.controller.sound[:2] == [[0]] * 2, what="two reports")
+    scene.image(4, {"replicas": [0]}, {"replicas": [0, 1]})
+    await scene.nothing_more()
 
 
 async def test_a_refusal_and_a_lost_session_are_survived(scene: Scene) -> None:

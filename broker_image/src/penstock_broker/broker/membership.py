@@ -21,6 +21,7 @@ from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.session import BrokerIdentity, ControllerSession, Ports
 from penstock_broker.replication.isr import IsrChanges
 from penstock_broker.replication.reports import ReplicaReports
+from penstock_broker.replication.verifying import LogVerification
 from penstock_broker.services.journal import JournalService
 
 
@@ -71,10 +72,16 @@ class Membership:
         replication.replicas.isr = self._isr
         self._reports = ReplicaReports(replication.replicas, self.session, view)
         replication.replicas.reports = self._reports
+        self._verification = LogVerification(replication.replicas, replication.reader, view)
 
     def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The coroutines to run until they are cancelled."""
-        return (self.session.run(), self._isr.run(), self._reports.run())
+        return (
+            self.session.run(),
+            self._isr.run(),
+            self._reports.run(),
+            self._verification.run(),
+        )
 
     def _identity(self) -> BrokerIdentity:
         return BrokerIdentity(
@@ -123,5 +130,6 @@ class Membership:
         assert self.tasks is not None, "images come while the process runs"
         await self._replication.apply(image, self.tasks)
         self._reports.changed()
+        self._verification.changed()
         if first:
             await self._serving()

@@ -83,6 +83,12 @@ class LogReader:
         recent = self.read_recent(replica, offset, max_bytes, end)
         if recent is not None:
             return recent
+        return await self.read_stored(replica, offset, max_bytes, end)
+
+    async def read_stored(
+        self, replica: Replica, offset: Offset, max_bytes: int, end: Offset
+    ) -> list[Batch]:
+        """As `read`, but never from memory: to learn whether the disk has what it should."""
         return await self._in_thread(
             replica, offset, partial(self._store.read, replica.slot, offset, max_bytes, end)
         )

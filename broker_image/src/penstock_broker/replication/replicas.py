@@ -92,6 +92,8 @@ class ReplicaSet:
         self.reports: ReportOutlet | None = None
         self.dropped: dict[ReplicaKey, int] = {}
         """Partitions of which nothing is here any more, because this version asks for that."""
+        self.sound: dict[ReplicaKey, None] = {}
+        """Replicas marked as damaged whose whole log this run has read (`verifying`)."""
         self.damaged: dict[ReplicaKey, None] = {}
         """Replicas that cannot serve all that they once acknowledged, or have stopped."""
         self.joins: JoinOutlet | None = None
@@ -251,7 +253,15 @@ class ReplicaSet:
         self._disconnect(replica)
         self._note_damage(replica.key)
 
+    def found_sound(self, replica: Replica) -> None:
+        """All of the replica's log can be read; ignored if anything else is wrong with it."""
+        if self.by_key.get(replica.key) is replica and replica.key not in self.damaged:
+            self.sound[replica.key] = None
+            if self.reports is not None:
+                self.reports.changed()
+
     def _note_damage(self, key: ReplicaKey) -> None:
+        self.sound.pop(key, None)
         self.damaged[key] = None
         if self.reports is not None:
             self.reports.changed()
@@ -423,6 +433,7 @@ class ReplicaSet:
     def _remove(self, replica: Replica, error: ClusterError) -> None:
         self.by_key.pop(replica.key, None)
         self.damaged.pop(replica.key, None)
+        self.sound.pop(replica.key, None)
         if replica.ticks:
             self._tick_or_not(replica, ticks=False)
         self._disconnect(replica)

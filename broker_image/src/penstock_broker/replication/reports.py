@@ -1,8 +1,8 @@
-"""What this broker tells the controller about its replicas: deleted, or damaged.
+"""What this broker tells the controller about its replicas: deleted, damaged, or sound again.
 
-    ReplicaSet.dropped, .damaged ─▶ what the newest image does not show ─▶ ReportReplicas
-                                        ▲                                       │
-                                        └── the next image, or a pause ◀────────┘
+    ReplicaSet.dropped, .damaged, .sound ─▶ what the newest image does not show ─▶ ReportReplicas
+                                               ▲                                       │
+                                               └── the next image, or a pause ◀────────┘
 
 Facts, not events: what no image shows is said again, with growing pauses, to whoever is the
 controller then. So neither a lost answer nor a lost session matters, and a run of this broker that
@@ -35,9 +35,13 @@ class Report:
 
     dropped: tuple[tuple[ReplicaKey, int], ...]
     damaged: tuple[ReplicaKey, ...]
+    sound: tuple[ReplicaKey, ...]
 
     def __bool__(self) -> bool:
-        return bool(self.dropped or self.damaged)
+        return bool(self.dropped or self.damaged or self.sound)
+
+
+_NOTHING: Final = Report((), (), ())
 
 
 class ReplicaReports:
@@ -58,7 +62,7 @@ class ReplicaReports:
 
     async def run(self) -> None:
         """Reports until cancelled."""
-        pause_s, said = _RETRY_PAUSE_S, Report((), ())
+        pause_s, said = _RETRY_PAUSE_S, _NOTHING
         while True:
             report = self._due()
             if not report:
@@ -70,7 +74,7 @@ class ReplicaReports:
                 said = report
                 await self._until_other_than(said, pause_s)
             else:
-                said = Report((), ())
+                said = _NOTHING
                 await asyncio.sleep(_RETRY_PAUSE_S)
 
     async def _until_other_than(self, said: Report, pause_s: float) -> None:
@@ -90,9 +94,16 @@ class ReplicaReports:
         ]
         damaged = [key for key in self._replicas.damaged if self._holds_a_seat(key)]
         damaged += [key for key in self._replicas.damaged if self._is_news(key)]
+        sound = [key for key in self._replicas.sound if self._is_marked(key)]
         return Report(
-            tuple(dropped[:_NAMES_PER_CALL]), tuple(dict.fromkeys(damaged[:_NAMES_PER_CALL]))
+            tuple(dropped[:_NAMES_PER_CALL]),
+            tuple(dict.fromkeys(damaged[:_NAMES_PER_CALL])),
+            tuple(sound[:_NAMES_PER_CALL]),
         )
+
+    def _is_marked(self, key: ReplicaKey) -> bool:
+        state = self._view.state(key)
+        return state is not None and self._replicas.broker_id in state.damaged
 
     def _holds_a_seat(self, key: ReplicaKey) -> bool:
         """As if nobody knew of the damage."""
@@ -123,6 +134,7 @@ class ReplicaReports:
                     "reports about replicas wait",
                     dropped=len(report.dropped),
                     damaged=len(report.damaged),
+                    sound=len(report.sound),
                     reason=str(error),
                 )
             self._answers = False
@@ -139,12 +151,14 @@ class ReplicaReports:
             cluster_id=self._view.cluster_id,
             broker_id=self._replicas.broker_id,
             broker_session=connection.broker_session,
+            sound=[_name(key) for key in report.sound],
             dropped=[
                 pb.DroppedReplica(topic_id=key.topic_id, partition=key.partition, version=version)
                 for key, version in report.dropped
             ],
-            damaged=[
-                pb.ReplicaName(topic_id=key.topic_id, partition=key.partition)
-                for key in report.damaged
-            ],
+            damaged=[_name(key) for key in report.damaged],
         )
+
+
+def _name(key: ReplicaKey) -> pb.ReplicaName:
+    return pb.ReplicaName(topic_id=key.topic_id, partition=key.partition)

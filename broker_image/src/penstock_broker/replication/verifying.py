@@ -1,0 +1,76 @@
+"""Replicas that a former run reported as damaged: this one reads their logs from start to end.
+
+    image: damaged ─▶ read, 1 MiB at a time, resting as long ─▶ all readable ─▶ ReplicaSet.sound
+                                     └─ a batch cannot be read ─▶ ReplicaSet.damaged
+
+The mark outlives the run of the broker that found the damage, and what it found. A machine that
+stopped because of a defect leaves a sound log behind; whatever is wrong shows when it is read, or
+when the follower compares it with its leader's (`BrokenLogError`), before it may join the ISR.
+"""
+
+import asyncio
+from time import monotonic
+from typing import Final
+
+from penstock.core.types import Offset, ReplicaKey
+from penstock.errors import PenstockError
+from penstock_broker.metadata.image import ClusterView
+from penstock_broker.observability import EventLog
+from penstock_broker.replication.reads import LogReader
+from penstock_broker.replication.replica import Replica
+from penstock_broker.replication.replicas import ReplicaSet
+
+_CHUNK_BYTES: Final = 1 << 20
+_events = EventLog("verifying")
+
+
+class LogVerification:
+    """Verifies marked replicas, one after the other."""
+
+    def __init__(self, replicas: ReplicaSet, reader: LogReader, view: ClusterView) -> None:
+        self._replicas = replicas
+        self._reader = reader
+        self._view = view
+        self._tried: set[ReplicaKey] = set()
+        """Marked replicas that were read since they were marked."""
+        self._wake = asyncio.Event()
+
+    def changed(self) -> None:
+        """An image was applied."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Verifies until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            marked = [r for r in self._replicas.by_key.values() if self._is_marked(r)]
+            self._tried &= {replica.key for replica in marked}
+            for replica in marked:
+                if replica.key not in self._tried and replica.key not in self._replicas.damaged:
+                    self._tried.add(replica.key)
+                    await self._verify(replica)
+
+    def _is_marked(self, replica: Replica) -> bool:
+        state = self._view.state(replica.key)
+        return state is not None and self._replicas.broker_id in state.damaged
+
+    async def _verify(self, replica: Replica) -> None:
+        """Notes that it is sound, if it is; what cannot be read, the reader notes."""
+        offset, end = replica.marks.log_start_offset, replica.marks.written_end
+        _events.info("verifying a replica marked as damaged", replica=replica, up_to=end)
+        try:
+            while offset < end:
+                offset = await self._next(replica, offset, end)
+        except PenstockError as error:
+            _events.error("replica not sound", replica=replica, offset=offset, reason=str(error))
+            return
+        _events.info("replica is sound", replica=replica, up_to=end)
+        self._replicas.found_sound(replica)
+
+    async def _next(self, replica: Replica, offset: Offset, end: Offset) -> Offset:
+        """Reads a chunk and rests; where the next one begins, or `end` if the log has no more."""
+        started_s = monotonic()
+        batches = await self._reader.read_stored(replica, offset, _CHUNK_BYTES, end)
+        await asyncio.sleep(monotonic() - started_s)
+        return batches[-1].next_offset if batches else end
