@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
+from support.transport_handlers import one_turn
 from support.waiting import wait_until_async
 from support.wire import make_batch
 
@@ -241,11 +242,11 @@ async def test_a_forgotten_owner_is_not_written() -> None:
 async def test_the_removal_of_a_log_overtakes_no_write_of_it() -> None:
     """The tick is made up, and the thread has not got it yet."""
     async with rig() as made:
-        await asyncio.sleep(0)  # the writer begins
+        await one_turn()  # the writer begins
         staying, going = made.owner(0), made.owner(1)
         for owner in (staying, going):
             made.writer.append(owner, 1, [batch_at(0)], None, sync=True)
-        await asyncio.sleep(0)  # it makes up the tick
+        await one_turn()  # it makes up the tick
         assert made.store.writes == []
         made.writer.forget(going)
         await made.writer.drop(going.slot)

@@ -185,7 +185,7 @@ MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], dict[str, Any], tuple[
             "if broker_id not in state.adding and state == document.state:",
             "if state == document.state:",
         ),
-        _faults("slow_network"),
+        {**_faults("slow_network"), "factor": 3, "journal": False},
         ("I5", "I7", "I29"),
     ),
     "take_the_journal_for_the_store": (
