@@ -29,7 +29,9 @@ def test_a_compacted_history_that_failed_once_holds(seed: int) -> None:
 
 
 def test_what_was_found_right_is_looked_at_again_once_it_has_changed() -> None:
-    world = World(1, groups=False, transactions=True, deletion=False, compaction=True)
+    world = World(
+        1, groups=False, transactions=True, deletion=False, compaction=True, brokers=3, moves=False
+    )
     world.run()
     key, broker = world.keys[0], world.brokers[1]
     world.compaction_checks.check_log(broker, key)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
+from support.transport_handlers import one_turn
 from support.waiting import wait_until_async
 from support.wire import make_batch
 
@@ -277,6 +278,22 @@ async def test_a_bulk_write_larger_than_its_part_is_written_and_one_that_turns_l
         await hears(turned, ("persisted", 2, False))
         await hears(huge, ("persisted", 1, False))
         assert [len(writes) for writes, _ in r.store.writes] == [1, 2]
+
+
+async def test_the_removal_of_a_log_overtakes_no_write_of_it() -> None:
+    """The tick is made up, and the thread has not got it yet."""
+    async with rig() as made:
+        await one_turn()  # the writer begins
+        staying, going = made.owner(0), made.owner(1)
+        for owner in (staying, going):
+            made.writer.append(owner, 1, [batch_at(0)], None, sync=True)
+        await one_turn()  # it makes up the tick
+        assert made.store.writes == []
+        made.writer.forget(going)
+        await made.writer.drop(going.slot)
+        await hears(staying, ("persisted", 1, True))
+        assert going.heard == []
+        assert [write.slot for write in made.store.writes[0][0]] == [staying.slot]
 
 
 async def test_a_tick_stays_small_enough_for_the_event_loop() -> None:

@@ -185,8 +185,8 @@ MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], dict[str, Any], tuple[
             "if broker_id not in state.adding and state == document.state:",
             "if state == document.state:",
         ),
-        _faults("slow_network"),
-        ("I5", "I29"),
+        {**_faults("slow_network"), "factor": 3, "journal": False},
+        ("I5", "I7", "I29"),
     ),
     "take_the_journal_for_the_store": (
         take_the_journal_for_the_store,

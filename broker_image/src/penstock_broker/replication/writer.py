@@ -198,10 +198,19 @@ class LogWriter:
         self._plan()
 
     def forget(self, owner: WriteOwner) -> None:
-        """Drops the pending writes of an owner that is being removed."""
-        pending = self._pending.pop(owner.slot, None)
-        if pending is not None:
-            pending.rewritten(done=False)
+        """Drops the pending writes of an owner that is being removed.
+
+        Also those of a tick that the thread has not got yet: the removal of the log would overtake
+        it. What the thread has is written before that.
+        """
+        slot, tick = owner.slot, self._handed
+        dropped = [self._pending.pop(slot)] if slot in self._pending else []
+        if tick is not None and self._wake.is_set():
+            dropped += [entry for entry in tick.pending if entry.owner.slot == slot]
+            tick.pending = [entry for entry in tick.pending if entry.owner.slot != slot]
+            tick.writes = [write for write in tick.writes if write.slot != slot]
+        for entry in dropped:
+            entry.rewritten(done=False)
 
     # ------------------------------------------------------------ ticks
 
