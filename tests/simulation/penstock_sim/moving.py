@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.control import move_contract as mc
-from penstock.core.control.partition import MoveReason, PartitionDocument
-from penstock.core.types import NO_LEADER, BrokerId, ReplicaKey
+from penstock.core.control.partition import PartitionDocument
+from penstock.core.types import NO_LEADER, BrokerId, MoveReason, ReplicaKey
 from penstock.errors import Applied, PenstockError
 from penstock_sim.scheduler import RuleError
 
