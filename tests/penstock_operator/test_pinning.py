@@ -269,6 +269,19 @@ def test_a_set_that_is_lost_comes_back_with_the_image_of_the_controllers_and_the
         assert container(world, lost)["image"] == OLD
 
 
+@pytest.mark.parametrize("lost", [SET, DEPLOYMENT])
+def test_what_is_lost_is_not_made_while_it_is_not_known_which_image_the_other_has(
+    lost: tuple[str, str],
+) -> None:
+    world = made_by_an_older_operator({})
+    wish = read(world, {})
+    del world.objects[lost]
+    world.unknown = {(DEPLOYMENT if lost == SET else SET)[0]: "no route"}
+    actions = plan_cluster(wish, world.observed()).actions
+    kinds = {each.object["kind"] for each in actions if isinstance(each, Apply)}
+    assert lost[0] not in kinds
+
+
 def test_volumes_grow_and_the_set_is_not_replaced_while_it_could_not_be_made_as_it_is() -> None:
     world = made_by_an_older_operator({})
     spec = {"storage": {"size": "20Gi"}}

@@ -249,8 +249,8 @@ def test_a_kind_that_cannot_be_read_changes_no_decision_about_others(
     hanging = {kind}
     if kind == "StatefulSet":
         hanging.add("Pod")  # which template is the newest is not known
-    if kind == "Pod" and SET not in world.objects:
-        hanging.add("StatefulSet")  # how many pods there are is not known
+    if kind in {"Pod", "Deployment"} and SET not in world.objects:
+        hanging.add("StatefulSet")  # how many pods there are, or with which image, is not known
     if kind in {"Pod", "StatefulSet"} and DEPLOYMENT not in world.objects:
         hanging |= {each[0] for each in map(touches, good.actions)} - {"PersistentVolumeClaim"}
         hanging -= {"PodDisruptionBudget"}  # which mode the rest has is not known

@@ -148,7 +148,9 @@ def _brokers(desired: DesiredCluster, reach: Reach) -> _Track:
     if not (known and reach.may_change("StatefulSet", name)):
         return _Track()
     live = observed.live("StatefulSet", name)
-    if live is None and not (desired.knows(Section.STORAGE) and observed.knows(POD)):
+    # How many pods there are, and which image the controllers have, decides what is made.
+    can_make = desired.knows(Section.STORAGE) and observed.knows(POD, "Deployment")
+    if live is None and not can_make:
         return _Track()
     waits: tuple[Wait, ...] = ()
     if observed.knows(POD):
