@@ -353,3 +353,17 @@ async def test_a_replica_that_this_run_found_damaged_is_not_read_again() -> None
         verification.changed()
         await wait_until_async(lambda: not verification._wake.is_set(), what="it has looked")
         assert verification._tried == set()
+
+
+async def test_a_marked_replica_that_could_not_be_read_to_the_end_is_not_known_to_be_sound() -> (
+    None
+):
+    async with running(World()) as world, verifying(world) as verification:
+        await world.append()
+        await world.image(3, **MARKED)
+        world.store.broken_reads = True
+        verification.changed()
+        await wait_until_async(lambda: verification._tried, what="it is read")
+        verification.changed()
+        await wait_until_async(lambda: not verification._wake.is_set(), what="the reading ended")
+        assert (world.replicas.sound, world.replicas.damaged) == ({}, {})
