@@ -398,6 +398,8 @@ def test_an_empty_broker_is_drained_at_once(at_rest: Moving) -> None:
     at_rest.topic([0], [1])
     assert at_rest.run("broker", "drain", 2, "--wait") == "broker 2 is empty\n"
     assert at_rest.json("broker", "describe", 2)["cordon"] == "placement"
+    refused = at_rest.run("broker", "drain", 2, "--wait", "-o", "json", code=1)
+    assert "--wait prints lines for people" in refused
     assert "broker 2 is not cordoned" in at_rest.run("broker", "uncordon", 2)
 
 
