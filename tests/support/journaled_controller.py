@@ -1,4 +1,4 @@
-"""A controller with three brokers, whose store can be away: then brokers keep its changes."""
+"""A controller with three brokers, whose store may not answer: then brokers keep its changes."""
 
 import asyncio
 from collections.abc import AsyncIterator

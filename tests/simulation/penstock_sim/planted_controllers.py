@@ -50,8 +50,8 @@ CONTROLLER_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     "the_store_task_forgets_what_came_meanwhile": in_text(
         ControllerRuntime,
         "_use_store",
-        "await self._carry_out(write_id, stages)",
-        "await self._carry_out(write_id, stages)\nself._store_work.clear()",
+        "await self._carry_out(ready.write_id, ready.writes)",
+        "await self._carry_out(ready.write_id, ready.writes)\nself._store_work.clear()",
     ),
     "an_image_leaves_out_the_next_change": in_text(
         SessionOutbox,

@@ -17,7 +17,7 @@ from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode
 
 _TEXT_MAX: Final = 256
-"""Characters of why and by whom."""
+"""Characters of `why`, and of `by`."""
 
 
 def decide_alter_brokers(draft: Draft, request: AlterBrokers) -> None:

@@ -1,4 +1,4 @@
-"""Moves that people and brokers ask for, decided on a draft. What becomes of them: `moves`.
+"""Moves that people and brokers ask for, decided on a draft. What they change: `moves`.
 
 Each change of a request succeeds or fails on its own. After an unknown write the request is decided
 again on what is stored, and recognizes its own effect: the target is stored, or is the replicas

@@ -2,11 +2,15 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cluster import Cluster
 from support.waiting import wait_until
+from typer.testing import CliRunner
 
+from penstock.cli.main import app
 from penstock.client import (
     Admin,
     BrokerChange,
@@ -86,4 +90,30 @@ def test_a_new_cluster_is_finalized(admin: Admin) -> None:
     assert admin.finalize() == FormatChange(2, 2)
     with pytest.raises(ClusterError, match="format 7 does not exist"):
         admin.finalize(7)
-    assert json.dumps(found.format) == "2"
+
+
+def test_the_command_finalizes(tmp_path: Path) -> None:
+    with Cluster(tmp_path, brokers=1) as cluster:
+
+        def finalize(*words: str, code: int = 0) -> str:
+            env = {"PENSTOCK_BOOTSTRAP": cluster.bootstrap}
+            done: Any = CliRunner().invoke(app, ["cluster", "finalize", *words], env=env)
+            assert done.exit_code == code, done.output
+            return str(done.output)
+
+        def record(*words: str) -> Any:
+            return json.loads(finalize(*words, "-o", "json"))
+
+        assert record("--to", "1", "--dry-run") == {
+            "format_before": 2, "format": 1, "dry_run": True
+        }  # fmt: skip
+        assert record("--to", "1") == {"format_before": 2, "format": 1, "dry_run": False}
+        with Admin(cluster.bootstrap) as admin:
+            cordon = Cordon(placement=True, leadership=False)
+            with pytest.raises(ClusterError, match="penstock cluster finalize") as refused:
+                admin.alter_brokers([BrokerChange(0, cordon)])
+            assert refused.value.code is ErrorCode.FORMAT_TOO_OLD
+            assert "format before:" in finalize().lower()
+            admin.alter_brokers([BrokerChange(0, cordon)])
+        assert "broker 0 is cordoned" in finalize("--to", "1", code=1)
+        assert "format 9 does not exist" in finalize("--to", "9", code=1)

@@ -127,11 +127,13 @@ def test_more_partitions_follow_the_factor_that_a_move_leads_to() -> None:
     assert world.ask(c.CreatePartitions, topic="t", partitions=3) == c.Done()
     sizes = [len(found.state.replicas) for found in world.topic().partitions]
     assert sizes == [2, 3, 3]
-    load = dict.fromkeys(range(5), 0)
-    for found in world.topic().partitions:
-        for one in found.target or found.state.replicas:
-            load[one] += 1
-    assert max(load.values()) - min(load.values()) <= 1, "the target counts as if it were reached"
+
+
+def test_a_new_replica_goes_where_moves_leave_the_fewest() -> None:
+    world = moving_world(brokers=4, replicas=(0, 1))
+    copying(world, 2, 3)
+    assert world.create("u", partitions=1, replication_factor=2).error is None
+    assert set(world.topic("u").partitions[0].state.replicas) == {0, 1}
 
 
 # ---------------------------------------------------------------- leadership

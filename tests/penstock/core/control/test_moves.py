@@ -358,12 +358,14 @@ def test_a_switch_whose_write_is_unanswered_is_found_in_the_store() -> None:
 
 def test_with_another_target_who_copies_for_both_goes_on() -> None:
     world = moving_world(brokers=6)
+    world.alter_isr(0, (0, 2))
     copying(world, 3, 4, 2)
     outcome = move(world, 5, 4, 2)
     assert (outcome.error, outcome.state) == (None, COPYING)
     state = document(world).state
     assert (state.adding, state.dropping) == (ids(4), ids(3))
-    refused(caught_up(world).error, ErrorCode.MOVE_WAITS)
+    waits = refused(caught_up(world).error, ErrorCode.MOVE_WAITS)
+    assert "brokers [5] have not begun to copy" in waits
     world.pass_time(1_100)
     assert document(world).state.adding == ids(5, 4)
     assert caught_up(world).error is None
