@@ -174,6 +174,8 @@ def drain(
     """
     if cancel and (wait or dry_run):
         raise MisuseError("--cancel goes with none of --wait, --dry-run", ErrorCode.INVALID_REQUEST)
+    if wait and output is not Output.TABLE:
+        raise MisuseError("--wait prints lines for people: leave out -o", ErrorCode.INVALID_REQUEST)
     with open_admin(bootstrap) as admin:
         if cancel:
             outcomes = _cancel_drain(admin, broker)
