@@ -260,8 +260,9 @@ class Mover:
         fault(joining)
         if not joining.up:
             self._nemesis.restart_after(3, joining)
-            ways = {(int(leader), controller) for controller in self.world.controllers}
-            self._block(ways, self._random.uniform(40, 140))
+            one, two, held_ms = int(leader), int(joining.id), self._random.uniform(40, 140)
+            self._block({(one, controller) for controller in self.world.controllers}, held_ms)
+            self._block({(one, two), (two, one)}, 2 * held_ms)  # nor does it copy again before
 
     def _strike_somewhere(self) -> None:
         stored = self.world.checks.stored
