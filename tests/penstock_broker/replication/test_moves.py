@@ -252,6 +252,16 @@ async def test_a_log_that_was_opened_and_never_stored_anything_is_missing_too() 
         assert list(world.replicas.damaged) == [KEY]
 
 
+async def test_a_log_that_has_stored_anything_is_led_again_after_a_restart() -> None:
+    async with running(World()) as world:
+        await world.append()
+        world.replicas.retire_unknown([])
+        await world.image(2, leader=0, leader_epoch=2, isr=[0, 1], replicas=[0, 1])
+        assert world.replicas.damaged == {}
+        assert world.replica.marks.is_leader
+        assert world.replica.marks.log_end_offset == 1
+
+
 async def test_a_broker_outside_the_isr_may_begin_with_an_empty_log() -> None:
     async with running(World()) as world:
         await world.replicas.drop_topics([KEY.topic_id])
@@ -362,3 +372,27 @@ async def test_a_replica_that_is_marked_twice_is_read_twice() -> None:
             await world.image(version + 1, **{**MARKED, "damaged": []})
             verification.changed()
             await wait_until_async(lambda: not verification._tried, what="the mark is gone")
+
+
+async def test_a_replica_that_this_run_found_damaged_is_not_read_again() -> None:
+    async with running(World()) as world, verifying(world) as verification:
+        await world.append()
+        world.replicas.unreadable(world.replica, ClusterError("CRC", ErrorCode.DATA_CORRUPTED))
+        await world.image(2, **MARKED)
+        verification.changed()
+        await wait_until_async(lambda: not verification._wake.is_set(), what="it has looked")
+        assert verification._tried == set()
+
+
+async def test_a_marked_replica_that_could_not_be_read_to_the_end_is_not_known_to_be_sound() -> (
+    None
+):
+    async with running(World()) as world, verifying(world) as verification:
+        await world.append()
+        await world.image(3, **MARKED)
+        world.store.broken_reads = True
+        verification.changed()
+        await wait_until_async(lambda: verification._tried, what="it is read")
+        verification.changed()
+        await wait_until_async(lambda: not verification._wake.is_set(), what="the reading ended")
+        assert (world.replicas.sound, world.replicas.damaged) == ({}, {})
