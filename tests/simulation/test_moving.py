@@ -95,6 +95,7 @@ class Cluster:
 
     def asked(self, *target: int) -> None:
         self.mover.asked[KEY].add(members(*target))
+        self.mover._wanted[KEY].add(members(*target))
 
     def store(self, changed: PartitionDocument) -> None:
         """A write to the store."""
@@ -197,6 +198,7 @@ def test_nobody_becomes_a_member_who_was_never_to_be_one(copying: Cluster) -> No
 
 def test_a_copy_does_not_count() -> None:
     cluster = Cluster()
+    cluster.asked(1, 2, 4)
     cluster.store(COPYING)
     cluster.write(4, sync=True)
     with pytest.raises(RuleError, match=r"I29: somebody counts who has no replica"):
@@ -283,6 +285,14 @@ def test_a_cancel_restores_exactly_what_was(copying: Cluster) -> None:
     cancelled = partition(version=3, dropping=(4,))
     with pytest.raises(RuleError, match="I31: nobody cancelled"):
         copying.store(cancelled)
+
+
+def test_a_target_that_was_cancelled_does_not_come_back(copying: Cluster) -> None:
+    copying.mover._cancels.add(KEY)
+    copying.mover._wanted[KEY] = {members(1, 2, 3)}
+    copying.store(partition(version=3, dropping=(4,)))
+    with pytest.raises(RuleError, match=r"I31: nobody wants .* on \(1, 2, 4\) any more"):
+        copying.store(partition(version=4, target=(1, 2, 4), dropping=(4,)))
 
 
 def test_a_cancel_changes_no_isr(copying: Cluster) -> None:

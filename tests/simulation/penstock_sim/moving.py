@@ -216,7 +216,12 @@ class Mover:
         result = outcome.replicas if outcome.change.cancel else outcome.change.target
         if result not in {outcome.replicas, outcome.target}:
             raise RuleError(f"I31: {outcome} says that it is accepted")
-        self._wanted[key] = {result}
+        known = self.world.checks.stored[key]
+        if not outcome.change.cancel and not known.target and known.state.replicas == result:
+            # Perhaps nothing was written, and an earlier request without an answer may follow.
+            self._wanted[key].add(result)
+        else:
+            self._wanted[key] = {result}
 
     def may_cancel(self, key: ReplicaKey) -> bool:
         """Somebody has asked for it."""
@@ -227,6 +232,8 @@ class Mover:
     def changed(self, key: ReplicaKey, before: PartitionDocument, after: PartitionDocument) -> None:
         """Of the stored partition: when a move begins or ends, something may break."""
         old, new = before.state, after.state
+        if after.target not in {(), before.target, *self._allowed(key)}:
+            raise RuleError(f"I31: nobody wants {key} on {after.target} any more: {after}")
         if (old.adding, old.replicas) != (new.adding, new.replicas):
             left = set(old.replicas) - set(new.replicas)
             joined = {*new.adding, *new.replicas} - set(old.replicas)
@@ -253,8 +260,9 @@ class Mover:
         fault(joining)
         if not joining.up:
             self._nemesis.restart_after(3, joining)
-            ways = {(int(leader), controller) for controller in self.world.controllers}
-            self._block(ways, self._random.uniform(40, 140))
+            one, two, held_ms = int(leader), int(joining.id), self._random.uniform(40, 140)
+            self._block({(one, controller) for controller in self.world.controllers}, held_ms)
+            self._block({(one, two), (two, one)}, 2 * held_ms)  # nor does it copy again before
 
     def _strike_somewhere(self) -> None:
         stored = self.world.checks.stored
@@ -319,8 +327,11 @@ class Mover:
         for key in self.world.all_keys:
             if key not in self._wanted:
                 continue
-            wanted, replicas = set(self._wanted[key]), self.world.known(key).state.replicas
-            if key in self._waiting:
-                wanted.add(self._waiting[key][1])
+            wanted, replicas = self._allowed(key), self.world.known(key).state.replicas
             if replicas not in wanted:
                 raise RuleError(f"I31: {key} is on {replicas}, wanted was {wanted}")
+
+    def _allowed(self, key: ReplicaKey) -> set[Members]:
+        """What was accepted last, and what may have been done without a clear answer."""
+        waiting = {self._waiting[key][1]} if key in self._waiting else set()
+        return self._wanted.get(key, set()) | waiting

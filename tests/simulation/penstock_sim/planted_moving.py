@@ -7,21 +7,15 @@ how the violation may begin.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.core.control import copies, election, moves, registration, work
+from penstock.core.control import copies, election, moves, registration
 from penstock.core.control.contract import BrokerRegistered
-from penstock.core.control.copies import Copies
-from penstock.core.control.documents import TopicDocument
-from penstock.core.control.draft import Draft
-from penstock.core.control.election import Liveness
 from penstock.core.control.machine import ControllerMachine
-from penstock.core.control.partition import PartitionDocument
 from penstock.core.replication.isr import InSyncReplicas
 from penstock.core.replication.leader import Leader
-from penstock.core.types import BrokerId, ControllerEpoch, ReplicaKey
+from penstock.core.types import BrokerId, ControllerEpoch
 from penstock.proto.v1.controller_pb2 import ClusterImage
 from penstock_broker.broker.membership import Membership
 from penstock_broker.controller.metadata_store.journaled import JournaledStore
@@ -79,33 +73,6 @@ def keep_the_former_factor(patch: Any) -> None:
         return min(self.config.min_insync_replicas, factor)
 
     patch.setattr(Leader, "min_isr", property(min_isr))
-
-
-def activate_what_was_queued_once(patch: Any) -> None:
-    """A controller begins copies from what it had looked up before: the move may be cancelled."""
-    activate, moving = copies.activate, copies._moving
-    seen: dict[ReplicaKey, PartitionDocument] = {}
-
-    def remembering(draft: Draft, running: Copies, liveness: Liveness) -> None:
-        nonlocal seen
-        seen = running.__dict__.setdefault("seen", {})
-        activate(draft, running, liveness)
-
-    def remembered(draft: Draft) -> Iterator[tuple[TopicDocument, int, PartitionDocument]]:
-        for topic in draft.topics():
-            for index, document in enumerate(topic.partitions):
-                key, state = ReplicaKey(topic.topic_id, index), document.state
-                if document.target:
-                    seen[key] = document
-                elif key in seen and not state.dropping:
-                    before = seen.pop(key)
-                    if before.state.replicas == state.replicas:
-                        yield topic, index, replace(document, target=before.target, why=before.why)
-        yield from moving(draft)
-
-    patch.setattr(copies, "_moving", remembered)
-    for module in (copies, work):
-        patch.setattr(module, "activate", remembering)
 
 
 def forget_what_is_to_be_dropped(patch: Any) -> None:
@@ -217,7 +184,13 @@ MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], dict[str, Any], tuple[
         {},
         ("I29", "ClusterError: metadata object topic/events is unreadable"),
     ),
-    "activate_what_was_queued_once": (activate_what_was_queued_once, {}, ("I31",)),
+    "an_activation_undoes_a_cancel_beside_it": (
+        in_function(
+            copies._moving, "topic = draft.topic(name)", "topic = draft.base.topics.get(name)"
+        ),
+        {},
+        ("I1", "I21", "I29", "I31"),
+    ),
     "forget_what_is_to_be_dropped": (forget_what_is_to_be_dropped, {}, ("I30",)),
     # ---------------------------------------------------------------- the broker
     "drop_what_is_not_among_the_replicas": (
