@@ -24,6 +24,124 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Why replicas move. What is urgent begins first.
+type MoveReason int32
+
+const (
+	// Treated as MANUAL.
+	MoveReason_MOVE_REASON_UNSPECIFIED MoveReason = 0
+	// A broker gets back what its lost volume had.
+	MoveReason_MOVE_REASON_REPLACE MoveReason = 1
+	// A broker is to be empty.
+	MoveReason_MOVE_REASON_DRAIN MoveReason = 2
+	// The topic gets another replication factor.
+	MoveReason_MOVE_REASON_FACTOR MoveReason = 3
+	MoveReason_MOVE_REASON_MANUAL MoveReason = 4
+	// New brokers get their share.
+	MoveReason_MOVE_REASON_SPREAD MoveReason = 5
+)
+
+// Enum value maps for MoveReason.
+var (
+	MoveReason_name = map[int32]string{
+		0: "MOVE_REASON_UNSPECIFIED",
+		1: "MOVE_REASON_REPLACE",
+		2: "MOVE_REASON_DRAIN",
+		3: "MOVE_REASON_FACTOR",
+		4: "MOVE_REASON_MANUAL",
+		5: "MOVE_REASON_SPREAD",
+	}
+	MoveReason_value = map[string]int32{
+		"MOVE_REASON_UNSPECIFIED": 0,
+		"MOVE_REASON_REPLACE":     1,
+		"MOVE_REASON_DRAIN":       2,
+		"MOVE_REASON_FACTOR":      3,
+		"MOVE_REASON_MANUAL":      4,
+		"MOVE_REASON_SPREAD":      5,
+	}
+)
+
+func (x MoveReason) Enum() *MoveReason {
+	p := new(MoveReason)
+	*p = x
+	return p
+}
+
+func (x MoveReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MoveReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_penstock_proto_v1_admin_proto_enumTypes[0].Descriptor()
+}
+
+func (MoveReason) Type() protoreflect.EnumType {
+	return &file_penstock_proto_v1_admin_proto_enumTypes[0]
+}
+
+func (x MoveReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MoveReason.Descriptor instead.
+func (MoveReason) EnumDescriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{0}
+}
+
+type MoveState int32
+
+const (
+	MoveState_MOVE_STATE_UNSPECIFIED MoveState = 0
+	// The replicas are what they should be.
+	MoveState_MOVE_STATE_SETTLED MoveState = 1
+	// Waits for its turn.
+	MoveState_MOVE_STATE_QUEUED  MoveState = 2
+	MoveState_MOVE_STATE_COPYING MoveState = 3
+)
+
+// Enum value maps for MoveState.
+var (
+	MoveState_name = map[int32]string{
+		0: "MOVE_STATE_UNSPECIFIED",
+		1: "MOVE_STATE_SETTLED",
+		2: "MOVE_STATE_QUEUED",
+		3: "MOVE_STATE_COPYING",
+	}
+	MoveState_value = map[string]int32{
+		"MOVE_STATE_UNSPECIFIED": 0,
+		"MOVE_STATE_SETTLED":     1,
+		"MOVE_STATE_QUEUED":      2,
+		"MOVE_STATE_COPYING":     3,
+	}
+)
+
+func (x MoveState) Enum() *MoveState {
+	p := new(MoveState)
+	*p = x
+	return p
+}
+
+func (x MoveState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MoveState) Descriptor() protoreflect.EnumDescriptor {
+	return file_penstock_proto_v1_admin_proto_enumTypes[1].Descriptor()
+}
+
+func (MoveState) Type() protoreflect.EnumType {
+	return &file_penstock_proto_v1_admin_proto_enumTypes[1]
+}
+
+func (x MoveState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MoveState.Descriptor instead.
+func (MoveState) EnumDescriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
 type NewTopic struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Topic string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
@@ -1119,9 +1237,11 @@ func (x *ElectLeadersResponse) GetMoved() uint32 {
 }
 
 type UnregisterBrokerRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	ClusterId     string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	BrokerId      int32                  `protobuf:"varint,2,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	BrokerId  int32                  `protobuf:"varint,2,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	// Only if it is registered with this data directory. Empty: with any.
+	DirectoryId   string `protobuf:"bytes,3,opt,name=directory_id,json=directoryId,proto3" json:"directory_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1168,6 +1288,13 @@ func (x *UnregisterBrokerRequest) GetBrokerId() int32 {
 		return x.BrokerId
 	}
 	return 0
+}
+
+func (x *UnregisterBrokerRequest) GetDirectoryId() string {
+	if x != nil {
+		return x.DirectoryId
+	}
+	return ""
 }
 
 type UnregisterBrokerResponse struct {
@@ -1263,8 +1390,10 @@ type DescribeClusterResponse struct {
 	OfflinePartitions         uint32        `protobuf:"varint,8,opt,name=offline_partitions,json=offlinePartitions,proto3" json:"offline_partitions,omitempty"`
 	UnderReplicatedPartitions uint32        `protobuf:"varint,9,opt,name=under_replicated_partitions,json=underReplicatedPartitions,proto3" json:"under_replicated_partitions,omitempty"`
 	UnderMinIsrPartitions     uint32        `protobuf:"varint,10,opt,name=under_min_isr_partitions,json=underMinIsrPartitions,proto3" json:"under_min_isr_partitions,omitempty"`
-	unknownFields             protoimpl.UnknownFields
-	sizeCache                 protoimpl.SizeCache
+	// Of the broker that answers, while it serves plaintext beside TLS; otherwise absent.
+	Plaintext     *PlaintextCallers `protobuf:"bytes,70,opt,name=plaintext,proto3" json:"plaintext,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DescribeClusterResponse) Reset() {
@@ -1367,6 +1496,130 @@ func (x *DescribeClusterResponse) GetUnderMinIsrPartitions() uint32 {
 	return 0
 }
 
+func (x *DescribeClusterResponse) GetPlaintext() *PlaintextCallers {
+	if x != nil {
+		return x.Plaintext
+	}
+	return nil
+}
+
+type PlaintextCallers struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How long the broker has watched: since it started.
+	WatchedMs uint64 `protobuf:"varint,1,opt,name=watched_ms,json=watchedMs,proto3" json:"watched_ms,omitempty"`
+	// The last to call first.
+	Callers       []*PlaintextCaller `protobuf:"bytes,2,rep,name=callers,proto3" json:"callers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlaintextCallers) Reset() {
+	*x = PlaintextCallers{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlaintextCallers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlaintextCallers) ProtoMessage() {}
+
+func (x *PlaintextCallers) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlaintextCallers.ProtoReflect.Descriptor instead.
+func (*PlaintextCallers) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *PlaintextCallers) GetWatchedMs() uint64 {
+	if x != nil {
+		return x.WatchedMs
+	}
+	return 0
+}
+
+func (x *PlaintextCallers) GetCallers() []*PlaintextCaller {
+	if x != nil {
+		return x.Callers
+	}
+	return nil
+}
+
+type PlaintextCaller struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its address; empty: further hosts, together.
+	Host string `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
+	// Calls and streams that are open.
+	Open uint32 `protobuf:"varint,2,opt,name=open,proto3" json:"open,omitempty"`
+	// Since the end of the last one; 0 while any is open.
+	IdleMs        uint64 `protobuf:"varint,3,opt,name=idle_ms,json=idleMs,proto3" json:"idle_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlaintextCaller) Reset() {
+	*x = PlaintextCaller{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlaintextCaller) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlaintextCaller) ProtoMessage() {}
+
+func (x *PlaintextCaller) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlaintextCaller.ProtoReflect.Descriptor instead.
+func (*PlaintextCaller) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *PlaintextCaller) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *PlaintextCaller) GetOpen() uint32 {
+	if x != nil {
+		return x.Open
+	}
+	return 0
+}
+
+func (x *PlaintextCaller) GetIdleMs() uint64 {
+	if x != nil {
+		return x.IdleMs
+	}
+	return 0
+}
+
 type DescribeLogsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty = all on this broker.
@@ -1377,7 +1630,7 @@ type DescribeLogsRequest struct {
 
 func (x *DescribeLogsRequest) Reset() {
 	*x = DescribeLogsRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[23]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +1642,7 @@ func (x *DescribeLogsRequest) String() string {
 func (*DescribeLogsRequest) ProtoMessage() {}
 
 func (x *DescribeLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[23]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1402,7 +1655,7 @@ func (x *DescribeLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeLogsRequest.ProtoReflect.Descriptor instead.
 func (*DescribeLogsRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DescribeLogsRequest) GetTopics() []string {
@@ -1418,13 +1671,15 @@ type DescribeLogsResponse struct {
 	Logs           []*LogInfo             `protobuf:"bytes,2,rep,name=logs,proto3" json:"logs,omitempty"`
 	DiskFreeBytes  uint64                 `protobuf:"varint,3,opt,name=disk_free_bytes,json=diskFreeBytes,proto3" json:"disk_free_bytes,omitempty"`
 	DiskTotalBytes uint64                 `protobuf:"varint,4,opt,name=disk_total_bytes,json=diskTotalBytes,proto3" json:"disk_total_bytes,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Only if the request names no topic: the broker may not know the names of theirs.
+	Orphans       []*OrphanedLog `protobuf:"bytes,5,rep,name=orphans,proto3" json:"orphans,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DescribeLogsResponse) Reset() {
 	*x = DescribeLogsResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[24]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1436,7 +1691,7 @@ func (x *DescribeLogsResponse) String() string {
 func (*DescribeLogsResponse) ProtoMessage() {}
 
 func (x *DescribeLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[24]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1449,7 +1704,7 @@ func (x *DescribeLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeLogsResponse.ProtoReflect.Descriptor instead.
 func (*DescribeLogsResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DescribeLogsResponse) GetBrokerId() int32 {
@@ -1480,6 +1735,74 @@ func (x *DescribeLogsResponse) GetDiskTotalBytes() uint64 {
 	return 0
 }
 
+func (x *DescribeLogsResponse) GetOrphans() []*OrphanedLog {
+	if x != nil {
+		return x.Orphans
+	}
+	return nil
+}
+
+// A log that belongs to no replica: by the metadata, this broker has none of its partition.
+type OrphanedLog struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TopicId       string                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition     uint32                 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OrphanedLog) Reset() {
+	*x = OrphanedLog{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OrphanedLog) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OrphanedLog) ProtoMessage() {}
+
+func (x *OrphanedLog) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OrphanedLog.ProtoReflect.Descriptor instead.
+func (*OrphanedLog) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *OrphanedLog) GetTopicId() string {
+	if x != nil {
+		return x.TopicId
+	}
+	return ""
+}
+
+func (x *OrphanedLog) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *OrphanedLog) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 type LogInfo struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Topic          string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
@@ -1497,7 +1820,7 @@ type LogInfo struct {
 
 func (x *LogInfo) Reset() {
 	*x = LogInfo{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[25]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1509,7 +1832,7 @@ func (x *LogInfo) String() string {
 func (*LogInfo) ProtoMessage() {}
 
 func (x *LogInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[25]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1522,7 +1845,7 @@ func (x *LogInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogInfo.ProtoReflect.Descriptor instead.
 func (*LogInfo) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *LogInfo) GetTopic() string {
@@ -1603,7 +1926,7 @@ type AlterAccessRequest struct {
 
 func (x *AlterAccessRequest) Reset() {
 	*x = AlterAccessRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[26]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1615,7 +1938,7 @@ func (x *AlterAccessRequest) String() string {
 func (*AlterAccessRequest) ProtoMessage() {}
 
 func (x *AlterAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[26]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1628,7 +1951,7 @@ func (x *AlterAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterAccessRequest.ProtoReflect.Descriptor instead.
 func (*AlterAccessRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AlterAccessRequest) GetClusterId() string {
@@ -1675,7 +1998,7 @@ type AlterAccessResponse struct {
 
 func (x *AlterAccessResponse) Reset() {
 	*x = AlterAccessResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[27]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1687,7 +2010,7 @@ func (x *AlterAccessResponse) String() string {
 func (*AlterAccessResponse) ProtoMessage() {}
 
 func (x *AlterAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[27]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1700,7 +2023,7 @@ func (x *AlterAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterAccessResponse.ProtoReflect.Descriptor instead.
 func (*AlterAccessResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AlterAccessResponse) GetError() *Error {
@@ -1721,7 +2044,7 @@ type DescribeAccessRequest struct {
 
 func (x *DescribeAccessRequest) Reset() {
 	*x = DescribeAccessRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[28]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1733,7 +2056,7 @@ func (x *DescribeAccessRequest) String() string {
 func (*DescribeAccessRequest) ProtoMessage() {}
 
 func (x *DescribeAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[28]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1746,7 +2069,7 @@ func (x *DescribeAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeAccessRequest.ProtoReflect.Descriptor instead.
 func (*DescribeAccessRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DescribeAccessRequest) GetClusterId() string {
@@ -1773,7 +2096,7 @@ type DescribeAccessResponse struct {
 
 func (x *DescribeAccessResponse) Reset() {
 	*x = DescribeAccessResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[29]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1785,7 +2108,7 @@ func (x *DescribeAccessResponse) String() string {
 func (*DescribeAccessResponse) ProtoMessage() {}
 
 func (x *DescribeAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[29]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1798,7 +2121,7 @@ func (x *DescribeAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeAccessResponse.ProtoReflect.Descriptor instead.
 func (*DescribeAccessResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DescribeAccessResponse) GetError() *Error {
@@ -1828,7 +2151,7 @@ type CheckAccessRequest struct {
 
 func (x *CheckAccessRequest) Reset() {
 	*x = CheckAccessRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[30]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1840,7 +2163,7 @@ func (x *CheckAccessRequest) String() string {
 func (*CheckAccessRequest) ProtoMessage() {}
 
 func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[30]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1853,7 +2176,7 @@ func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessRequest.ProtoReflect.Descriptor instead.
 func (*CheckAccessRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CheckAccessRequest) GetClusterId() string {
@@ -1900,7 +2223,7 @@ type CheckAccessResponse struct {
 
 func (x *CheckAccessResponse) Reset() {
 	*x = CheckAccessResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[31]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +2235,7 @@ func (x *CheckAccessResponse) String() string {
 func (*CheckAccessResponse) ProtoMessage() {}
 
 func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[31]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +2248,7 @@ func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessResponse.ProtoReflect.Descriptor instead.
 func (*CheckAccessResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CheckAccessResponse) GetError() *Error {
@@ -1976,7 +2299,7 @@ type AlterQuotasRequest struct {
 
 func (x *AlterQuotasRequest) Reset() {
 	*x = AlterQuotasRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[32]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1988,7 +2311,7 @@ func (x *AlterQuotasRequest) String() string {
 func (*AlterQuotasRequest) ProtoMessage() {}
 
 func (x *AlterQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[32]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2001,7 +2324,7 @@ func (x *AlterQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterQuotasRequest.ProtoReflect.Descriptor instead.
 func (*AlterQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *AlterQuotasRequest) GetClusterId() string {
@@ -2041,7 +2364,7 @@ type Quotas struct {
 
 func (x *Quotas) Reset() {
 	*x = Quotas{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[33]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2053,7 +2376,7 @@ func (x *Quotas) String() string {
 func (*Quotas) ProtoMessage() {}
 
 func (x *Quotas) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[33]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2066,7 +2389,7 @@ func (x *Quotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quotas.ProtoReflect.Descriptor instead.
 func (*Quotas) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Quotas) GetRules() []*QuotaRule {
@@ -2085,7 +2408,7 @@ type AlterQuotasResponse struct {
 
 func (x *AlterQuotasResponse) Reset() {
 	*x = AlterQuotasResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[34]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2097,7 +2420,7 @@ func (x *AlterQuotasResponse) String() string {
 func (*AlterQuotasResponse) ProtoMessage() {}
 
 func (x *AlterQuotasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[34]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2110,7 +2433,7 @@ func (x *AlterQuotasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterQuotasResponse.ProtoReflect.Descriptor instead.
 func (*AlterQuotasResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AlterQuotasResponse) GetError() *Error {
@@ -2129,7 +2452,7 @@ type DescribeQuotasRequest struct {
 
 func (x *DescribeQuotasRequest) Reset() {
 	*x = DescribeQuotasRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[35]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2141,7 +2464,7 @@ func (x *DescribeQuotasRequest) String() string {
 func (*DescribeQuotasRequest) ProtoMessage() {}
 
 func (x *DescribeQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[35]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2154,7 +2477,7 @@ func (x *DescribeQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeQuotasRequest.ProtoReflect.Descriptor instead.
 func (*DescribeQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DescribeQuotasRequest) GetClusterId() string {
@@ -2174,7 +2497,7 @@ type DescribeQuotasResponse struct {
 
 func (x *DescribeQuotasResponse) Reset() {
 	*x = DescribeQuotasResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[36]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2186,7 +2509,7 @@ func (x *DescribeQuotasResponse) String() string {
 func (*DescribeQuotasResponse) ProtoMessage() {}
 
 func (x *DescribeQuotasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[36]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2199,7 +2522,7 @@ func (x *DescribeQuotasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeQuotasResponse.ProtoReflect.Descriptor instead.
 func (*DescribeQuotasResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DescribeQuotasResponse) GetError() *Error {
@@ -2214,6 +2537,1171 @@ func (x *DescribeQuotasResponse) GetRules() []*QuotaRule {
 		return x.Rules
 	}
 	return nil
+}
+
+type AlterReplicasRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Changes   []*ReplicaChange       `protobuf:"bytes,2,rep,name=changes,proto3" json:"changes,omitempty"`
+	Reason    MoveReason             `protobuf:"varint,3,opt,name=reason,proto3,enum=penstock.proto.v1.MoveReason" json:"reason,omitempty"`
+	// A target may have more or fewer replicas than the partition.
+	ChangeFactor  bool `protobuf:"varint,4,opt,name=change_factor,json=changeFactor,proto3" json:"change_factor,omitempty"`
+	ValidateOnly  bool `protobuf:"varint,5,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterReplicasRequest) Reset() {
+	*x = AlterReplicasRequest{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterReplicasRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterReplicasRequest) ProtoMessage() {}
+
+func (x *AlterReplicasRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterReplicasRequest.ProtoReflect.Descriptor instead.
+func (*AlterReplicasRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *AlterReplicasRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *AlterReplicasRequest) GetChanges() []*ReplicaChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *AlterReplicasRequest) GetReason() MoveReason {
+	if x != nil {
+		return x.Reason
+	}
+	return MoveReason_MOVE_REASON_UNSPECIFIED
+}
+
+func (x *AlterReplicasRequest) GetChangeFactor() bool {
+	if x != nil {
+		return x.ChangeFactor
+	}
+	return false
+}
+
+func (x *AlterReplicasRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
+type ReplicaChange struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Topic     string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	TopicId   string                 `protobuf:"bytes,2,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition uint32                 `protobuf:"varint,3,opt,name=partition,proto3" json:"partition,omitempty"`
+	// The replicas as the caller knows them, in any order; if there are others, nothing is changed.
+	Expected []int32 `protobuf:"varint,4,rep,packed,name=expected,proto3" json:"expected,omitempty"`
+	// All brokers that shall have a replica; the first is the preferred leader. In place of any
+	// earlier target.
+	Target []int32 `protobuf:"varint,5,rep,packed,name=target,proto3" json:"target,omitempty"`
+	// Ends the partition's move instead: its replicas stay what they are. `expected` and `target` are
+	// empty.
+	Cancel        bool `protobuf:"varint,6,opt,name=cancel,proto3" json:"cancel,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicaChange) Reset() {
+	*x = ReplicaChange{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicaChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicaChange) ProtoMessage() {}
+
+func (x *ReplicaChange) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicaChange.ProtoReflect.Descriptor instead.
+func (*ReplicaChange) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *ReplicaChange) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *ReplicaChange) GetTopicId() string {
+	if x != nil {
+		return x.TopicId
+	}
+	return ""
+}
+
+func (x *ReplicaChange) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *ReplicaChange) GetExpected() []int32 {
+	if x != nil {
+		return x.Expected
+	}
+	return nil
+}
+
+func (x *ReplicaChange) GetTarget() []int32 {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *ReplicaChange) GetCancel() bool {
+	if x != nil {
+		return x.Cancel
+	}
+	return false
+}
+
+type AlterReplicasResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	// One per change, same order. Each succeeds or fails on its own.
+	Results       []*ReplicaChangeResult `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterReplicasResponse) Reset() {
+	*x = AlterReplicasResponse{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterReplicasResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterReplicasResponse) ProtoMessage() {}
+
+func (x *AlterReplicasResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterReplicasResponse.ProtoReflect.Descriptor instead.
+func (*AlterReplicasResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *AlterReplicasResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *AlterReplicasResponse) GetResults() []*ReplicaChangeResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+type ReplicaChangeResult struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Topic     string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	Partition uint32                 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	Error     *Error                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// What is stored now, in any case but that of an unknown partition.
+	State         MoveState `protobuf:"varint,4,opt,name=state,proto3,enum=penstock.proto.v1.MoveState" json:"state,omitempty"`
+	Replicas      []int32   `protobuf:"varint,5,rep,packed,name=replicas,proto3" json:"replicas,omitempty"`
+	Target        []int32   `protobuf:"varint,6,rep,packed,name=target,proto3" json:"target,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicaChangeResult) Reset() {
+	*x = ReplicaChangeResult{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicaChangeResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicaChangeResult) ProtoMessage() {}
+
+func (x *ReplicaChangeResult) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicaChangeResult.ProtoReflect.Descriptor instead.
+func (*ReplicaChangeResult) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *ReplicaChangeResult) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *ReplicaChangeResult) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *ReplicaChangeResult) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *ReplicaChangeResult) GetState() MoveState {
+	if x != nil {
+		return x.State
+	}
+	return MoveState_MOVE_STATE_UNSPECIFIED
+}
+
+func (x *ReplicaChangeResult) GetReplicas() []int32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+func (x *ReplicaChangeResult) GetTarget() []int32 {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+type DescribeMovesRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// Empty = all.
+	Topics        []string `protobuf:"bytes,2,rep,name=topics,proto3" json:"topics,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeMovesRequest) Reset() {
+	*x = DescribeMovesRequest{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeMovesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeMovesRequest) ProtoMessage() {}
+
+func (x *DescribeMovesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeMovesRequest.ProtoReflect.Descriptor instead.
+func (*DescribeMovesRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *DescribeMovesRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *DescribeMovesRequest) GetTopics() []string {
+	if x != nil {
+		return x.Topics
+	}
+	return nil
+}
+
+type DescribeMovesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	// Partitions that are not settled, or have copies to delete, or damaged replicas.
+	Moves []*PartitionMove `protobuf:"bytes,2,rep,name=moves,proto3" json:"moves,omitempty"`
+	// All that are registered.
+	Brokers []*BrokerPlacement `protobuf:"bytes,3,rep,name=brokers,proto3" json:"brokers,omitempty"`
+	// Of the stored metadata.
+	Format uint32 `protobuf:"varint,4,opt,name=format,proto3" json:"format,omitempty"`
+	// The newest that this controller writes.
+	NewestFormat uint32 `protobuf:"varint,5,opt,name=newest_format,json=newestFormat,proto3" json:"newest_format,omitempty"`
+	// The metadata store is unavailable: nothing begins or ends now, but copies go on.
+	Paused        bool `protobuf:"varint,6,opt,name=paused,proto3" json:"paused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeMovesResponse) Reset() {
+	*x = DescribeMovesResponse{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeMovesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeMovesResponse) ProtoMessage() {}
+
+func (x *DescribeMovesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeMovesResponse.ProtoReflect.Descriptor instead.
+func (*DescribeMovesResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *DescribeMovesResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *DescribeMovesResponse) GetMoves() []*PartitionMove {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *DescribeMovesResponse) GetBrokers() []*BrokerPlacement {
+	if x != nil {
+		return x.Brokers
+	}
+	return nil
+}
+
+func (x *DescribeMovesResponse) GetFormat() uint32 {
+	if x != nil {
+		return x.Format
+	}
+	return 0
+}
+
+func (x *DescribeMovesResponse) GetNewestFormat() uint32 {
+	if x != nil {
+		return x.NewestFormat
+	}
+	return 0
+}
+
+func (x *DescribeMovesResponse) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+type PartitionMove struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Topic     string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	TopicId   string                 `protobuf:"bytes,2,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition uint32                 `protobuf:"varint,3,opt,name=partition,proto3" json:"partition,omitempty"`
+	State     MoveState              `protobuf:"varint,4,opt,name=state,proto3,enum=penstock.proto.v1.MoveState" json:"state,omitempty"`
+	Reason    MoveReason             `protobuf:"varint,5,opt,name=reason,proto3,enum=penstock.proto.v1.MoveReason" json:"reason,omitempty"`
+	Leader    int32                  `protobuf:"varint,6,opt,name=leader,proto3" json:"leader,omitempty"`
+	Replicas  []int32                `protobuf:"varint,7,rep,packed,name=replicas,proto3" json:"replicas,omitempty"`
+	Isr       []int32                `protobuf:"varint,8,rep,packed,name=isr,proto3" json:"isr,omitempty"`
+	Target    []int32                `protobuf:"varint,9,rep,packed,name=target,proto3" json:"target,omitempty"`
+	Adding    []int32                `protobuf:"varint,10,rep,packed,name=adding,proto3" json:"adding,omitempty"`
+	Dropping  []int32                `protobuf:"varint,11,rep,packed,name=dropping,proto3" json:"dropping,omitempty"`
+	Damaged   []int32                `protobuf:"varint,12,rep,packed,name=damaged,proto3" json:"damaged,omitempty"`
+	// What has to happen before it goes on, for people.
+	WaitingFor string `protobuf:"bytes,13,opt,name=waiting_for,json=waitingFor,proto3" json:"waiting_for,omitempty"`
+	// Of `adding`, as far as the leader has reported.
+	Copies        []*Copy `protobuf:"bytes,14,rep,name=copies,proto3" json:"copies,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PartitionMove) Reset() {
+	*x = PartitionMove{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PartitionMove) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PartitionMove) ProtoMessage() {}
+
+func (x *PartitionMove) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PartitionMove.ProtoReflect.Descriptor instead.
+func (*PartitionMove) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *PartitionMove) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *PartitionMove) GetTopicId() string {
+	if x != nil {
+		return x.TopicId
+	}
+	return ""
+}
+
+func (x *PartitionMove) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *PartitionMove) GetState() MoveState {
+	if x != nil {
+		return x.State
+	}
+	return MoveState_MOVE_STATE_UNSPECIFIED
+}
+
+func (x *PartitionMove) GetReason() MoveReason {
+	if x != nil {
+		return x.Reason
+	}
+	return MoveReason_MOVE_REASON_UNSPECIFIED
+}
+
+func (x *PartitionMove) GetLeader() int32 {
+	if x != nil {
+		return x.Leader
+	}
+	return 0
+}
+
+func (x *PartitionMove) GetReplicas() []int32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+func (x *PartitionMove) GetIsr() []int32 {
+	if x != nil {
+		return x.Isr
+	}
+	return nil
+}
+
+func (x *PartitionMove) GetTarget() []int32 {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *PartitionMove) GetAdding() []int32 {
+	if x != nil {
+		return x.Adding
+	}
+	return nil
+}
+
+func (x *PartitionMove) GetDropping() []int32 {
+	if x != nil {
+		return x.Dropping
+	}
+	return nil
+}
+
+func (x *PartitionMove) GetDamaged() []int32 {
+	if x != nil {
+		return x.Damaged
+	}
+	return nil
+}
+
+func (x *PartitionMove) GetWaitingFor() string {
+	if x != nil {
+		return x.WaitingFor
+	}
+	return ""
+}
+
+func (x *PartitionMove) GetCopies() []*Copy {
+	if x != nil {
+		return x.Copies
+	}
+	return nil
+}
+
+type Copy struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	BrokerId       int32                  `protobuf:"varint,1,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	BytesLeft      uint64                 `protobuf:"varint,2,opt,name=bytes_left,json=bytesLeft,proto3" json:"bytes_left,omitempty"`
+	BytesPerSecond uint64                 `protobuf:"varint,3,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
+	LimitedBy      string                 `protobuf:"bytes,4,opt,name=limited_by,json=limitedBy,proto3" json:"limited_by,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Copy) Reset() {
+	*x = Copy{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Copy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Copy) ProtoMessage() {}
+
+func (x *Copy) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Copy.ProtoReflect.Descriptor instead.
+func (*Copy) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *Copy) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *Copy) GetBytesLeft() uint64 {
+	if x != nil {
+		return x.BytesLeft
+	}
+	return 0
+}
+
+func (x *Copy) GetBytesPerSecond() uint64 {
+	if x != nil {
+		return x.BytesPerSecond
+	}
+	return 0
+}
+
+func (x *Copy) GetLimitedBy() string {
+	if x != nil {
+		return x.LimitedBy
+	}
+	return ""
+}
+
+type BrokerPlacement struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	BrokerId    int32                  `protobuf:"varint,1,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	DirectoryId string                 `protobuf:"bytes,2,opt,name=directory_id,json=directoryId,proto3" json:"directory_id,omitempty"`
+	Rack        string                 `protobuf:"bytes,3,opt,name=rack,proto3" json:"rack,omitempty"`
+	Alive       bool                   `protobuf:"varint,4,opt,name=alive,proto3" json:"alive,omitempty"`
+	// Has not got its share of the partitions yet.
+	Fresh bool `protobuf:"varint,5,opt,name=fresh,proto3" json:"fresh,omitempty"`
+	// Not set: not cordoned.
+	Cordon *Cordon `protobuf:"bytes,6,opt,name=cordon,proto3" json:"cordon,omitempty"`
+	// Empty: the broker has not registered with this controller yet.
+	SoftwareVersion string   `protobuf:"bytes,7,opt,name=software_version,json=softwareVersion,proto3" json:"software_version,omitempty"`
+	Formats         []uint32 `protobuf:"varint,8,rep,packed,name=formats,proto3" json:"formats,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *BrokerPlacement) Reset() {
+	*x = BrokerPlacement{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BrokerPlacement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BrokerPlacement) ProtoMessage() {}
+
+func (x *BrokerPlacement) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BrokerPlacement.ProtoReflect.Descriptor instead.
+func (*BrokerPlacement) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *BrokerPlacement) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *BrokerPlacement) GetDirectoryId() string {
+	if x != nil {
+		return x.DirectoryId
+	}
+	return ""
+}
+
+func (x *BrokerPlacement) GetRack() string {
+	if x != nil {
+		return x.Rack
+	}
+	return ""
+}
+
+func (x *BrokerPlacement) GetAlive() bool {
+	if x != nil {
+		return x.Alive
+	}
+	return false
+}
+
+func (x *BrokerPlacement) GetFresh() bool {
+	if x != nil {
+		return x.Fresh
+	}
+	return false
+}
+
+func (x *BrokerPlacement) GetCordon() *Cordon {
+	if x != nil {
+		return x.Cordon
+	}
+	return nil
+}
+
+func (x *BrokerPlacement) GetSoftwareVersion() string {
+	if x != nil {
+		return x.SoftwareVersion
+	}
+	return ""
+}
+
+func (x *BrokerPlacement) GetFormats() []uint32 {
+	if x != nil {
+		return x.Formats
+	}
+	return nil
+}
+
+type Cordon struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// No replica is placed there.
+	Placement bool `protobuf:"varint,1,opt,name=placement,proto3" json:"placement,omitempty"`
+	// Leads only what nobody else can.
+	Leadership bool   `protobuf:"varint,2,opt,name=leadership,proto3" json:"leadership,omitempty"`
+	Why        string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	// Who set it.
+	By            string `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cordon) Reset() {
+	*x = Cordon{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cordon) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cordon) ProtoMessage() {}
+
+func (x *Cordon) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cordon.ProtoReflect.Descriptor instead.
+func (*Cordon) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *Cordon) GetPlacement() bool {
+	if x != nil {
+		return x.Placement
+	}
+	return false
+}
+
+func (x *Cordon) GetLeadership() bool {
+	if x != nil {
+		return x.Leadership
+	}
+	return false
+}
+
+func (x *Cordon) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Cordon) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+type AlterBrokersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId     string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Changes       []*BrokerChange        `protobuf:"bytes,2,rep,name=changes,proto3" json:"changes,omitempty"`
+	ValidateOnly  bool                   `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterBrokersRequest) Reset() {
+	*x = AlterBrokersRequest{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterBrokersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterBrokersRequest) ProtoMessage() {}
+
+func (x *AlterBrokersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterBrokersRequest.ProtoReflect.Descriptor instead.
+func (*AlterBrokersRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *AlterBrokersRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *AlterBrokersRequest) GetChanges() []*BrokerChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *AlterBrokersRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
+type BrokerChange struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	BrokerId int32                  `protobuf:"varint,1,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	// Only if it is registered with this data directory. Empty: with any.
+	DirectoryId string `protobuf:"bytes,2,opt,name=directory_id,json=directoryId,proto3" json:"directory_id,omitempty"`
+	// Types that are valid to be assigned to Change:
+	//
+	//	*BrokerChange_Cordon
+	//	*BrokerChange_Spread
+	Change        isBrokerChange_Change `protobuf_oneof:"change"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BrokerChange) Reset() {
+	*x = BrokerChange{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BrokerChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BrokerChange) ProtoMessage() {}
+
+func (x *BrokerChange) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BrokerChange.ProtoReflect.Descriptor instead.
+func (*BrokerChange) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *BrokerChange) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *BrokerChange) GetDirectoryId() string {
+	if x != nil {
+		return x.DirectoryId
+	}
+	return ""
+}
+
+func (x *BrokerChange) GetChange() isBrokerChange_Change {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+func (x *BrokerChange) GetCordon() *Cordon {
+	if x != nil {
+		if x, ok := x.Change.(*BrokerChange_Cordon); ok {
+			return x.Cordon
+		}
+	}
+	return nil
+}
+
+func (x *BrokerChange) GetSpread() bool {
+	if x != nil {
+		if x, ok := x.Change.(*BrokerChange_Spread); ok {
+			return x.Spread
+		}
+	}
+	return false
+}
+
+type isBrokerChange_Change interface {
+	isBrokerChange_Change()
+}
+
+type BrokerChange_Cordon struct {
+	// In place of the one that it has. With neither placement nor leadership: none.
+	Cordon *Cordon `protobuf:"bytes,3,opt,name=cordon,proto3,oneof"`
+}
+
+type BrokerChange_Spread struct {
+	// True: it has got its share of the partitions, and is no longer fresh.
+	Spread bool `protobuf:"varint,4,opt,name=spread,proto3,oneof"`
+}
+
+func (*BrokerChange_Cordon) isBrokerChange_Change() {}
+
+func (*BrokerChange_Spread) isBrokerChange_Change() {}
+
+type AlterBrokersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Set: nothing was changed.
+	Error         *Error `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterBrokersResponse) Reset() {
+	*x = AlterBrokersResponse{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterBrokersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterBrokersResponse) ProtoMessage() {}
+
+func (x *AlterBrokersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterBrokersResponse.ProtoReflect.Descriptor instead.
+func (*AlterBrokersResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *AlterBrokersResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+type FinalizeRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// 0 = the newest that the controller writes.
+	To            uint32 `protobuf:"varint,2,opt,name=to,proto3" json:"to,omitempty"`
+	ValidateOnly  bool   `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinalizeRequest) Reset() {
+	*x = FinalizeRequest{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinalizeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinalizeRequest) ProtoMessage() {}
+
+func (x *FinalizeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinalizeRequest.ProtoReflect.Descriptor instead.
+func (*FinalizeRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *FinalizeRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *FinalizeRequest) GetTo() uint32 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+func (x *FinalizeRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
+type FinalizeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	FormatBefore  uint32                 `protobuf:"varint,2,opt,name=format_before,json=formatBefore,proto3" json:"format_before,omitempty"`
+	Format        uint32                 `protobuf:"varint,3,opt,name=format,proto3" json:"format,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinalizeResponse) Reset() {
+	*x = FinalizeResponse{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinalizeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinalizeResponse) ProtoMessage() {}
+
+func (x *FinalizeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinalizeResponse.ProtoReflect.Descriptor instead.
+func (*FinalizeResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *FinalizeResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *FinalizeResponse) GetFormatBefore() uint32 {
+	if x != nil {
+		return x.FormatBefore
+	}
+	return 0
+}
+
+func (x *FinalizeResponse) GetFormat() uint32 {
+	if x != nil {
+		return x.Format
+	}
+	return 0
 }
 
 var File_penstock_proto_v1_admin_proto protoreflect.FileDescriptor
@@ -2311,14 +3799,15 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x04away\x18\x04 \x01(\bR\x04away\"\\\n" +
 	"\x14ElectLeadersResponse\x12.\n" +
 	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12\x14\n" +
-	"\x05moved\x18\x02 \x01(\rR\x05moved\"U\n" +
+	"\x05moved\x18\x02 \x01(\rR\x05moved\"x\n" +
 	"\x17UnregisterBrokerRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
-	"\tbroker_id\x18\x02 \x01(\x05R\bbrokerId\"J\n" +
+	"\tbroker_id\x18\x02 \x01(\x05R\bbrokerId\x12!\n" +
+	"\fdirectory_id\x18\x03 \x01(\tR\vdirectoryId\"J\n" +
 	"\x18UnregisterBrokerResponse\x12.\n" +
 	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\"\x18\n" +
-	"\x16DescribeClusterRequest\"\xda\x03\n" +
+	"\x16DescribeClusterRequest\"\x9d\x04\n" +
 	"\x17DescribeClusterResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12)\n" +
@@ -2333,14 +3822,28 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x12offline_partitions\x18\b \x01(\rR\x11offlinePartitions\x12>\n" +
 	"\x1bunder_replicated_partitions\x18\t \x01(\rR\x19underReplicatedPartitions\x127\n" +
 	"\x18under_min_isr_partitions\x18\n" +
-	" \x01(\rR\x15underMinIsrPartitions\"-\n" +
+	" \x01(\rR\x15underMinIsrPartitions\x12A\n" +
+	"\tplaintext\x18F \x01(\v2#.penstock.proto.v1.PlaintextCallersR\tplaintext\"o\n" +
+	"\x10PlaintextCallers\x12\x1d\n" +
+	"\n" +
+	"watched_ms\x18\x01 \x01(\x04R\twatchedMs\x12<\n" +
+	"\acallers\x18\x02 \x03(\v2\".penstock.proto.v1.PlaintextCallerR\acallers\"R\n" +
+	"\x0fPlaintextCaller\x12\x12\n" +
+	"\x04host\x18\x01 \x01(\tR\x04host\x12\x12\n" +
+	"\x04open\x18\x02 \x01(\rR\x04open\x12\x17\n" +
+	"\aidle_ms\x18\x03 \x01(\x04R\x06idleMs\"-\n" +
 	"\x13DescribeLogsRequest\x12\x16\n" +
-	"\x06topics\x18\x01 \x03(\tR\x06topics\"\xb5\x01\n" +
+	"\x06topics\x18\x01 \x03(\tR\x06topics\"\xef\x01\n" +
 	"\x14DescribeLogsResponse\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12.\n" +
 	"\x04logs\x18\x02 \x03(\v2\x1a.penstock.proto.v1.LogInfoR\x04logs\x12&\n" +
 	"\x0fdisk_free_bytes\x18\x03 \x01(\x04R\rdiskFreeBytes\x12(\n" +
-	"\x10disk_total_bytes\x18\x04 \x01(\x04R\x0ediskTotalBytes\"\xa5\x02\n" +
+	"\x10disk_total_bytes\x18\x04 \x01(\x04R\x0ediskTotalBytes\x128\n" +
+	"\aorphans\x18\x05 \x03(\v2\x1e.penstock.proto.v1.OrphanedLogR\aorphans\"\\\n" +
+	"\vOrphanedLog\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xa5\x02\n" +
 	"\aLogInfo\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12\x1c\n" +
@@ -2394,7 +3897,117 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\"|\n" +
 	"\x16DescribeQuotasResponse\x12.\n" +
 	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x122\n" +
-	"\x05rules\x18\x02 \x03(\v2\x1c.penstock.proto.v1.QuotaRuleR\x05rules2\xed\v\n" +
+	"\x05rules\x18\x02 \x03(\v2\x1c.penstock.proto.v1.QuotaRuleR\x05rules\"\xf2\x01\n" +
+	"\x14AlterReplicasRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12:\n" +
+	"\achanges\x18\x02 \x03(\v2 .penstock.proto.v1.ReplicaChangeR\achanges\x125\n" +
+	"\x06reason\x18\x03 \x01(\x0e2\x1d.penstock.proto.v1.MoveReasonR\x06reason\x12#\n" +
+	"\rchange_factor\x18\x04 \x01(\bR\fchangeFactor\x12#\n" +
+	"\rvalidate_only\x18\x05 \x01(\bR\fvalidateOnly\"\xaa\x01\n" +
+	"\rReplicaChange\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
+	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x03 \x01(\rR\tpartition\x12\x1a\n" +
+	"\bexpected\x18\x04 \x03(\x05R\bexpected\x12\x16\n" +
+	"\x06target\x18\x05 \x03(\x05R\x06target\x12\x16\n" +
+	"\x06cancel\x18\x06 \x01(\bR\x06cancel\"\x89\x01\n" +
+	"\x15AlterReplicasResponse\x12.\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12@\n" +
+	"\aresults\x18\x02 \x03(\v2&.penstock.proto.v1.ReplicaChangeResultR\aresults\"\xe1\x01\n" +
+	"\x13ReplicaChangeResult\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\rR\tpartition\x12.\n" +
+	"\x05error\x18\x03 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x122\n" +
+	"\x05state\x18\x04 \x01(\x0e2\x1c.penstock.proto.v1.MoveStateR\x05state\x12\x1a\n" +
+	"\breplicas\x18\x05 \x03(\x05R\breplicas\x12\x16\n" +
+	"\x06target\x18\x06 \x03(\x05R\x06target\"M\n" +
+	"\x14DescribeMovesRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x16\n" +
+	"\x06topics\x18\x02 \x03(\tR\x06topics\"\x92\x02\n" +
+	"\x15DescribeMovesResponse\x12.\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x126\n" +
+	"\x05moves\x18\x02 \x03(\v2 .penstock.proto.v1.PartitionMoveR\x05moves\x12<\n" +
+	"\abrokers\x18\x03 \x03(\v2\".penstock.proto.v1.BrokerPlacementR\abrokers\x12\x16\n" +
+	"\x06format\x18\x04 \x01(\rR\x06format\x12#\n" +
+	"\rnewest_format\x18\x05 \x01(\rR\fnewestFormat\x12\x16\n" +
+	"\x06paused\x18\x06 \x01(\bR\x06paused\"\xc7\x03\n" +
+	"\rPartitionMove\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
+	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x03 \x01(\rR\tpartition\x122\n" +
+	"\x05state\x18\x04 \x01(\x0e2\x1c.penstock.proto.v1.MoveStateR\x05state\x125\n" +
+	"\x06reason\x18\x05 \x01(\x0e2\x1d.penstock.proto.v1.MoveReasonR\x06reason\x12\x16\n" +
+	"\x06leader\x18\x06 \x01(\x05R\x06leader\x12\x1a\n" +
+	"\breplicas\x18\a \x03(\x05R\breplicas\x12\x10\n" +
+	"\x03isr\x18\b \x03(\x05R\x03isr\x12\x16\n" +
+	"\x06target\x18\t \x03(\x05R\x06target\x12\x16\n" +
+	"\x06adding\x18\n" +
+	" \x03(\x05R\x06adding\x12\x1a\n" +
+	"\bdropping\x18\v \x03(\x05R\bdropping\x12\x18\n" +
+	"\adamaged\x18\f \x03(\x05R\adamaged\x12\x1f\n" +
+	"\vwaiting_for\x18\r \x01(\tR\n" +
+	"waitingFor\x12/\n" +
+	"\x06copies\x18\x0e \x03(\v2\x17.penstock.proto.v1.CopyR\x06copies\"\x8b\x01\n" +
+	"\x04Copy\x12\x1b\n" +
+	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12\x1d\n" +
+	"\n" +
+	"bytes_left\x18\x02 \x01(\x04R\tbytesLeft\x12(\n" +
+	"\x10bytes_per_second\x18\x03 \x01(\x04R\x0ebytesPerSecond\x12\x1d\n" +
+	"\n" +
+	"limited_by\x18\x04 \x01(\tR\tlimitedBy\"\x89\x02\n" +
+	"\x0fBrokerPlacement\x12\x1b\n" +
+	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12!\n" +
+	"\fdirectory_id\x18\x02 \x01(\tR\vdirectoryId\x12\x12\n" +
+	"\x04rack\x18\x03 \x01(\tR\x04rack\x12\x14\n" +
+	"\x05alive\x18\x04 \x01(\bR\x05alive\x12\x14\n" +
+	"\x05fresh\x18\x05 \x01(\bR\x05fresh\x121\n" +
+	"\x06cordon\x18\x06 \x01(\v2\x19.penstock.proto.v1.CordonR\x06cordon\x12)\n" +
+	"\x10software_version\x18\a \x01(\tR\x0fsoftwareVersion\x12\x18\n" +
+	"\aformats\x18\b \x03(\rR\aformats\"h\n" +
+	"\x06Cordon\x12\x1c\n" +
+	"\tplacement\x18\x01 \x01(\bR\tplacement\x12\x1e\n" +
+	"\n" +
+	"leadership\x18\x02 \x01(\bR\n" +
+	"leadership\x12\x10\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why\x12\x0e\n" +
+	"\x02by\x18\x04 \x01(\tR\x02by\"\x94\x01\n" +
+	"\x13AlterBrokersRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x129\n" +
+	"\achanges\x18\x02 \x03(\v2\x1f.penstock.proto.v1.BrokerChangeR\achanges\x12#\n" +
+	"\rvalidate_only\x18\x03 \x01(\bR\fvalidateOnly\"\xa7\x01\n" +
+	"\fBrokerChange\x12\x1b\n" +
+	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12!\n" +
+	"\fdirectory_id\x18\x02 \x01(\tR\vdirectoryId\x123\n" +
+	"\x06cordon\x18\x03 \x01(\v2\x19.penstock.proto.v1.CordonH\x00R\x06cordon\x12\x18\n" +
+	"\x06spread\x18\x04 \x01(\bH\x00R\x06spreadB\b\n" +
+	"\x06change\"F\n" +
+	"\x14AlterBrokersResponse\x12.\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\"e\n" +
+	"\x0fFinalizeRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\rR\x02to\x12#\n" +
+	"\rvalidate_only\x18\x03 \x01(\bR\fvalidateOnly\"\x7f\n" +
+	"\x10FinalizeResponse\x12.\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12#\n" +
+	"\rformat_before\x18\x02 \x01(\rR\fformatBefore\x12\x16\n" +
+	"\x06format\x18\x03 \x01(\rR\x06format*\xa1\x01\n" +
+	"\n" +
+	"MoveReason\x12\x1b\n" +
+	"\x17MOVE_REASON_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13MOVE_REASON_REPLACE\x10\x01\x12\x15\n" +
+	"\x11MOVE_REASON_DRAIN\x10\x02\x12\x16\n" +
+	"\x12MOVE_REASON_FACTOR\x10\x03\x12\x16\n" +
+	"\x12MOVE_REASON_MANUAL\x10\x04\x12\x16\n" +
+	"\x12MOVE_REASON_SPREAD\x10\x05*n\n" +
+	"\tMoveState\x12\x1a\n" +
+	"\x16MOVE_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12MOVE_STATE_SETTLED\x10\x01\x12\x15\n" +
+	"\x11MOVE_STATE_QUEUED\x10\x02\x12\x16\n" +
+	"\x12MOVE_STATE_COPYING\x10\x032\xeb\x0e\n" +
 	"\fAdminService\x12_\n" +
 	"\fCreateTopics\x12&.penstock.proto.v1.CreateTopicsRequest\x1a'.penstock.proto.v1.CreateTopicsResponse\x12_\n" +
 	"\fDeleteTopics\x12&.penstock.proto.v1.DeleteTopicsRequest\x1a'.penstock.proto.v1.DeleteTopicsResponse\x12k\n" +
@@ -2410,7 +4023,11 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x0eDescribeAccess\x12(.penstock.proto.v1.DescribeAccessRequest\x1a).penstock.proto.v1.DescribeAccessResponse\x12\\\n" +
 	"\vCheckAccess\x12%.penstock.proto.v1.CheckAccessRequest\x1a&.penstock.proto.v1.CheckAccessResponse\x12\\\n" +
 	"\vAlterQuotas\x12%.penstock.proto.v1.AlterQuotasRequest\x1a&.penstock.proto.v1.AlterQuotasResponse\x12e\n" +
-	"\x0eDescribeQuotas\x12(.penstock.proto.v1.DescribeQuotasRequest\x1a).penstock.proto.v1.DescribeQuotasResponseB\xb9\x01\n" +
+	"\x0eDescribeQuotas\x12(.penstock.proto.v1.DescribeQuotasRequest\x1a).penstock.proto.v1.DescribeQuotasResponse\x12b\n" +
+	"\rAlterReplicas\x12'.penstock.proto.v1.AlterReplicasRequest\x1a(.penstock.proto.v1.AlterReplicasResponse\x12b\n" +
+	"\rDescribeMoves\x12'.penstock.proto.v1.DescribeMovesRequest\x1a(.penstock.proto.v1.DescribeMovesResponse\x12_\n" +
+	"\fAlterBrokers\x12&.penstock.proto.v1.AlterBrokersRequest\x1a'.penstock.proto.v1.AlterBrokersResponse\x12S\n" +
+	"\bFinalize\x12\".penstock.proto.v1.FinalizeRequest\x1a#.penstock.proto.v1.FinalizeResponseB\xb9\x01\n" +
 	"\x15com.penstock.proto.v1B\n" +
 	"AdminProtoP\x01Z.penstock.dev/examples/go/penstockv1;penstockv1\xa2\x02\x03PPX\xaa\x02\x11Penstock.Proto.V1\xca\x02\x11Penstock\\Proto\\V1\xe2\x02\x1dPenstock\\Proto\\V1\\GPBMetadata\xea\x02\x13Penstock::Proto::V1b\x06proto3"
 
@@ -2426,128 +4043,177 @@ func file_penstock_proto_v1_admin_proto_rawDescGZIP() []byte {
 	return file_penstock_proto_v1_admin_proto_rawDescData
 }
 
-var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_penstock_proto_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_penstock_proto_v1_admin_proto_goTypes = []any{
-	(*NewTopic)(nil),                 // 0: penstock.proto.v1.NewTopic
-	(*ReplicaList)(nil),              // 1: penstock.proto.v1.ReplicaList
-	(*CreateTopicsRequest)(nil),      // 2: penstock.proto.v1.CreateTopicsRequest
-	(*CreateTopicsResponse)(nil),     // 3: penstock.proto.v1.CreateTopicsResponse
-	(*TopicResult)(nil),              // 4: penstock.proto.v1.TopicResult
-	(*DeleteTopicsRequest)(nil),      // 5: penstock.proto.v1.DeleteTopicsRequest
-	(*TopicName)(nil),                // 6: penstock.proto.v1.TopicName
-	(*DeleteTopicsResponse)(nil),     // 7: penstock.proto.v1.DeleteTopicsResponse
-	(*CreatePartitionsRequest)(nil),  // 8: penstock.proto.v1.CreatePartitionsRequest
-	(*CreatePartitionsResponse)(nil), // 9: penstock.proto.v1.CreatePartitionsResponse
-	(*AlterConfigsRequest)(nil),      // 10: penstock.proto.v1.AlterConfigsRequest
-	(*AlterConfigsResponse)(nil),     // 11: penstock.proto.v1.AlterConfigsResponse
-	(*DescribeConfigsRequest)(nil),   // 12: penstock.proto.v1.DescribeConfigsRequest
-	(*DescribeConfigsResponse)(nil),  // 13: penstock.proto.v1.DescribeConfigsResponse
-	(*ConfigEntry)(nil),              // 14: penstock.proto.v1.ConfigEntry
-	(*DeleteRecordsRequest)(nil),     // 15: penstock.proto.v1.DeleteRecordsRequest
-	(*DeleteRecordsResponse)(nil),    // 16: penstock.proto.v1.DeleteRecordsResponse
-	(*ElectLeadersRequest)(nil),      // 17: penstock.proto.v1.ElectLeadersRequest
-	(*ElectLeadersResponse)(nil),     // 18: penstock.proto.v1.ElectLeadersResponse
-	(*UnregisterBrokerRequest)(nil),  // 19: penstock.proto.v1.UnregisterBrokerRequest
-	(*UnregisterBrokerResponse)(nil), // 20: penstock.proto.v1.UnregisterBrokerResponse
-	(*DescribeClusterRequest)(nil),   // 21: penstock.proto.v1.DescribeClusterRequest
-	(*DescribeClusterResponse)(nil),  // 22: penstock.proto.v1.DescribeClusterResponse
-	(*DescribeLogsRequest)(nil),      // 23: penstock.proto.v1.DescribeLogsRequest
-	(*DescribeLogsResponse)(nil),     // 24: penstock.proto.v1.DescribeLogsResponse
-	(*LogInfo)(nil),                  // 25: penstock.proto.v1.LogInfo
-	(*AlterAccessRequest)(nil),       // 26: penstock.proto.v1.AlterAccessRequest
-	(*AlterAccessResponse)(nil),      // 27: penstock.proto.v1.AlterAccessResponse
-	(*DescribeAccessRequest)(nil),    // 28: penstock.proto.v1.DescribeAccessRequest
-	(*DescribeAccessResponse)(nil),   // 29: penstock.proto.v1.DescribeAccessResponse
-	(*CheckAccessRequest)(nil),       // 30: penstock.proto.v1.CheckAccessRequest
-	(*CheckAccessResponse)(nil),      // 31: penstock.proto.v1.CheckAccessResponse
-	(*AlterQuotasRequest)(nil),       // 32: penstock.proto.v1.AlterQuotasRequest
-	(*Quotas)(nil),                   // 33: penstock.proto.v1.Quotas
-	(*AlterQuotasResponse)(nil),      // 34: penstock.proto.v1.AlterQuotasResponse
-	(*DescribeQuotasRequest)(nil),    // 35: penstock.proto.v1.DescribeQuotasRequest
-	(*DescribeQuotasResponse)(nil),   // 36: penstock.proto.v1.DescribeQuotasResponse
-	nil,                              // 37: penstock.proto.v1.NewTopic.ConfigsEntry
-	nil,                              // 38: penstock.proto.v1.AlterConfigsRequest.SetEntry
-	(*Error)(nil),                    // 39: penstock.proto.v1.Error
-	(*PartitionName)(nil),            // 40: penstock.proto.v1.PartitionName
-	(*BrokerInfo)(nil),               // 41: penstock.proto.v1.BrokerInfo
-	(*AccessResource)(nil),           // 42: penstock.proto.v1.AccessResource
-	(*AccessRule)(nil),               // 43: penstock.proto.v1.AccessRule
-	(*ResourceAccess)(nil),           // 44: penstock.proto.v1.ResourceAccess
-	(AccessOperation)(0),             // 45: penstock.proto.v1.AccessOperation
-	(*QuotaRule)(nil),                // 46: penstock.proto.v1.QuotaRule
+	(MoveReason)(0),                  // 0: penstock.proto.v1.MoveReason
+	(MoveState)(0),                   // 1: penstock.proto.v1.MoveState
+	(*NewTopic)(nil),                 // 2: penstock.proto.v1.NewTopic
+	(*ReplicaList)(nil),              // 3: penstock.proto.v1.ReplicaList
+	(*CreateTopicsRequest)(nil),      // 4: penstock.proto.v1.CreateTopicsRequest
+	(*CreateTopicsResponse)(nil),     // 5: penstock.proto.v1.CreateTopicsResponse
+	(*TopicResult)(nil),              // 6: penstock.proto.v1.TopicResult
+	(*DeleteTopicsRequest)(nil),      // 7: penstock.proto.v1.DeleteTopicsRequest
+	(*TopicName)(nil),                // 8: penstock.proto.v1.TopicName
+	(*DeleteTopicsResponse)(nil),     // 9: penstock.proto.v1.DeleteTopicsResponse
+	(*CreatePartitionsRequest)(nil),  // 10: penstock.proto.v1.CreatePartitionsRequest
+	(*CreatePartitionsResponse)(nil), // 11: penstock.proto.v1.CreatePartitionsResponse
+	(*AlterConfigsRequest)(nil),      // 12: penstock.proto.v1.AlterConfigsRequest
+	(*AlterConfigsResponse)(nil),     // 13: penstock.proto.v1.AlterConfigsResponse
+	(*DescribeConfigsRequest)(nil),   // 14: penstock.proto.v1.DescribeConfigsRequest
+	(*DescribeConfigsResponse)(nil),  // 15: penstock.proto.v1.DescribeConfigsResponse
+	(*ConfigEntry)(nil),              // 16: penstock.proto.v1.ConfigEntry
+	(*DeleteRecordsRequest)(nil),     // 17: penstock.proto.v1.DeleteRecordsRequest
+	(*DeleteRecordsResponse)(nil),    // 18: penstock.proto.v1.DeleteRecordsResponse
+	(*ElectLeadersRequest)(nil),      // 19: penstock.proto.v1.ElectLeadersRequest
+	(*ElectLeadersResponse)(nil),     // 20: penstock.proto.v1.ElectLeadersResponse
+	(*UnregisterBrokerRequest)(nil),  // 21: penstock.proto.v1.UnregisterBrokerRequest
+	(*UnregisterBrokerResponse)(nil), // 22: penstock.proto.v1.UnregisterBrokerResponse
+	(*DescribeClusterRequest)(nil),   // 23: penstock.proto.v1.DescribeClusterRequest
+	(*DescribeClusterResponse)(nil),  // 24: penstock.proto.v1.DescribeClusterResponse
+	(*PlaintextCallers)(nil),         // 25: penstock.proto.v1.PlaintextCallers
+	(*PlaintextCaller)(nil),          // 26: penstock.proto.v1.PlaintextCaller
+	(*DescribeLogsRequest)(nil),      // 27: penstock.proto.v1.DescribeLogsRequest
+	(*DescribeLogsResponse)(nil),     // 28: penstock.proto.v1.DescribeLogsResponse
+	(*OrphanedLog)(nil),              // 29: penstock.proto.v1.OrphanedLog
+	(*LogInfo)(nil),                  // 30: penstock.proto.v1.LogInfo
+	(*AlterAccessRequest)(nil),       // 31: penstock.proto.v1.AlterAccessRequest
+	(*AlterAccessResponse)(nil),      // 32: penstock.proto.v1.AlterAccessResponse
+	(*DescribeAccessRequest)(nil),    // 33: penstock.proto.v1.DescribeAccessRequest
+	(*DescribeAccessResponse)(nil),   // 34: penstock.proto.v1.DescribeAccessResponse
+	(*CheckAccessRequest)(nil),       // 35: penstock.proto.v1.CheckAccessRequest
+	(*CheckAccessResponse)(nil),      // 36: penstock.proto.v1.CheckAccessResponse
+	(*AlterQuotasRequest)(nil),       // 37: penstock.proto.v1.AlterQuotasRequest
+	(*Quotas)(nil),                   // 38: penstock.proto.v1.Quotas
+	(*AlterQuotasResponse)(nil),      // 39: penstock.proto.v1.AlterQuotasResponse
+	(*DescribeQuotasRequest)(nil),    // 40: penstock.proto.v1.DescribeQuotasRequest
+	(*DescribeQuotasResponse)(nil),   // 41: penstock.proto.v1.DescribeQuotasResponse
+	(*AlterReplicasRequest)(nil),     // 42: penstock.proto.v1.AlterReplicasRequest
+	(*ReplicaChange)(nil),            // 43: penstock.proto.v1.ReplicaChange
+	(*AlterReplicasResponse)(nil),    // 44: penstock.proto.v1.AlterReplicasResponse
+	(*ReplicaChangeResult)(nil),      // 45: penstock.proto.v1.ReplicaChangeResult
+	(*DescribeMovesRequest)(nil),     // 46: penstock.proto.v1.DescribeMovesRequest
+	(*DescribeMovesResponse)(nil),    // 47: penstock.proto.v1.DescribeMovesResponse
+	(*PartitionMove)(nil),            // 48: penstock.proto.v1.PartitionMove
+	(*Copy)(nil),                     // 49: penstock.proto.v1.Copy
+	(*BrokerPlacement)(nil),          // 50: penstock.proto.v1.BrokerPlacement
+	(*Cordon)(nil),                   // 51: penstock.proto.v1.Cordon
+	(*AlterBrokersRequest)(nil),      // 52: penstock.proto.v1.AlterBrokersRequest
+	(*BrokerChange)(nil),             // 53: penstock.proto.v1.BrokerChange
+	(*AlterBrokersResponse)(nil),     // 54: penstock.proto.v1.AlterBrokersResponse
+	(*FinalizeRequest)(nil),          // 55: penstock.proto.v1.FinalizeRequest
+	(*FinalizeResponse)(nil),         // 56: penstock.proto.v1.FinalizeResponse
+	nil,                              // 57: penstock.proto.v1.NewTopic.ConfigsEntry
+	nil,                              // 58: penstock.proto.v1.AlterConfigsRequest.SetEntry
+	(*Error)(nil),                    // 59: penstock.proto.v1.Error
+	(*PartitionName)(nil),            // 60: penstock.proto.v1.PartitionName
+	(*BrokerInfo)(nil),               // 61: penstock.proto.v1.BrokerInfo
+	(*AccessResource)(nil),           // 62: penstock.proto.v1.AccessResource
+	(*AccessRule)(nil),               // 63: penstock.proto.v1.AccessRule
+	(*ResourceAccess)(nil),           // 64: penstock.proto.v1.ResourceAccess
+	(AccessOperation)(0),             // 65: penstock.proto.v1.AccessOperation
+	(*QuotaRule)(nil),                // 66: penstock.proto.v1.QuotaRule
 }
 var file_penstock_proto_v1_admin_proto_depIdxs = []int32{
-	37, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
-	1,  // 1: penstock.proto.v1.NewTopic.assignment:type_name -> penstock.proto.v1.ReplicaList
-	0,  // 2: penstock.proto.v1.CreateTopicsRequest.topics:type_name -> penstock.proto.v1.NewTopic
-	4,  // 3: penstock.proto.v1.CreateTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	39, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
-	6,  // 5: penstock.proto.v1.DeleteTopicsRequest.topics:type_name -> penstock.proto.v1.TopicName
-	4,  // 6: penstock.proto.v1.DeleteTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	39, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
-	38, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
-	39, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
-	39, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
-	14, // 11: penstock.proto.v1.DescribeConfigsResponse.configs:type_name -> penstock.proto.v1.ConfigEntry
-	39, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
-	40, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
-	39, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
-	39, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
-	41, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
-	25, // 17: penstock.proto.v1.DescribeLogsResponse.logs:type_name -> penstock.proto.v1.LogInfo
-	42, // 18: penstock.proto.v1.AlterAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
-	43, // 19: penstock.proto.v1.AlterAccessRequest.rules:type_name -> penstock.proto.v1.AccessRule
-	44, // 20: penstock.proto.v1.AlterAccessRequest.expected:type_name -> penstock.proto.v1.ResourceAccess
-	39, // 21: penstock.proto.v1.AlterAccessResponse.error:type_name -> penstock.proto.v1.Error
-	42, // 22: penstock.proto.v1.DescribeAccessRequest.resources:type_name -> penstock.proto.v1.AccessResource
-	39, // 23: penstock.proto.v1.DescribeAccessResponse.error:type_name -> penstock.proto.v1.Error
-	44, // 24: penstock.proto.v1.DescribeAccessResponse.access:type_name -> penstock.proto.v1.ResourceAccess
-	42, // 25: penstock.proto.v1.CheckAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
-	45, // 26: penstock.proto.v1.CheckAccessRequest.operation:type_name -> penstock.proto.v1.AccessOperation
-	39, // 27: penstock.proto.v1.CheckAccessResponse.error:type_name -> penstock.proto.v1.Error
-	42, // 28: penstock.proto.v1.CheckAccessResponse.resource:type_name -> penstock.proto.v1.AccessResource
-	43, // 29: penstock.proto.v1.CheckAccessResponse.rule:type_name -> penstock.proto.v1.AccessRule
-	46, // 30: penstock.proto.v1.AlterQuotasRequest.rules:type_name -> penstock.proto.v1.QuotaRule
-	33, // 31: penstock.proto.v1.AlterQuotasRequest.expected:type_name -> penstock.proto.v1.Quotas
-	46, // 32: penstock.proto.v1.Quotas.rules:type_name -> penstock.proto.v1.QuotaRule
-	39, // 33: penstock.proto.v1.AlterQuotasResponse.error:type_name -> penstock.proto.v1.Error
-	39, // 34: penstock.proto.v1.DescribeQuotasResponse.error:type_name -> penstock.proto.v1.Error
-	46, // 35: penstock.proto.v1.DescribeQuotasResponse.rules:type_name -> penstock.proto.v1.QuotaRule
-	2,  // 36: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
-	5,  // 37: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
-	8,  // 38: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
-	10, // 39: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
-	12, // 40: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
-	15, // 41: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
-	17, // 42: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
-	19, // 43: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
-	21, // 44: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
-	23, // 45: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
-	26, // 46: penstock.proto.v1.AdminService.AlterAccess:input_type -> penstock.proto.v1.AlterAccessRequest
-	28, // 47: penstock.proto.v1.AdminService.DescribeAccess:input_type -> penstock.proto.v1.DescribeAccessRequest
-	30, // 48: penstock.proto.v1.AdminService.CheckAccess:input_type -> penstock.proto.v1.CheckAccessRequest
-	32, // 49: penstock.proto.v1.AdminService.AlterQuotas:input_type -> penstock.proto.v1.AlterQuotasRequest
-	35, // 50: penstock.proto.v1.AdminService.DescribeQuotas:input_type -> penstock.proto.v1.DescribeQuotasRequest
-	3,  // 51: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
-	7,  // 52: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
-	9,  // 53: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
-	11, // 54: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
-	13, // 55: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
-	16, // 56: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
-	18, // 57: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
-	20, // 58: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
-	22, // 59: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
-	24, // 60: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
-	27, // 61: penstock.proto.v1.AdminService.AlterAccess:output_type -> penstock.proto.v1.AlterAccessResponse
-	29, // 62: penstock.proto.v1.AdminService.DescribeAccess:output_type -> penstock.proto.v1.DescribeAccessResponse
-	31, // 63: penstock.proto.v1.AdminService.CheckAccess:output_type -> penstock.proto.v1.CheckAccessResponse
-	34, // 64: penstock.proto.v1.AdminService.AlterQuotas:output_type -> penstock.proto.v1.AlterQuotasResponse
-	36, // 65: penstock.proto.v1.AdminService.DescribeQuotas:output_type -> penstock.proto.v1.DescribeQuotasResponse
-	51, // [51:66] is the sub-list for method output_type
-	36, // [36:51] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	57, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
+	3,  // 1: penstock.proto.v1.NewTopic.assignment:type_name -> penstock.proto.v1.ReplicaList
+	2,  // 2: penstock.proto.v1.CreateTopicsRequest.topics:type_name -> penstock.proto.v1.NewTopic
+	6,  // 3: penstock.proto.v1.CreateTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
+	59, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
+	8,  // 5: penstock.proto.v1.DeleteTopicsRequest.topics:type_name -> penstock.proto.v1.TopicName
+	6,  // 6: penstock.proto.v1.DeleteTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
+	59, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
+	58, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
+	59, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	59, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	16, // 11: penstock.proto.v1.DescribeConfigsResponse.configs:type_name -> penstock.proto.v1.ConfigEntry
+	59, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
+	60, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
+	59, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
+	59, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
+	61, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
+	25, // 17: penstock.proto.v1.DescribeClusterResponse.plaintext:type_name -> penstock.proto.v1.PlaintextCallers
+	26, // 18: penstock.proto.v1.PlaintextCallers.callers:type_name -> penstock.proto.v1.PlaintextCaller
+	30, // 19: penstock.proto.v1.DescribeLogsResponse.logs:type_name -> penstock.proto.v1.LogInfo
+	29, // 20: penstock.proto.v1.DescribeLogsResponse.orphans:type_name -> penstock.proto.v1.OrphanedLog
+	62, // 21: penstock.proto.v1.AlterAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	63, // 22: penstock.proto.v1.AlterAccessRequest.rules:type_name -> penstock.proto.v1.AccessRule
+	64, // 23: penstock.proto.v1.AlterAccessRequest.expected:type_name -> penstock.proto.v1.ResourceAccess
+	59, // 24: penstock.proto.v1.AlterAccessResponse.error:type_name -> penstock.proto.v1.Error
+	62, // 25: penstock.proto.v1.DescribeAccessRequest.resources:type_name -> penstock.proto.v1.AccessResource
+	59, // 26: penstock.proto.v1.DescribeAccessResponse.error:type_name -> penstock.proto.v1.Error
+	64, // 27: penstock.proto.v1.DescribeAccessResponse.access:type_name -> penstock.proto.v1.ResourceAccess
+	62, // 28: penstock.proto.v1.CheckAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	65, // 29: penstock.proto.v1.CheckAccessRequest.operation:type_name -> penstock.proto.v1.AccessOperation
+	59, // 30: penstock.proto.v1.CheckAccessResponse.error:type_name -> penstock.proto.v1.Error
+	62, // 31: penstock.proto.v1.CheckAccessResponse.resource:type_name -> penstock.proto.v1.AccessResource
+	63, // 32: penstock.proto.v1.CheckAccessResponse.rule:type_name -> penstock.proto.v1.AccessRule
+	66, // 33: penstock.proto.v1.AlterQuotasRequest.rules:type_name -> penstock.proto.v1.QuotaRule
+	38, // 34: penstock.proto.v1.AlterQuotasRequest.expected:type_name -> penstock.proto.v1.Quotas
+	66, // 35: penstock.proto.v1.Quotas.rules:type_name -> penstock.proto.v1.QuotaRule
+	59, // 36: penstock.proto.v1.AlterQuotasResponse.error:type_name -> penstock.proto.v1.Error
+	59, // 37: penstock.proto.v1.DescribeQuotasResponse.error:type_name -> penstock.proto.v1.Error
+	66, // 38: penstock.proto.v1.DescribeQuotasResponse.rules:type_name -> penstock.proto.v1.QuotaRule
+	43, // 39: penstock.proto.v1.AlterReplicasRequest.changes:type_name -> penstock.proto.v1.ReplicaChange
+	0,  // 40: penstock.proto.v1.AlterReplicasRequest.reason:type_name -> penstock.proto.v1.MoveReason
+	59, // 41: penstock.proto.v1.AlterReplicasResponse.error:type_name -> penstock.proto.v1.Error
+	45, // 42: penstock.proto.v1.AlterReplicasResponse.results:type_name -> penstock.proto.v1.ReplicaChangeResult
+	59, // 43: penstock.proto.v1.ReplicaChangeResult.error:type_name -> penstock.proto.v1.Error
+	1,  // 44: penstock.proto.v1.ReplicaChangeResult.state:type_name -> penstock.proto.v1.MoveState
+	59, // 45: penstock.proto.v1.DescribeMovesResponse.error:type_name -> penstock.proto.v1.Error
+	48, // 46: penstock.proto.v1.DescribeMovesResponse.moves:type_name -> penstock.proto.v1.PartitionMove
+	50, // 47: penstock.proto.v1.DescribeMovesResponse.brokers:type_name -> penstock.proto.v1.BrokerPlacement
+	1,  // 48: penstock.proto.v1.PartitionMove.state:type_name -> penstock.proto.v1.MoveState
+	0,  // 49: penstock.proto.v1.PartitionMove.reason:type_name -> penstock.proto.v1.MoveReason
+	49, // 50: penstock.proto.v1.PartitionMove.copies:type_name -> penstock.proto.v1.Copy
+	51, // 51: penstock.proto.v1.BrokerPlacement.cordon:type_name -> penstock.proto.v1.Cordon
+	53, // 52: penstock.proto.v1.AlterBrokersRequest.changes:type_name -> penstock.proto.v1.BrokerChange
+	51, // 53: penstock.proto.v1.BrokerChange.cordon:type_name -> penstock.proto.v1.Cordon
+	59, // 54: penstock.proto.v1.AlterBrokersResponse.error:type_name -> penstock.proto.v1.Error
+	59, // 55: penstock.proto.v1.FinalizeResponse.error:type_name -> penstock.proto.v1.Error
+	4,  // 56: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
+	7,  // 57: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
+	10, // 58: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
+	12, // 59: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
+	14, // 60: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
+	17, // 61: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
+	19, // 62: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
+	21, // 63: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
+	23, // 64: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
+	27, // 65: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
+	31, // 66: penstock.proto.v1.AdminService.AlterAccess:input_type -> penstock.proto.v1.AlterAccessRequest
+	33, // 67: penstock.proto.v1.AdminService.DescribeAccess:input_type -> penstock.proto.v1.DescribeAccessRequest
+	35, // 68: penstock.proto.v1.AdminService.CheckAccess:input_type -> penstock.proto.v1.CheckAccessRequest
+	37, // 69: penstock.proto.v1.AdminService.AlterQuotas:input_type -> penstock.proto.v1.AlterQuotasRequest
+	40, // 70: penstock.proto.v1.AdminService.DescribeQuotas:input_type -> penstock.proto.v1.DescribeQuotasRequest
+	42, // 71: penstock.proto.v1.AdminService.AlterReplicas:input_type -> penstock.proto.v1.AlterReplicasRequest
+	46, // 72: penstock.proto.v1.AdminService.DescribeMoves:input_type -> penstock.proto.v1.DescribeMovesRequest
+	52, // 73: penstock.proto.v1.AdminService.AlterBrokers:input_type -> penstock.proto.v1.AlterBrokersRequest
+	55, // 74: penstock.proto.v1.AdminService.Finalize:input_type -> penstock.proto.v1.FinalizeRequest
+	5,  // 75: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
+	9,  // 76: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
+	11, // 77: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
+	13, // 78: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
+	15, // 79: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
+	18, // 80: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
+	20, // 81: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
+	22, // 82: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
+	24, // 83: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
+	28, // 84: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
+	32, // 85: penstock.proto.v1.AdminService.AlterAccess:output_type -> penstock.proto.v1.AlterAccessResponse
+	34, // 86: penstock.proto.v1.AdminService.DescribeAccess:output_type -> penstock.proto.v1.DescribeAccessResponse
+	36, // 87: penstock.proto.v1.AdminService.CheckAccess:output_type -> penstock.proto.v1.CheckAccessResponse
+	39, // 88: penstock.proto.v1.AdminService.AlterQuotas:output_type -> penstock.proto.v1.AlterQuotasResponse
+	41, // 89: penstock.proto.v1.AdminService.DescribeQuotas:output_type -> penstock.proto.v1.DescribeQuotasResponse
+	44, // 90: penstock.proto.v1.AdminService.AlterReplicas:output_type -> penstock.proto.v1.AlterReplicasResponse
+	47, // 91: penstock.proto.v1.AdminService.DescribeMoves:output_type -> penstock.proto.v1.DescribeMovesResponse
+	54, // 92: penstock.proto.v1.AdminService.AlterBrokers:output_type -> penstock.proto.v1.AlterBrokersResponse
+	56, // 93: penstock.proto.v1.AdminService.Finalize:output_type -> penstock.proto.v1.FinalizeResponse
+	75, // [75:94] is the sub-list for method output_type
+	56, // [56:75] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_admin_proto_init() }
@@ -2558,18 +4224,23 @@ func file_penstock_proto_v1_admin_proto_init() {
 	file_penstock_proto_v1_access_proto_init()
 	file_penstock_proto_v1_broker_proto_init()
 	file_penstock_proto_v1_errors_proto_init()
+	file_penstock_proto_v1_admin_proto_msgTypes[51].OneofWrappers = []any{
+		(*BrokerChange_Cordon)(nil),
+		(*BrokerChange_Spread)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_admin_proto_rawDesc), len(file_penstock_proto_v1_admin_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   39,
+			NumEnums:      2,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_penstock_proto_v1_admin_proto_goTypes,
 		DependencyIndexes: file_penstock_proto_v1_admin_proto_depIdxs,
+		EnumInfos:         file_penstock_proto_v1_admin_proto_enumTypes,
 		MessageInfos:      file_penstock_proto_v1_admin_proto_msgTypes,
 	}.Build()
 	File_penstock_proto_v1_admin_proto = out.File

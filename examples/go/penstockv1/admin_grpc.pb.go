@@ -37,6 +37,10 @@ const (
 	AdminService_CheckAccess_FullMethodName      = "/penstock.proto.v1.AdminService/CheckAccess"
 	AdminService_AlterQuotas_FullMethodName      = "/penstock.proto.v1.AdminService/AlterQuotas"
 	AdminService_DescribeQuotas_FullMethodName   = "/penstock.proto.v1.AdminService/DescribeQuotas"
+	AdminService_AlterReplicas_FullMethodName    = "/penstock.proto.v1.AdminService/AlterReplicas"
+	AdminService_DescribeMoves_FullMethodName    = "/penstock.proto.v1.AdminService/DescribeMoves"
+	AdminService_AlterBrokers_FullMethodName     = "/penstock.proto.v1.AdminService/AlterBrokers"
+	AdminService_Finalize_FullMethodName         = "/penstock.proto.v1.AdminService/Finalize"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -65,6 +69,15 @@ type AdminServiceClient interface {
 	// Replaces all quotas.
 	AlterQuotas(ctx context.Context, in *AlterQuotasRequest, opts ...grpc.CallOption) (*AlterQuotasResponse, error)
 	DescribeQuotas(ctx context.Context, in *DescribeQuotasRequest, opts ...grpc.CallOption) (*DescribeQuotasResponse, error)
+	// Which brokers shall have the replicas of partitions. Stored; the copying follows by itself.
+	AlterReplicas(ctx context.Context, in *AlterReplicasRequest, opts ...grpc.CallOption) (*AlterReplicasResponse, error)
+	// The moves that have not ended, and what matters of each broker for placing replicas.
+	DescribeMoves(ctx context.Context, in *DescribeMovesRequest, opts ...grpc.CallOption) (*DescribeMovesResponse, error)
+	// Cordons brokers, and lifts cordons.
+	AlterBrokers(ctx context.Context, in *AlterBrokersRequest, opts ...grpc.CallOption) (*AlterBrokersResponse, error)
+	// Chooses the format of stored metadata. Raising it ends the time in which the release before can
+	// be started again.
+	Finalize(ctx context.Context, in *FinalizeRequest, opts ...grpc.CallOption) (*FinalizeResponse, error)
 }
 
 type adminServiceClient struct {
@@ -225,6 +238,46 @@ func (c *adminServiceClient) DescribeQuotas(ctx context.Context, in *DescribeQuo
 	return out, nil
 }
 
+func (c *adminServiceClient) AlterReplicas(ctx context.Context, in *AlterReplicasRequest, opts ...grpc.CallOption) (*AlterReplicasResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AlterReplicasResponse)
+	err := c.cc.Invoke(ctx, AdminService_AlterReplicas_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) DescribeMoves(ctx context.Context, in *DescribeMovesRequest, opts ...grpc.CallOption) (*DescribeMovesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeMovesResponse)
+	err := c.cc.Invoke(ctx, AdminService_DescribeMoves_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) AlterBrokers(ctx context.Context, in *AlterBrokersRequest, opts ...grpc.CallOption) (*AlterBrokersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AlterBrokersResponse)
+	err := c.cc.Invoke(ctx, AdminService_AlterBrokers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) Finalize(ctx context.Context, in *FinalizeRequest, opts ...grpc.CallOption) (*FinalizeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FinalizeResponse)
+	err := c.cc.Invoke(ctx, AdminService_Finalize_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -251,6 +304,15 @@ type AdminServiceServer interface {
 	// Replaces all quotas.
 	AlterQuotas(context.Context, *AlterQuotasRequest) (*AlterQuotasResponse, error)
 	DescribeQuotas(context.Context, *DescribeQuotasRequest) (*DescribeQuotasResponse, error)
+	// Which brokers shall have the replicas of partitions. Stored; the copying follows by itself.
+	AlterReplicas(context.Context, *AlterReplicasRequest) (*AlterReplicasResponse, error)
+	// The moves that have not ended, and what matters of each broker for placing replicas.
+	DescribeMoves(context.Context, *DescribeMovesRequest) (*DescribeMovesResponse, error)
+	// Cordons brokers, and lifts cordons.
+	AlterBrokers(context.Context, *AlterBrokersRequest) (*AlterBrokersResponse, error)
+	// Chooses the format of stored metadata. Raising it ends the time in which the release before can
+	// be started again.
+	Finalize(context.Context, *FinalizeRequest) (*FinalizeResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -305,6 +367,18 @@ func (UnimplementedAdminServiceServer) AlterQuotas(context.Context, *AlterQuotas
 }
 func (UnimplementedAdminServiceServer) DescribeQuotas(context.Context, *DescribeQuotasRequest) (*DescribeQuotasResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DescribeQuotas not implemented")
+}
+func (UnimplementedAdminServiceServer) AlterReplicas(context.Context, *AlterReplicasRequest) (*AlterReplicasResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AlterReplicas not implemented")
+}
+func (UnimplementedAdminServiceServer) DescribeMoves(context.Context, *DescribeMovesRequest) (*DescribeMovesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeMoves not implemented")
+}
+func (UnimplementedAdminServiceServer) AlterBrokers(context.Context, *AlterBrokersRequest) (*AlterBrokersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AlterBrokers not implemented")
+}
+func (UnimplementedAdminServiceServer) Finalize(context.Context, *FinalizeRequest) (*FinalizeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Finalize not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -597,6 +671,78 @@ func _AdminService_DescribeQuotas_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_AlterReplicas_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AlterReplicasRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).AlterReplicas(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_AlterReplicas_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).AlterReplicas(ctx, req.(*AlterReplicasRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_DescribeMoves_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeMovesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DescribeMoves(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DescribeMoves_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DescribeMoves(ctx, req.(*DescribeMovesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_AlterBrokers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AlterBrokersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).AlterBrokers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_AlterBrokers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).AlterBrokers(ctx, req.(*AlterBrokersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_Finalize_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FinalizeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).Finalize(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_Finalize_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).Finalize(ctx, req.(*FinalizeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -663,6 +809,22 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DescribeQuotas",
 			Handler:    _AdminService_DescribeQuotas_Handler,
+		},
+		{
+			MethodName: "AlterReplicas",
+			Handler:    _AdminService_AlterReplicas_Handler,
+		},
+		{
+			MethodName: "DescribeMoves",
+			Handler:    _AdminService_DescribeMoves_Handler,
+		},
+		{
+			MethodName: "AlterBrokers",
+			Handler:    _AdminService_AlterBrokers_Handler,
+		},
+		{
+			MethodName: "Finalize",
+			Handler:    _AdminService_Finalize_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

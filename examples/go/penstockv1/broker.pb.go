@@ -1625,9 +1625,17 @@ type BrokerInfo struct {
 	// For clients: where `host` accepts message streams (streams.proto). 0: nowhere, use gRPC.
 	StreamPort uint32 `protobuf:"varint,11,opt,name=stream_port,json=streamPort,proto3" json:"stream_port,omitempty"`
 	// For brokers and controllers: where `host` asks for the certificate of one. 0: they use `port`.
-	InternalPort  uint32 `protobuf:"varint,12,opt,name=internal_port,json=internalPort,proto3" json:"internal_port,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	InternalPort uint32 `protobuf:"varint,12,opt,name=internal_port,json=internalPort,proto3" json:"internal_port,omitempty"`
+	// For clients over TLS, where `host` has a port for them beside `port`. 0: there is none.
+	SecurePort uint32 `protobuf:"varint,70,opt,name=secure_port,json=securePort,proto3" json:"secure_port,omitempty"`
+	// As internal_port, of a broker that serves plaintext as well: who has no TLS uses `port`.
+	SecureInternalPort uint32 `protobuf:"varint,71,opt,name=secure_internal_port,json=secureInternalPort,proto3" json:"secure_internal_port,omitempty"`
+	// For users who show a certificate, on `host` and on `external_host`; 0: none. To these users a
+	// broker answers with one of them as host and port, the external one if there is one.
+	CertificatePort         uint32 `protobuf:"varint,80,opt,name=certificate_port,json=certificatePort,proto3" json:"certificate_port,omitempty"`
+	ExternalCertificatePort uint32 `protobuf:"varint,81,opt,name=external_certificate_port,json=externalCertificatePort,proto3" json:"external_certificate_port,omitempty"`
+	unknownFields           protoimpl.UnknownFields
+	sizeCache               protoimpl.SizeCache
 }
 
 func (x *BrokerInfo) Reset() {
@@ -1744,6 +1752,34 @@ func (x *BrokerInfo) GetInternalPort() uint32 {
 	return 0
 }
 
+func (x *BrokerInfo) GetSecurePort() uint32 {
+	if x != nil {
+		return x.SecurePort
+	}
+	return 0
+}
+
+func (x *BrokerInfo) GetSecureInternalPort() uint32 {
+	if x != nil {
+		return x.SecureInternalPort
+	}
+	return 0
+}
+
+func (x *BrokerInfo) GetCertificatePort() uint32 {
+	if x != nil {
+		return x.CertificatePort
+	}
+	return 0
+}
+
+func (x *BrokerInfo) GetExternalCertificatePort() uint32 {
+	if x != nil {
+		return x.ExternalCertificatePort
+	}
+	return 0
+}
+
 type TopicInfo struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Topic      string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
@@ -1846,8 +1882,14 @@ type PartitionInfo struct {
 	LeaderEpoch int32   `protobuf:"varint,3,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
 	Replicas    []int32 `protobuf:"varint,4,rep,packed,name=replicas,proto3" json:"replicas,omitempty"`
 	Isr         []int32 `protobuf:"varint,5,rep,packed,name=isr,proto3" json:"isr,omitempty"`
-	// Counts every change of leader, ISR or replicas.
-	Version       int64 `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`
+	// Counts every change of these fields.
+	Version int64 `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`
+	// Brokers that copy the partition and are not replicas yet.
+	Adding []int32 `protobuf:"varint,7,rep,packed,name=adding,proto3" json:"adding,omitempty"`
+	// Former replicas and ended copies, until their broker says that the data is deleted.
+	Dropping []int32 `protobuf:"varint,8,rep,packed,name=dropping,proto3" json:"dropping,omitempty"`
+	// Replicas that cannot serve all they once acknowledged.
+	Damaged       []int32 `protobuf:"varint,9,rep,packed,name=damaged,proto3" json:"damaged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1922,6 +1964,27 @@ func (x *PartitionInfo) GetVersion() int64 {
 		return x.Version
 	}
 	return 0
+}
+
+func (x *PartitionInfo) GetAdding() []int32 {
+	if x != nil {
+		return x.Adding
+	}
+	return nil
+}
+
+func (x *PartitionInfo) GetDropping() []int32 {
+	if x != nil {
+		return x.Dropping
+	}
+	return nil
+}
+
+func (x *PartitionInfo) GetDamaged() []int32 {
+	if x != nil {
+		return x.Damaged
+	}
+	return nil
 }
 
 type InitProducerRequest struct {
@@ -2214,7 +2277,7 @@ const file_penstock_proto_v1_broker_proto_rawDesc = "" +
 	"\x10controller_epoch\x18\x02 \x01(\x03R\x0fcontrollerEpoch\x12)\n" +
 	"\x10metadata_version\x18\x03 \x01(\x03R\x0fmetadataVersion\x127\n" +
 	"\abrokers\x18\x04 \x03(\v2\x1d.penstock.proto.v1.BrokerInfoR\abrokers\x124\n" +
-	"\x06topics\x18\x05 \x03(\v2\x1c.penstock.proto.v1.TopicInfoR\x06topics\"\xf4\x02\n" +
+	"\x06topics\x18\x05 \x03(\v2\x1c.penstock.proto.v1.TopicInfoR\x06topics\"\xae\x04\n" +
 	"\n" +
 	"BrokerInfo\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12\x12\n" +
@@ -2230,7 +2293,12 @@ const file_penstock_proto_v1_broker_proto_rawDesc = "" +
 	" \x01(\rR\x0freplicationPort\x12\x1f\n" +
 	"\vstream_port\x18\v \x01(\rR\n" +
 	"streamPort\x12#\n" +
-	"\rinternal_port\x18\f \x01(\rR\finternalPort\"\xf8\x02\n" +
+	"\rinternal_port\x18\f \x01(\rR\finternalPort\x12\x1f\n" +
+	"\vsecure_port\x18F \x01(\rR\n" +
+	"securePort\x120\n" +
+	"\x14secure_internal_port\x18G \x01(\rR\x12secureInternalPort\x12)\n" +
+	"\x10certificate_port\x18P \x01(\rR\x0fcertificatePort\x12:\n" +
+	"\x19external_certificate_port\x18Q \x01(\rR\x17externalCertificatePort\"\xf8\x02\n" +
 	"\tTopicInfo\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12.\n" +
@@ -2243,14 +2311,17 @@ const file_penstock_proto_v1_broker_proto_rawDesc = "" +
 	"\x11inherited_configs\x18\a \x03(\tR\x10inheritedConfigs\x1a:\n" +
 	"\fConfigsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb0\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xfe\x01\n" +
 	"\rPartitionInfo\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\x05R\x06leader\x12!\n" +
 	"\fleader_epoch\x18\x03 \x01(\x05R\vleaderEpoch\x12\x1a\n" +
 	"\breplicas\x18\x04 \x03(\x05R\breplicas\x12\x10\n" +
 	"\x03isr\x18\x05 \x03(\x05R\x03isr\x12\x18\n" +
-	"\aversion\x18\x06 \x01(\x03R\aversion\"\x9b\x02\n" +
+	"\aversion\x18\x06 \x01(\x03R\aversion\x12\x16\n" +
+	"\x06adding\x18\a \x03(\x05R\x06adding\x12\x1a\n" +
+	"\bdropping\x18\b \x03(\x05R\bdropping\x12\x18\n" +
+	"\adamaged\x18\t \x03(\x05R\adamaged\"\x9b\x02\n" +
 	"\x13InitProducerRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1f\n" +

@@ -137,7 +137,19 @@ type Register struct {
 	// On `host`, for message streams of clients. 0: none, they use gRPC.
 	StreamPort uint32 `protobuf:"varint,16,opt,name=stream_port,json=streamPort,proto3" json:"stream_port,omitempty"`
 	// On `host`, for brokers and controllers, who show a certificate. 0: they use `port`.
-	InternalPort  uint32 `protobuf:"varint,17,opt,name=internal_port,json=internalPort,proto3" json:"internal_port,omitempty"`
+	InternalPort uint32 `protobuf:"varint,17,opt,name=internal_port,json=internalPort,proto3" json:"internal_port,omitempty"`
+	// On `host`, for clients over TLS, beside `port`. 0: none.
+	SecurePort uint32 `protobuf:"varint,70,opt,name=secure_port,json=securePort,proto3" json:"secure_port,omitempty"`
+	// As internal_port, of a broker that serves plaintext as well. 0: it does not.
+	SecureInternalPort uint32 `protobuf:"varint,71,opt,name=secure_internal_port,json=secureInternalPort,proto3" json:"secure_internal_port,omitempty"`
+	// On `host`, for users who show a certificate. 0: none.
+	CertificatePort uint32 `protobuf:"varint,80,opt,name=certificate_port,json=certificatePort,proto3" json:"certificate_port,omitempty"`
+	// The same on `external_host`.
+	ExternalCertificatePort uint32 `protobuf:"varint,81,opt,name=external_certificate_port,json=externalCertificatePort,proto3" json:"external_certificate_port,omitempty"`
+	// The release that the broker runs, for people.
+	SoftwareVersion string `protobuf:"bytes,82,opt,name=software_version,json=softwareVersion,proto3" json:"software_version,omitempty"`
+	// The formats of stored metadata that it reads. Empty: only 1.
+	Formats       []uint32 `protobuf:"varint,83,rep,packed,name=formats,proto3" json:"formats,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -291,6 +303,48 @@ func (x *Register) GetInternalPort() uint32 {
 	return 0
 }
 
+func (x *Register) GetSecurePort() uint32 {
+	if x != nil {
+		return x.SecurePort
+	}
+	return 0
+}
+
+func (x *Register) GetSecureInternalPort() uint32 {
+	if x != nil {
+		return x.SecureInternalPort
+	}
+	return 0
+}
+
+func (x *Register) GetCertificatePort() uint32 {
+	if x != nil {
+		return x.CertificatePort
+	}
+	return 0
+}
+
+func (x *Register) GetExternalCertificatePort() uint32 {
+	if x != nil {
+		return x.ExternalCertificatePort
+	}
+	return 0
+}
+
+func (x *Register) GetSoftwareVersion() string {
+	if x != nil {
+		return x.SoftwareVersion
+	}
+	return ""
+}
+
+func (x *Register) GetFormats() []uint32 {
+	if x != nil {
+		return x.Formats
+	}
+	return nil
+}
+
 type Heartbeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The newest image applied.
@@ -298,7 +352,11 @@ type Heartbeat struct {
 	// The broker wants to stop: move leaderships away, then answer may_stop.
 	WantsStop bool `protobuf:"varint,2,opt,name=wants_stop,json=wantsStop,proto3" json:"wants_stop,omitempty"`
 	// Writes are refused for lack of disk space.
-	DiskFull      bool `protobuf:"varint,3,opt,name=disk_full,json=diskFull,proto3" json:"disk_full,omitempty"`
+	DiskFull bool `protobuf:"varint,3,opt,name=disk_full,json=diskFull,proto3" json:"disk_full,omitempty"`
+	// Of the partitions that this broker leads and others copy, every two seconds; empty: as before.
+	Copies []*CopyProgress `protobuf:"bytes,4,rep,name=copies,proto3" json:"copies,omitempty"`
+	// What its TLS uses now. Not set: it has none.
+	Tls           *TlsReport `protobuf:"bytes,60,opt,name=tls,proto3" json:"tls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -354,6 +412,161 @@ func (x *Heartbeat) GetDiskFull() bool {
 	return false
 }
 
+func (x *Heartbeat) GetCopies() []*CopyProgress {
+	if x != nil {
+		return x.Copies
+	}
+	return nil
+}
+
+func (x *Heartbeat) GetTls() *TlsReport {
+	if x != nil {
+		return x.Tls
+	}
+	return nil
+}
+
+type CopyProgress struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	TopicId   string                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition uint32                 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Who copies.
+	BrokerId       int32  `protobuf:"varint,3,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	BytesLeft      uint64 `protobuf:"varint,4,opt,name=bytes_left,json=bytesLeft,proto3" json:"bytes_left,omitempty"`
+	BytesPerSecond uint64 `protobuf:"varint,5,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
+	// What keeps it from being faster, for people: "copy rate", "disk of broker 4".
+	LimitedBy     string `protobuf:"bytes,6,opt,name=limited_by,json=limitedBy,proto3" json:"limited_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyProgress) Reset() {
+	*x = CopyProgress{}
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyProgress) ProtoMessage() {}
+
+func (x *CopyProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyProgress.ProtoReflect.Descriptor instead.
+func (*CopyProgress) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *CopyProgress) GetTopicId() string {
+	if x != nil {
+		return x.TopicId
+	}
+	return ""
+}
+
+func (x *CopyProgress) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *CopyProgress) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *CopyProgress) GetBytesLeft() uint64 {
+	if x != nil {
+		return x.BytesLeft
+	}
+	return 0
+}
+
+func (x *CopyProgress) GetBytesPerSecond() uint64 {
+	if x != nil {
+		return x.BytesPerSecond
+	}
+	return 0
+}
+
+func (x *CopyProgress) GetLimitedBy() string {
+	if x != nil {
+		return x.LimitedBy
+	}
+	return ""
+}
+
+// CAs are known by the SHA-256 of their certificate (DER), in hexadecimal digits.
+type TlsReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose certificates new connections accept.
+	TrustedCas []string `protobuf:"bytes,1,rep,name=trusted_cas,json=trustedCas,proto3" json:"trusted_cas,omitempty"`
+	// Which of them signed its own certificate; empty: none.
+	OwnCa         string `protobuf:"bytes,2,opt,name=own_ca,json=ownCa,proto3" json:"own_ca,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TlsReport) Reset() {
+	*x = TlsReport{}
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TlsReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TlsReport) ProtoMessage() {}
+
+func (x *TlsReport) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TlsReport.ProtoReflect.Descriptor instead.
+func (*TlsReport) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *TlsReport) GetTrustedCas() []string {
+	if x != nil {
+		return x.TrustedCas
+	}
+	return nil
+}
+
+func (x *TlsReport) GetOwnCa() string {
+	if x != nil {
+		return x.OwnCa
+	}
+	return ""
+}
+
 type SessionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -369,7 +582,7 @@ type SessionResponse struct {
 
 func (x *SessionResponse) Reset() {
 	*x = SessionResponse{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[3]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -381,7 +594,7 @@ func (x *SessionResponse) String() string {
 func (*SessionResponse) ProtoMessage() {}
 
 func (x *SessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[3]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -394,7 +607,7 @@ func (x *SessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionResponse.ProtoReflect.Descriptor instead.
 func (*SessionResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{3}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SessionResponse) GetMessage() isSessionResponse_Message {
@@ -482,7 +695,7 @@ type Registered struct {
 
 func (x *Registered) Reset() {
 	*x = Registered{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[4]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -494,7 +707,7 @@ func (x *Registered) String() string {
 func (*Registered) ProtoMessage() {}
 
 func (x *Registered) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[4]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -507,7 +720,7 @@ func (x *Registered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registered.ProtoReflect.Descriptor instead.
 func (*Registered) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{4}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Registered) GetClusterId() string {
@@ -555,7 +768,7 @@ type HeartbeatAck struct {
 
 func (x *HeartbeatAck) Reset() {
 	*x = HeartbeatAck{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[5]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -567,7 +780,7 @@ func (x *HeartbeatAck) String() string {
 func (*HeartbeatAck) ProtoMessage() {}
 
 func (x *HeartbeatAck) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[5]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -580,7 +793,7 @@ func (x *HeartbeatAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatAck.ProtoReflect.Descriptor instead.
 func (*HeartbeatAck) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{5}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *HeartbeatAck) GetMayStop() bool {
@@ -613,7 +826,7 @@ type ClusterImage struct {
 
 func (x *ClusterImage) Reset() {
 	*x = ClusterImage{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[6]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +838,7 @@ func (x *ClusterImage) String() string {
 func (*ClusterImage) ProtoMessage() {}
 
 func (x *ClusterImage) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[6]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +851,7 @@ func (x *ClusterImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterImage.ProtoReflect.Descriptor instead.
 func (*ClusterImage) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{6}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ClusterImage) GetControllerEpoch() int64 {
@@ -713,7 +926,7 @@ type QuotasImage struct {
 
 func (x *QuotasImage) Reset() {
 	*x = QuotasImage{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[7]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -725,7 +938,7 @@ func (x *QuotasImage) String() string {
 func (*QuotasImage) ProtoMessage() {}
 
 func (x *QuotasImage) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[7]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -738,7 +951,7 @@ func (x *QuotasImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasImage.ProtoReflect.Descriptor instead.
 func (*QuotasImage) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{7}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *QuotasImage) GetRules() []*QuotaRule {
@@ -759,7 +972,7 @@ type AccessImage struct {
 
 func (x *AccessImage) Reset() {
 	*x = AccessImage{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[8]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -771,7 +984,7 @@ func (x *AccessImage) String() string {
 func (*AccessImage) ProtoMessage() {}
 
 func (x *AccessImage) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[8]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -784,7 +997,7 @@ func (x *AccessImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AccessImage.ProtoReflect.Descriptor instead.
 func (*AccessImage) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{8}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AccessImage) GetCluster() []*AccessRule {
@@ -814,7 +1027,7 @@ type AlterIsrRequest struct {
 
 func (x *AlterIsrRequest) Reset() {
 	*x = AlterIsrRequest{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[9]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -826,7 +1039,7 @@ func (x *AlterIsrRequest) String() string {
 func (*AlterIsrRequest) ProtoMessage() {}
 
 func (x *AlterIsrRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[9]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -839,7 +1052,7 @@ func (x *AlterIsrRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterIsrRequest.ProtoReflect.Descriptor instead.
 func (*AlterIsrRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{9}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AlterIsrRequest) GetClusterId() string {
@@ -883,7 +1096,9 @@ type IsrChange struct {
 	Partition   uint32                 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
 	LeaderEpoch int32                  `protobuf:"varint,3,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
 	// The partition version the change is based on.
-	Version       int64   `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
+	Version int64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
+	// With all of the partition's `adding`: they have caught up, and are to become replicas. If that
+	// must wait, the rest of the ISR is stored nevertheless, and the error is MOVE_WAITS.
 	Isr           []int32 `protobuf:"varint,5,rep,packed,name=isr,proto3" json:"isr,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -891,7 +1106,7 @@ type IsrChange struct {
 
 func (x *IsrChange) Reset() {
 	*x = IsrChange{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[10]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +1118,7 @@ func (x *IsrChange) String() string {
 func (*IsrChange) ProtoMessage() {}
 
 func (x *IsrChange) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[10]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +1131,7 @@ func (x *IsrChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IsrChange.ProtoReflect.Descriptor instead.
 func (*IsrChange) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{10}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *IsrChange) GetTopicId() string {
@@ -967,7 +1182,7 @@ type AlterIsrResponse struct {
 
 func (x *AlterIsrResponse) Reset() {
 	*x = AlterIsrResponse{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[11]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -979,7 +1194,7 @@ func (x *AlterIsrResponse) String() string {
 func (*AlterIsrResponse) ProtoMessage() {}
 
 func (x *AlterIsrResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[11]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -992,7 +1207,7 @@ func (x *AlterIsrResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterIsrResponse.ProtoReflect.Descriptor instead.
 func (*AlterIsrResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{11}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AlterIsrResponse) GetError() *Error {
@@ -1028,7 +1243,7 @@ type IsrChangeResult struct {
 
 func (x *IsrChangeResult) Reset() {
 	*x = IsrChangeResult{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[12]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1255,7 @@ func (x *IsrChangeResult) String() string {
 func (*IsrChangeResult) ProtoMessage() {}
 
 func (x *IsrChangeResult) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[12]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1268,7 @@ func (x *IsrChangeResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IsrChangeResult.ProtoReflect.Descriptor instead.
 func (*IsrChangeResult) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{12}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *IsrChangeResult) GetTopicId() string {
@@ -1077,6 +1292,263 @@ func (x *IsrChangeResult) GetPartition() *PartitionInfo {
 	return nil
 }
 
+// Names replicas on the broker that sends it. What is not so, by what the controller has stored, is
+// left out without an error.
+type ReportReplicasRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId     string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	BrokerId      int32                  `protobuf:"varint,2,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	BrokerSession int64                  `protobuf:"varint,3,opt,name=broker_session,json=brokerSession,proto3" json:"broker_session,omitempty"`
+	// The data is deleted, because the image named this broker in `dropping`. Sent again with every
+	// image that still names it there.
+	Dropped []*DroppedReplica `protobuf:"bytes,4,rep,name=dropped,proto3" json:"dropped,omitempty"`
+	// Cannot serve all that they once acknowledged, or have stopped.
+	Damaged []*ReplicaName `protobuf:"bytes,5,rep,name=damaged,proto3" json:"damaged,omitempty"`
+	// Were damaged, and have all their data again.
+	Sound         []*ReplicaName `protobuf:"bytes,6,rep,name=sound,proto3" json:"sound,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportReplicasRequest) Reset() {
+	*x = ReportReplicasRequest{}
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportReplicasRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportReplicasRequest) ProtoMessage() {}
+
+func (x *ReportReplicasRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportReplicasRequest.ProtoReflect.Descriptor instead.
+func (*ReportReplicasRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ReportReplicasRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *ReportReplicasRequest) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *ReportReplicasRequest) GetBrokerSession() int64 {
+	if x != nil {
+		return x.BrokerSession
+	}
+	return 0
+}
+
+func (x *ReportReplicasRequest) GetDropped() []*DroppedReplica {
+	if x != nil {
+		return x.Dropped
+	}
+	return nil
+}
+
+func (x *ReportReplicasRequest) GetDamaged() []*ReplicaName {
+	if x != nil {
+		return x.Damaged
+	}
+	return nil
+}
+
+func (x *ReportReplicasRequest) GetSound() []*ReplicaName {
+	if x != nil {
+		return x.Sound
+	}
+	return nil
+}
+
+type ReplicaName struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TopicId       string                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition     uint32                 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicaName) Reset() {
+	*x = ReplicaName{}
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicaName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicaName) ProtoMessage() {}
+
+func (x *ReplicaName) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicaName.ProtoReflect.Descriptor instead.
+func (*ReplicaName) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ReplicaName) GetTopicId() string {
+	if x != nil {
+		return x.TopicId
+	}
+	return ""
+}
+
+func (x *ReplicaName) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+type DroppedReplica struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	TopicId   string                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition uint32                 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// The partition's version in the newest image that named the broker in `dropping`. Reports about
+	// any other than the stored version do not count: the broker may have begun to copy again since.
+	Version       int64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DroppedReplica) Reset() {
+	*x = DroppedReplica{}
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DroppedReplica) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DroppedReplica) ProtoMessage() {}
+
+func (x *DroppedReplica) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DroppedReplica.ProtoReflect.Descriptor instead.
+func (*DroppedReplica) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *DroppedReplica) GetTopicId() string {
+	if x != nil {
+		return x.TopicId
+	}
+	return ""
+}
+
+func (x *DroppedReplica) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *DroppedReplica) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type ReportReplicasResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	// The version that includes the changes, as in AlterIsrResponse.
+	MetadataVersion int64 `protobuf:"varint,2,opt,name=metadata_version,json=metadataVersion,proto3" json:"metadata_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *ReportReplicasResponse) Reset() {
+	*x = ReportReplicasResponse{}
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportReplicasResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportReplicasResponse) ProtoMessage() {}
+
+func (x *ReportReplicasResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportReplicasResponse.ProtoReflect.Descriptor instead.
+func (*ReportReplicasResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ReportReplicasResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *ReportReplicasResponse) GetMetadataVersion() int64 {
+	if x != nil {
+		return x.MetadataVersion
+	}
+	return 0
+}
+
 type AllocateProducerIdsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ClusterId     string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
@@ -1088,7 +1560,7 @@ type AllocateProducerIdsRequest struct {
 
 func (x *AllocateProducerIdsRequest) Reset() {
 	*x = AllocateProducerIdsRequest{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[13]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1100,7 +1572,7 @@ func (x *AllocateProducerIdsRequest) String() string {
 func (*AllocateProducerIdsRequest) ProtoMessage() {}
 
 func (x *AllocateProducerIdsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[13]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1113,7 +1585,7 @@ func (x *AllocateProducerIdsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocateProducerIdsRequest.ProtoReflect.Descriptor instead.
 func (*AllocateProducerIdsRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{13}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AllocateProducerIdsRequest) GetClusterId() string {
@@ -1149,7 +1621,7 @@ type AllocateProducerIdsResponse struct {
 
 func (x *AllocateProducerIdsResponse) Reset() {
 	*x = AllocateProducerIdsResponse{}
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[14]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1161,7 +1633,7 @@ func (x *AllocateProducerIdsResponse) String() string {
 func (*AllocateProducerIdsResponse) ProtoMessage() {}
 
 func (x *AllocateProducerIdsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_controller_proto_msgTypes[14]
+	mi := &file_penstock_proto_v1_controller_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1174,7 +1646,7 @@ func (x *AllocateProducerIdsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocateProducerIdsResponse.ProtoReflect.Descriptor instead.
 func (*AllocateProducerIdsResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{14}
+	return file_penstock_proto_v1_controller_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AllocateProducerIdsResponse) GetError() *Error {
@@ -1206,7 +1678,7 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x0eSessionRequest\x129\n" +
 	"\bregister\x18\x01 \x01(\v2\x1b.penstock.proto.v1.RegisterH\x00R\bregister\x12<\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x1c.penstock.proto.v1.HeartbeatH\x00R\theartbeatB\t\n" +
-	"\amessage\"\xd1\x04\n" +
+	"\amessage\"\xd0\x06\n" +
 	"\bRegister\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
@@ -1228,12 +1700,34 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x10replication_port\x18\x0f \x01(\rR\x0freplicationPort\x12\x1f\n" +
 	"\vstream_port\x18\x10 \x01(\rR\n" +
 	"streamPort\x12#\n" +
-	"\rinternal_port\x18\x11 \x01(\rR\finternalPort\"r\n" +
+	"\rinternal_port\x18\x11 \x01(\rR\finternalPort\x12\x1f\n" +
+	"\vsecure_port\x18F \x01(\rR\n" +
+	"securePort\x120\n" +
+	"\x14secure_internal_port\x18G \x01(\rR\x12secureInternalPort\x12)\n" +
+	"\x10certificate_port\x18P \x01(\rR\x0fcertificatePort\x12:\n" +
+	"\x19external_certificate_port\x18Q \x01(\rR\x17externalCertificatePort\x12)\n" +
+	"\x10software_version\x18R \x01(\tR\x0fsoftwareVersion\x12\x18\n" +
+	"\aformats\x18S \x03(\rR\aformats\"\xdb\x01\n" +
 	"\tHeartbeat\x12)\n" +
 	"\x10metadata_version\x18\x01 \x01(\x03R\x0fmetadataVersion\x12\x1d\n" +
 	"\n" +
 	"wants_stop\x18\x02 \x01(\bR\twantsStop\x12\x1b\n" +
-	"\tdisk_full\x18\x03 \x01(\bR\bdiskFull\"\x90\x02\n" +
+	"\tdisk_full\x18\x03 \x01(\bR\bdiskFull\x127\n" +
+	"\x06copies\x18\x04 \x03(\v2\x1f.penstock.proto.v1.CopyProgressR\x06copies\x12.\n" +
+	"\x03tls\x18< \x01(\v2\x1c.penstock.proto.v1.TlsReportR\x03tls\"\xcc\x01\n" +
+	"\fCopyProgress\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x1b\n" +
+	"\tbroker_id\x18\x03 \x01(\x05R\bbrokerId\x12\x1d\n" +
+	"\n" +
+	"bytes_left\x18\x04 \x01(\x04R\tbytesLeft\x12(\n" +
+	"\x10bytes_per_second\x18\x05 \x01(\x04R\x0ebytesPerSecond\x12\x1d\n" +
+	"\n" +
+	"limited_by\x18\x06 \x01(\tR\tlimitedBy\"C\n" +
+	"\tTlsReport\x12\x1f\n" +
+	"\vtrusted_cas\x18\x01 \x03(\tR\n" +
+	"trustedCas\x12\x15\n" +
+	"\x06own_ca\x18\x02 \x01(\tR\x05ownCa\"\x90\x02\n" +
 	"\x0fSessionResponse\x12?\n" +
 	"\n" +
 	"registered\x18\x01 \x01(\v2\x1d.penstock.proto.v1.RegisteredH\x00R\n" +
@@ -1288,7 +1782,25 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x0fIsrChangeResult\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12.\n" +
 	"\x05error\x18\x02 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12>\n" +
-	"\tpartition\x18\x03 \x01(\v2 .penstock.proto.v1.PartitionInfoR\tpartition\"\x7f\n" +
+	"\tpartition\x18\x03 \x01(\v2 .penstock.proto.v1.PartitionInfoR\tpartition\"\xa7\x02\n" +
+	"\x15ReportReplicasRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
+	"\tbroker_id\x18\x02 \x01(\x05R\bbrokerId\x12%\n" +
+	"\x0ebroker_session\x18\x03 \x01(\x03R\rbrokerSession\x12;\n" +
+	"\adropped\x18\x04 \x03(\v2!.penstock.proto.v1.DroppedReplicaR\adropped\x128\n" +
+	"\adamaged\x18\x05 \x03(\v2\x1e.penstock.proto.v1.ReplicaNameR\adamaged\x124\n" +
+	"\x05sound\x18\x06 \x03(\v2\x1e.penstock.proto.v1.ReplicaNameR\x05sound\"F\n" +
+	"\vReplicaName\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\rR\tpartition\"c\n" +
+	"\x0eDroppedReplica\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x03R\aversion\"s\n" +
+	"\x16ReportReplicasResponse\x12.\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12)\n" +
+	"\x10metadata_version\x18\x02 \x01(\x03R\x0fmetadataVersion\"\x7f\n" +
 	"\x1aAllocateProducerIdsRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
@@ -1297,11 +1809,12 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x1bAllocateProducerIdsResponse\x12.\n" +
 	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x03R\x05first\x12\x14\n" +
-	"\x05count\x18\x03 \x01(\x03R\x05count2\xb4\x02\n" +
+	"\x05count\x18\x03 \x01(\x03R\x05count2\x9b\x03\n" +
 	"\x11ControllerService\x12T\n" +
 	"\aSession\x12!.penstock.proto.v1.SessionRequest\x1a\".penstock.proto.v1.SessionResponse(\x010\x01\x12S\n" +
 	"\bAlterIsr\x12\".penstock.proto.v1.AlterIsrRequest\x1a#.penstock.proto.v1.AlterIsrResponse\x12t\n" +
-	"\x13AllocateProducerIds\x12-.penstock.proto.v1.AllocateProducerIdsRequest\x1a..penstock.proto.v1.AllocateProducerIdsResponseB\xbe\x01\n" +
+	"\x13AllocateProducerIds\x12-.penstock.proto.v1.AllocateProducerIdsRequest\x1a..penstock.proto.v1.AllocateProducerIdsResponse\x12e\n" +
+	"\x0eReportReplicas\x12(.penstock.proto.v1.ReportReplicasRequest\x1a).penstock.proto.v1.ReportReplicasResponseB\xbe\x01\n" +
 	"\x15com.penstock.proto.v1B\x0fControllerProtoP\x01Z.penstock.dev/examples/go/penstockv1;penstockv1\xa2\x02\x03PPX\xaa\x02\x11Penstock.Proto.V1\xca\x02\x11Penstock\\Proto\\V1\xe2\x02\x1dPenstock\\Proto\\V1\\GPBMetadata\xea\x02\x13Penstock::Proto::V1b\x06proto3"
 
 var (
@@ -1316,63 +1829,77 @@ func file_penstock_proto_v1_controller_proto_rawDescGZIP() []byte {
 	return file_penstock_proto_v1_controller_proto_rawDescData
 }
 
-var file_penstock_proto_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_penstock_proto_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_penstock_proto_v1_controller_proto_goTypes = []any{
 	(*SessionRequest)(nil),              // 0: penstock.proto.v1.SessionRequest
 	(*Register)(nil),                    // 1: penstock.proto.v1.Register
 	(*Heartbeat)(nil),                   // 2: penstock.proto.v1.Heartbeat
-	(*SessionResponse)(nil),             // 3: penstock.proto.v1.SessionResponse
-	(*Registered)(nil),                  // 4: penstock.proto.v1.Registered
-	(*HeartbeatAck)(nil),                // 5: penstock.proto.v1.HeartbeatAck
-	(*ClusterImage)(nil),                // 6: penstock.proto.v1.ClusterImage
-	(*QuotasImage)(nil),                 // 7: penstock.proto.v1.QuotasImage
-	(*AccessImage)(nil),                 // 8: penstock.proto.v1.AccessImage
-	(*AlterIsrRequest)(nil),             // 9: penstock.proto.v1.AlterIsrRequest
-	(*IsrChange)(nil),                   // 10: penstock.proto.v1.IsrChange
-	(*AlterIsrResponse)(nil),            // 11: penstock.proto.v1.AlterIsrResponse
-	(*IsrChangeResult)(nil),             // 12: penstock.proto.v1.IsrChangeResult
-	(*AllocateProducerIdsRequest)(nil),  // 13: penstock.proto.v1.AllocateProducerIdsRequest
-	(*AllocateProducerIdsResponse)(nil), // 14: penstock.proto.v1.AllocateProducerIdsResponse
-	(*Error)(nil),                       // 15: penstock.proto.v1.Error
-	(*BrokerInfo)(nil),                  // 16: penstock.proto.v1.BrokerInfo
-	(*TopicInfo)(nil),                   // 17: penstock.proto.v1.TopicInfo
-	(*ResourceAccess)(nil),              // 18: penstock.proto.v1.ResourceAccess
-	(*QuotaRule)(nil),                   // 19: penstock.proto.v1.QuotaRule
-	(*AccessRule)(nil),                  // 20: penstock.proto.v1.AccessRule
-	(*PartitionInfo)(nil),               // 21: penstock.proto.v1.PartitionInfo
+	(*CopyProgress)(nil),                // 3: penstock.proto.v1.CopyProgress
+	(*TlsReport)(nil),                   // 4: penstock.proto.v1.TlsReport
+	(*SessionResponse)(nil),             // 5: penstock.proto.v1.SessionResponse
+	(*Registered)(nil),                  // 6: penstock.proto.v1.Registered
+	(*HeartbeatAck)(nil),                // 7: penstock.proto.v1.HeartbeatAck
+	(*ClusterImage)(nil),                // 8: penstock.proto.v1.ClusterImage
+	(*QuotasImage)(nil),                 // 9: penstock.proto.v1.QuotasImage
+	(*AccessImage)(nil),                 // 10: penstock.proto.v1.AccessImage
+	(*AlterIsrRequest)(nil),             // 11: penstock.proto.v1.AlterIsrRequest
+	(*IsrChange)(nil),                   // 12: penstock.proto.v1.IsrChange
+	(*AlterIsrResponse)(nil),            // 13: penstock.proto.v1.AlterIsrResponse
+	(*IsrChangeResult)(nil),             // 14: penstock.proto.v1.IsrChangeResult
+	(*ReportReplicasRequest)(nil),       // 15: penstock.proto.v1.ReportReplicasRequest
+	(*ReplicaName)(nil),                 // 16: penstock.proto.v1.ReplicaName
+	(*DroppedReplica)(nil),              // 17: penstock.proto.v1.DroppedReplica
+	(*ReportReplicasResponse)(nil),      // 18: penstock.proto.v1.ReportReplicasResponse
+	(*AllocateProducerIdsRequest)(nil),  // 19: penstock.proto.v1.AllocateProducerIdsRequest
+	(*AllocateProducerIdsResponse)(nil), // 20: penstock.proto.v1.AllocateProducerIdsResponse
+	(*Error)(nil),                       // 21: penstock.proto.v1.Error
+	(*BrokerInfo)(nil),                  // 22: penstock.proto.v1.BrokerInfo
+	(*TopicInfo)(nil),                   // 23: penstock.proto.v1.TopicInfo
+	(*ResourceAccess)(nil),              // 24: penstock.proto.v1.ResourceAccess
+	(*QuotaRule)(nil),                   // 25: penstock.proto.v1.QuotaRule
+	(*AccessRule)(nil),                  // 26: penstock.proto.v1.AccessRule
+	(*PartitionInfo)(nil),               // 27: penstock.proto.v1.PartitionInfo
 }
 var file_penstock_proto_v1_controller_proto_depIdxs = []int32{
 	1,  // 0: penstock.proto.v1.SessionRequest.register:type_name -> penstock.proto.v1.Register
 	2,  // 1: penstock.proto.v1.SessionRequest.heartbeat:type_name -> penstock.proto.v1.Heartbeat
-	4,  // 2: penstock.proto.v1.SessionResponse.registered:type_name -> penstock.proto.v1.Registered
-	6,  // 3: penstock.proto.v1.SessionResponse.image:type_name -> penstock.proto.v1.ClusterImage
-	5,  // 4: penstock.proto.v1.SessionResponse.heartbeat_ack:type_name -> penstock.proto.v1.HeartbeatAck
-	15, // 5: penstock.proto.v1.SessionResponse.error:type_name -> penstock.proto.v1.Error
-	16, // 6: penstock.proto.v1.ClusterImage.brokers:type_name -> penstock.proto.v1.BrokerInfo
-	17, // 7: penstock.proto.v1.ClusterImage.topics:type_name -> penstock.proto.v1.TopicInfo
-	8,  // 8: penstock.proto.v1.ClusterImage.access:type_name -> penstock.proto.v1.AccessImage
-	18, // 9: penstock.proto.v1.ClusterImage.topic_access:type_name -> penstock.proto.v1.ResourceAccess
-	7,  // 10: penstock.proto.v1.ClusterImage.quotas:type_name -> penstock.proto.v1.QuotasImage
-	19, // 11: penstock.proto.v1.QuotasImage.rules:type_name -> penstock.proto.v1.QuotaRule
-	20, // 12: penstock.proto.v1.AccessImage.cluster:type_name -> penstock.proto.v1.AccessRule
-	18, // 13: penstock.proto.v1.AccessImage.groups:type_name -> penstock.proto.v1.ResourceAccess
-	10, // 14: penstock.proto.v1.AlterIsrRequest.changes:type_name -> penstock.proto.v1.IsrChange
-	15, // 15: penstock.proto.v1.AlterIsrResponse.error:type_name -> penstock.proto.v1.Error
-	12, // 16: penstock.proto.v1.AlterIsrResponse.results:type_name -> penstock.proto.v1.IsrChangeResult
-	15, // 17: penstock.proto.v1.IsrChangeResult.error:type_name -> penstock.proto.v1.Error
-	21, // 18: penstock.proto.v1.IsrChangeResult.partition:type_name -> penstock.proto.v1.PartitionInfo
-	15, // 19: penstock.proto.v1.AllocateProducerIdsResponse.error:type_name -> penstock.proto.v1.Error
-	0,  // 20: penstock.proto.v1.ControllerService.Session:input_type -> penstock.proto.v1.SessionRequest
-	9,  // 21: penstock.proto.v1.ControllerService.AlterIsr:input_type -> penstock.proto.v1.AlterIsrRequest
-	13, // 22: penstock.proto.v1.ControllerService.AllocateProducerIds:input_type -> penstock.proto.v1.AllocateProducerIdsRequest
-	3,  // 23: penstock.proto.v1.ControllerService.Session:output_type -> penstock.proto.v1.SessionResponse
-	11, // 24: penstock.proto.v1.ControllerService.AlterIsr:output_type -> penstock.proto.v1.AlterIsrResponse
-	14, // 25: penstock.proto.v1.ControllerService.AllocateProducerIds:output_type -> penstock.proto.v1.AllocateProducerIdsResponse
-	23, // [23:26] is the sub-list for method output_type
-	20, // [20:23] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	3,  // 2: penstock.proto.v1.Heartbeat.copies:type_name -> penstock.proto.v1.CopyProgress
+	4,  // 3: penstock.proto.v1.Heartbeat.tls:type_name -> penstock.proto.v1.TlsReport
+	6,  // 4: penstock.proto.v1.SessionResponse.registered:type_name -> penstock.proto.v1.Registered
+	8,  // 5: penstock.proto.v1.SessionResponse.image:type_name -> penstock.proto.v1.ClusterImage
+	7,  // 6: penstock.proto.v1.SessionResponse.heartbeat_ack:type_name -> penstock.proto.v1.HeartbeatAck
+	21, // 7: penstock.proto.v1.SessionResponse.error:type_name -> penstock.proto.v1.Error
+	22, // 8: penstock.proto.v1.ClusterImage.brokers:type_name -> penstock.proto.v1.BrokerInfo
+	23, // 9: penstock.proto.v1.ClusterImage.topics:type_name -> penstock.proto.v1.TopicInfo
+	10, // 10: penstock.proto.v1.ClusterImage.access:type_name -> penstock.proto.v1.AccessImage
+	24, // 11: penstock.proto.v1.ClusterImage.topic_access:type_name -> penstock.proto.v1.ResourceAccess
+	9,  // 12: penstock.proto.v1.ClusterImage.quotas:type_name -> penstock.proto.v1.QuotasImage
+	25, // 13: penstock.proto.v1.QuotasImage.rules:type_name -> penstock.proto.v1.QuotaRule
+	26, // 14: penstock.proto.v1.AccessImage.cluster:type_name -> penstock.proto.v1.AccessRule
+	24, // 15: penstock.proto.v1.AccessImage.groups:type_name -> penstock.proto.v1.ResourceAccess
+	12, // 16: penstock.proto.v1.AlterIsrRequest.changes:type_name -> penstock.proto.v1.IsrChange
+	21, // 17: penstock.proto.v1.AlterIsrResponse.error:type_name -> penstock.proto.v1.Error
+	14, // 18: penstock.proto.v1.AlterIsrResponse.results:type_name -> penstock.proto.v1.IsrChangeResult
+	21, // 19: penstock.proto.v1.IsrChangeResult.error:type_name -> penstock.proto.v1.Error
+	27, // 20: penstock.proto.v1.IsrChangeResult.partition:type_name -> penstock.proto.v1.PartitionInfo
+	17, // 21: penstock.proto.v1.ReportReplicasRequest.dropped:type_name -> penstock.proto.v1.DroppedReplica
+	16, // 22: penstock.proto.v1.ReportReplicasRequest.damaged:type_name -> penstock.proto.v1.ReplicaName
+	16, // 23: penstock.proto.v1.ReportReplicasRequest.sound:type_name -> penstock.proto.v1.ReplicaName
+	21, // 24: penstock.proto.v1.ReportReplicasResponse.error:type_name -> penstock.proto.v1.Error
+	21, // 25: penstock.proto.v1.AllocateProducerIdsResponse.error:type_name -> penstock.proto.v1.Error
+	0,  // 26: penstock.proto.v1.ControllerService.Session:input_type -> penstock.proto.v1.SessionRequest
+	11, // 27: penstock.proto.v1.ControllerService.AlterIsr:input_type -> penstock.proto.v1.AlterIsrRequest
+	19, // 28: penstock.proto.v1.ControllerService.AllocateProducerIds:input_type -> penstock.proto.v1.AllocateProducerIdsRequest
+	15, // 29: penstock.proto.v1.ControllerService.ReportReplicas:input_type -> penstock.proto.v1.ReportReplicasRequest
+	5,  // 30: penstock.proto.v1.ControllerService.Session:output_type -> penstock.proto.v1.SessionResponse
+	13, // 31: penstock.proto.v1.ControllerService.AlterIsr:output_type -> penstock.proto.v1.AlterIsrResponse
+	20, // 32: penstock.proto.v1.ControllerService.AllocateProducerIds:output_type -> penstock.proto.v1.AllocateProducerIdsResponse
+	18, // 33: penstock.proto.v1.ControllerService.ReportReplicas:output_type -> penstock.proto.v1.ReportReplicasResponse
+	30, // [30:34] is the sub-list for method output_type
+	26, // [26:30] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_controller_proto_init() }
@@ -1387,7 +1914,7 @@ func file_penstock_proto_v1_controller_proto_init() {
 		(*SessionRequest_Register)(nil),
 		(*SessionRequest_Heartbeat)(nil),
 	}
-	file_penstock_proto_v1_controller_proto_msgTypes[3].OneofWrappers = []any{
+	file_penstock_proto_v1_controller_proto_msgTypes[5].OneofWrappers = []any{
 		(*SessionResponse_Registered)(nil),
 		(*SessionResponse_Image)(nil),
 		(*SessionResponse_HeartbeatAck)(nil),
@@ -1399,7 +1926,7 @@ func file_penstock_proto_v1_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_controller_proto_rawDesc), len(file_penstock_proto_v1_controller_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,7 @@ const (
 	ControllerService_Session_FullMethodName             = "/penstock.proto.v1.ControllerService/Session"
 	ControllerService_AlterIsr_FullMethodName            = "/penstock.proto.v1.ControllerService/AlterIsr"
 	ControllerService_AllocateProducerIds_FullMethodName = "/penstock.proto.v1.ControllerService/AllocateProducerIds"
+	ControllerService_ReportReplicas_FullMethodName      = "/penstock.proto.v1.ControllerService/ReportReplicas"
 )
 
 // ControllerServiceClient is the client API for ControllerService service.
@@ -37,6 +38,8 @@ type ControllerServiceClient interface {
 	AlterIsr(ctx context.Context, in *AlterIsrRequest, opts ...grpc.CallOption) (*AlterIsrResponse, error)
 	// A block of producer ids that no other broker gets.
 	AllocateProducerIds(ctx context.Context, in *AllocateProducerIdsRequest, opts ...grpc.CallOption) (*AllocateProducerIdsResponse, error)
+	// What a broker has done with its replicas, and what it has found out about them.
+	ReportReplicas(ctx context.Context, in *ReportReplicasRequest, opts ...grpc.CallOption) (*ReportReplicasResponse, error)
 }
 
 type controllerServiceClient struct {
@@ -80,6 +83,16 @@ func (c *controllerServiceClient) AllocateProducerIds(ctx context.Context, in *A
 	return out, nil
 }
 
+func (c *controllerServiceClient) ReportReplicas(ctx context.Context, in *ReportReplicasRequest, opts ...grpc.CallOption) (*ReportReplicasResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportReplicasResponse)
+	err := c.cc.Invoke(ctx, ControllerService_ReportReplicas_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ControllerServiceServer is the server API for ControllerService service.
 // All implementations must embed UnimplementedControllerServiceServer
 // for forward compatibility.
@@ -91,6 +104,8 @@ type ControllerServiceServer interface {
 	AlterIsr(context.Context, *AlterIsrRequest) (*AlterIsrResponse, error)
 	// A block of producer ids that no other broker gets.
 	AllocateProducerIds(context.Context, *AllocateProducerIdsRequest) (*AllocateProducerIdsResponse, error)
+	// What a broker has done with its replicas, and what it has found out about them.
+	ReportReplicas(context.Context, *ReportReplicasRequest) (*ReportReplicasResponse, error)
 	mustEmbedUnimplementedControllerServiceServer()
 }
 
@@ -109,6 +124,9 @@ func (UnimplementedControllerServiceServer) AlterIsr(context.Context, *AlterIsrR
 }
 func (UnimplementedControllerServiceServer) AllocateProducerIds(context.Context, *AllocateProducerIdsRequest) (*AllocateProducerIdsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AllocateProducerIds not implemented")
+}
+func (UnimplementedControllerServiceServer) ReportReplicas(context.Context, *ReportReplicasRequest) (*ReportReplicasResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportReplicas not implemented")
 }
 func (UnimplementedControllerServiceServer) mustEmbedUnimplementedControllerServiceServer() {}
 func (UnimplementedControllerServiceServer) testEmbeddedByValue()                           {}
@@ -174,6 +192,24 @@ func _ControllerService_AllocateProducerIds_Handler(srv interface{}, ctx context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ControllerService_ReportReplicas_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportReplicasRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServiceServer).ReportReplicas(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ControllerService_ReportReplicas_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServiceServer).ReportReplicas(ctx, req.(*ReportReplicasRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ControllerService_ServiceDesc is the grpc.ServiceDesc for ControllerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -188,6 +224,10 @@ var ControllerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AllocateProducerIds",
 			Handler:    _ControllerService_AllocateProducerIds_Handler,
+		},
+		{
+			MethodName: "ReportReplicas",
+			Handler:    _ControllerService_ReportReplicas_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

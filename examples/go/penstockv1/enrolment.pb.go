@@ -163,9 +163,15 @@ func (x *ListTokenIssuersRequest) GetRefresh() bool {
 type ListTokenIssuersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// JSON, as the file of `--token-issuers`.
-	Issuers       []byte `protobuf:"bytes,1,opt,name=issuers,proto3" json:"issuers,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Issuers []byte `protobuf:"bytes,1,opt,name=issuers,proto3" json:"issuers,omitempty"`
+	// The CA that signs now: SHA-256 of its certificate (DER), in hexadecimal digits; empty: unknown.
+	// If the caller trusts it as the newest, it gets a certificate of it at once.
+	SigningCa string `protobuf:"bytes,60,opt,name=signing_ca,json=signingCa,proto3" json:"signing_ca,omitempty"`
+	// How long ago the API server last answered this controller, if it did not when it was asked last:
+	// nobody can renew tokens of ServiceAccounts. 0: it answers.
+	ApiUnavailableMs uint64 `protobuf:"varint,90,opt,name=api_unavailable_ms,json=apiUnavailableMs,proto3" json:"api_unavailable_ms,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *ListTokenIssuersResponse) Reset() {
@@ -205,6 +211,20 @@ func (x *ListTokenIssuersResponse) GetIssuers() []byte {
 	return nil
 }
 
+func (x *ListTokenIssuersResponse) GetSigningCa() string {
+	if x != nil {
+		return x.SigningCa
+	}
+	return ""
+}
+
+func (x *ListTokenIssuersResponse) GetApiUnavailableMs() uint64 {
+	if x != nil {
+		return x.ApiUnavailableMs
+	}
+	return 0
+}
+
 var File_penstock_proto_v1_enrolment_proto protoreflect.FileDescriptor
 
 const file_penstock_proto_v1_enrolment_proto_rawDesc = "" +
@@ -215,9 +235,12 @@ const file_penstock_proto_v1_enrolment_proto_rawDesc = "" +
 	"\rEnrolResponse\x12+\n" +
 	"\x11certificate_chain\x18\x01 \x01(\fR\x10certificateChain\"3\n" +
 	"\x17ListTokenIssuersRequest\x12\x18\n" +
-	"\arefresh\x18\x01 \x01(\bR\arefresh\"4\n" +
+	"\arefresh\x18\x01 \x01(\bR\arefresh\"\x81\x01\n" +
 	"\x18ListTokenIssuersResponse\x12\x18\n" +
-	"\aissuers\x18\x01 \x01(\fR\aissuers2\xcb\x01\n" +
+	"\aissuers\x18\x01 \x01(\fR\aissuers\x12\x1d\n" +
+	"\n" +
+	"signing_ca\x18< \x01(\tR\tsigningCa\x12,\n" +
+	"\x12api_unavailable_ms\x18Z \x01(\x04R\x10apiUnavailableMs2\xcb\x01\n" +
 	"\x10EnrolmentService\x12J\n" +
 	"\x05Enrol\x12\x1f.penstock.proto.v1.EnrolRequest\x1a .penstock.proto.v1.EnrolResponse\x12k\n" +
 	"\x10ListTokenIssuers\x12*.penstock.proto.v1.ListTokenIssuersRequest\x1a+.penstock.proto.v1.ListTokenIssuersResponseB\xbd\x01\n" +

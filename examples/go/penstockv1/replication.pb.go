@@ -28,11 +28,14 @@ const (
 type FollowerMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// First message of the stream; alone in it.
-	Hello         *FollowerHello `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
-	EpochQueries  []*EpochQuery  `protobuf:"bytes,2,rep,name=epoch_queries,json=epochQueries,proto3" json:"epoch_queries,omitempty"`
-	Starts        []*FollowStart `protobuf:"bytes,3,rep,name=starts,proto3" json:"starts,omitempty"`
-	Acks          []*FollowerAck `protobuf:"bytes,4,rep,name=acks,proto3" json:"acks,omitempty"`
-	Stops         []*FollowStop  `protobuf:"bytes,5,rep,name=stops,proto3" json:"stops,omitempty"`
+	Hello        *FollowerHello `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
+	EpochQueries []*EpochQuery  `protobuf:"bytes,2,rep,name=epoch_queries,json=epochQueries,proto3" json:"epoch_queries,omitempty"`
+	Starts       []*FollowStart `protobuf:"bytes,3,rep,name=starts,proto3" json:"starts,omitempty"`
+	Acks         []*FollowerAck `protobuf:"bytes,4,rep,name=acks,proto3" json:"acks,omitempty"`
+	Stops        []*FollowStop  `protobuf:"bytes,5,rep,name=stops,proto3" json:"stops,omitempty"`
+	// Bytes of copies, of partitions that move to this broker, that the leader may send on this
+	// stream; counted from its beginning. What the partitions grow by meanwhile takes none of it.
+	CopyCredit    uint64 `protobuf:"varint,6,opt,name=copy_credit,json=copyCredit,proto3" json:"copy_credit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -100,6 +103,13 @@ func (x *FollowerMessage) GetStops() []*FollowStop {
 		return x.Stops
 	}
 	return nil
+}
+
+func (x *FollowerMessage) GetCopyCredit() uint64 {
+	if x != nil {
+		return x.CopyCredit
+	}
+	return 0
 }
 
 type FollowerHello struct {
@@ -441,10 +451,12 @@ func (x *FollowStop) GetPartition() uint32 {
 }
 
 type LeaderMessage struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	EpochAnswers  []*EpochAnswer         `protobuf:"bytes,1,rep,name=epoch_answers,json=epochAnswers,proto3" json:"epoch_answers,omitempty"`
-	Appends       []*AppendBatches       `protobuf:"bytes,2,rep,name=appends,proto3" json:"appends,omitempty"`
-	Errors        []*ReplicaError        `protobuf:"bytes,3,rep,name=errors,proto3" json:"errors,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	EpochAnswers []*EpochAnswer         `protobuf:"bytes,1,rep,name=epoch_answers,json=epochAnswers,proto3" json:"epoch_answers,omitempty"`
+	Appends      []*AppendBatches       `protobuf:"bytes,2,rep,name=appends,proto3" json:"appends,omitempty"`
+	Errors       []*ReplicaError        `protobuf:"bytes,3,rep,name=errors,proto3" json:"errors,omitempty"`
+	// How much of the copy credit was used so far; 0: as before.
+	CopySpent     uint64 `protobuf:"varint,4,opt,name=copy_spent,json=copySpent,proto3" json:"copy_spent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -498,6 +510,13 @@ func (x *LeaderMessage) GetErrors() []*ReplicaError {
 		return x.Errors
 	}
 	return nil
+}
+
+func (x *LeaderMessage) GetCopySpent() uint64 {
+	if x != nil {
+		return x.CopySpent
+	}
+	return 0
 }
 
 type EpochAnswer struct {
@@ -753,13 +772,15 @@ var File_penstock_proto_v1_replication_proto protoreflect.FileDescriptor
 
 const file_penstock_proto_v1_replication_proto_rawDesc = "" +
 	"\n" +
-	"#penstock/proto/v1/replication.proto\x12\x11penstock.proto.v1\x1a\x1epenstock/proto/v1/errors.proto\x1a\x1fpenstock/proto/v1/records.proto\"\xae\x02\n" +
+	"#penstock/proto/v1/replication.proto\x12\x11penstock.proto.v1\x1a\x1epenstock/proto/v1/errors.proto\x1a\x1fpenstock/proto/v1/records.proto\"\xcf\x02\n" +
 	"\x0fFollowerMessage\x126\n" +
 	"\x05hello\x18\x01 \x01(\v2 .penstock.proto.v1.FollowerHelloR\x05hello\x12B\n" +
 	"\repoch_queries\x18\x02 \x03(\v2\x1d.penstock.proto.v1.EpochQueryR\fepochQueries\x126\n" +
 	"\x06starts\x18\x03 \x03(\v2\x1e.penstock.proto.v1.FollowStartR\x06starts\x122\n" +
 	"\x04acks\x18\x04 \x03(\v2\x1e.penstock.proto.v1.FollowerAckR\x04acks\x123\n" +
-	"\x05stops\x18\x05 \x03(\v2\x1d.penstock.proto.v1.FollowStopR\x05stops\"\x90\x01\n" +
+	"\x05stops\x18\x05 \x03(\v2\x1d.penstock.proto.v1.FollowStopR\x05stops\x12\x1f\n" +
+	"\vcopy_credit\x18\x06 \x01(\x04R\n" +
+	"copyCredit\"\x90\x01\n" +
 	"\rFollowerHello\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
@@ -790,11 +811,13 @@ const file_penstock_proto_v1_replication_proto_rawDesc = "" +
 	"\n" +
 	"FollowStop\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
-	"\tpartition\x18\x02 \x01(\rR\tpartition\"\xc9\x01\n" +
+	"\tpartition\x18\x02 \x01(\rR\tpartition\"\xe8\x01\n" +
 	"\rLeaderMessage\x12C\n" +
 	"\repoch_answers\x18\x01 \x03(\v2\x1e.penstock.proto.v1.EpochAnswerR\fepochAnswers\x12:\n" +
 	"\aappends\x18\x02 \x03(\v2 .penstock.proto.v1.AppendBatchesR\aappends\x127\n" +
-	"\x06errors\x18\x03 \x03(\v2\x1f.penstock.proto.v1.ReplicaErrorR\x06errors\"\xe5\x01\n" +
+	"\x06errors\x18\x03 \x03(\v2\x1f.penstock.proto.v1.ReplicaErrorR\x06errors\x12\x1d\n" +
+	"\n" +
+	"copy_spent\x18\x04 \x01(\x04R\tcopySpent\"\xe5\x01\n" +
 	"\vEpochAnswer\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12!\n" +
