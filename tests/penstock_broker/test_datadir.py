@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -212,3 +214,14 @@ def test_closing_twice_is_harmless_and_space_is_told(tmp_path: Path) -> None:
     directory.close(clean=True)
     directory.close(clean=False)
     assert stored(tmp_path)["clean_shutdown"] is True
+
+
+def test_what_is_reserved_for_root_is_no_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `df` counts: a volume is full when nothing is left for this user."""
+    with_reserve = SimpleNamespace(total=1_000, used=600, free=100)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: with_reserve)
+    directory = open_directory(tmp_path)
+    assert (directory.free_bytes(), directory.total_bytes()) == (100, 700)
+    directory.close(clean=True)

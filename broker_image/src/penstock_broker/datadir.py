@@ -231,8 +231,10 @@ class DataDirectory:
         return shutil.disk_usage(self.path).free
 
     def total_bytes(self) -> int:
-        """Size of the volume."""
-        return shutil.disk_usage(self.path).total
+        """What is used of the volume, by anybody, and what is left for this process's user, as in
+        `df`: the rest is reserved for root."""
+        usage = shutil.disk_usage(self.path)
+        return usage.used + usage.free
 
     def close(self, *, clean: bool) -> None:
         """Unlocks. `clean`: the log store was closed and fsynced; the next run is told."""
