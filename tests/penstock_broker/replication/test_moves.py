@@ -235,12 +235,25 @@ async def test_a_missing_log_of_an_isr_member_is_not_taken_for_an_empty_one(epoc
         lost = epoch > 1
         assert world.replica.marks.is_leader is not lost
         assert list(world.replicas.damaged) == [KEY] * lost
+        assert world.replicas.missing == ({KEY: epoch} if lost else {})
         assert world.outlet.news == lost
         if lost:
             stored = world.store.recover(world.replica.slot).checkpoint
             assert stored == Checkpoint(LeaderEpoch(2), UNPROMISED, Offset(0), ())
             await world.image(3, leader_epoch=3, isr=[1], replicas=[0, 1])
             await wait_until_async(lambda: world.replica.machine.wants_tick, what="it follows")
+
+
+async def test_a_missing_log_is_led_in_the_next_epoch() -> None:
+    async with running(World()) as world:
+        await world.replicas.drop_topics([KEY.topic_id])
+        await world.image(2, leader=0, leader_epoch=2, isr=[0], replicas=[0, 1])
+        assert not world.replica.marks.is_leader
+        await world.image(3, leader=0, leader_epoch=3, isr=[0], replicas=[0, 1])
+        assert world.replica.marks.is_leader
+        world.replicas.begins_anew(KEY)
+        assert (world.replicas.missing, world.replicas.damaged) == ({}, {})
+        world.replicas.begins_anew(KEY)
 
 
 async def test_a_log_that_was_opened_and_never_stored_anything_is_missing_too() -> None:

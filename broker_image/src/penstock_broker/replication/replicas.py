@@ -47,6 +47,7 @@ from penstock.core.replication.traffic import Traffic
 from penstock.core.types import (
     NO_EPOCH,
     BrokerId,
+    LeaderEpoch,
     Offset,
     PartitionState,
     ReplicaKey,
@@ -97,6 +98,9 @@ class ReplicaSet:
         """Replicas marked as damaged whose whole log this run has read (`verifying`)."""
         self.damaged: dict[ReplicaKey, None] = {}
         """Replicas that cannot serve all that they once acknowledged, or have stopped."""
+        self.missing: dict[ReplicaKey, LeaderEpoch] = {}
+        """Those of them that had a seat in this epoch, and nothing of the log: lost, or never
+        stored, if the former run of the broker ended before that."""
         self.joins: JoinOutlet | None = None
         self.removals = 0
         """Log starts moved and replicas dropped so far: each frees space on disk."""
@@ -271,9 +275,15 @@ class ReplicaSet:
 
     def _note_damage(self, key: ReplicaKey) -> None:
         self.sound.pop(key, None)
+        self.missing.pop(key, None)
         self.damaged[key] = None
         if self.reports is not None:
             self.reports.changed()
+
+    def begins_anew(self, key: ReplicaKey) -> None:
+        """Nobody relies on the missing log of this replica any more."""
+        if self.missing.pop(key, None) is not None:
+            del self.damaged[key]
 
     def unreadable(self, replica: Replica, error: PenstockError) -> None:
         """A batch in the replica's log could not be read, as `error` says; anything but damage is
@@ -365,6 +375,7 @@ class ReplicaSet:
                 if slot in voided:
                     _events.error("the log of a replica is missing", replica=replica)
                     self._note_damage(key)
+                    self.missing[key] = state.leader_epoch
             replica.config = topic.config
             self.handle(replica, Assigned(state, self.config_of(topic)))
 
@@ -450,6 +461,7 @@ class ReplicaSet:
     def _remove(self, replica: Replica, error: ClusterError) -> None:
         self.by_key.pop(replica.key, None)
         self.damaged.pop(replica.key, None)
+        self.missing.pop(replica.key, None)
         self.sound.pop(replica.key, None)
         if replica.ticks:
             self._tick_or_not(replica, ticks=False)
