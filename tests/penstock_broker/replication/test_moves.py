@@ -325,7 +325,7 @@ async def test_a_replica_that_stopped_is_damaged() -> None:
 @asynccontextmanager
 async def verifying(world: World) -> AsyncIterator[LogVerification]:
     reader = LogReader(world.store, world.executor, world.replicas.unreadable)
-    verification = LogVerification(world.replicas, reader, world.view)
+    verification = LogVerification(world.replicas, reader)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(verification.run())
         yield verification
@@ -409,3 +409,21 @@ async def test_a_marked_replica_that_could_not_be_read_to_the_end_is_not_known_t
         verification.changed()
         await wait_until_async(lambda: not verification._wake.is_set(), what="the reading ended")
         assert (world.replicas.sound, world.replicas.damaged) == ({}, {})
+
+
+async def test_copies_and_marks_are_known_while_the_newest_image_has_them() -> None:
+    async with running(World()) as world:
+        replicas = world.replicas
+        await world.image(2, adding=[0])
+        assert replicas.copied_from() == {1}
+        await world.image(3, replicas=[0, 1], isr=[1], damaged=[0])
+        assert replicas.copied_from() == set()
+        assert list(replicas.marked) == [KEY]
+        await world.image(4, replicas=[0, 1], isr=[1])
+        assert replicas.marked == {}
+        await world.image(5, replicas=[0, 1], isr=[1], damaged=[0])
+        await world.image(6, dropping=[0])
+        assert replicas.marked == {}
+        await world.image(7, adding=[0])
+        await world.replicas.drop_topics([KEY.topic_id])
+        assert replicas.copied_from() == set()
