@@ -34,7 +34,20 @@ def list_(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE) -
     """List brokers: what each holds, the room it has, cordons."""
     with open_admin(bootstrap) as admin:
         seen = read_facts(admin)
-    print_rows([_row(seen, one) for one in seen.moving.brokers], output)
+    rows = [_row(seen, one) for one in seen.moving.brokers]
+    if output is Output.TABLE:
+        rows = [_readable(row) for row in rows]
+    print_rows(rows, output)
+
+
+def _readable(row: dict[str, object]) -> dict[str, object]:
+    """With sizes as in plans: `held_bytes` becomes `held`."""
+    return {
+        name.removesuffix("_bytes"): move_plan.size(value)
+        if name.endswith("_bytes") and isinstance(value, int)
+        else value
+        for name, value in row.items()
+    }
 
 
 @app.command(epilog=example("penstock broker describe 3", "penstock broker describe 3 -o json"))
