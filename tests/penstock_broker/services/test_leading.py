@@ -175,6 +175,7 @@ async def test_batches_are_pushed_and_acks_make_them_visible(tmp_path: Path, car
 
 async def test_acks_of_another_epoch_count_for_nothing(tmp_path: Path, carrier: str) -> None:
     async with local_broker(tmp_path) as broker:
+        await broker.apply(topic_info(replicas=(0, 1)))
         await broker.apply(topic_info(replicas=(0, 1), epoch=3))
         async with follower(broker, carrier) as peer:
             await peer.follow(epoch=3)
