@@ -51,6 +51,10 @@ class LogVerification:
     async def _verify(self, replica: Replica) -> None:
         """Notes that it is sound, if it is; what cannot be read, the reader notes."""
         offset, end = replica.marks.log_start_offset, replica.marks.written_end
+        if offset == end and replica.marks.is_leader:
+            # It may have lost all of it, and lead because nobody else is there (I33).
+            _events.warning("replica has an empty log, which proves nothing", replica=replica)
+            return
         _events.info("verifying a replica marked as damaged", replica=replica, up_to=end)
         try:
             while offset < end:
