@@ -97,6 +97,10 @@ def sound(world: World, broker_id: int) -> None:
     report(world, broker_id, sound=(ReplicaKey(world.topic().topic_id, 0),))
 
 
+def missing(world: World, broker_id: int) -> None:
+    report(world, broker_id, missing=(ReplicaKey(world.topic().topic_id, 0),))
+
+
 def refused(error: object, code: ErrorCode) -> str:
     assert isinstance(error, PenstockError), error
     assert error.code is code, error

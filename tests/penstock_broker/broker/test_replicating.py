@@ -355,3 +355,31 @@ def test_configs_change_without_a_restart(make_cluster: MakeCluster) -> None:
             return False
 
         wait_until(is_refused, what="the new limit holds")
+
+
+@pytest.mark.parametrize("replicas", [[1], [1, 0]])
+def test_a_topic_made_while_its_broker_is_gone_is_led_once_that_is_back(
+    make_cluster: MakeCluster, replicas: list[int]
+) -> None:
+    """Nobody could have stored anything, and nobody else may lead: there is nothing to wait for."""
+    cluster = make_cluster(brokers=2, controller_config={"broker.session.timeout.ms": "4000"})
+    cluster.brokers[1].kill()
+    new = admin_pb2.NewTopic(topic="new", assignment=[admin_pb2.ReplicaList(broker_ids=replicas)])
+    cluster._create(admin_pb2.CreateTopicsRequest(topics=[new]), is_first=True)
+    cluster.brokers[1].start()
+    cluster.wait_alive({0, 1})
+    wait_until(lambda: _takes_a_record(cluster, "new"), what="a record is taken")
+
+
+def _takes_a_record(cluster: Cluster, topic: str) -> bool:
+    leader = cluster.leader(topic)
+    if leader < 0:
+        return False
+    wire = Wire(cluster.brokers[leader].address)
+    try:
+        wire.produce(topic, [b"first"], timeout_ms=1_000)
+    except PenstockError:
+        return False
+    finally:
+        wire.channel.close()
+    return True

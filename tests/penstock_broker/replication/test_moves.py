@@ -235,12 +235,25 @@ async def test_a_missing_log_of_an_isr_member_is_not_taken_for_an_empty_one(epoc
         lost = epoch > 1
         assert world.replica.marks.is_leader is not lost
         assert list(world.replicas.damaged) == [KEY] * lost
+        assert world.replicas.missing == ({KEY: epoch} if lost else {})
         assert world.outlet.news == lost
         if lost:
             stored = world.store.recover(world.replica.slot).checkpoint
             assert stored == Checkpoint(LeaderEpoch(2), UNPROMISED, Offset(0), ())
             await world.image(3, leader_epoch=3, isr=[1], replicas=[0, 1])
             await wait_until_async(lambda: world.replica.machine.wants_tick, what="it follows")
+
+
+async def test_a_missing_log_is_led_in_the_next_epoch() -> None:
+    async with running(World()) as world:
+        await world.replicas.drop_topics([KEY.topic_id])
+        await world.image(2, leader=0, leader_epoch=2, isr=[0], replicas=[0, 1])
+        assert not world.replica.marks.is_leader
+        await world.image(3, leader=0, leader_epoch=3, isr=[0], replicas=[0, 1])
+        assert world.replica.marks.is_leader
+        world.replicas.begins_anew(KEY)
+        assert (world.replicas.missing, world.replicas.damaged) == ({}, {})
+        world.replicas.begins_anew(KEY)
 
 
 async def test_a_log_that_was_opened_and_never_stored_anything_is_missing_too() -> None:
@@ -312,7 +325,7 @@ async def test_a_replica_that_stopped_is_damaged() -> None:
 @asynccontextmanager
 async def verifying(world: World) -> AsyncIterator[LogVerification]:
     reader = LogReader(world.store, world.executor, world.replicas.unreadable)
-    verification = LogVerification(world.replicas, reader, world.view)
+    verification = LogVerification(world.replicas, reader)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(verification.run())
         yield verification
@@ -361,6 +374,16 @@ async def test_a_marked_replica_that_still_cannot_be_read_stays_damaged() -> Non
         assert world.replicas.sound == {}, "a former run's damage may be gone, not this one's"
 
 
+async def test_an_empty_log_that_leads_in_spite_of_its_mark_is_not_called_sound() -> None:
+    """It lost all it had, and leads because who has that is away: the seat is theirs (I33)."""
+    async with running(World()) as world, verifying(world) as verification:
+        await world.image(2, **{**MARKED, "leader_epoch": 2, "isr": [0]})
+        assert world.replica.marks.is_leader
+        verification.changed()
+        await wait_until_async(lambda: KEY in verification._tried, what="it has looked")
+        assert (world.replicas.sound, world.replicas.damaged) == ({}, {})
+
+
 async def test_a_replica_that_is_marked_twice_is_read_twice() -> None:
     async with running(World()) as world, verifying(world) as verification:
         await world.append()
@@ -396,3 +419,21 @@ async def test_a_marked_replica_that_could_not_be_read_to_the_end_is_not_known_t
         verification.changed()
         await wait_until_async(lambda: not verification._wake.is_set(), what="the reading ended")
         assert (world.replicas.sound, world.replicas.damaged) == ({}, {})
+
+
+async def test_copies_and_marks_are_known_while_the_newest_image_has_them() -> None:
+    async with running(World()) as world:
+        replicas = world.replicas
+        await world.image(2, adding=[0])
+        assert replicas.copied_from() == {1}
+        await world.image(3, replicas=[0, 1], isr=[1], damaged=[0])
+        assert replicas.copied_from() == set()
+        assert list(replicas.marked) == [KEY]
+        await world.image(4, replicas=[0, 1], isr=[1])
+        assert replicas.marked == {}
+        await world.image(5, replicas=[0, 1], isr=[1], damaged=[0])
+        await world.image(6, dropping=[0])
+        assert replicas.marked == {}
+        await world.image(7, adding=[0])
+        await world.replicas.drop_topics([KEY.topic_id])
+        assert replicas.copied_from() == set()

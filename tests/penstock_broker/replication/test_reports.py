@@ -34,6 +34,7 @@ class Listening(ControllerServiceServicer):
     def __init__(self) -> None:
         self.heard: list[tuple[dict[int, int], list[int]]] = []
         self.sound: list[list[int]] = []
+        self.missing: list[list[int]] = []
         self.refuses = False
 
     async def Session(  # noqa: N802 - as the service names it
@@ -56,14 +57,23 @@ class Listening(ControllerServiceServicer):
     ) -> pb.ReportReplicasResponse:
         assert (request.cluster_id, request.broker_id, request.broker_session) == ("c", 0, 4)
         topics = {one.topic_id for one in request.dropped}
-        topics |= {one.topic_id for one in [*request.damaged, *request.sound]}
+        named = [*request.damaged, *request.sound, *request.missing]
+        topics |= {one.topic_id for one in named}
         assert topics == {"id-of-t"}
         dropped = {one.partition: one.version for one in request.dropped}
         self.heard.append((dropped, [one.partition for one in request.damaged]))
         self.sound.append([one.partition for one in request.sound])
+        self.missing.append([one.partition for one in request.missing])
         if self.refuses:
             return pb.ReportReplicasResponse(error=error_to_wire(REFUSAL))
         return pb.ReportReplicasResponse(metadata_version=9)
+
+
+class Replicas(SimpleNamespace):
+    """The facts, as `ReplicaSet` has them."""
+
+    def begins_anew(self, key: ReplicaKey) -> None:
+        del self.missing[key], self.damaged[key]
 
 
 @dataclass
@@ -74,8 +84,8 @@ class Scene:
     broker: Broker
     view: ClusterView = field(default_factory=lambda: ClusterView(cluster_id="c"))
     replicas: Any = field(
-        default_factory=lambda: SimpleNamespace(
-            broker_id=BrokerId(0), dropped={}, damaged={}, sound={}
+        default_factory=lambda: Replicas(
+            broker_id=BrokerId(0), dropped={}, damaged={}, sound={}, missing={}
         )
     )
 
@@ -233,3 +243,41 @@ async def test_what_no_image_agrees_with_is_said_less_and_less_often(
     scene.replicas.damaged = {ZERO: None, ONE: None}
     scene.image(4, {"replicas": [0], "isr": [0]}, {"replicas": [0], "isr": [0]})
     await wait_until_async(lambda: 0.02 in pauses, what="news is said at once")
+
+
+async def test_a_missing_log_is_reported_until_the_replica_has_no_seat_and_once_more(
+    scene: Scene,
+) -> None:
+    """Outside the ISR it may still be eligible, which no image shows; then it begins anew."""
+    scene.replicas.damaged = {ZERO: None}
+    scene.replicas.missing = {ZERO: 4}
+    scene.image(3, {"replicas": [0, 1], "isr": [0, 1], "leader_epoch": 4})
+    assert await scene.heard(2) == [({}, [])] * 2
+    assert scene.controller.missing[:2] == [[0]] * 2
+    assert scene.replicas.missing == {ZERO: 4}
+    scene.image(4, {"replicas": [0, 1], "isr": [1], "leader_epoch": 4})
+    await wait_until_async(lambda: not scene.replicas.missing, what="it begins anew")
+    assert scene.replicas.damaged == {}
+    await scene.nothing_more()
+
+
+async def test_a_missing_log_that_nobody_else_has_is_reported_until_it_leads_the_next_epoch(
+    scene: Scene,
+) -> None:
+    scene.replicas.damaged = {ZERO: None}
+    scene.replicas.missing = {ZERO: 4}
+    scene.image(3, {"replicas": [0, 1], "isr": [0], "leader_epoch": 4})
+    await scene.heard(2)
+    assert scene.replicas.missing == {ZERO: 4}
+    scene.image(4, {"replicas": [0, 1], "isr": [0], "leader_epoch": 5})
+    await wait_until_async(lambda: not scene.replicas.missing, what="it begins anew")
+    assert scene.replicas.damaged == {}
+    await scene.nothing_more()
+
+
+async def test_a_missing_log_that_is_marked_as_damaged_is_not_reported_again(scene: Scene) -> None:
+    scene.replicas.damaged = {ZERO: None}
+    scene.replicas.missing = {ZERO: 4}
+    scene.image(3, {"replicas": [0], "isr": [0], "damaged": [0], "leader_epoch": 5})
+    await scene.nothing_more()
+    assert scene.replicas.missing == {ZERO: 4}

@@ -72,7 +72,7 @@ class Membership:
         replication.replicas.isr = self._isr
         self._reports = ReplicaReports(replication.replicas, self.session, view)
         replication.replicas.reports = self._reports
-        self._verification = LogVerification(replication.replicas, replication.reader, view)
+        self._verification = LogVerification(replication.replicas, replication.reader)
 
     def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The coroutines to run until they are cancelled."""

@@ -41,6 +41,7 @@ def report_from_wire(
         ),
         damaged=tuple(ReplicaKey(TopicId(one.topic_id), one.partition) for one in request.damaged),
         sound=tuple(ReplicaKey(TopicId(one.topic_id), one.partition) for one in request.sound),
+        missing=tuple(ReplicaKey(TopicId(one.topic_id), one.partition) for one in request.missing),
     )
 
 

@@ -47,6 +47,7 @@ from penstock.core.replication.traffic import Traffic
 from penstock.core.types import (
     NO_EPOCH,
     BrokerId,
+    LeaderEpoch,
     Offset,
     PartitionState,
     ReplicaKey,
@@ -97,6 +98,13 @@ class ReplicaSet:
         """Replicas marked as damaged whose whole log this run has read (`verifying`)."""
         self.damaged: dict[ReplicaKey, None] = {}
         """Replicas that cannot serve all that they once acknowledged, or have stopped."""
+        self.missing: dict[ReplicaKey, LeaderEpoch] = {}
+        """Those of them that had a seat in this epoch, and nothing of the log: lost, or never
+        stored, if the former run of the broker ended before that."""
+        self.marked: dict[ReplicaKey, Replica] = {}
+        """Replicas that the newest image has as damaged."""
+        self._copies: dict[ReplicaKey, Replica] = {}
+        """Those of partitions that move to this broker, by the newest image."""
         self.joins: JoinOutlet | None = None
         self.removals = 0
         """Log starts moved and replicas dropped so far: each frees space on disk."""
@@ -271,9 +279,15 @@ class ReplicaSet:
 
     def _note_damage(self, key: ReplicaKey) -> None:
         self.sound.pop(key, None)
+        self.missing.pop(key, None)
         self.damaged[key] = None
         if self.reports is not None:
             self.reports.changed()
+
+    def begins_anew(self, key: ReplicaKey) -> None:
+        """Nobody relies on the missing log of this replica any more."""
+        if self.missing.pop(key, None) is not None:
+            del self.damaged[key]
 
     def unreadable(self, replica: Replica, error: PenstockError) -> None:
         """A batch in the replica's log could not be read, as `error` says; anything but damage is
@@ -329,11 +343,9 @@ class ReplicaSet:
 
     def copied_from(self) -> set[BrokerId]:
         """Brokers that lead a partition that moves to this one."""
-        return {
-            replica.marks.leader
-            for replica in self.by_key.values()
-            if replica.machine.traffic_to(self.broker_id) is Traffic.COPY
-        }
+        copies = self._copies.values()
+        wanting = [r for r in copies if r.machine.traffic_to(self.broker_id) is Traffic.COPY]
+        return {replica.marks.leader for replica in wanting}
 
     def _led_by(self, leader: BrokerId) -> list[Replica]:
         return [r for r in self.by_key.values() if r.marks.leader == leader]
@@ -365,7 +377,10 @@ class ReplicaSet:
                 if slot in voided:
                     _events.error("the log of a replica is missing", replica=replica)
                     self._note_damage(key)
+                    self.missing[key] = state.leader_epoch
             replica.config = topic.config
+            _note(self.marked, replica, holds=self.broker_id in state.damaged)
+            _note(self._copies, replica, holds=self.broker_id in state.adding)
             self.handle(replica, Assigned(state, self.config_of(topic)))
 
     def _is_lost(self, state: PartitionState, log: RecoveredLog) -> bool:
@@ -450,7 +465,10 @@ class ReplicaSet:
     def _remove(self, replica: Replica, error: ClusterError) -> None:
         self.by_key.pop(replica.key, None)
         self.damaged.pop(replica.key, None)
+        self.missing.pop(replica.key, None)
         self.sound.pop(replica.key, None)
+        self.marked.pop(replica.key, None)
+        self._copies.pop(replica.key, None)
         if replica.ticks:
             self._tick_or_not(replica, ticks=False)
         self._disconnect(replica)
@@ -490,3 +508,11 @@ class ReplicaSet:
             await asyncio.sleep(TICK_S)
             for replica in tuple(self._ticking.values()):
                 self.handle(replica, Tick())
+
+
+def _note(kind: dict[ReplicaKey, Replica], replica: Replica, *, holds: bool) -> None:
+    """Whether it is of this kind now: an image names few replicas, and looks at no others."""
+    if holds:
+        kind[replica.key] = replica
+    else:
+        kind.pop(replica.key, None)

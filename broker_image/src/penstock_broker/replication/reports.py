@@ -1,8 +1,8 @@
 """What this broker tells the controller about its replicas: deleted, damaged, or sound again.
 
-    ReplicaSet.dropped, .damaged, .sound ─▶ what the newest image does not show ─▶ ReportReplicas
-                                               ▲                                       │
-                                               └── the next image, or a pause ◀────────┘
+    ReplicaSet.dropped, .damaged … ─▶ what the newest image does not show ─▶ ReportReplicas
+                                         ▲                                       │
+                                         └── the next image, or a pause ◀────────┘
 
 Facts, not events: what no image shows is said again, with growing pauses, to whoever is the
 controller then. So neither a lost answer nor a lost session matters, and a run of this broker that
@@ -36,9 +36,10 @@ class Report:
     dropped: tuple[tuple[ReplicaKey, int], ...]
     damaged: tuple[ReplicaKey, ...]
     sound: tuple[ReplicaKey, ...]
+    missing: tuple[ReplicaKey, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.dropped or self.damaged or self.sound)
+        return bool(self.dropped or self.damaged or self.sound or self.missing)
 
 
 _NOTHING: Final = Report((), (), ())
@@ -64,6 +65,7 @@ class ReplicaReports:
         """Reports until cancelled."""
         pause_s, said = _RETRY_PAUSE_S, _NOTHING
         while True:
+            self._note_new_leaderships()
             report = self._due()
             if not report:
                 self._wake.clear()
@@ -92,14 +94,32 @@ class ReplicaReports:
             for key, version in self._replicas.dropped.items()
             if (state := self._view.state(key)) is not None and state.version == version
         ]
-        damaged = [key for key in self._replicas.damaged if self._holds_a_seat(key)]
-        damaged += [key for key in self._replicas.damaged if self._is_news(key)]
+        missing = self._replicas.missing
+        found = [key for key in self._replicas.damaged if key not in missing]
+        damaged = [key for key in found if self._holds_a_seat(key)]
+        damaged += [key for key in found if self._is_news(key)]
         sound = [key for key in self._replicas.sound if self._is_marked(key)]
+        members = [key for key in missing if self._is_a_member(key)]
         return Report(
             tuple(dropped[:_NAMES_PER_CALL]),
             tuple(dict.fromkeys(damaged[:_NAMES_PER_CALL])),
             tuple(sound[:_NAMES_PER_CALL]),
+            tuple(members[:_NAMES_PER_CALL]),
         )
+
+    def _is_a_member(self, key: ReplicaKey) -> bool:
+        """In the ISR, or outside it and eligible, for all that is known."""
+        state, local = self._view.state(key), self._replicas.broker_id
+        return state is not None and local in state.replicas and local not in state.damaged
+
+    def _note_new_leaderships(self) -> None:
+        """A missing log that was given the next epoch, without anybody beside it, begins there."""
+        alone = (self._replicas.broker_id,)
+        for key, epoch in list(self._replicas.missing.items()):
+            state = self._view.state(key)
+            given = state is not None and state.isr == alone and state.leader_epoch > epoch
+            if given and self._is_a_member(key):
+                self._replicas.begins_anew(key)
 
     def _is_marked(self, key: ReplicaKey) -> bool:
         state = self._view.state(key)
@@ -112,12 +132,11 @@ class ReplicaReports:
 
     def _is_news(self, key: ReplicaKey) -> bool:
         """It may be one of those that are eligible outside the ISR, which no image shows."""
-        state, local = self._view.state(key), self._replicas.broker_id
-        unknown = state is not None and local in state.replicas and local not in state.damaged
-        return unknown and key not in self._heard
+        return self._is_a_member(key) and key not in self._heard
 
     async def _send(self, report: Report) -> bool:
         """False: nobody is known to have heard it."""
+        seatless = [key for key in report.missing if not self._holds_a_seat(key)]
         try:
             connection = self._session.connection()
             answer = await self._session.call(
@@ -135,6 +154,7 @@ class ReplicaReports:
                     dropped=len(report.dropped),
                     damaged=len(report.damaged),
                     sound=len(report.sound),
+                    missing=len(report.missing),
                     reason=str(error),
                 )
             self._answers = False
@@ -142,6 +162,8 @@ class ReplicaReports:
         self._answers = True
         self._session.saw(answer.metadata_version)
         self._heard.update(report.damaged)
+        for key in seatless:
+            self._replicas.begins_anew(key)  # nor is it eligible outside the ISR, from now on
         return True
 
     def _request(
@@ -152,6 +174,7 @@ class ReplicaReports:
             broker_id=self._replicas.broker_id,
             broker_session=connection.broker_session,
             sound=[_name(key) for key in report.sound],
+            missing=[_name(key) for key in report.missing],
             dropped=[
                 pb.DroppedReplica(topic_id=key.topic_id, partition=key.partition, version=version)
                 for key, version in report.dropped

@@ -14,7 +14,6 @@ from typing import Final
 
 from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import PenstockError
-from penstock_broker.metadata.image import ClusterView
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replica import Replica
@@ -27,10 +26,9 @@ _events = EventLog("verifying")
 class LogVerification:
     """Verifies marked replicas, one after the other."""
 
-    def __init__(self, replicas: ReplicaSet, reader: LogReader, view: ClusterView) -> None:
+    def __init__(self, replicas: ReplicaSet, reader: LogReader) -> None:
         self._replicas = replicas
         self._reader = reader
-        self._view = view
         self._tried: set[ReplicaKey] = set()
         """Marked replicas that were read since they were marked."""
         self._wake = asyncio.Event()
@@ -44,20 +42,19 @@ class LogVerification:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            marked = [r for r in self._replicas.by_key.values() if self._is_marked(r)]
-            self._tried &= {replica.key for replica in marked}
-            for replica in marked:
+            self._tried &= self._replicas.marked.keys()
+            for replica in list(self._replicas.marked.values()):
                 if replica.key not in self._tried and replica.key not in self._replicas.damaged:
                     self._tried.add(replica.key)
                     await self._verify(replica)
 
-    def _is_marked(self, replica: Replica) -> bool:
-        state = self._view.state(replica.key)
-        return state is not None and self._replicas.broker_id in state.damaged
-
     async def _verify(self, replica: Replica) -> None:
         """Notes that it is sound, if it is; what cannot be read, the reader notes."""
         offset, end = replica.marks.log_start_offset, replica.marks.written_end
+        if offset == end and replica.marks.is_leader:
+            # It may have lost all of it, and lead because nobody else is there (I33).
+            _events.warning("replica has an empty log, which proves nothing", replica=replica)
+            return
         _events.info("verifying a replica marked as damaged", replica=replica, up_to=end)
         try:
             while offset < end:

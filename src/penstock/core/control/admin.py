@@ -29,6 +29,7 @@ from penstock.core.control.contract import (
 from penstock.core.control.documents import TopicDocument
 from penstock.core.control.draft import Draft, election_settings
 from penstock.core.control.election import Liveness, new_partition, settings_changed
+from penstock.core.control.formats import check_configs
 from penstock.core.control.placement import place
 from penstock.core.control.requests import check_cluster_id
 from penstock.core.features import FEATURE_OF_TOPIC, missing
@@ -375,6 +376,7 @@ def _checked_config(
     draft: Draft, topic: str, configs: Mapping[str, str], factor: int
 ) -> TopicConfig:
     config = draft.config.topic_config(configs)
+    check_configs(draft, configs)
     if "min.insync.replicas" in configs and config.min_insync_replicas > factor:
         raise ClusterError(
             f"min.insync.replicas is {config.min_insync_replicas}, but topic {topic!r} has "

@@ -14,7 +14,7 @@ stored only under a format that it refuses (I36). A document says the format of 
 cluster's says which one counts, and changes only on request (`formats`).
 
     1  the first
-    2  moves, damaged replicas, cordons, fresh brokers
+    2  moves, damaged replicas, cordons, fresh brokers, deletion.protection of topics
 """
 
 import json

@@ -9,7 +9,7 @@ is rewritten then: a document gets the format when it is written for another rea
 are rewritten, topics first: with the cluster's document everything has the older format (I36).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from penstock.core.control.contract import Severity
@@ -24,6 +24,7 @@ from penstock.core.control.draft import Draft
 from penstock.core.control.move_contract import Finalize, FormatChosen
 from penstock.core.control.requests import check_cluster_id
 from penstock.core.control.sessions import Sessions
+from penstock.core.topic import DELETION_PROTECTION
 from penstock.errors import ClusterError, ErrorCode
 
 _NAMED_MAX = 5
@@ -66,6 +67,18 @@ def check_moves(draft: Draft) -> None:
         )
 
 
+def check_configs(draft: Draft, configs: Mapping[str, str]) -> None:
+    """Raises ClusterError(FORMAT_TOO_OLD) for a topic setting that an older release, which reads
+    the cluster's format, does not know: its controllers could decide nothing about the topic."""
+    if DELETION_PROTECTION in configs and draft.format < FORMAT_MOVES:
+        raise ClusterError(
+            f"the metadata of this cluster has format {draft.format}, and a topic can set "
+            f"{DELETION_PROTECTION} from {FORMAT_MOVES} on: when all brokers run this release, run "
+            "`penstock cluster finalize`",
+            ErrorCode.FORMAT_TOO_OLD,
+        )
+
+
 def _check_brokers(draft: Draft, wanted: int, sessions: Sessions) -> None:
     problems = []
     for broker_id, broker in sorted(draft.cluster.brokers.items()):
@@ -91,7 +104,7 @@ def _check_unused(draft: Draft, wanted: int) -> None:
     if found:
         raise ClusterError(
             f"format {wanted} cannot hold what this cluster uses: {_named(found)}; wait until "
-            "moves have ended, or cancel them, and lift cordons",
+            "moves have ended, or cancel them, lift cordons, and unset settings",
             ErrorCode.INVALID_REQUEST,
         )
 
@@ -100,6 +113,8 @@ def _uses(draft: Draft) -> Iterator[str]:
     for broker_id in draft.cluster.cordons:
         yield f"broker {broker_id} is cordoned"
     for topic in draft.topics():
+        if DELETION_PROTECTION in topic.configs:
+            yield f"topic {topic.name!r} sets {DELETION_PROTECTION}"
         for index, partition in enumerate(topic.partitions):
             if partition.target:
                 yield f"{topic.name}/{index} is moved to {list(partition.target)}"

@@ -35,6 +35,7 @@ class ReportReplicas:
     `dropped`: their data is deleted; said again until no image asks for it any more. While writes
     are journaled, and for any version but the stored one, it does not count. `damaged`: cannot
     serve all they once acknowledged, or have stopped. `sound`: were damaged, and are mended.
+    `missing`: have nothing of the log, and lead in no epoch that had begun when this was found.
     """
 
     request_id: int
@@ -44,6 +45,7 @@ class ReportReplicas:
     dropped: tuple[DroppedReplica, ...] = ()
     damaged: tuple[ReplicaKey, ...] = ()
     sound: tuple[ReplicaKey, ...] = ()
+    missing: tuple[ReplicaKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Final
 from penstock.core.control.contract import Severity
 from penstock.core.control.documents import FORMAT_MOVES, TopicDocument
 from penstock.core.control.draft import Draft, election_settings
-from penstock.core.control.election import Liveness, settle
+from penstock.core.control.election import Liveness, move_leader, settle
 from penstock.core.control.formats import check_moves
 from penstock.core.control.move_contract import (
     AlterReplicas,
@@ -308,10 +308,11 @@ def decide_report(
                     partition=one.partition,
                     broker=report.broker_id,
                 )
-    for key in report.damaged:
-        found = _reported(draft, key.topic_id, key.partition)
-        if found is not None:
-            _damaged(draft, found[0], key.partition, report.broker_id, liveness)
+    for keys, decide in ((report.damaged, _damaged), (report.missing, _missing)):
+        for key in keys:
+            found = _reported(draft, key.topic_id, key.partition)
+            if found is not None:
+                decide(draft, found[0], key.partition, report.broker_id, liveness)
     for key in report.sound:
         found = _reported(draft, key.topic_id, key.partition)
         if found is not None:
@@ -325,6 +326,38 @@ def decide_report(
                     broker=report.broker_id,
                 )
     return ReplicasReported()
+
+
+def _missing(
+    draft: Draft, topic: TopicDocument, partition: int, broker_id: BrokerId, liveness: Liveness
+) -> None:
+    """A member has nothing of the log: lost, or the broker ended before it stored the first of it.
+
+    Without any other member there is nothing to wait for: it leads in the next epoch. Else it is
+    damaged; once somebody sound has its seat, it may catch up, like a broker with a new disk.
+    """
+    before = topic.partitions[partition]
+    members = {*before.state.isr, *before.elr}
+    if broker_id not in members:
+        return
+    if members == {broker_id} == {before.state.leader}:
+        after = move_leader(before, broker_id)
+        draft.put_partition(topic.name, partition, after)
+        draft.decide(
+            Severity.ERROR,
+            "log missing, and nobody else has it",
+            topic=topic.name,
+            partition=partition,
+            broker=broker_id,
+            leader_epoch=after.state.leader_epoch,
+        )
+        return
+    _damaged(draft, topic, partition, broker_id, liveness)
+    found = _reported(draft, topic.topic_id, partition)
+    assert found is not None
+    after = found[1]
+    if broker_id not in {*after.state.isr, *after.elr}:
+        draft.put_partition(topic.name, partition, found_sound(after, broker_id))
 
 
 def _damaged(

@@ -596,6 +596,7 @@ class ReportReplicasRequest(_message.Message):
     DROPPED_FIELD_NUMBER: _builtins.int
     DAMAGED_FIELD_NUMBER: _builtins.int
     SOUND_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     broker_id: _builtins.int
     broker_session: _builtins.int
@@ -613,6 +614,12 @@ class ReportReplicasRequest(_message.Message):
     def sound(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaName]:
         """Were damaged, and have all their data again."""
 
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaName]:
+        """Have a seat, and nothing of the log. The broker leads them in no epoch that had begun when it
+        found that. If nobody else has a seat, it leads in the next one, which it gets then.
+        """
+
     def __init__(
         self,
         *,
@@ -622,10 +629,11 @@ class ReportReplicasRequest(_message.Message):
         dropped: _abc.Iterable[Global___DroppedReplica] | None = ...,
         damaged: _abc.Iterable[Global___ReplicaName] | None = ...,
         sound: _abc.Iterable[Global___ReplicaName] | None = ...,
+        missing: _abc.Iterable[Global___ReplicaName] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "broker_session", b"broker_session", "cluster_id", b"cluster_id", "damaged", b"damaged", "dropped", b"dropped", "sound", b"sound"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "broker_session", b"broker_session", "cluster_id", b"cluster_id", "damaged", b"damaged", "dropped", b"dropped", "missing", b"missing", "sound", b"sound"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,6 +10,7 @@ from support.moving import (
     damaged,
     document,
     ids,
+    missing,
     move,
     moving_world,
     refused,
@@ -111,6 +112,43 @@ def test_a_sound_member_that_joins_takes_the_lead_in_the_same_write() -> None:
     outcome = world.alter_isr(0, (0, 1))
     assert outcome.state is not None
     assert (outcome.state.leader, outcome.state.isr) == (1, ids(1))
+
+
+def test_the_only_member_leads_the_next_epoch_if_its_log_is_missing() -> None:
+    """It leads no epoch that had begun, and nobody else could ever have what it lost."""
+    world = moving_world(min_insync_replicas="1")
+    world.alter_isr(0, (0,))
+    missing(world, 0)
+    state = document(world).state
+    assert (state.leader, state.leader_epoch, state.isr, state.damaged) == (0, 2, ids(0), ())
+    assert "log missing, and nobody else has it" in world.events()
+    assert world.alter_isr(0, (0, 1)).error is None, "others may follow"
+    assert document(world).state.leader == 0
+
+
+def test_a_member_whose_log_is_missing_loses_its_seat_to_a_sound_one_and_may_come_back() -> None:
+    world = moving_world(min_insync_replicas="3")
+    missing(world, 0)
+    found = document(world)
+    assert (found.state.leader, found.state.leader_epoch, found.state.isr) == (1, 2, ids(1, 2))
+    assert (found.elr, found.state.damaged) == ((), ()), "nothing of it is left to be mended"
+    writes = world.writes
+    missing(world, 0)
+    assert world.writes == writes
+    assert world.alter_isr(1, (0, 1, 2)).error is None
+
+
+def test_a_missing_log_is_not_led_while_who_may_have_the_records_is_away() -> None:
+    world = moving_world(min_insync_replicas="2")
+    world.kill(2)
+    world.kill(1)
+    assert document(world).elr == ids(1)
+    missing(world, 0)
+    state = document(world).state
+    assert (state.leader, state.leader_epoch, state.damaged) == (0, 1, ids(0))
+    world.register(1, run=2)
+    state = document(world).state
+    assert (state.leader, state.isr) == (1, ids(1))
 
 
 def test_a_damaged_replica_does_not_join_until_it_is_sound() -> None:

@@ -21,6 +21,7 @@ from penstock.core.control.documents import (
     topic_key,
 )
 from penstock.core.control.partition import PartitionDocument, partition_to_json
+from penstock.core.topic import DELETION_PROTECTION
 from penstock.core.types import BrokerId, ControllerEpoch, LeaderEpoch, MoveReason, PartitionState
 from penstock.errors import ErrorCode, PenstockError
 
@@ -35,6 +36,7 @@ OLD_TOPIC = (
     '"configs":{},"partitions":[{"leader":0,"epoch":1,"isr":[0],"replicas":[0,1,2],"version":2,'
     '"elr":[1],"lossy":[2]}]}'
 )
+PROTECTED = {DELETION_PROTECTION: "true"}
 SETTLED = PartitionDocument(
     PartitionState(
         leader=BrokerId(0),
@@ -355,3 +357,21 @@ def test_a_format_with_cordons_is_not_given_up(three: World) -> None:
     message = refused(finalize(later, 1), ErrorCode.INVALID_REQUEST)
     assert "broker 1 is cordoned" in message
     assert FORMATS == (1, 2)
+
+
+def test_a_setting_that_the_release_before_cannot_read_needs_the_newer_format() -> None:
+    """Its controller would stop at the next broker that dies, and so could not be gone back to."""
+    world = old_world(0, 1, 2)
+    error = world.create("u", replication_factor=1, configs=PROTECTED).error
+    assert "penstock cluster finalize" in refused(error, ErrorCode.FORMAT_TOO_OLD)
+    assert world.create(replication_factor=1).error is None
+    changing = world.ask(c.AlterConfigs, topic="t", set_configs=PROTECTED)
+    assert "has format 1" in refused(changing, ErrorCode.FORMAT_TOO_OLD)
+    assert finalize(world) == m.FormatChosen(1, 2)
+    assert world.ask(c.AlterConfigs, topic="t", set_configs=PROTECTED) == c.Done()
+    giving_up = finalize(world, 1)
+    assert "topic 't' sets deletion.protection" in refused(giving_up, ErrorCode.INVALID_REQUEST)
+    gone = (DELETION_PROTECTION,)
+    unset = world.ask(c.AlterConfigs, topic="t", set_configs={}, unset_configs=gone)
+    assert unset == c.Done()
+    assert finalize(world, 1) == m.FormatChosen(2, 1)
