@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.operator_world import World, desired, settled, where_of
+from support.operator_world import NAMES, World, desired, settled, where_of
 
 from penstock.client import Cordon, ReplicaMove
 from penstock.core.types import MoveReason, TopicPartition
@@ -21,7 +21,7 @@ from penstock_operator.model import (
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.drain import WAVE
-from penstock_operator.proofs import PROOF_S, Proofs
+from penstock_operator.proofs import PROOF_S, Proofs, is_empty
 
 OURS = Cordon(placement=True, leadership=True, why="scaling down to 3 brokers", by="operator")
 THEIRS = Cordon(placement=True, leadership=False, why="a bad disk", by="penstock broker")
@@ -216,10 +216,16 @@ def test_moves_of_a_topic_come_in_waves() -> None:
     assert len(wave.moves) == WAVE
     world.carry_out(wave)
     assert plan_cluster(wish, world.observed()).actions == ()
-    for where in [*world.targets][: WAVE // 2]:
-        del world.targets[where]
-        at = where.partition
-        world.partitions[at] = PartitionState("t", at, 0, (0,), (0,), 1)
+
+    def end(moves: int) -> None:
+        for where in [*world.targets][:moves]:
+            del world.targets[where]
+            at = where.partition
+            world.partitions[at] = PartitionState("t", at, 0, (0,), (0,), 1)
+
+    end(100)
+    assert plan_cluster(wish, world.observed()).actions == (), "half a wave is planned at once"
+    end(WAVE // 2 - 100)
     (more,) = plan_cluster(wish, world.observed()).actions
     assert isinstance(more, MoveReplicas)
     assert len(more.moves) == 100
@@ -242,6 +248,40 @@ def test_a_controller_that_does_not_say_what_moves_holds_up_scaling_down() -> No
     plan = plan_cluster(desired(brokers=3), seen)
     assert "unknown method" in wait_of(plan, "BrokersDoNotAnswer").message
     assert plan.actions == ()
+
+
+def test_a_set_that_was_made_smaller_by_hand_is_put_back_while_replicas_are_there() -> None:
+    world = settled(desired(brokers=4), partitions=8)
+    world.objects["StatefulSet", NAMES.broker]["spec"]["replicas"] = 3
+    world.pods[3] = replace(world.pods[3], terminating=True, ready=False)
+    world.alive.discard(3)
+    step(world, desired(brokers=3))
+    assert world.objects["StatefulSet", NAMES.broker]["spec"]["replicas"] == 4
+
+
+def test_a_broker_is_empty_only_if_all_answers_say_so() -> None:
+    world = settled(desired(brokers=4), partitions=0)
+    world.cordons = {3: OURS}
+    seen = world.moves()
+    assert is_empty(seen, 3)
+    assert not is_empty(replace(seen, moving=replace(seen.moving, paused=True)), 3)
+    assert not is_empty(replace(seen, logs={**seen.logs, 3: 1}), 3)
+    assert not is_empty(replace(seen, logs={}), 3), "it did not say"
+    world.cordons = {3: Cordon(placement=False, leadership=True)}
+    assert not is_empty(world.moves(), 3), "something may land there"
+    world.format = 1
+    assert is_empty(world.moves(), 3), "there are no cordons"
+    world.format, world.cordons = 2, {3: OURS}
+    world.alive.discard(3)
+    assert not is_empty(replace(world.moves(), logs={3: 0}), 3)
+    world.alive.add(3)
+    world.partitions = [PartitionState("t", 0, 0, (0, 1), (0, 1), 1)]
+    assert is_empty(world.moves(), 3)
+    world.targets = {T0: (0, 3)}
+    assert not is_empty(world.moves(), 3), "it shall get a replica"
+    assert replace(world.moves(), seen=None).needs(3), "moves alone say so, too"
+    world.targets, world.logs = {}, {3: {T0}}
+    assert not is_empty(replace(world.moves(), logs={3: 0}), 3), "it has not reported its deletion"
 
 
 def test_a_proof_takes_two_looks_at_the_same_directory() -> None:
