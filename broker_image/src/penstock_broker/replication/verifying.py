@@ -51,7 +51,7 @@ class LogVerification:
     async def _verify(self, replica: Replica) -> None:
         """Notes that it is sound, if it is; what cannot be read, the reader notes."""
         offset, end = replica.marks.log_start_offset, replica.marks.written_end
-        if offset == end and replica.marks.is_leader:
+        if offset == end and replica.marks.leader == self._replicas.broker_id:
             # It may have lost all of it, and lead because nobody else is there (I33).
             _events.warning("replica has an empty log, which proves nothing", replica=replica)
             return
