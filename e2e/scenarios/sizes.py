@@ -1,8 +1,8 @@
 """Three brokers become one, and three again, under a bank and a pipe.
 
-Replicas cannot be moved off a broker yet, so there are two scenes. Brokers that hold nothing come
-and go as `spec.brokers` says. Where brokers hold replicas, fewer of them are refused; so two are
-taken away by hand, as if their nodes were gone, and come back with their volumes.
+There are two scenes. With one replica of everything, brokers come and go as `spec.brokers` says.
+With three, fewer brokers are refused; so two are taken away by hand, as if their nodes were gone,
+and come back with their volumes.
 """
 
 import time

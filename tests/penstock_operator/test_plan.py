@@ -178,16 +178,6 @@ def test_force_roll_restarts_whatever_the_brokers_say() -> None:
     assert [(a.broker_id, a.forced) for a in plan.actions if type(a) is RestartPod] == [(1, True)]
 
 
-def test_scaling_down_is_refused_while_replicas_live_there() -> None:  # I26
-    world = settled(desired(brokers=4), partitions=8)
-    plan = run(world, desired(brokers=3), steps=30)
-    assert "BrokersHoldReplicas" in reasons(plan)
-    assert sorted(world.pods) == [0, 1, 2, 3]
-    blocked = next(w for w in plan.waits if w.reason == "BrokersHoldReplicas")
-    assert blocked.severity is Severity.BLOCKED
-    assert "broker 3 holds replicas of t-" in blocked.message
-
-
 def test_scaling_down_happens_once_proven_empty() -> None:
     world = settled(desired(brokers=4), partitions=8)
     world.partitions = [p for p in world.partitions if 3 not in p.replicas]

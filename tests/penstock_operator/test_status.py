@@ -138,7 +138,7 @@ def test_a_condition_says_since_when() -> None:
     ("waits", "phase"),
     [
         ((Wait("Rolling", "one of three"),), "Rolling"),
-        ((Wait("BrokersHoldReplicas", "no", Severity.BLOCKED),), "Blocked"),
+        ((Wait("DrainBlocked", "no", Severity.BLOCKED),), "Blocked"),
         ((Wait("CatchingUp", "t-0"),), "Settling"),
     ],
 )

@@ -55,7 +55,11 @@ sys.exit(run.main())
 def command(*options: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
     script = [str(HERE / "run.py")] if code is None else ["-c", code]
     return subprocess.run(
-        [sys.executable, *script, *options], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, *script, *options],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
     )
 
 

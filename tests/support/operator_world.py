@@ -2,7 +2,8 @@
 
 For the properties of the plan. Faithful in what the plan rests on: a StatefulSet makes missing
 pods from its template, pods take time to become ready, a broker that was down is out of sync and
-catches up later, leaderships move when asked, deletions need the right uid.
+catches up later, leaderships move when asked, deletions need the right uid. A partition that moves
+switches when it likes, and its former broker deletes the log some time after that.
 """
 
 import copy
@@ -10,8 +11,20 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from penstock.client import (
+    BrokerPlacement,
+    Cordon,
+    MoveDescription,
+    MovesDescription,
+    MoveState,
+    ReplicaMove,
+)
+from penstock.client.admin.move_facts import ClusterFacts
+from penstock.core.balance import BrokerFacts as PlannedBroker
+from penstock.core.balance import Facts, PartitionFacts
 from penstock.core.manifest import ClusterSpec
 from penstock.core.manifest.objects import SecurityMode
+from penstock.core.types import BrokerId, MoveReason, TopicPartition
 from penstock.kubernetes.quantity import quantity
 from penstock_operator.model import (
     Action,
@@ -19,10 +32,13 @@ from penstock_operator.model import (
     BrokerFacts,
     BrokerState,
     ClaimState,
+    CordonBrokers,
     ForgetBroker,
     GrowClaim,
     MarkRack,
+    MoveFacts,
     MoveLeaders,
+    MoveReplicas,
     Observed,
     OrphanSet,
     PartitionState,
@@ -35,6 +51,7 @@ from penstock_operator.model import (
 from penstock_operator.names import TEMPLATE_HASH, Names
 from penstock_operator.objects import DesiredCluster, Installation
 from penstock_operator.objects.broker import template_hash
+from penstock_operator.proofs import Proofs, is_empty
 
 NAMES = Names("flights", "default")
 
@@ -74,21 +91,116 @@ class World:
     """Who calls in plaintext, as the brokers say."""
     unknown: dict[str, str] = field(default_factory=dict)
     """Kinds that the API server does not list, and what it says."""
+    format: int = 2
+    cordons: dict[int, Cordon] = field(default_factory=dict)
+    targets: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
+    reasons: dict[TopicPartition, MoveReason] = field(default_factory=dict)
+    """Of `targets`; those that are not here are drains."""
+    logs: dict[int, set[TopicPartition]] = field(default_factory=dict)
+    """Logs of former replicas, by the broker that still has them."""
+    lost: set[tuple[int, TopicPartition]] = field(default_factory=set)
+    """What was on brokers when their pods were stopped by scaling down."""
+    unfaithful: set[int] = field(default_factory=set)
+    """Brokers whose former logs are not in the documents, as a disk from before would be."""
+    seconds: float = 0.0
+    proofs: Proofs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.proofs = Proofs(lambda: self.seconds)
 
     # ── What the plan sees ────────────────────────────────────────────────────────────────
 
     def observed(self) -> Observed:
-        return Observed(
+        answer = self.reachable and bool(self.alive)
+        seen = Observed(
             objects=copy.deepcopy(self.objects),
             pods=dict(self.pods),
             claims=dict(self.claims),
-            brokers=self.facts() if self.reachable and self.alive else None,
+            brokers=self.facts() if answer else None,
             brokers_problem="" if self.reachable else "no route",
             racks=dict(self.racks),
             recorded_cluster_id="id",
             trust="a CA",
             plaintext=self._told(),
             unknown=dict(self.unknown),
+        )
+        return replace(seen, moves=self.moves()) if answer else seen
+
+    def moves(self) -> MoveFacts:
+        """What the controller and the brokers say of moves. All brokers may be asked to go."""
+        placements = tuple(
+            BrokerPlacement(
+                broker_id=each,
+                directory_id=f"directory-{each}",
+                rack="",
+                alive=each in self.alive,
+                fresh=False,
+                cordon=self.cordons.get(each),
+                software_version="1",
+                formats=(1, 2),
+            )
+            for each in sorted(self.registered)
+        )
+        described = (self._described(each) for each in self.partitions)
+        moving = MovesDescription(
+            moves=tuple(each for each in described if each.target or each.dropping),
+            brokers=placements,
+            format=self.format,
+            newest_format=2,
+            paused=False,
+        )
+        facts = Facts(
+            brokers=tuple(
+                PlannedBroker(
+                    id=BrokerId(each.broker_id),
+                    alive=each.alive,
+                    cordoned=each.cordon is not None and each.cordon.placement,
+                )
+                for each in placements
+            ),
+            partitions=tuple(
+                PartitionFacts(
+                    partition=where_of(each),
+                    replicas=_ids(each.replicas),
+                    isr=_ids(each.isr),
+                    leader=BrokerId(each.leader),
+                    target=_ids(self.targets.get(where_of(each), ())),
+                )
+                for each in self.partitions
+            ),
+        )
+        seen = ClusterFacts(facts, {each.topic: "id" for each in self.partitions}, moving)
+        logs = {each: len(self.stored(each)) for each in self.alive}
+        found = MoveFacts(moving, seen, logs)
+        empty = {each: "" for each in self.registered if is_empty(found, each)}
+        return replace(found, proven=self.proofs.proven(empty))
+
+    def stored(self, broker_id: int) -> set[TopicPartition]:
+        """The logs on a broker's disk."""
+        held = {where_of(each) for each in self.partitions if broker_id in each.replicas}
+        return held | self.logs.get(broker_id, set())
+
+    def _described(self, partition: PartitionState) -> MoveDescription:
+        where = where_of(partition)
+        target = self.targets.get(where, ())
+        return MoveDescription(
+            where=where,
+            topic_id="id",
+            state=MoveState.COPYING if target else MoveState.SETTLED,
+            reason=self.reasons.get(where, MoveReason.DRAIN) if target else None,
+            leader=partition.leader,
+            replicas=partition.replicas,
+            isr=partition.isr,
+            target=target,
+            adding=tuple(each for each in target if each not in partition.replicas),
+            dropping=tuple(
+                each
+                for each, logs in sorted(self.logs.items())
+                if where in logs and each not in self.unfaithful
+            ),
+            damaged=(),
+            waiting_for="",
+            copies=(),
         )
 
     def _told(self) -> dict[int, PlaintextFacts] | None:
@@ -118,21 +230,48 @@ class World:
             case RestartPod():
                 assert self.pods[action.broker_id].uid == action.uid
                 self._stop(action.broker_id)
-            case MoveLeaders():
-                self.partitions = [
-                    self._led_elsewhere(p, action.broker_id) for p in self.partitions
-                ]
             case GrowClaim():
                 self._grow(action.claim, int(quantity(action.size) or 0))
             case OrphanSet():
                 del self.objects["StatefulSet", action.name]
-            case ForgetBroker():
-                self.registered.discard(action.broker_id)
             case RemoveObject():
                 del self.objects[action.kind, action.name]
             case MarkRack():
                 broker_id = int(action.pod.rpartition("-")[2])
                 self.pods[broker_id] = replace(self.pods[broker_id], rack=action.rack)
+            case _:
+                self._tell_brokers(action)
+
+    def _tell_brokers(self, action: Action) -> None:
+        match action:
+            case MoveLeaders():
+                self.partitions = [
+                    self._led_elsewhere(p, action.broker_id) for p in self.partitions
+                ]
+            case ForgetBroker():
+                assert not any(action.broker_id in each.replicas for each in self.partitions)
+                self.registered.discard(action.broker_id)
+                self.cordons.pop(action.broker_id, None)
+            case CordonBrokers():
+                for change in action.changes:
+                    assert change.cordon is not None
+                    self.cordons.pop(change.broker_id, None)
+                    if change.cordon.placement or change.cordon.leadership:
+                        self.cordons[change.broker_id] = change.cordon
+            case MoveReplicas():
+                for move in action.moves:
+                    self._alter(move)
+
+    def _alter(self, move: ReplicaMove) -> None:
+        """As the controller does: refused if the replicas are others, cancelled without target."""
+        found = next(each for each in self.partitions if where_of(each) == move.where)
+        if not move.target:
+            self.targets.pop(move.where, None)
+        elif set(move.expected) == set(found.replicas):
+            new = set(move.target) - set(found.replicas)
+            assert not any(self.cordons[each].placement for each in new if each in self.cordons)
+            self.targets[move.where] = move.target
+            self.reasons[move.where] = MoveReason.DRAIN
 
     def _grow(self, name: str, size: int) -> None:
         for broker_id, claim in self.claims.items():
@@ -175,7 +314,9 @@ class World:
 
     def go_on(self) -> None:
         """A little time passes."""
+        self.seconds += 1.0
         self._controllers()
+        self._moves_go_on()
         live = self.objects.get(("StatefulSet", NAMES.broker))
         for broker_id, pod in [*self.pods.items()]:
             if pod.terminating and self.maybe():
@@ -190,6 +331,25 @@ class World:
         for broker_id, claim in self.claims.items():
             if claim.capacity < claim.requested and self.maybe():
                 self.claims[broker_id] = replace(claim, capacity=claim.requested)
+
+    def _moves_go_on(self) -> None:
+        """Copies that are complete switch; brokers delete what they have no seat for."""
+        self.partitions = [self._switched(each) for each in self.partitions]
+        for broker_id in self.alive & self.logs.keys():
+            if self.maybe():
+                del self.logs[broker_id]
+
+    def _switched(self, partition: PartitionState) -> PartitionState:
+        where = where_of(partition)
+        target = self.targets.get(where, ())
+        able = set(target) <= self.alive and set(partition.isr) & self.alive
+        if not target or not able or not self.maybe():
+            return partition
+        del self.targets[where]
+        for broker_id in set(partition.replicas) - set(target):
+            self.logs.setdefault(broker_id, set()).add(where)
+        leader = partition.leader if partition.leader in target else target[0]
+        return replace(partition, replicas=target, isr=target, leader=leader)
 
     def _later(self, partition: PartitionState) -> PartitionState:
         missing = [i for i in partition.replicas if i not in partition.isr and i in self.alive]
@@ -213,6 +373,7 @@ class World:
                 self.claims[broker_id] = self.claim(broker_id, int(quantity(size) or 0))
         for broker_id in [i for i in self.pods if i >= replicas]:
             if not self.pods[broker_id].terminating:
+                self.lost |= {(broker_id, each) for each in self.stored(broker_id)}
                 self._stop(broker_id)
 
     def _controllers(self) -> None:
@@ -248,6 +409,14 @@ class World:
         return ClaimState(
             broker_id, NAMES.claim(broker_id), self.uid(), size, size, self.expandable
         )
+
+
+def where_of(partition: PartitionState) -> TopicPartition:
+    return TopicPartition(partition.topic, partition.partition)
+
+
+def _ids(brokers: tuple[int, ...]) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(each) for each in brokers)
 
 
 def settled(wish: DesiredCluster, seed: int = 0, partitions: int = 6) -> World:

@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Final, assert_never
 
 from penstock.certificates import new_authority
+from penstock.core.types import MoveReason
 from penstock.errors import PenstockError
 from penstock.kubernetes.errors import KubernetesError
 from penstock.logs import EventLog
@@ -18,18 +19,20 @@ from penstock_operator.kube import Kube
 from penstock_operator.model import (
     Action,
     Apply,
+    CordonBrokers,
     ForgetBroker,
     GrowClaim,
     MakeAuthority,
     MarkRack,
     MoveLeaders,
+    MoveReplicas,
     Object,
     Observed,
     OrphanSet,
     RemoveObject,
     RestartPod,
 )
-from penstock_operator.names import FORCE_ROLL, RACK
+from penstock_operator.names import FORCE_ROLL, FORGET_BROKER, RACK
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.security import authority_owner, authority_secret
 
@@ -69,12 +72,10 @@ class Acting:
             case MarkRack():
                 mark: Object = {"metadata": {"annotations": {RACK: action.rack}}}
                 await self._kube.merge("Pod", namespace, action.pod, mark)
-            case MoveLeaders():
-                await self._move(action, desired)
             case RestartPod():
                 await self._restart(action, body, namespace)
-            case ForgetBroker():
-                await self._forget(action, desired)
+            case MoveLeaders() | ForgetBroker() | CordonBrokers() | MoveReplicas():
+                await self._tell_brokers(action, body, desired)
             case RemoveObject():
                 await self._kube.delete(action.kind, namespace, action.name, action.uid)
             case _:
@@ -128,17 +129,44 @@ class Acting:
         note = f"growing volume {action.claim} to {action.size}"
         await self._events.tell(body, "Cluster", "VolumeGrows", note)
 
-    async def _move(self, action: MoveLeaders, desired: DesiredCluster) -> None:
+    async def _tell_brokers(
+        self,
+        action: MoveLeaders | ForgetBroker | CordonBrokers | MoveReplicas,
+        body: Object,
+        desired: DesiredCluster,
+    ) -> None:
         try:
-            await self._brokers.move_leaders(desired, action.broker_id)
+            match action:
+                case MoveLeaders():
+                    await self._brokers.move_leaders(desired, action.broker_id)
+                case ForgetBroker():
+                    await self._forget(action, body, desired)
+                case CordonBrokers():
+                    await (await self._brokers.admin(desired)).alter_brokers(action.changes)
+                    await self._events.tell(body, "Cluster", "Draining", action.note)
+                case MoveReplicas():
+                    await self._move_replicas(action, desired)
+                case _:
+                    assert_never(action)
         except PenstockError as error:
-            _log.warning("leaders not moved", broker=action.broker_id, error=error.message)
+            step = type(action).__name__
+            _log.warning("refused by the brokers", step=step, error=error.message)
 
-    async def _forget(self, action: ForgetBroker, desired: DesiredCluster) -> None:
-        try:
-            await (await self._brokers.admin(desired)).unregister_broker(action.broker_id)
-        except PenstockError as error:
-            _log.warning("broker not unregistered", broker=action.broker_id, error=error.message)
+    async def _forget(self, action: ForgetBroker, body: Object, desired: DesiredCluster) -> None:
+        admin = await self._brokers.admin(desired)
+        await admin.unregister_broker(action.broker_id, directory_id=action.directory_id)
+        if desired.forget_broker == action.broker_id:
+            done: Object = {"metadata": {"annotations": {FORGET_BROKER: None}}}
+            namespace = desired.names.namespace
+            await self._kube.merge("Cluster", namespace, body["metadata"]["name"], done)
+
+    async def _move_replicas(self, action: MoveReplicas, desired: DesiredCluster) -> None:
+        admin = await self._brokers.admin(desired)
+        outcomes = await admin.alter_replicas(action.moves, reason=MoveReason.DRAIN)
+        refused = [one.error.message for one in outcomes if one.error is not None]
+        if refused:
+            _log.warning("moves refused", refused=len(refused), first=refused[0])
+        _log.info("moves of replicas altered", moves=len(outcomes) - len(refused))
 
     async def _restart(self, action: RestartPod, body: Object, namespace: str) -> None:
         note = f"restarting broker {action.broker_id}: {action.reason}"

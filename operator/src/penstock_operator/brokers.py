@@ -7,7 +7,7 @@ must not delay its volumes and certificates.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -21,11 +21,13 @@ from penstock_operator.credentials import Credentials, Files
 from penstock_operator.model import (
     BrokerFacts,
     BrokerState,
+    MoveFacts,
     PartitionState,
     PlaintextFacts,
     TopicState,
 )
 from penstock_operator.objects import DesiredCluster
+from penstock_operator.proofs import Proofs, read_moves
 
 _CONFIG: Final = ClientConfig(connect_timeout_ms=3_000, request_timeout_ms=8_000)
 
@@ -38,6 +40,7 @@ class Brokers:
         self._credentials = credentials
         self._admin: AsyncAdmin | None = None
         self._connected: tuple[str, Files | None] = ("", None)
+        self._proofs = Proofs()
 
     def use_trust(self, trust: str) -> None:
         """The CAs that are published now, PEM; empty: none are."""
@@ -54,6 +57,18 @@ class Brokers:
             return None, error.message
         min_isr = int(desired.spec.effective_config()[MIN_INSYNC])
         return facts_of(cluster, topics.values(), min_isr), ""
+
+    async def moves(
+        self, desired: DesiredCluster, leaving: Collection[int]
+    ) -> tuple[MoveFacts | None, str]:
+        """What moves, and what is left on brokers that are to go; or None, and why it is not known.
+
+        `leaving`: those brokers. A live broker that does not say what it stores is a problem.
+        """
+        try:
+            return await read_moves(await self.admin(desired), leaving, self._proofs), ""
+        except PenstockError as error:
+            return None, error.message
 
     async def plaintext(self, desired: DesiredCluster) -> dict[int, PlaintextFacts] | None:
         """Who calls each broker in plaintext; None: not all of them say."""

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from penstock.client import BrokerChange, BrokerPlacement, MovesDescription, ReplicaMove
+from penstock.client.admin.move_facts import ClusterFacts
 from penstock.core.manifest.objects import SecurityMode
 from penstock.core.topic import DELETION_PROTECTION
 from penstock.kubernetes.rotation import RotationState
@@ -126,6 +128,39 @@ class BrokerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveFacts:
+    """What moves between brokers, and what is left on those that are to go.
+
+    Attributes:
+        moving: Moves and cordons, as the controller has stored them.
+        seen: For the planner; None unless brokers are to go.
+        logs: How many logs each live broker lists, orphans included; as `seen`.
+        proven: Brokers that hold nothing, twice, as documents and they themselves say.
+    """
+
+    moving: MovesDescription
+    seen: ClusterFacts | None = None
+    logs: Mapping[int, int] = field(default_factory=dict)
+    proven: frozenset[int] = frozenset()
+
+    def broker(self, broker_id: int) -> BrokerPlacement | None:
+        """None: it is not registered."""
+        return next((one for one in self.moving.brokers if one.broker_id == broker_id), None)
+
+    def needs(self, broker_id: int) -> bool:
+        """A partition has, copies or shall have a replica there."""
+        known = () if self.seen is None else self.seen.facts.partitions
+        return any(broker_id in {*one.replicas, *one.target} for one in known) or any(
+            broker_id in {*one.replicas, *one.target, *one.adding} for one in self.moving.moves
+        )
+
+    def names(self, broker_id: int) -> bool:
+        """The same, or it has a former replica to delete."""
+        dropping = any(broker_id in one.dropping for one in self.moving.moves)
+        return dropping or self.needs(broker_id)
+
+
+@dataclass(frozen=True, slots=True)
 class PlaintextFacts:
     """Who called a broker in plaintext in the `watched_ms` since it started: for how many ms each
     host has been quiet, 0 while a call is open. Host "": further ones, together."""
@@ -175,6 +210,9 @@ class Observed:
     claims: Mapping[int, ClaimState]
     brokers: BrokerFacts | None
     brokers_problem: str = ""
+    moves: MoveFacts | None = None
+    """None: `brokers` is, or the controller does not say (`moves_problem`)."""
+    moves_problem: str = ""
     racks: Mapping[str, str] = field(default_factory=dict)
     """Rack of each node by its name; empty unless racks are configured."""
     controllers_problem: str = ""
@@ -198,6 +236,16 @@ class Observed:
 
     def live(self, kind: str, name: str) -> Object | None:
         return self.objects.get((kind, name))
+
+    def last_broker(self, broker_set: str) -> int:
+        """The highest id of a broker that the StatefulSet makes, or that has a pod; -1: none.
+
+        A StatefulSet that was orphaned to change its template does not exist for a moment; its
+        pods do.
+        """
+        live = self.live("StatefulSet", broker_set)
+        made = 0 if live is None else int(live["spec"].get("replicas", 1))
+        return max([made - 1, *self.pods])
 
 
 # ── What may be done ──────────────────────────────────────────────────────────────────────
@@ -266,9 +314,28 @@ class RestartPod:
 
 @dataclass(frozen=True, slots=True)
 class ForgetBroker:
-    """Asks the controller to unregister a broker that was removed by scaling down."""
+    """Asks the controller to unregister a broker that was removed by scaling down.
+
+    `directory_id`: only if it has this data directory; "": with any.
+    """
 
     broker_id: int
+    directory_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CordonBrokers:
+    """Asks the controller to cordon brokers, or to lift cordons."""
+
+    changes: tuple[BrokerChange, ...]
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class MoveReplicas:
+    """Asks the controller to move replicas off brokers that go, or to cancel such moves."""
+
+    moves: tuple[ReplicaMove, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +357,8 @@ Action = (
     | RestartPod
     | RemoveObject
     | ForgetBroker
+    | CordonBrokers
+    | MoveReplicas
 )
 
 

@@ -16,6 +16,8 @@ GROUP_FINALIZER: Final = f"{GROUP}/consumer-group"
 
 FORCE_ROLL: Final = f"{GROUP}/force-roll"
 """A broker id on a Cluster: restart this broker now, even if the brokers object. Done once."""
+FORGET_BROKER: Final = f"{GROUP}/forget-broker"
+"""A broker id on a Cluster: it goes without its own word that it is empty. Done once."""
 SKIP_PLAINTEXT_GATE: Final = f"{GROUP}/skip-plaintext-gate"
 """true on a Cluster: plaintext ends whoever uses it."""
 TEMPLATE_HASH: Final = f"{GROUP}/template-hash"

@@ -9,6 +9,7 @@ read of it before is shown, and nothing is decided from it (I28).
 import asyncio
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, Final
@@ -288,7 +289,7 @@ async def observe(
         facts, problem = await brokers.ask(desired)
     if facts is not None and desired.ends_plaintext:
         plaintext = await brokers.plaintext(desired)
-    return Observed(
+    seen = Observed(
         objects=children.objects,
         pods=pods,
         claims=await children.claims(desired),
@@ -303,6 +304,11 @@ async def observe(
         controllers_problem=children.controllers_problem(),
         unknown=dict(children.unknown),
     )
+    if facts is None or not facts.controller_reachable:
+        return seen
+    leaving = range(desired.spec.brokers, seen.last_broker(desired.names.broker) + 1)
+    moves, why = await brokers.moves(desired, leaving)
+    return replace(seen, moves=moves, moves_problem=why)
 
 
 def _component(pod: Object) -> str:

@@ -12,7 +12,7 @@ import typer
 
 from penstock.cli import move_plan, move_submit
 from penstock.cli.connect import open_admin
-from penstock.cli.move_facts import ClusterFacts, make_plan, read_facts
+from penstock.cli.move_facts import make_plan, read_facts
 from penstock.cli.options import COUNT_MAX, Bootstrap, DryRun, Output, OutputOption, example
 from penstock.cli.output import print_record, print_rows
 from penstock.core import balance as core
@@ -21,6 +21,7 @@ from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
     from penstock.client import Admin, BrokerPlacement, MoveDescription, MoveOutcome
+    from penstock.client.admin.move_facts import ClusterFacts
 
 app = typer.Typer(help="Show, cordon and drain brokers.", no_args_is_help=True)
 WAIT_S: Final = 2.0
@@ -34,7 +35,20 @@ def list_(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE) -
     """List brokers: what each holds, the room it has, cordons."""
     with open_admin(bootstrap) as admin:
         seen = read_facts(admin)
-    print_rows([_row(seen, one) for one in seen.moving.brokers], output)
+    rows = [_row(seen, one) for one in seen.moving.brokers]
+    if output is Output.TABLE:
+        rows = [_readable(row) for row in rows]
+    print_rows(rows, output)
+
+
+def _readable(row: dict[str, object]) -> dict[str, object]:
+    """With sizes as in plans: `held_bytes` becomes `held`."""
+    return {
+        name.removesuffix("_bytes"): move_plan.size(value)
+        if name.endswith("_bytes") and isinstance(value, int)
+        else value
+        for name, value in row.items()
+    }
 
 
 @app.command(epilog=example("penstock broker describe 3", "penstock broker describe 3 -o json"))
@@ -67,7 +81,7 @@ def describe(
     print_record(record, output)
 
 
-def _row(seen: ClusterFacts, broker: "BrokerPlacement") -> dict[str, object]:
+def _row(seen: "ClusterFacts", broker: "BrokerPlacement") -> dict[str, object]:
     known = BrokerId(broker.broker_id)
     held = [one for one in seen.facts.partitions if known in one.replicas]
     disk = next(one for one in seen.facts.brokers if one.id == known)
@@ -92,7 +106,7 @@ def _cordon(broker: "BrokerPlacement") -> str | None:
     return " and ".join(kinds)
 
 
-def _placement(seen: ClusterFacts, broker: int) -> "BrokerPlacement":
+def _placement(seen: "ClusterFacts", broker: int) -> "BrokerPlacement":
     for one in seen.moving.brokers:
         if one.broker_id == broker:
             return one

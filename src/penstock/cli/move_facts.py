@@ -1,120 +1,37 @@
-"""What the planner has to know, asked of a running cluster.
-
-    describe_moves ──▶ brokers: rack, alive, cordons, fresh; what moves already
-    describe_topics ─▶ replicas, ISR, leader
-    describe_logs ───▶ bytes of every replica, disk of every live broker
+"""What the planner has to know, asked of a running cluster: `client/admin/move_facts.py` says what.
 
 A live broker that does not answer ends the command: a plan that does not know its disk could fill
 it.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.core import balance as core
-from penstock.core.balance import BrokerFacts, Facts, PartitionFacts
-from penstock.core.types import BrokerId, TopicPartition
 from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
-    from penstock.client import (
-        Admin,
-        BrokerPlacement,
-        LogDescription,
-        MovesDescription,
-        TopicDescription,
-    )
-
-COPY_RATE_BYTES: Final = 40 << 20
-"""What brokers copy per second unless told otherwise."""
-RESERVE_BYTES_MIN: Final = 64 << 20
-"""Brokers keep this free, or 1 % of the disk if that is more, without a `disk.reserve.bytes`."""
+    from penstock.client import Admin
+    from penstock.client.admin.move_facts import ClusterFacts
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterFacts:
-    """For the planner, and what else commands show of brokers.
-
-    `topic_ids` by name: a plan is for these very topics.
-    """
-
-    facts: Facts
-    topic_ids: dict[str, str]
-    moving: "MovesDescription"
-
-
-def read_facts(admin: "Admin") -> ClusterFacts:
+def read_facts(admin: "Admin") -> "ClusterFacts":
     """Asks the controller first, and then every live broker for its logs.
 
     Raises ClusterError, UnreachableError.
     """
+    from penstock.client.admin.move_facts import (  # noqa: PLC0415 - grpc only when it is needed
+        cluster_facts,
+    )
+
     moving = admin.describe_moves()
     topics = admin.describe_topics()
     alive = [broker.broker_id for broker in moving.brokers if broker.alive]
-    logs = {one.broker_id: one for one in admin.describe_logs(broker_ids=alive)}
-    sizes = _sizes(topics, logs)
-    targets = {move.where: move.target for move in moving.moves}
-    brokers = tuple(_broker(broker, logs.get(broker.broker_id)) for broker in moving.brokers)
-    partitions = tuple(
-        PartitionFacts(
-            partition=TopicPartition(name, one.partition),
-            replicas=_ids(one.replicas),
-            isr=_ids(one.isr),
-            leader=BrokerId(one.leader),
-            target=_ids(targets.get(TopicPartition(name, one.partition), ())),
-            size_bytes=sizes.get((topic.topic_id, one.partition)),
-        )
-        for name, topic in topics.items()
-        for one in topic.partitions
-    )
-    facts = Facts(brokers=brokers, partitions=partitions, copy_rate=COPY_RATE_BYTES)
-    return ClusterFacts(facts, {name: topic.topic_id for name, topic in topics.items()}, moving)
+    return cluster_facts(moving, topics, admin.describe_logs(broker_ids=alive))
 
 
-def make_plan(seen: ClusterFacts, wish: core.Wish) -> core.Plan:
+def make_plan(seen: "ClusterFacts", wish: core.Wish) -> core.Plan:
     """The plan. Raises MisuseError with the numbers if there can be none."""
     made = core.plan(seen.facts, wish)
     if isinstance(made, core.Infeasible):
         raise MisuseError(f"nothing can be moved: {made.reason}", ErrorCode.INVALID_REQUEST)
     return made
-
-
-def _broker(broker: "BrokerPlacement", log: "LogDescription | None") -> BrokerFacts:
-    total = log.disk_total_bytes if log else 0
-    cordon = broker.cordon
-    return BrokerFacts(
-        id=BrokerId(broker.broker_id),
-        directory_id=broker.directory_id,
-        rack=broker.rack,
-        disk_bytes=total,
-        free_bytes=log.disk_free_bytes if log else 0,
-        reserve_bytes=max(RESERVE_BYTES_MIN, total // 100),
-        alive=broker.alive,
-        cordoned=cordon is not None and cordon.placement,
-        leads=cordon is None or not cordon.leadership,
-        fresh=broker.fresh,
-    )
-
-
-def _sizes(
-    topics: "dict[str, TopicDescription]", logs: "dict[int, LogDescription]"
-) -> dict[tuple[str, int], int]:
-    """By topic id and partition: the bytes its leader has, or the largest replica if it is dead."""
-    leaders = {
-        (topic.topic_id, one.partition): one.leader
-        for topic in topics.values()
-        for one in topic.partitions
-    }
-    sizes: dict[tuple[str, int], int] = {}
-    for broker, description in logs.items():
-        for log in description.logs:
-            key = (log.topic_id, log.partition)
-            if leaders.get(key) == broker:
-                sizes[key] = log.size_bytes
-            elif leaders.get(key) not in logs:
-                sizes[key] = max(sizes.get(key, 0), log.size_bytes)
-    return sizes
-
-
-def _ids(brokers: tuple[int, ...]) -> tuple[BrokerId, ...]:
-    return tuple(BrokerId(one) for one in brokers)

@@ -39,6 +39,11 @@ def size(count: int) -> str:
     return f"{count} B"
 
 
+def duration(minutes: int) -> str:
+    """How long copies take, rounded up to minutes, for people."""
+    return f"about {minutes} min" if minutes > 1 else "less than a minute"
+
+
 def show(plan: Plan, topic_ids: Mapping[str, str], output: Output, rate: int) -> None:
     """Prints the plan: its moves, what it does to the brokers, and one line that sums it up."""
     if output is not Output.TABLE:
@@ -70,7 +75,7 @@ def summary(plan: Plan, rate: int) -> str:
     if not plan.copied_bytes or plan.minutes is None:
         return f"plan {plan.id}: {moves}, {size(plan.copied_bytes)} to copy; {leaders}"
     return (
-        f"plan {plan.id}: {moves}, {size(plan.copied_bytes)} to copy, about {plan.minutes} min "
+        f"plan {plan.id}: {moves}, {size(plan.copied_bytes)} to copy, {duration(plan.minutes)} "
         f"at {size(rate)}/s per broker; {leaders}"
     )
 

@@ -261,7 +261,8 @@ def summary(seen: "MovesDescription") -> str:
     if left and rate:
         minutes = -(-left // (60 * rate))
         parts.append(
-            f"{move_plan.size(left)} left at {move_plan.size(rate)}/s, about {minutes} min"
+            f"{move_plan.size(left)} left at {move_plan.size(rate)}/s, "
+            f"{move_plan.duration(minutes)}"
         )
     dropping = sum(bool(one.dropping) for one in seen.moves)
     if dropping:

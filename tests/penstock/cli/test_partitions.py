@@ -1,6 +1,7 @@
 """`penstock partitions …`, `penstock broker …`, `topic alter --replicas` on a real cluster."""
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -26,11 +27,16 @@ from penstock.client import (
 )
 
 _numbers = count()
+THROTTLED = {"replica.copy.bytes.per.second": "1"}
 
 
 @dataclass(frozen=True)
 class Moving:
-    """The command line of a cluster of four brokers; the last one holds nothing."""
+    """The command line of a cluster of four brokers; the last one holds nothing.
+
+    Their throttle lets one message of a copy pass, and then no more: the move of a topic that was
+    made with `heavy` does not end.
+    """
 
     bootstrap: str
     admin: Admin
@@ -45,10 +51,15 @@ class Moving:
     def json(self, *words: object, code: int = 0) -> Any:
         return json.loads(self.run(*words, "-o", "json", code=code))
 
-    def topic(self, *assignment: Sequence[int], records: int = 0) -> str:
-        """A new topic with these replicas; its first partition gets records."""
+    def topic(self, *assignment: Sequence[int], records: int = 0, heavy: bool = False) -> str:
+        """A new topic with these replicas; its first partition gets records, or each several
+        messages of a copy."""
         name = f"moving-{next(_numbers)}"
         self.admin.create_topic(name, assignment=[list(one) for one in assignment])
+        if heavy:
+            with Producer(self.bootstrap) as producer:
+                for number in range(len(assignment) * 2_000):
+                    producer.send(name, os.urandom(1_000), partition=number % len(assignment))
         if records:
             with Producer(self.bootstrap) as producer:
                 for _ in range(records):
@@ -68,7 +79,7 @@ class Moving:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moving]:
     with (
-        Cluster(tmp_path_factory.mktemp("moving"), brokers=4) as servers,
+        Cluster(tmp_path_factory.mktemp("moving"), brokers=4, broker_config=THROTTLED) as servers,
         Admin(servers.bootstrap) as admin,
     ):
         yield Moving(servers.bootstrap, admin)
@@ -238,7 +249,7 @@ def test_a_plan_that_was_changed_is_refused(moving: Moving, tmp_path: Path) -> N
 
 
 def test_a_partition_is_moved_by_hand_shown_and_cancelled(moving: Moving) -> None:
-    topic = moving.topic([0, 1])
+    topic = moving.topic([0, 1], heavy=True)
     moving.run("partitions", "move", f"{topic}/0", "--to", "2,0")
     seen = moving.state(f"{topic}/0")
     assert (seen["target"], seen["reason"]) == ([2, 0], "manual")
@@ -282,7 +293,7 @@ def test_partitions_are_named_with_their_number(moving: Moving) -> None:
 
 
 def test_moves_are_cancelled_by_topic_and_by_broker(moving: Moving) -> None:
-    first, second = moving.topic([0], [1]), moving.topic([0], [1])
+    first, second = moving.topic([0], [1], heavy=True), moving.topic([0], [1], heavy=True)
     for topic in (first, second):
         for partition in (0, 1):
             moving.run("partitions", "move", f"{topic}/{partition}", "--to", "3")
@@ -334,9 +345,12 @@ def test_brokers_are_listed_with_what_they_hold(moving: Moving) -> None:
     assert set(rows) == {0, 1, 2, 3}
     assert rows[0]["replicas"] > 0
     assert rows[0]["held_bytes"] > 0
-    assert rows[3]["replicas"] == 0
+    assert rows[0]["replicas"] > rows[3]["replicas"]
     assert rows[0]["free_bytes"] > 0
     assert rows[0]["cordon"] is None
+    table = moving.run("broker", "list")
+    assert " HELD " in table
+    assert "iB" in table, "sizes are for people"
 
 
 def test_a_cordon_is_set_shown_and_lifted(moving: Moving) -> None:
@@ -358,7 +372,7 @@ def test_a_cordon_is_set_shown_and_lifted(moving: Moving) -> None:
 
 
 def test_a_drain_cordons_and_moves_and_can_be_taken_back(moving: Moving) -> None:
-    topic = moving.topic([1], [0])
+    topic = moving.topic([1], [0], heavy=True)
     shown = moving.run("broker", "drain", 1, "--dry-run")
     assert f"{topic}/0" in shown
     assert moving.json("broker", "describe", 1)["cordon"] is None, "a dry run"

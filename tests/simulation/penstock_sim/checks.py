@@ -140,7 +140,7 @@ class Checks:
             if not same or after.high_watermark > before.high_watermark:
                 self._committed(broker, replica, after)
         self.world.transaction_checks.handled(broker, replica, after)
-        self.moving.handled(broker, replica.key, ready, after)
+        self.moving.handled(broker, replica, ready, after)
 
     def may_stop(self, broker: SimBroker, key: ReplicaKey) -> bool:
         """Only one that kept everything, beside a leader that did not, waits for a person."""

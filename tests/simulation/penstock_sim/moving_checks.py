@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.core.control.documents import TopicDocument, decode_topic, topic_key
 from penstock.core.control.partition import PartitionDocument
 from penstock.core.replication import contract as rc
-from penstock.core.types import BrokerId, ReplicaKey
+from penstock.core.types import BrokerId, PartitionState, ReplicaKey
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
@@ -180,18 +180,23 @@ class MovingChecks:
                 f"only {known} after a crash"
             )
 
-    def handled(self, broker: SimBroker, key: ReplicaKey, ready: rc.Ready, marks: rc.Marks) -> None:
-        """After each event: who only copies neither leads nor counts."""
-        document = self._world.checks.stored.get(key)
-        if document is None or not document.state.adding:
+    def handled(
+        self, broker: SimBroker, replica: Replica, ready: rc.Ready, marks: rc.Marks
+    ) -> None:
+        """After each event."""
+        known, mover = replica.machine._state, self._world.mover
+        if known is None or not known.adding:
             return
-        state, mover = document.state, self._world.mover
-        leads = marks.is_leader and marks.leader_epoch == state.leader_epoch
-        if leads and {broker.id, *marks.isr} & {*state.adding}:
-            raise RuleError(f"I29: {broker.name} leads {key} with {marks}, stored is {document}")
+        self.check_copies(broker, known, marks)
         proposed = ready.isr_change
-        if mover is not None and proposed is not None and {*state.adding} & {*proposed.isr}:
-            mover.proposed(key)
+        if mover is not None and proposed is not None and {*known.adding} & {*proposed.isr}:
+            mover.proposed(replica.key)
+
+    @staticmethod
+    def check_copies(broker: SimBroker, known: PartitionState, marks: rc.Marks) -> None:
+        """Who only copies, by what this broker knows, neither leads nor counts."""
+        if marks.is_leader and {broker.id, *marks.isr} & {*known.adding}:
+            raise RuleError(f"I29: {broker.name} leads with {marks} and knows {known}")
 
     def fed(self, broker: SimBroker, replica: Replica) -> None:
         """After the shell has obeyed: nobody is fed who is no member and no copy any more."""

@@ -18,6 +18,7 @@ from penstock.kubernetes.names import API_VERSION, APPROVE, PAUSED, ROTATE_CA, R
 from penstock_operator.model import Object, Wait
 from penstock_operator.names import (
     FORCE_ROLL,
+    FORGET_BROKER,
     GRPC_PORT,
     SECURE_PORT,
     SKIP_PLAINTEXT_GATE,
@@ -71,7 +72,8 @@ class Installation:
 
 @dataclass(frozen=True, slots=True)
 class DesiredCluster:
-    """A Cluster's spec with every default filled in. `force_roll` None: not requested.
+    """A Cluster's spec with every default filled in. `force_roll`, `forget_broker` None: not
+    requested.
 
     `written`: the fields it was read from, now or earlier. `refusals`: what is wrong with the
     present ones. `unknown`: sections that nothing is known of; here they have defaults, and nothing
@@ -102,6 +104,7 @@ class DesiredCluster:
     metrics_from: tuple[Object, ...] = ()
     paused: bool = False
     force_roll: int | None = None
+    forget_broker: int | None = None
     rotate_ca: str = ""
     rotate_ca_wait: str = ""
     log_level: str = "INFO"
@@ -224,7 +227,8 @@ def read_cluster(
         clients_from=tuple(allow_from.get("clients") or ()),
         metrics_from=tuple(allow_from.get("metrics") or ()),
         paused=annotations.get(PAUSED) == "true",
-        force_roll=_force_roll(annotations.get(FORCE_ROLL)),
+        force_roll=_broker_id(annotations.get(FORCE_ROLL)),
+        forget_broker=_broker_id(annotations.get(FORGET_BROKER)),
         rotate_ca=annotations.get(ROTATE_CA) or "",
         rotate_ca_wait=annotations.get(ROTATE_CA_WAIT) or "",
         skip_plaintext_gate=annotations.get(SKIP_PLAINTEXT_GATE) == "true",
@@ -243,5 +247,5 @@ def _external(given: Mapping[str, Any] | None) -> External | None:
     return External(given.get("host") or "", given.get("nodePort") or 31_092)
 
 
-def _force_roll(text: str | None) -> int | None:
+def _broker_id(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None

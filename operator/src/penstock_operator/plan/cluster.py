@@ -31,7 +31,7 @@ from penstock_operator.plan.gates import can_lose_one
 from penstock_operator.plan.pinning import broker_pods, controller_pods
 from penstock_operator.plan.reach import BUDGET, CLAIM, POD, TRUST, Reach, former, reach_of
 from penstock_operator.plan.roll import plan_roll
-from penstock_operator.plan.scale import forgotten, wanted_replicas
+from penstock_operator.plan.scale import Scale, forgotten, plan_scale
 from penstock_operator.plan.security import Stage
 from penstock_operator.plan.storage import plan_storage, with_claim_template
 from penstock_operator.plan.upgrade import next_stage
@@ -152,17 +152,17 @@ def _brokers(desired: DesiredCluster, reach: Reach) -> _Track:
     can_make = desired.knows(Section.STORAGE) and observed.knows(POD, "Deployment")
     if live is None and not can_make:
         return _Track()
-    waits: tuple[Wait, ...] = ()
     if observed.knows(POD):
-        replicas, waits = wanted_replicas(desired, observed, live)
+        scale = plan_scale(desired, observed, live)
     else:
         assert live is not None, "it is not made without knowing the pods"
-        replicas = int(live["spec"].get("replicas", 1))
+        scale = Scale(int(live["spec"].get("replicas", 1)))
     other = observed.live("Deployment", desired.names.controller)
-    wanted = with_claim_template(broker_pods(desired, replicas, live, other).wanted, live)
-    if not is_applied(wanted, live):
-        return _Track((Apply(stamped(wanted)),), waits)
-    return _Track(forgotten(desired, observed) if observed.knows(POD) else (), waits)
+    wanted = with_claim_template(broker_pods(desired, scale.replicas, live, other).wanted, live)
+    if live is None or not is_applied(wanted, live):
+        return _Track((Apply(stamped(wanted)), *scale.actions), scale.waits)
+    gone = forgotten(desired, observed, live) if observed.knows(POD) else ()
+    return _Track((*gone, *scale.actions), scale.waits)
 
 
 def _racks(observed: Observed) -> _Track:

@@ -1,63 +1,88 @@
 """How many broker pods there should be now.
 
-Up: at once; the controller places new partitions on new brokers. Down: only when the brokers
-themselves report that the brokers to remove hold no replica (I26); until draining exists, a person
-has to move or delete the replicas.
+Up: at once; the controller places new partitions on new brokers. Down: brokers that go are emptied
+first (`drain`), and their pods stay until the stored documents name them nowhere and they
+themselves list no log, twice (I34). The highest goes first, while others are still emptied.
 """
 
-from penstock_operator.model import BrokerFacts, ForgetBroker, Object, Observed, Severity, Wait
+from dataclasses import dataclass
+
+from penstock_operator.model import Action, ForgetBroker, MoveFacts, Object, Observed, Wait
 from penstock_operator.objects import DesiredCluster
+from penstock_operator.plan.drain import describe, plan_cancel, plan_drain
 from penstock_operator.plan.gates import trusted
 
 
-def wanted_replicas(
-    desired: DesiredCluster, observed: Observed, live: Object | None
-) -> tuple[int, tuple[Wait, ...]]:
-    """Replicas of the StatefulSet, and why they differ from the spec's."""
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Replicas of the StatefulSet, what is done for them to become those of the spec, and why they
+    are not yet."""
+
+    replicas: int
+    actions: tuple[Action, ...] = ()
+    waits: tuple[Wait, ...] = ()
+
+
+def plan_scale(desired: DesiredCluster, observed: Observed, live: Object | None) -> Scale:
+    """`live`: the StatefulSet; None: there is none."""
     wanted = desired.spec.brokers
-    present = wanted if live is None else int(live["spec"].get("replicas", 1))
-    # A StatefulSet that was orphaned to change its template does not exist for a moment; its pods
-    # do.
-    present = max([present, *(broker_id + 1 for broker_id in observed.pods)])
+    present = observed.last_broker(desired.names.broker) + 1
+    facts, moves = trusted(observed), observed.moves
+    cancelled = plan_cancel(moves, wanted) if facts is not None and moves is not None else ()
     if present <= wanted:
-        return wanted, ()
-    facts = trusted(observed)
-    if facts is None:
-        why = observed.brokers_problem or "no controller is reachable"
+        return Scale(wanted, cancelled)
+    if facts is None or moves is None:
+        why = observed.moves_problem or observed.brokers_problem or "no controller is reachable"
         text = (
             f"scaling down to {wanted} needs the brokers' confirmation that nothing is lost: {why}"
         )
-        return present, (Wait("BrokersDoNotAnswer", text),)
-    held = {broker_id: _held(facts, broker_id) for broker_id in range(wanted, present)}
-    full = {broker_id: names for broker_id, names in held.items() if names}
-    if not full:
-        return wanted, ()
-    return present, tuple(_refusal(broker_id, names, wanted) for broker_id, names in full.items())
+        return Scale(present, waits=(Wait("BrokersDoNotAnswer", text),))
+    made = present if live is None else int(live["spec"].get("replicas", 1))
+    leaving = range(wanted, present)
+    left = [one for one in leaving if not _may_go(desired, observed, moves, one, made)]
+    if cancelled:
+        text = f"scaling down to {wanted}: ending the drain of brokers that are to stay"
+        return Scale(max([wanted - 1, *left]) + 1, cancelled, (Wait("Draining", text),))
+    if not left:
+        return Scale(wanted)
+    actions, waits = plan_drain(moves, leaving, wanted)
+    waits = waits or (describe(observed, moves, left, wanted),)
+    return Scale(max(left) + 1, actions, waits)
 
 
-def forgotten(desired: DesiredCluster, observed: Observed) -> tuple[ForgetBroker, ...]:
-    """Brokers beyond the spec that no longer exist and hold nothing."""
-    facts = trusted(observed)
-    if facts is None:
+def forgotten(
+    desired: DesiredCluster, observed: Observed, live: Object
+) -> tuple[ForgetBroker, ...]:
+    """Brokers beyond the spec that have neither a pod nor a place in the StatefulSet `live`: they
+    were let go."""
+    facts, moves = trusted(observed), observed.moves
+    if facts is None or moves is None:
         return ()
+    kept = max(desired.spec.brokers, int(live["spec"].get("replicas", 1)))
     return tuple(
-        ForgetBroker(broker_id)
-        for broker_id, state in sorted(facts.brokers.items())
-        if broker_id >= desired.spec.brokers
-        and broker_id not in observed.pods
-        and not state.alive
-        and not _held(facts, broker_id)
+        ForgetBroker(one.broker_id, one.directory_id)
+        for one in moves.moving.brokers
+        if one.broker_id >= kept
+        and one.broker_id not in observed.pods
+        and not one.alive
+        and not moves.needs(one.broker_id)
+        and not any(one.broker_id in each.replicas for each in facts.partitions)
     )
 
 
-def _held(facts: BrokerFacts, broker_id: int) -> list[str]:
-    return [each.name for each in facts.partitions if broker_id in each.replicas]
-
-
-def _refusal(broker_id: int, names: list[str], wanted: int) -> Wait:
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    text = (
-        f"scaling down to {wanted} brokers is refused: broker {broker_id} holds replicas of "
-        f"{shown}; set spec.brokers to {broker_id + 1} or more, or delete these topics"
-    )
-    return Wait("BrokersHoldReplicas", text, Severity.BLOCKED)
+def _may_go(
+    desired: DesiredCluster, observed: Observed, moves: MoveFacts, broker_id: int, made: int
+) -> bool:
+    """Whether its pod may stop. `made`: how many the StatefulSet makes."""
+    broker = moves.broker(broker_id)
+    alive = broker is not None and broker.alive
+    if desired.forget_broker == broker_id and not alive and not moves.needs(broker_id):
+        return True
+    if moves.names(broker_id):
+        return False
+    if broker is None:
+        return True  # it has never registered, so it never had a replica
+    pod = observed.pods.get(broker_id)
+    if broker_id >= made and (pod is None or pod.terminating):
+        return True  # it was let go before
+    return broker_id in moves.proven

@@ -1,0 +1,76 @@
+"""Whether brokers that are to go hold nothing: asked of the controller, and of them.
+
+    documents (moves, topics) name it nowhere ─┐
+    it is alive, and lists no log, no orphan ──┼─▶ empty; again, 5 s later ─▶ proven (I34)
+    nothing new can land there any more ───────┘
+
+Whoever does not answer has proven nothing. What is remembered is only since when a broker is seen
+empty: another operator sees it for itself, and is 5 s later.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from time import monotonic
+from typing import Final
+
+from penstock.client import AsyncAdmin
+from penstock.client.admin.move_facts import cluster_facts
+from penstock.core.control.documents import FORMAT_MOVES
+from penstock_operator.model import MoveFacts
+
+PROOF_S: Final = 5.0
+"""Between the first and the last look that find a broker empty: longer than what was decided before
+the first takes to reach the broker."""
+
+
+class Proofs:
+    """Since when each broker is seen empty. `now_s`: a clock that never goes back."""
+
+    def __init__(self, now_s: Callable[[], float] = monotonic) -> None:
+        self._now_s = now_s
+        self._since: dict[tuple[int, str], float] = {}
+
+    def proven(self, empty: Mapping[int, str]) -> frozenset[int]:
+        """Those of them that are proven empty.
+
+        `empty`: the brokers that are empty now, and their data directories: another directory
+        begins from the start, as does a broker that was not empty in between.
+        """
+        now_s = self._now_s()
+        self._since = {key: self._since.get(key, now_s) for key in empty.items()}
+        return frozenset(
+            broker_id
+            for (broker_id, _), since_s in self._since.items()
+            if now_s - since_s >= PROOF_S
+        )
+
+
+async def read_moves(admin: AsyncAdmin, leaving: Collection[int], proofs: Proofs) -> MoveFacts:
+    """Asks the controller first, and every live broker for its logs if any is to go.
+
+    Raises PenstockError.
+    """
+    moving = await admin.describe_moves()
+    if not leaving:
+        proofs.proven({})
+        return MoveFacts(moving)
+    topics = await admin.describe_topics()
+    alive = [broker.broker_id for broker in moving.brokers if broker.alive]
+    logs = await admin.describe_logs(broker_ids=alive)
+    seen = cluster_facts(moving, topics, logs)
+    counts = {one.broker_id: len(one.logs) + len(one.orphans) for one in logs}
+    facts = MoveFacts(moving, seen, counts)
+    empty = {
+        one.broker_id: one.directory_id
+        for one in moving.brokers
+        if one.broker_id in leaving and is_empty(facts, one.broker_id)
+    }
+    return MoveFacts(moving, seen, counts, proofs.proven(empty))
+
+
+def is_empty(facts: MoveFacts, broker_id: int) -> bool:
+    """By all answers of this moment. Cordons are unknown to format 1, and no move leads there."""
+    broker = facts.broker(broker_id)
+    if broker is None or not broker.alive or facts.moving.paused or facts.names(broker_id):
+        return False
+    closed = broker.cordon is not None and broker.cordon.placement
+    return facts.logs.get(broker_id) == 0 and (closed or facts.moving.format < FORMAT_MOVES)

@@ -1,0 +1,343 @@
+"""Scaling down: brokers that go are emptied first, and nothing goes that is not proven empty."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.operator_world import NAMES, World, desired, settled, where_of
+
+from penstock.client import Cordon, ReplicaMove
+from penstock.core.types import MoveReason, TopicPartition
+from penstock_operator.model import (
+    CordonBrokers,
+    ForgetBroker,
+    MoveReplicas,
+    PartitionState,
+    Plan,
+    Severity,
+    Wait,
+)
+from penstock_operator.objects import DesiredCluster
+from penstock_operator.plan import plan_cluster
+from penstock_operator.plan.drain import WAVE
+from penstock_operator.proofs import PROOF_S, Proofs, is_empty
+
+OURS = Cordon(placement=True, leadership=True, why="scaling down to 3 brokers", by="operator")
+THEIRS = Cordon(placement=True, leadership=False, why="a bad disk", by="penstock broker")
+T0 = TopicPartition("t", 0)
+
+
+def step(world: World, wish: DesiredCluster) -> Plan:
+    plan = plan_cluster(wish, world.observed())
+    for action in plan.actions:
+        world.carry_out(action)
+    world.go_on()
+    return plan
+
+
+def run(world: World, wish: DesiredCluster, steps: int = 300) -> Plan:
+    """Until nothing is left to do; the last plan."""
+    plan = Plan()
+    for _ in range(steps):
+        plan = step(world, wish)
+        if plan.is_idle:
+            break
+    return plan
+
+
+def wait_of(plan: Plan, reason: str) -> Wait:
+    found = [wait for wait in plan.waits if wait.reason == reason]
+    assert found, plan.waits
+    return found[0]
+
+
+def asked(plan: Plan) -> list[CordonBrokers | MoveReplicas]:
+    """What the controller is asked to do."""
+    return [each for each in plan.actions if isinstance(each, CordonBrokers | MoveReplicas)]
+
+
+def brokers_of(world: World) -> set[int]:
+    return {broker_id for each in world.partitions for broker_id in each.replicas}
+
+
+def test_brokers_that_go_are_emptied_and_then_stopped() -> None:  # I34
+    world = settled(desired(brokers=5), partitions=10)
+    assert brokers_of(world) == {0, 1, 2, 3, 4}
+    first = plan_cluster(desired(brokers=3), world.observed())
+    (cordon,) = asked(first)
+    assert isinstance(cordon, CordonBrokers)
+    assert {each.broker_id for each in cordon.changes} == {3, 4}
+    assert {each.directory_id for each in cordon.changes} == {"directory-3", "directory-4"}
+    assert run(world, desired(brokers=3)).is_idle
+    assert sorted(world.pods) == [0, 1, 2]
+    assert brokers_of(world) == {0, 1, 2}
+    assert all(len(each.replicas) == 3 and each.is_full for each in world.partitions)
+    assert (world.registered, world.cordons, world.lost) == ({0, 1, 2}, {}, set())
+    assert {3, 4} <= set(world.claims), "the volumes stay"
+
+
+def test_it_says_how_much_is_left() -> None:
+    world = settled(desired(brokers=4), partitions=8)
+    held = sum(3 in each.replicas for each in world.partitions)
+    plan = plan_cluster(desired(brokers=3), world.observed())
+    told = wait_of(plan, "Draining")
+    assert told.message == (
+        f"scaling down to 3: broker 3 has {held} replicas left, 0 of them moving"
+    )
+    assert told.severity is Severity.PROGRESS
+
+
+def test_what_does_not_fit_does_not_begin() -> None:
+    world = settled(desired(brokers=3), partitions=4)
+    plan = plan_cluster(desired(brokers=2), world.observed())
+    blocked = wait_of(plan, "DrainBlocked")
+    assert blocked.severity is Severity.BLOCKED
+    assert "2 brokers may be used, and these topics need more: t (3 replicas)" in blocked.message
+    assert "set spec.brokers to 3" in blocked.message
+    assert not asked(plan)
+    run(world, desired(brokers=2), steps=20)
+    assert (sorted(world.pods), world.cordons, world.targets) == ([0, 1, 2], {}, {})
+
+
+def test_the_first_format_is_finalized_before_anything_moves() -> None:
+    world = settled(desired(brokers=4), partitions=8)
+    world.format = 1
+    plan = plan_cluster(desired(brokers=3), world.observed())
+    blocked = wait_of(plan, "DrainBlocked")
+    assert "penstock cluster finalize" in blocked.message
+    assert blocked.severity is Severity.BLOCKED
+    assert not asked(plan)
+    world.partitions = [each for each in world.partitions if 3 not in each.replicas]
+    assert run(world, desired(brokers=3)).is_idle, "what is empty goes, as it did before"
+    assert sorted(world.pods) == [0, 1, 2]
+
+
+def test_a_broker_that_lists_a_log_stays_whatever_the_documents_say() -> None:
+    world = settled(desired(brokers=4), partitions=0)
+    world.unfaithful = {3}
+    plan = Plan()
+    for _ in range(12):
+        world.logs = {3: {T0}}
+        plan = step(world, desired(brokers=3))
+    assert "broker 3 has 1 former replicas to delete" in wait_of(plan, "ProvingEmpty").message
+    assert sorted(world.pods) == [0, 1, 2, 3]
+    assert run(world, desired(brokers=3)).is_idle
+    assert sorted(world.pods) == [0, 1, 2]
+
+
+def test_the_highest_goes_while_others_are_still_emptied() -> None:
+    world = settled(desired(brokers=5), partitions=0)
+    replicas = (3, 0, 1)
+    world.cordons = {3: OURS, 4: OURS}
+    for _ in range(20):
+        world.partitions = [PartitionState("t", 0, 3, replicas, replicas, 2)]
+        world.logs = {}
+        step(world, desired(brokers=3))
+    assert sorted(world.pods) == [0, 1, 2, 3]
+    assert world.lost == set()
+
+
+def test_a_broker_that_does_not_answer_goes_only_by_name() -> None:
+    world = settled(desired(brokers=4), partitions=0)
+    world.pods[3] = replace(world.pods[3], ready=False, trouble="its node is gone")
+    world.alive.discard(3)
+    wish = desired(brokers=3)
+    plan = run(world, wish, steps=20)
+    told = wait_of(plan, "ProvingEmpty")
+    assert told.severity is Severity.BLOCKED
+    assert 'penstock.dev/forget-broker: "3"' in told.message
+    assert sorted(world.pods) == [0, 1, 2, 3]
+    assert run(world, replace(wish, forget_broker=3)).is_idle
+    assert (sorted(world.pods), world.registered) == ([0, 1, 2], {0, 1, 2})
+
+
+def test_a_broker_whose_replicas_are_needed_does_not_go_by_name() -> None:
+    world = settled(desired(brokers=4), partitions=0)
+    world.partitions = [PartitionState("t", 0, -1, (3,), (3,), 1)]
+    world.pods[3] = replace(world.pods[3], ready=False, trouble="its node is gone")
+    world.alive.discard(3)
+    run(world, desired(brokers=3, forget_broker=3), steps=20)
+    assert sorted(world.pods) == [0, 1, 2, 3]
+    assert 3 in world.registered
+
+
+def test_a_broker_whose_pod_is_away_is_not_unregistered_before_it_was_let_go() -> None:
+    world = settled(desired(brokers=4), partitions=0)
+    del world.pods[3]
+    world.alive.discard(3)
+    plan = plan_cluster(desired(brokers=3), world.observed())
+    assert not [each for each in plan.actions if isinstance(each, ForgetBroker)]
+
+
+def test_a_broker_that_never_registered_is_let_go() -> None:
+    world = settled(desired(brokers=3))
+    pod = world.pod(3, world.pods[0].template_hash, ready=False, trouble="no room")
+    world.pods[3] = pod
+    assert run(world, desired(brokers=3)).is_idle
+    assert sorted(world.pods) == [0, 1, 2]
+
+
+def test_a_cancelled_drain_ends_its_moves_and_lifts_only_its_own_cordons() -> None:
+    world = settled(desired(brokers=5), partitions=0)
+    for at, replicas in enumerate([(3, 0, 1), (4, 0, 1), (3, 1, 2)]):
+        world.partitions.append(PartitionState("t", at, replicas[0], replicas, replicas, 2))
+    mine, manual = where_of(world.partitions[0]), where_of(world.partitions[2])
+    world.cordons = {3: OURS, 4: THEIRS}
+    world.targets = {mine: (2, 0, 1), manual: (0, 1, 2)}
+    world.reasons = {manual: MoveReason.MANUAL}
+    wish = desired(brokers=5)
+    plan = plan_cluster(wish, world.observed())
+    assert plan.actions == (MoveReplicas((ReplicaMove(mine, topic_id="id"),)),)
+    world.carry_out(plan.actions[0])
+    assert world.targets == {manual: (0, 1, 2)}
+    (lift,) = plan_cluster(wish, world.observed()).actions
+    world.carry_out(lift)
+    assert world.cordons == {4: THEIRS}
+    assert plan_cluster(wish, world.observed()).is_idle
+
+
+def test_a_person_s_cordon_of_leaderships_is_widened_and_stays_theirs() -> None:
+    world = settled(desired(brokers=4), partitions=4)
+    world.cordons = {3: Cordon(placement=False, leadership=True, why="slow", by="somebody")}
+    for action in plan_cluster(desired(brokers=3), world.observed()).actions:
+        world.carry_out(action)
+    assert world.cordons[3] == Cordon(placement=True, leadership=True, why="slow", by="somebody")
+
+
+def test_moves_of_a_topic_come_in_waves() -> None:
+    world = settled(desired(brokers=4), partitions=0)
+    for at in range(WAVE + 100):
+        world.partitions.append(PartitionState("t", at, 3, (3,), (3,), 1))
+    world.cordons = {3: OURS}
+    wish = desired(brokers=3)
+    (wave,) = plan_cluster(wish, world.observed()).actions
+    assert isinstance(wave, MoveReplicas)
+    assert len(wave.moves) == WAVE
+    world.carry_out(wave)
+    assert plan_cluster(wish, world.observed()).actions == ()
+
+    def end(moves: int) -> None:
+        for where in [*world.targets][:moves]:
+            del world.targets[where]
+            at = where.partition
+            world.partitions[at] = PartitionState("t", at, 0, (0,), (0,), 1)
+
+    end(100)
+    assert plan_cluster(wish, world.observed()).actions == (), "half a wave is planned at once"
+    end(WAVE // 2 - 100)
+    (more,) = plan_cluster(wish, world.observed()).actions
+    assert isinstance(more, MoveReplicas)
+    assert len(more.moves) == 100
+    assert not {each.where for each in more.moves} & set(world.targets)
+
+
+def test_nothing_begins_while_decisions_are_journaled() -> None:
+    world = settled(desired(brokers=4), partitions=4)
+    seen = world.observed()
+    assert seen.moves is not None
+    moving = replace(seen.moves.moving, paused=True)
+    plan = plan_cluster(desired(brokers=3), replace(seen, moves=replace(seen.moves, moving=moving)))
+    assert "MovesWait" in {each.reason for each in plan.waits}
+    assert plan.actions == ()
+
+
+def test_a_controller_that_does_not_say_what_moves_holds_up_scaling_down() -> None:
+    world = settled(desired(brokers=4), partitions=0)
+    seen = replace(world.observed(), moves=None, moves_problem="unknown method")
+    plan = plan_cluster(desired(brokers=3), seen)
+    assert "unknown method" in wait_of(plan, "BrokersDoNotAnswer").message
+    assert plan.actions == ()
+
+
+def test_a_set_that_was_made_smaller_by_hand_is_put_back_while_replicas_are_there() -> None:
+    world = settled(desired(brokers=4), partitions=8)
+    world.objects["StatefulSet", NAMES.broker]["spec"]["replicas"] = 3
+    world.pods[3] = replace(world.pods[3], terminating=True, ready=False)
+    world.alive.discard(3)
+    step(world, desired(brokers=3))
+    assert world.objects["StatefulSet", NAMES.broker]["spec"]["replicas"] == 4
+
+
+def test_a_broker_is_empty_only_if_all_answers_say_so() -> None:
+    world = settled(desired(brokers=4), partitions=0)
+    world.cordons = {3: OURS}
+    seen = world.moves()
+    assert is_empty(seen, 3)
+    assert not is_empty(replace(seen, moving=replace(seen.moving, paused=True)), 3)
+    assert not is_empty(replace(seen, logs={**seen.logs, 3: 1}), 3)
+    assert not is_empty(replace(seen, logs={}), 3), "it did not say"
+    world.cordons = {3: Cordon(placement=False, leadership=True)}
+    assert not is_empty(world.moves(), 3), "something may land there"
+    world.format = 1
+    assert is_empty(world.moves(), 3), "there are no cordons"
+    world.format, world.cordons = 2, {3: OURS}
+    world.alive.discard(3)
+    assert not is_empty(replace(world.moves(), logs={3: 0}), 3)
+    world.alive.add(3)
+    world.partitions = [PartitionState("t", 0, 0, (0, 1), (0, 1), 1)]
+    assert is_empty(world.moves(), 3)
+    world.targets = {T0: (0, 3)}
+    assert not is_empty(world.moves(), 3), "it shall get a replica"
+    assert replace(world.moves(), seen=None).needs(3), "moves alone say so, too"
+    world.targets, world.logs = {}, {3: {T0}}
+    assert not is_empty(replace(world.moves(), logs={3: 0}), 3), "it has not reported its deletion"
+
+
+def test_a_proof_takes_two_looks_at_the_same_directory() -> None:
+    now = [0.0]
+    proofs = Proofs(lambda: now[0])
+    assert proofs.proven({3: "a", 4: "b"}) == frozenset()
+    now[0] += PROOF_S / 2
+    assert proofs.proven({3: "a"}) == frozenset()
+    now[0] += PROOF_S / 2
+    assert proofs.proven({3: "a", 4: "b"}) == {3}, "broker 4 was not empty in between"
+    assert proofs.proven({3: "other", 4: "b"}) == frozenset()
+    now[0] += PROOF_S
+    assert proofs.proven({3: "other", 4: "b"}) == {3, 4}
+
+
+@st.composite
+def drains(draw: st.DrawFn) -> tuple[World, int, int | None, int]:
+    """A world, brokers wanted, brokers wanted after that (None: it is not cancelled), and when."""
+    brokers = draw(st.integers(2, 6))
+    factor = draw(st.integers(1, min(3, brokers - 1)))
+    world = settled(desired(brokers=brokers), draw(st.integers(0, 2**16)), 0)
+    for at in range(draw(st.integers(0, 8))):
+        replicas = tuple(draw(st.permutations(range(brokers)))[:factor])
+        world.partitions.append(PartitionState("t", at, replicas[0], replicas, replicas, 1))
+    for broker_id in draw(st.sets(st.integers(0, brokers - 1))):
+        world.logs[broker_id] = {TopicPartition("gone", 0)}
+    world.unfaithful = set(range(brokers))
+    wanted = draw(st.integers(factor, brokers - 1))
+    then = draw(st.one_of(st.none(), st.integers(wanted, brokers)))
+    return world, wanted, then, draw(st.integers(1, 25))
+
+
+@given(drains(), st.sets(st.integers(0, 5)))
+@settings(max_examples=60, deadline=None)
+def test_a_drain_ends_loses_nothing_and_leaves_no_cordon(
+    drain: tuple[World, int, int | None, int], cordoned: set[int]
+) -> None:  # I34
+    world, wanted, then, when = drain
+    factors = [len(each.replicas) for each in world.partitions]
+    theirs = {each: THEIRS for each in cordoned & world.registered if each >= wanted}
+    world.cordons = dict(theirs)
+    for _ in range(when):
+        step(world, desired(brokers=wanted))
+    last = wanted if then is None else then
+    plan = run(world, desired(brokers=last))
+    assert plan.is_idle, plan
+    assert sorted(world.pods) == list(range(last))
+    assert world.lost == set()
+    assert [len(each.replicas) for each in world.partitions] == factors
+    assert brokers_of(world) <= set(range(last))
+    assert all(each.by != "operator" for each in world.cordons.values())
+    assert all(world.cordons.get(each, THEIRS) == THEIRS for each in theirs)
+
+
+@pytest.mark.parametrize("kind", ["Pod", "StatefulSet"])
+def test_nothing_is_drained_while_it_is_not_known_what_there_is(kind: str) -> None:
+    world = settled(desired(brokers=4), partitions=4)
+    world.unknown = {kind: "no answer"}
+    assert not asked(plan_cluster(desired(brokers=3), world.observed()))
