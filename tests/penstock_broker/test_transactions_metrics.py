@@ -78,7 +78,7 @@ def test_offsets_of_a_group_that_a_transaction_holds_are_counted(cluster: Cluste
     assert total(cluster, committed) == 1, "the others have yet to count"
     producer.end(commit=True)
     wait_until(lambda: total(cluster, committed) == 2, what="they count")
-    assert total(cluster, pending) == 0
+    wait_until(lambda: total(cluster, pending) == 0, what="none is pending any more")
     assert len(exporters(cluster, pending)) == 1
 
 

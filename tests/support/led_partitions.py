@@ -99,8 +99,16 @@ class LedPartitions:
         self.brokers: tuple[broker_pb2.BrokerInfo, ...] = ()
         self.topics_config = {"min.insync.replicas": "1"}
 
-    async def lead(self, leader: int, epoch: int, *, without: frozenset[str] = frozenset()) -> None:
-        """An image in which this broker (0), or another, leads; `without`: deleted topics."""
+    async def lead(
+        self,
+        leader: int,
+        epoch: int,
+        *,
+        without: frozenset[str] = frozenset(),
+        new: frozenset[str] = frozenset(),
+    ) -> None:
+        """An image in which this broker (0), or another, leads; `without`: deleted topics; `new`:
+        those in their first epoch."""
         infos = [
             broker_pb2.TopicInfo(
                 topic=name,
@@ -110,7 +118,7 @@ class LedPartitions:
                     broker_pb2.PartitionInfo(
                         partition=partition,
                         leader=leader,
-                        leader_epoch=epoch,
+                        leader_epoch=1 if name in new else epoch,
                         replicas=self.replica_list or self.isr_of.get(name, self.isr),
                         isr=self.isr_of.get(name, self.isr),
                         version=epoch,

@@ -268,7 +268,7 @@ async def test_what_no_coordinator_knows_any_more_is_ended_in_groups_too(*, remo
         await sweep.sweep()
         assert not await world.stable(), "nobody can say that nobody knows it"
         world.topics[TRANSACTIONS_TOPIC] = ("id-new", 1)
-        await world.lead(0, 3)
+        await world.lead(0, 3, new=frozenset({TRANSACTIONS_TOPIC}))
         await world._host(world.coordinators, "app")
         await sweep.sweep()
         assert await world.committed() == -1

@@ -211,7 +211,10 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
         for bug in _all_faults("groups", GROUP_BUGS, 150, _GROUPS, ("I16", "I17", "I18", "I19"))
     ),
     *_all_faults("transactions", TRANSACTION_BUGS, 500, _PRODUCERS),
-    *_all_faults("transactions", LATE_BUGS, 300, _PRODUCERS, ("I14",)),
+    *(
+        replace(bug, only_by=True)  # a wait of the history may end first
+        for bug in _all_faults("transactions", LATE_BUGS, 500, _PRODUCERS, ("I14",))
+    ),
     *_all_faults("operator", OPERATOR_BUGS, 500, {**_PRODUCERS, "operator": True}, ("I11",)),
     *_all_faults("pipes", PIPE_BUGS, 500, _PIPES, ("I8", "I11", "I14", "I15", "I16", "I18", "I24")),
     *(
