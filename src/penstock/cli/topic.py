@@ -171,7 +171,8 @@ def alter(
     others = bool(changes or removals or partitions is not None)
     if others == (replicas is not None):
         raise MisuseError(
-            "give --set, --unset or --partitions, or --replicas alone", ErrorCode.INVALID_REQUEST
+            "nothing to change: give --set, --unset or --partitions, or --replicas alone",
+            ErrorCode.INVALID_REQUEST,
         )
     if replicas is not None:
         _alter_replicas(topic, replicas, bootstrap, yes=yes, dry_run=dry_run)
