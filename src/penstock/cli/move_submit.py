@@ -5,21 +5,19 @@ partition by partition, because it names the replicas that it expects; the rest 
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import typer
 
 from penstock.cli.options import Output
 from penstock.cli.output import print_rows
 from penstock.core.balance import Move
+from penstock.core.limits import REPLICA_CHANGES_MAX
 from penstock.core.types import MoveReason
 from penstock.errors import ErrorCode
 
 if TYPE_CHECKING:
     from penstock.client import Admin, MoveOutcome, ReplicaMove
-
-PART_MAX: Final = 1_000
-"""Partitions in one request; the controller takes no more."""
 
 
 def submit(
@@ -47,9 +45,9 @@ def send(
 ) -> "list[MoveOutcome]":
     """The same for moves and cancellations of the client."""
     outcomes: list[MoveOutcome] = []
-    for begin in range(0, len(moves), PART_MAX):
+    for begin in range(0, len(moves), REPLICA_CHANGES_MAX):
         outcomes += admin.alter_replicas(
-            moves[begin : begin + PART_MAX],
+            moves[begin : begin + REPLICA_CHANGES_MAX],
             reason=reason,
             change_factor=reason is MoveReason.FACTOR,
             validate_only=dry_run,

@@ -15,6 +15,7 @@ from typing import Final
 from penstock.client import BrokerChange, BrokerPlacement, Cordon, MoveDescription, ReplicaMove
 from penstock.core import balance
 from penstock.core.control.documents import FORMAT_MOVES
+from penstock.core.limits import REPLICA_CHANGES_MAX
 from penstock.core.types import BrokerId, MoveReason
 from penstock_operator.model import (
     Action,
@@ -30,8 +31,6 @@ BY: Final = "operator"
 """Who has made a cordon: only these are lifted."""
 WAVE: Final = 500
 """Open moves of one topic: the controller takes 1,000, and others may want some."""
-REQUEST_MAX: Final = 1_000
-"""Moves in one request."""
 
 Track = tuple[tuple[Action, ...], tuple[Wait, ...]]
 
@@ -52,7 +51,7 @@ def plan_cancel(moves: MoveFacts, wanted: int) -> tuple[Action, ...]:
         if one.reason is MoveReason.DRAIN and any(_leaves(one, broker_id) for broker_id in ids)
     ]
     if leaving:
-        return (MoveReplicas(tuple(leaving[:REQUEST_MAX])),)
+        return (MoveReplicas(tuple(leaving[:REPLICA_CHANGES_MAX])),)
     none = Cordon(placement=False, leadership=False)
     changes = tuple(BrokerChange(one.broker_id, none, one.directory_id) for one in kept)
     return (CordonBrokers(changes, f"{_brokers(sorted(ids))}: no longer drained"),)
@@ -166,7 +165,7 @@ def _wave(moves: MoveFacts, made: balance.Plan) -> tuple[ReplicaMove, ...]:
     wave: list[ReplicaMove] = []
     for move in made.moves:
         topic = move.partition.topic
-        if move.partition in moving or opened[topic] >= WAVE or len(wave) == REQUEST_MAX:
+        if move.partition in moving or opened[topic] >= WAVE or len(wave) == REPLICA_CHANGES_MAX:
             continue
         opened[topic] += 1
         wave.append(

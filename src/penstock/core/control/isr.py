@@ -17,7 +17,12 @@ from penstock.core.control.election import Liveness, alter_isr, settle
 from penstock.core.control.move_requests import note_switch, switched
 from penstock.core.control.moves import lacks
 from penstock.core.control.partition import PartitionDocument
-from penstock.core.control.requests import check_cluster_id, check_controller_epoch, check_session
+from penstock.core.control.requests import (
+    check_cluster_id,
+    check_controller_epoch,
+    check_session,
+    partition_of,
+)
 from penstock.core.control.sessions import Sessions
 from penstock.core.types import BrokerId, PartitionState
 from penstock.errors import ClusterError, CurrentLeader, ErrorCode, NotLeaderError, PenstockError
@@ -50,13 +55,7 @@ def _find_partition(draft: Draft, change: IsrChange) -> tuple[TopicDocument, Par
             f"there is no topic with id {change.topic_id}; it was deleted",
             ErrorCode.UNKNOWN_TOPIC,
         )
-    if not 0 <= change.partition < len(topic.partitions):
-        raise ClusterError(
-            f"topic {topic.name!r} has partitions 0 to {len(topic.partitions) - 1}, "
-            f"not {change.partition}",
-            ErrorCode.UNKNOWN_PARTITION,
-        )
-    return topic, topic.partitions[change.partition]
+    return topic, partition_of(topic, change.partition)
 
 
 def _alter_one(

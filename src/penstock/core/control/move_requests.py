@@ -33,13 +33,12 @@ from penstock.core.control.moves import (
     switch,
 )
 from penstock.core.control.partition import PartitionDocument
-from penstock.core.control.requests import check_cluster_id, check_session
+from penstock.core.control.requests import check_cluster_id, check_session, partition_of
 from penstock.core.control.sessions import Sessions
+from penstock.core.limits import REPLICA_CHANGES_MAX
 from penstock.core.types import BrokerId, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
-CHANGES_MAX: Final = 1_000
-"""In one request."""
 OPEN_MOVES_MAX: Final = 1_000
 """Of one topic: its document has to fit into an object of 1 MiB."""
 
@@ -60,10 +59,10 @@ def decide_alter_replicas(
     """
     check_cluster_id(draft, request.cluster_id)
     check_moves(draft)
-    if len(request.changes) > CHANGES_MAX:
+    if len(request.changes) > REPLICA_CHANGES_MAX:
         raise ClusterError(
-            f"the request names {len(request.changes)} partitions, the limit is {CHANGES_MAX}; "
-            "split it into several",
+            f"the request names {len(request.changes)} partitions, the limit is "
+            f"{REPLICA_CHANGES_MAX}; split it into several",
             ErrorCode.INVALID_REQUEST,
         )
     if draft.journaling:
@@ -217,13 +216,7 @@ def _find(draft: Draft, change: ReplicaChange) -> tuple[TopicDocument, Partition
             "and re-created",
             ErrorCode.TOPIC_ID_MISMATCH,
         )
-    if not 0 <= change.partition < len(topic.partitions):
-        raise ClusterError(
-            f"topic {topic.name!r} has partitions 0 to {len(topic.partitions) - 1}, not "
-            f"{change.partition}",
-            ErrorCode.UNKNOWN_PARTITION,
-        )
-    return topic, topic.partitions[change.partition]
+    return topic, partition_of(topic, change.partition)
 
 
 def _invalid(change: ReplicaChange, problem: str) -> ClusterError:

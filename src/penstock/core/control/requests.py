@@ -17,6 +17,7 @@ from penstock.core.control.contract import (
 from penstock.core.control.documents import TopicDocument
 from penstock.core.control.draft import Draft
 from penstock.core.control.election import Liveness, move_leader
+from penstock.core.control.partition import PartitionDocument
 from penstock.core.control.sessions import Sessions
 from penstock.core.types import (
     NO_LEADER,
@@ -47,6 +48,17 @@ def check_session(sessions: Sessions, broker_id: BrokerId, number: int) -> None:
             f"broker {broker_id} names session {number}, current is {current}; register again",
             ErrorCode.STALE_BROKER_SESSION,
         )
+
+
+def partition_of(topic: TopicDocument, partition: int) -> PartitionDocument:
+    """One of the topic's partitions. Raises UNKNOWN_PARTITION if it has none of this number."""
+    if not 0 <= partition < len(topic.partitions):
+        raise ClusterError(
+            f"topic {topic.name!r} has partitions 0 to {len(topic.partitions) - 1}, not "
+            f"{partition}",
+            ErrorCode.UNKNOWN_PARTITION,
+        )
+    return topic.partitions[partition]
 
 
 def check_controller_epoch(epoch: ControllerEpoch, mine: ControllerEpoch) -> None:

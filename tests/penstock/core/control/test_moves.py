@@ -22,6 +22,7 @@ from support.moving import (
 from penstock.core.control import contract as c
 from penstock.core.control import move_contract as m
 from penstock.core.control import move_requests
+from penstock.core.limits import REPLICA_CHANGES_MAX
 from penstock.core.types import BrokerId, LeaderEpoch, MoveReason, ReplicaKey, TopicId
 from penstock.errors import ErrorCode
 
@@ -143,7 +144,7 @@ def test_min_isr_cannot_be_set_above_what_a_move_leaves() -> None:
 
 def test_a_request_for_too_many_partitions_is_refused() -> None:
     world = moving_world()
-    many = (change(world, 3, 1, 2),) * (move_requests.CHANGES_MAX + 1)
+    many = (change(world, 3, 1, 2),) * (REPLICA_CHANGES_MAX + 1)
     outcome = world.ask(m.AlterReplicas, changes=many)
     assert "split it" in refused(outcome, ErrorCode.INVALID_REQUEST)
 
