@@ -115,7 +115,7 @@ class Process:
         """
         world, scheduler, life = self.world, self.world.scheduler, self._life
         broker, epoch = world.find_leader(key)
-        replica, settled = broker.replicas.get(key), False
+        settled = False
         request = {
             "batch": batch,
             "acks": Acks.ALL,
@@ -133,8 +133,7 @@ class Process:
 
         def respond(reply: ProduceReply) -> None:
             if reply.error is None:
-                assert replica is not None
-                world.checks.acknowledged(broker, replica, batch, reply)
+                world.checks.acknowledged(broker, broker.replicas[key], batch, reply)
             scheduler.after(world.net.delay_ms(), self._run, life, heard, (reply,))
 
         world.net.call(self.node, int(broker.id), broker.produce, key, request, respond)
