@@ -8,10 +8,10 @@ from pathlib import Path
 
 from e2e.harness.kubectl import Manifest
 from e2e.harness.penstock import CLUSTERS
+from e2e.harness.plugin import STREAMS_CLUSTER, plugin
 from e2e.harness.process import (
     ROOT,
     Command,
-    environment,
     run,
     run_bytes,
     wait_until,
@@ -21,15 +21,7 @@ from e2e.scenarios.operations import restore, rolled, uids
 
 OUTSIDE = "from-outside"
 RECORDS = 5_000
-STREAMS_CLUSTER = ("-n", "streams", "flights")
 HELD_STILL_S = 10.0
-
-
-def plugin(*args: str, stdin: bytes | None = None, timeout_s: float = 60.0) -> str:
-    """`kubectl penstock …` as a user has it: found by kubectl on the PATH."""
-    path = f"{ROOT / '.venv/bin'}:{environment()['PATH']}"
-    command = ("env", f"PATH={path}", "kubectl", "penstock", *args)
-    return run_bytes(Command(command, stdin, timeout_s=timeout_s)).decode(errors="replace")
 
 
 def outside(*args: str, stdin: bytes | None = None) -> str:

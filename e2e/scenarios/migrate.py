@@ -12,10 +12,10 @@ from e2e.harness.images import BROKER
 from e2e.harness.kubectl import Kubectl
 from e2e.harness.login import Login
 from e2e.harness.penstock import CLUSTERS, RESTRICTED, Penstock, condition
+from e2e.harness.plugin import plugin
 from e2e.harness.process import wait_until
 from e2e.harness.scenario import Stage, scenario
 from e2e.harness.workload import Load, Workload
-from e2e.scenarios.clients import plugin
 from e2e.scenarios.resources import cluster
 
 NAMESPACE = "moving"

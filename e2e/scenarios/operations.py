@@ -1,10 +1,12 @@
 """What an administrator does on a working day: settings, images, sizes, drains."""
 
+import json
 import time
 
 from e2e.harness import images
 from e2e.harness.kubectl import Manifest
 from e2e.harness.penstock import CLUSTERS, condition, is_settled, pod_ready
+from e2e.harness.plugin import STREAMS_CLUSTER, plugin
 from e2e.harness.process import CommandError, run, wait_until
 from e2e.harness.scenario import Stage, scenario
 
@@ -170,12 +172,29 @@ def scaled(stage: Stage) -> None:
 @scenario("A node is drained and rejoins")
 def node_drained(stage: Stage) -> None:
     """Evictions go through the disruption budget, so writes continue throughout."""
+    drain_a_node(stage, leaders_first=False)
+
+
+@scenario("Leaderships leave a node by kubectl penstock drain, and the node is drained")
+def node_without_leaders_drained(stage: Stage) -> None:
+    """Clients miss followers only; leaderships return when the drain is taken back."""
+    drain_a_node(stage, leaders_first=True)
+
+
+def drain_a_node(stage: Stage, *, leaders_first: bool) -> None:
+    """Under load; `leaders_first`: no broker on it leads any more when evictions begin."""
     penstock, load = stage.penstock, stage.load()
     with stage.workload(load) as running:
         running.started()
         node = stage.nodes.of_pod(penstock.pod(penstock.leader(load.topic)), penstock.streams)
         if node not in stage.nodes.workers():
             node = stage.nodes.workers()[0]
+        if leaders_first:
+            left = json.loads(plugin("drain", *STREAMS_CLUSTER, "--node", node, "-o", "json"))
+            stage.expect(
+                left and not any(one["leads"] for one in left), f"{node} still leads: {left}"
+            )
+            running.goes_on()
         stage.say(f"draining {node}")
         began = time.monotonic()
         try:
@@ -188,7 +207,10 @@ def node_drained(stage: Stage) -> None:
         stage.nodes.uncordon(node)
         penstock.wait_brokers(3)
         penstock.wait_in_sync(load.topic)
+        if leaders_first:
+            plugin("drain", *STREAMS_CLUSTER, "--node", node, "--cancel")
         running.goes_on()
         verdict = running.finish()
-    stage.measure("longest write gap of a partition", verdict.partition_write_gap_s)
+    limit_s = 0.3 if leaders_first else None
+    stage.measure("longest write gap of a partition", verdict.partition_write_gap_s, limit=limit_s)
     penstock.wait_ready()

@@ -9,9 +9,9 @@ import time
 
 from e2e.harness.kubectl import Manifest
 from e2e.harness.penstock import CLUSTERS, condition
+from e2e.harness.plugin import STREAMS_CLUSTER, plugin
 from e2e.harness.process import wait_until
 from e2e.harness.scenario import Stage, scenario
-from e2e.scenarios.clients import STREAMS_CLUSTER, plugin
 
 ROTATING = "RotatingCA"
 ANNOTATION = "penstock.dev/rotate-ca-wait-seconds"

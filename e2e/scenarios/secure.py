@@ -19,10 +19,10 @@ from e2e.harness.images import BROKER
 from e2e.harness.kubectl import Kubectl, Manifest
 from e2e.harness.login import API_SERVER, Login
 from e2e.harness.penstock import CLUSTERS, OPERATOR_SELECTOR, RESTRICTED, Penstock, condition
+from e2e.harness.plugin import plugin
 from e2e.harness.process import CommandError, E2EError, kubeconfig, wait_until
 from e2e.harness.scenario import Stage, scenario
 from e2e.harness.workload import Load, Workload, client_pod
-from e2e.scenarios.clients import plugin
 from e2e.scenarios.resources import cluster
 
 NAMESPACE = "bank"

@@ -134,7 +134,7 @@ def cordon(
 ) -> None:
     """Have no new replica placed on a broker; what it has stays."""
     with open_admin(bootstrap) as admin:
-        _set_cordon(admin, broker, (True, leaders), why, dry_run=dry_run)
+        set_cordon(admin, broker, (True, leaders), why, dry_run=dry_run)
     what = "gets no new replica" + (", and leads only what nobody else can" if leaders else "")
     typer.echo(f"broker {broker} could be cordoned" if dry_run else f"broker {broker} {what}")
 
@@ -143,13 +143,13 @@ def cordon(
 def uncordon(broker: Id, *, dry_run: DryRun = False, bootstrap: Bootstrap = None) -> None:
     """Lift a broker's cordon: it may get replicas and leaderships again."""
     with open_admin(bootstrap) as admin:
-        _set_cordon(admin, broker, (False, False), "", dry_run=dry_run)
+        set_cordon(admin, broker, (False, False), "", dry_run=dry_run)
     typer.echo(
         f"broker {broker} could be uncordoned" if dry_run else f"broker {broker} is not cordoned"
     )
 
 
-def _set_cordon(
+def set_cordon(
     admin: "Admin", broker: int, kinds: tuple[bool, bool], why: str, *, dry_run: bool = False
 ) -> None:
     from penstock.client import BrokerChange, Cordon  # noqa: PLC0415 - grpc only when needed
@@ -192,7 +192,7 @@ def drain(
         raise MisuseError("--wait prints lines for people: leave out -o", ErrorCode.INVALID_REQUEST)
     with open_admin(bootstrap) as admin:
         if cancel:
-            outcomes = _cancel_drain(admin, broker)
+            outcomes = cancel_drain(admin, broker)
             move_submit.report(
                 outcomes,
                 output,
@@ -206,10 +206,10 @@ def drain(
         if dry_run:
             move_plan.show(made, seen.topic_ids, output, seen.facts.copy_rate)
             return
-        _cordon_for_drain(admin, _placement(seen, broker), why)
-        outcomes = _drain_once(admin, wish)
+        cordon_for_drain(admin, _placement(seen, broker), why)
+        outcomes = drain_once(admin, wish)
         if wait:
-            _wait_until_empty(admin, broker, lambda: _drain_once(admin, wish))
+            _wait_until_empty(admin, broker, lambda: drain_once(admin, wish))
             return
     move_submit.report(
         outcomes,
@@ -219,25 +219,25 @@ def drain(
     )
 
 
-def _cordon_for_drain(admin: "Admin", broker: "BrokerPlacement", why: str) -> None:
+def cordon_for_drain(admin: "Admin", broker: "BrokerPlacement", why: str) -> None:
     """What is cordoned already keeps its cordon; leaderships end with the moves."""
     cordon = broker.cordon
     if cordon is None or not cordon.placement:
         leadership = cordon is not None and cordon.leadership
-        _set_cordon(admin, broker.broker_id, (True, leadership), why)
+        set_cordon(admin, broker.broker_id, (True, leadership), why)
 
 
-def _drain_once(admin: "Admin", wish: core.Drain) -> "list[MoveOutcome]":
+def drain_once(admin: "Admin", wish: core.Drain) -> "list[MoveOutcome]":
     """Moves what is there now. After the cordon, because topics may have been created before it."""
     seen = read_facts(admin)
     made = make_plan(seen, wish)
     return move_submit.submit(admin, made.moves, seen.topic_ids, MoveReason.DRAIN)
 
 
-def _cancel_drain(admin: "Admin", broker: int) -> "list[MoveOutcome]":
+def cancel_drain(admin: "Admin", broker: int) -> "list[MoveOutcome]":
     from penstock.client import ReplicaMove  # noqa: PLC0415 - grpc only when it is needed
 
-    _set_cordon(admin, broker, (False, False), "")
+    set_cordon(admin, broker, (False, False), "")
     leaving = [
         ReplicaMove(one.where, topic_id=one.topic_id)
         for one in admin.describe_moves().moves

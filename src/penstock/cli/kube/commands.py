@@ -13,9 +13,9 @@ import typer
 
 from penstock.cli.connect import WANTED
 from penstock.cli.kube.choice import KubeChoice, connect
-from penstock.cli.options import Output, OutputOption, example
+from penstock.cli.options import DryRun, Output, OutputOption, example
 from penstock.cli.output import print_document, print_record, print_rows
-from penstock.errors import MisuseError
+from penstock.errors import ErrorCode, MisuseError
 from penstock.kubernetes.names import PAUSED
 from penstock.kubernetes.resources import path_of
 
@@ -55,6 +55,14 @@ def register(app: typer.Typer) -> None:
         (resume, ("penstock resume flights",)),
         (report, ("penstock report flights -f flights.zip",)),
         (upgrade, ("penstock upgrade flights --dry-run", "kubectl penstock upgrade flights")),
+        (
+            drain,
+            (
+                "penstock drain flights --node worker-2",
+                "kubectl penstock drain flights --broker 1 --data --dry-run",
+                "kubectl penstock drain flights --node worker-2 --cancel",
+            ),
+        ),
         (rotate_ca, ("penstock rotate-ca flights --dry-run", "kubectl penstock rotate-ca flights")),
     ):
         app.command(epilog=example(*lines))(command)
@@ -238,6 +246,46 @@ def _upgrade_text(plan: dict[str, Any]) -> str:
             f"order: {plan['order']}",
         )
     )
+
+
+def drain(
+    cluster: NamedCluster,
+    *,
+    node: Annotated[
+        str | None, typer.Option("--node", help="All brokers that run on this node.")
+    ] = None,
+    broker: Annotated[
+        list[int] | None, typer.Option("--broker", min=0, help="This broker; may be repeated.")
+    ] = None,
+    data: Annotated[
+        bool, typer.Option("--data", help="Move all that they hold, not only leaderships.")
+    ] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Take a drain back; what has moved stays there.")
+    ] = False,
+    dry_run: DryRun = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Move leaderships off brokers before their node goes, and keep them off until --cancel.
+
+    Ends when they lead only what nobody else can. Exit code 1 if others still could. With --data
+    all that the brokers hold moves to others, which takes its time; it does not wait for that.
+    """
+    if (node is None) == (not broker):
+        raise MisuseError("give --node or --broker, one of them", ErrorCode.INVALID_REQUEST)
+    if cancel and (data or dry_run):
+        raise MisuseError("--cancel goes with none of --data, --dry-run", ErrorCode.INVALID_REQUEST)
+    api, choice = _open(namespace, context, kubeconfig)
+    found, module = _snapshot(api, choice, cluster), _module("drain")
+    brokers = module.choose_brokers(found, broker or (), node)
+    with module.open_admin(api, found.cluster) as admin:
+        if cancel:
+            module.run_cancel(admin, brokers, output)
+        elif not module.run(admin, brokers, output, data=data, dry_run=dry_run):
+            raise typer.Exit(1)
 
 
 def rotate_ca(

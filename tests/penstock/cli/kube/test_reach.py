@@ -8,8 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -18,7 +17,7 @@ import pytest
 from support.apiserver import ApiServer
 from support.cluster import Cluster
 from support.kube_scene import Scene
-from support.kubelet import Kubelet
+from support.reached import Reachable, reached
 from support.transaction_wire import TransactionalProducer
 from support.waiting import wait_until
 from typer.testing import CliRunner
@@ -30,81 +29,6 @@ from penstock.cli.main import app
 from penstock.client import LATEST, Admin, Consumer, Producer, TopicPartition
 
 BROKERS = 2
-
-
-@dataclass
-class Reachable:
-    """A Cluster resource, its brokers' pods, and the processes a kubelet leads to."""
-
-    scene: Scene
-    cluster: Cluster
-    kubelet: Kubelet
-
-    @property
-    def name(self) -> str:
-        return f"{self.scene.namespace}/flights"
-
-    def start(self, *words: object, cluster: bool = True) -> "subprocess.Popen[bytes]":
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK")}
-        which = ["--cluster", self.name] if cluster else ["-n", self.scene.namespace]
-        return subprocess.Popen(
-            [sys.executable, "-m", "penstock.cli", *which, *map(str, words)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={
-                **clean,
-                "KUBECONFIG": str(self.scene.kubeconfig),
-                "XDG_STATE_HOME": str(self.cluster.path),
-            },
-        )
-
-    def ok(self, *words: object, stdin: str = "", cluster: bool = True) -> str:
-        process = self.start(*words, cluster=cluster)
-        try:
-            out, err = process.communicate(stdin.encode(), timeout=60)
-        finally:
-            process.kill()
-        assert process.returncode == 0, err.decode()
-        assert b"penstock:" not in err, err.decode()  # progress is allowed, complaints are not
-        return out.decode()
-
-
-@contextmanager
-def reached(api_server: ApiServer, files: Path, brokers: int) -> Iterator[Reachable]:
-    """Brokers that advertise names nobody here can resolve, not even they themselves."""
-    scene = Scene(api_server)
-    scene.cluster(brokers=brokers)
-    cluster = Cluster(files, brokers=brokers, start=False)
-    files = api_server.directory
-    with Kubelet(files / "server.crt", files / "server.key") as kubelet:
-        node = f"node-{scene.namespace}"
-        api_server.request(
-            "POST", "/api/v1/nodes",
-            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}},
-        )  # fmt: skip
-        api_server.request(
-            "PATCH",
-            f"/api/v1/nodes/{node}/status",
-            {
-                "status": {
-                    "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
-                    "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.port}},
-                }
-            },
-            Content_Type="application/merge-patch+json",
-        )
-        for index, broker in cluster.brokers.items():
-            pod = f"flights-broker-{index}"
-            advertised = f"{pod}.flights-brokers.{scene.namespace}.svc:9092"
-            broker.arguments[broker.arguments.index("--advertise") + 1] = advertised
-            kubelet.targets[pod] = broker.port
-            scene.pod(pod, "broker", node=node)
-        try:
-            cluster.start()
-            yield Reachable(scene, cluster, kubelet)
-        finally:
-            cluster.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,97 @@
+"""A Cluster whose brokers the command line reaches through an API server's port-forward."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.apiserver import ApiServer
+from support.cluster import Cluster
+from support.kube_scene import Scene
+from support.kubelet import Kubelet
+
+
+@dataclass
+class Reachable:
+    """A Cluster resource, its brokers' pods, and the processes a kubelet leads to."""
+
+    scene: Scene
+    cluster: Cluster
+    kubelet: Kubelet
+
+    @property
+    def name(self) -> str:
+        return f"{self.scene.namespace}/flights"
+
+    def start(self, *words: object, cluster: bool = True) -> "subprocess.Popen[bytes]":
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK")}
+        which = ["--cluster", self.name] if cluster else ["-n", self.scene.namespace]
+        return subprocess.Popen(
+            [sys.executable, "-m", "penstock.cli", *which, *map(str, words)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={
+                **clean,
+                "KUBECONFIG": str(self.scene.kubeconfig),
+                "XDG_STATE_HOME": str(self.cluster.path),
+            },
+        )
+
+    def ok(self, *words: object, stdin: str = "", cluster: bool = True) -> str:
+        process = self.start(*words, cluster=cluster)
+        try:
+            out, err = process.communicate(stdin.encode(), timeout=60)
+        finally:
+            process.kill()
+        assert process.returncode == 0, err.decode()
+        assert b"penstock:" not in err, err.decode()  # progress is allowed, complaints are not
+        return out.decode()
+
+
+@contextmanager
+def reached(api_server: ApiServer, files: Path, brokers: int) -> Iterator[Reachable]:
+    """Brokers that advertise names nobody here can resolve, not even they themselves."""
+    scene = Scene(api_server)
+    scene.cluster(brokers=brokers)
+    cluster = Cluster(files, brokers=brokers, start=False)
+    files = api_server.directory
+    with Kubelet(files / "server.crt", files / "server.key") as kubelet:
+        for index, broker in cluster.brokers.items():
+            node = node_of(scene, index)
+            _make_node(api_server, node, kubelet.port)
+            pod = f"flights-broker-{index}"
+            advertised = f"{pod}.flights-brokers.{scene.namespace}.svc:9092"
+            broker.arguments[broker.arguments.index("--advertise") + 1] = advertised
+            kubelet.targets[pod] = broker.port
+            scene.pod(pod, "broker", node=node)
+        try:
+            cluster.start()
+            yield Reachable(scene, cluster, kubelet)
+        finally:
+            cluster.close()
+
+
+def node_of(scene: Scene, broker: int) -> str:
+    """Each broker's pod runs on a node of its own."""
+    return f"node-{scene.namespace}-{broker}"
+
+
+def _make_node(api_server: ApiServer, name: str, kubelet_port: int) -> None:
+    api_server.request(
+        "POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+    )
+    api_server.request(
+        "PATCH",
+        f"/api/v1/nodes/{name}/status",
+        {
+            "status": {
+                "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+                "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_port}},
+            }
+        },
+        Content_Type="application/merge-patch+json",
+    )
