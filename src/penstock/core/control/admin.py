@@ -28,7 +28,7 @@ from penstock.core.control.contract import (
 )
 from penstock.core.control.documents import TopicDocument
 from penstock.core.control.draft import Draft, election_settings
-from penstock.core.control.election import Liveness, new_partition, settings_changed
+from penstock.core.control.election import Liveness, new_partition, settled_with
 from penstock.core.control.formats import check_configs
 from penstock.core.control.placement import place
 from penstock.core.control.requests import check_cluster_id
@@ -161,7 +161,7 @@ def decide_alter_configs(draft: Draft, request: AlterConfigs, liveness: Liveness
     if request.validate_only or configs == topic.configs:
         return Done()
     partitions = tuple(
-        settings_changed(partition, election_settings(config, len(partition.state.replicas)))
+        settled_with(partition, election_settings(config, len(partition.state.replicas)))
         for partition in topic.partitions
     )
     altered = replace(topic, configs=configs, partitions=partitions)

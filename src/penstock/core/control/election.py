@@ -101,12 +101,12 @@ def settle(
     if kind is ElectionKind.ISR:
         isr = _stayers(document, leader, liveness, unseated)
         moved = _with_isr(document, isr, settings, unseated)
-        return _with_leader(moved, state, leader), kind
+        return settled_with(_with_leader(moved, state, leader), settings), kind
     if kind is ElectionKind.NONE:
         return _with_leader(document, state, NO_LEADER), kind
     if kind is ElectionKind.ELR:
         moved = _with_isr(document, (leader,), settings, unseated)
-        return _with_leader(moved, state, leader), kind
+        return settled_with(_with_leader(moved, state, leader), settings), kind
     # A log that may lack committed records continues: former members must follow it.
     fresh = replace(document, state=replace(state, isr=(leader,)), elr=(), lossy=())
     return _with_leader(fresh, state, leader), kind
@@ -177,11 +177,18 @@ def move_leader(document: PartitionDocument, leader: BrokerId) -> PartitionDocum
     return _with_leader(document, document.state, leader)
 
 
-def settings_changed(document: PartitionDocument, settings: Settings) -> PartitionDocument:
-    """After a change of min.insync.replicas: an ISR that is large enough needs no ELR."""
-    if document.elr and len(document.state.isr) >= settings.min_isr:
-        return replace(document, elr=())
-    return document
+def settled_with(document: PartitionDocument, settings: Settings) -> PartitionDocument:
+    """An ISR that is large enough needs no ELR, and once it has a leader no lossy members.
+
+    Until then nothing is committed, so that a lossy member lacks nothing more than when it came
+    back. It may have to lead yet: who was elected had perhaps lost its disk, and had not said so.
+    """
+    if len(document.state.isr) < settings.min_isr:
+        return document
+    lossy = document.lossy if document.state.leader == NO_LEADER else ()
+    if (document.elr, document.lossy) == ((), lossy):
+        return document
+    return replace(document, elr=(), lossy=lossy)
 
 
 def _choose_leader(
@@ -254,13 +261,15 @@ def _with_isr(
             return document
         return replace(document, elr=tuple(one for one in document.elr if one not in unseated))
     elr: tuple[BrokerId, ...] = ()
+    lossy: tuple[BrokerId, ...] = ()
     if len(isr) < settings.min_isr:
         elr = _in_replica_order(state, {*document.elr, *state.isr} - {*isr} - unseated)
+        lossy = tuple(broker_id for broker_id in document.lossy if broker_id not in isr)
     return replace(
         document,
         state=replace(state, isr=isr, version=state.version + 1),
         elr=elr,
-        lossy=tuple(broker_id for broker_id in document.lossy if broker_id not in isr),
+        lossy=lossy,
     )
 
 
@@ -275,7 +284,7 @@ def _with_leader(
         version=before.version + 1,
     )
     assert leader == NO_LEADER or leader in state.isr
-    return replace(document, state=state, lossy=() if leader != NO_LEADER else document.lossy)
+    return replace(document, state=state)
 
 
 def _without(members: tuple[BrokerId, ...], broker_id: BrokerId) -> tuple[BrokerId, ...]:

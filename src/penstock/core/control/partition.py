@@ -28,7 +28,7 @@ class PartitionDocument:
 
     `lossy`: members of ISR or ELR that came back after losing unsynced data while there was no
     leader. They have what was fsynced, and are elected only when ISR and ELR are empty; first the
-    one that stayed a member longest.
+    one that stayed a member longest. Empty once there is a leader and the ISR is large enough.
 
     ISR, ELR and lossy are disjoint. `state.isr` is empty only while there is no leader.
 

@@ -212,7 +212,26 @@ def test_a_lossy_member_of_the_elr_is_never_elected_while_a_better_one_may_retur
     assert doc(three).lossy == (1,)
     three.register(0, run=2)
     assert three.state()[0] == 0
+    assert doc(three).lossy == (1,), "alone, the leader commits nothing: min.insync.replicas is 2"
+    assert three.alter_isr(0, (0, 1)).error is None
     assert doc(three).lossy == ()
+
+
+def test_a_lossy_member_leads_if_who_led_alone_after_it_comes_back_with_another_disk(
+    three: World,
+) -> None:
+    for broker in (2, 1, 0):
+        three.kill(broker)
+    three.register(1, run=2, data_intact=False)
+    three.register(0, run=2)
+    three.register(2, run=2, data_intact=False)
+    assert three.state()[0] == 0
+    assert three.state()[2] == (0,)
+    three.kill(0)
+    three.register(0, run=3, directory_id="another disk")
+    leader, _, isr = three.state()
+    assert (leader, isr) == (1, (1,)), "nobody has more, and nothing was committed meanwhile"
+    assert [d for d in three.decisions if d.severity is c.Severity.ERROR]
 
 
 def test_when_every_holder_lost_unsynced_data_one_of_them_leads_loudly(three: World) -> None:
