@@ -31,7 +31,10 @@ class MovingChecks:
     def __init__(self, world: World) -> None:
         self._world = world
         self._reached: dict[tuple[int, ReplicaKey], int] = {}
-        """Who copies: what was committed when it had all that was. It must be synced to join."""
+        """Who copies: what was committed when it had all that was. It must be synced to join.
+
+        As long as it has the copy: a journal may take back a switch that nobody heard of.
+        """
         self._named: dict[tuple[int, ReplicaKey], int] = {}
         """Who is to drop its data: the metadata version that said so first."""
         self._stored: dict[ReplicaKey, set[Members]] = {}
@@ -65,14 +68,10 @@ class MovingChecks:
             return
         for broker in set(after.state.dropping) - set(before.state.dropping):
             self._named[broker, key] = topic.metadata_version
-        for broker in set(before.state.adding) - set(after.state.adding):
-            self._reached.setdefault((broker, key), 0)
         if set(before.state.replicas) != set(after.state.replicas):
             self._switched(key, before, after)
         elif before.target and not after.target and before.state.replicas == after.state.replicas:
             self._cancelled(key, before, after)
-        for broker in set(before.state.adding) - set(after.state.adding):
-            del self._reached[broker, key]
         if self._world.mover is not None:
             self._world.mover.changed(key, before, after)
 
@@ -164,6 +163,7 @@ class MovingChecks:
 
     def dropped(self, broker: SimBroker, key: ReplicaKey) -> None:
         """Before a broker removes a slot with all its data."""
+        self._reached.pop((int(broker.id), key), None)
         if self._world.is_deleted(key):
             return
         self.drops += 1
