@@ -43,6 +43,7 @@ from penstock_operator.model import (
     OrphanSet,
     PartitionState,
     PlaintextFacts,
+    Plan,
     PodState,
     RemoveObject,
     RestartPod,
@@ -215,10 +216,10 @@ class World:
             each: BrokerState(each, NAMES.broker_host(each), each in self.alive)
             for each in self.registered
         }
-        topics = {
-            each.topic: TopicState(each.topic, "id", 1, len(each.replicas), {})
-            for each in self.partitions
-        }
+        factors: dict[str, tuple[int, ...]] = {}
+        for one in self.partitions:
+            factors[one.topic] = (*factors.get(one.topic, ()), len(one.replicas))
+        topics = {name: TopicState(name, "id", each, {}) for name, each in factors.items()}
         return BrokerFacts("id", True, brokers, tuple(self.partitions), topics)
 
     # ── What actions do ───────────────────────────────────────────────────────────────────
@@ -260,18 +261,18 @@ class World:
                         self.cordons[change.broker_id] = change.cordon
             case MoveReplicas():
                 for move in action.moves:
-                    self._alter(move)
+                    self.alter(move, action.reason)
 
-    def _alter(self, move: ReplicaMove) -> None:
+    def alter(self, move: ReplicaMove, reason: MoveReason) -> None:
         """As the controller does: refused if the replicas are others, cancelled without target."""
         found = next(each for each in self.partitions if where_of(each) == move.where)
-        if not move.target:
+        if not move.target or set(move.target) == set(found.replicas):
             self.targets.pop(move.where, None)
         elif set(move.expected) == set(found.replicas):
-            new = set(move.target) - set(found.replicas)
+            new = set(move.target) - set(found.replicas) - set(self.targets.get(move.where, ()))
             assert not any(self.cordons[each].placement for each in new if each in self.cordons)
             self.targets[move.where] = move.target
-            self.reasons[move.where] = MoveReason.DRAIN
+            self.reasons[move.where] = reason
 
     def _grow(self, name: str, size: int) -> None:
         for broker_id, claim in self.claims.items():
@@ -417,6 +418,17 @@ def where_of(partition: PartitionState) -> TopicPartition:
 
 def _ids(brokers: tuple[int, ...]) -> tuple[BrokerId, ...]:
     return tuple(BrokerId(each) for each in brokers)
+
+
+def advance(world: World, wish: DesiredCluster) -> Plan:
+    """One pass of the operator, and a little time."""
+    from penstock_operator.plan import plan_cluster  # noqa: PLC0415 - after the module it tests
+
+    plan = plan_cluster(wish, world.observed())
+    for action in plan.actions:
+        world.carry_out(action)
+    world.go_on()
+    return plan
 
 
 def settled(wish: DesiredCluster, seed: int = 0, partitions: int = 6) -> World:

@@ -18,6 +18,7 @@ from penstock.client import BrokerChange, BrokerPlacement, MovesDescription, Rep
 from penstock.client.admin.move_facts import ClusterFacts
 from penstock.core.manifest.objects import SecurityMode
 from penstock.core.topic import DELETION_PROTECTION
+from penstock.core.types import MoveReason
 from penstock.kubernetes.rotation import RotationState
 
 Object = dict[str, Any]
@@ -88,13 +89,22 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as it is. `config`: what is set on it, or inherited from the cluster."""
+    """A topic as it is. `factors`: how many replicas each partition has. `config`: what is set on
+    it, or inherited from the cluster."""
 
     topic: str
     topic_id: str
-    partitions: int
-    replicas: int
+    factors: tuple[int, ...]
     config: Mapping[str, str]
+
+    @property
+    def partitions(self) -> int:
+        return len(self.factors)
+
+    @property
+    def replicas(self) -> int:
+        """That every partition has."""
+        return min(self.factors)
 
     @property
     def protected(self) -> bool:
@@ -333,9 +343,11 @@ class CordonBrokers:
 
 @dataclass(frozen=True, slots=True)
 class MoveReplicas:
-    """Asks the controller to move replicas off brokers that go, or to cancel such moves."""
+    """Asks the controller to move replicas, or to cancel moves. `note`: for an Event; "": none."""
 
     moves: tuple[ReplicaMove, ...]
+    reason: MoveReason = MoveReason.DRAIN
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from time import monotonic
 from typing import Final
 
-from penstock.client import AsyncAdmin
-from penstock.client.admin.move_facts import cluster_facts
+from penstock.client import AsyncAdmin, MovesDescription
+from penstock.client.admin.move_facts import ClusterFacts, cluster_facts
 from penstock.core.control.documents import FORMAT_MOVES
 from penstock_operator.model import MoveFacts
 
@@ -44,6 +44,21 @@ class Proofs:
         )
 
 
+async def read_placement(
+    admin: AsyncAdmin, moving: MovesDescription | None = None
+) -> tuple[ClusterFacts, dict[int, int]]:
+    """For the planner, and how many logs each live broker lists, orphans included.
+
+    `moving`: what the controller has just said; None: it is asked. Raises PenstockError.
+    """
+    moving = moving or await admin.describe_moves()
+    topics = await admin.describe_topics()
+    alive = [broker.broker_id for broker in moving.brokers if broker.alive]
+    logs = await admin.describe_logs(broker_ids=alive)
+    counts = {one.broker_id: len(one.logs) + len(one.orphans) for one in logs}
+    return cluster_facts(moving, topics, logs), counts
+
+
 async def read_moves(admin: AsyncAdmin, leaving: Collection[int], proofs: Proofs) -> MoveFacts:
     """Asks the controller first, and every live broker for its logs if any is to go.
 
@@ -53,11 +68,7 @@ async def read_moves(admin: AsyncAdmin, leaving: Collection[int], proofs: Proofs
     if not leaving:
         proofs.proven({})
         return MoveFacts(moving)
-    topics = await admin.describe_topics()
-    alive = [broker.broker_id for broker in moving.brokers if broker.alive]
-    logs = await admin.describe_logs(broker_ids=alive)
-    seen = cluster_facts(moving, topics, logs)
-    counts = {one.broker_id: len(one.logs) + len(one.orphans) for one in logs}
+    seen, counts = await read_placement(admin, moving)
     facts = MoveFacts(moving, seen, counts)
     empty = {
         one.broker_id: one.directory_id

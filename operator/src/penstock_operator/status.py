@@ -175,6 +175,11 @@ def protected_row(before: Mapping[str, Any], *, protected: bool | None) -> Objec
     return {"protected": protected}
 
 
+def moving_row(before: Mapping[str, Any], moving: str) -> Object:
+    """The status' row about moves; as `protected_row`: none where there never was any."""
+    return {"moving": moving} if moving or "moving" in before else {}
+
+
 def _secured(
     desired: DesiredCluster,
     observed: Observed,

@@ -230,6 +230,7 @@ class Worker:
                 _document(desired),
                 observed.brokers,
                 observed.brokers_problem,
+                observed.moves,
             )
         except* KubernetesError as group:
             why = str(group.exceptions[0])

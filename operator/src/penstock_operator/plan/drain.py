@@ -8,7 +8,6 @@ any point. A cordon names who made it: what a person has cordoned stays cordoned
 drain's cordon is lifted last, so that it marks what is still to be cancelled.
 """
 
-from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
@@ -26,11 +25,10 @@ from penstock_operator.model import (
     Severity,
     Wait,
 )
+from penstock_operator.plan.waves import has_room, next_wave, open_moves
 
 BY: Final = "operator"
 """Who has made a cordon: only these are lifted."""
-WAVE: Final = 500
-"""Open moves of one topic: the controller takes 1,000, and others may want some."""
 
 Track = tuple[tuple[Action, ...], tuple[Wait, ...]]
 
@@ -83,7 +81,7 @@ def plan_drain(moves: MoveFacts, leaving: Collection[int], wanted: int) -> Track
     if cordons:
         note = f"scaling down to {wanted}: moving all replicas off {_brokers(sorted(ids))}"
         return (CordonBrokers(cordons, note),), ()
-    wave = _wave(moves, made)
+    wave = next_wave(made, moves.seen)
     return ((MoveReplicas(wave),) if wave else ()), ()
 
 
@@ -147,35 +145,15 @@ def _finalize_first(
 
 
 def _has_room(moves: MoveFacts, leaving: Collection[int]) -> bool:
-    """Whether partitions have to move whose topic has half a wave to go: planning is not free."""
+    """Whether partitions have to move whose topic has room for some."""
     assert moves.seen is not None, "it is read while brokers are to go"
-    opened = _open(moves)
+    opened = open_moves(moves.moving.moves)
     return any(
         not one.target
         and any(broker_id in leaving for broker_id in one.replicas)
-        and opened[one.partition.topic] <= WAVE // 2
+        and has_room(opened[one.partition.topic])
         for one in moves.seen.facts.partitions
     )
-
-
-def _wave(moves: MoveFacts, made: balance.Plan) -> tuple[ReplicaMove, ...]:
-    assert moves.seen is not None, "the plan was made from it"
-    opened, topic_ids = _open(moves), moves.seen.topic_ids
-    moving = {one.where for one in moves.moving.moves if one.target}
-    wave: list[ReplicaMove] = []
-    for move in made.moves:
-        topic = move.partition.topic
-        if move.partition in moving or opened[topic] >= WAVE or len(wave) == REPLICA_CHANGES_MAX:
-            continue
-        opened[topic] += 1
-        wave.append(
-            ReplicaMove(move.partition, move.target, move.expected, topic_ids.get(topic, ""))
-        )
-    return tuple(wave)
-
-
-def _open(moves: MoveFacts) -> Counter[str]:
-    return Counter(one.where.topic for one in moves.moving.moves if one.target)
 
 
 def _brokers(ids: Collection[int]) -> str:

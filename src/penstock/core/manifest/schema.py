@@ -312,7 +312,9 @@ TOPIC_SPEC: Final = (
     Field(
         name="replicas",
         kind=Kind.INTEGER,
-        doc="Copies of each partition. Absent = the cluster's default.replication.factor.",
+        doc="Copies of each partition. It can change: replicas are copied, or dropped, while "
+        "clients go on. Absent = the cluster's default.replication.factor for a new topic, and "
+        "what there is for one that exists.",
         minimum=1,
         maximum=BROKERS_MAX,
     ),

@@ -208,7 +208,10 @@ TOPIC_STATUS: Final = (
         minimum=0,
         maximum=PARTITIONS_MAX,
     ),
-    _count("replicas", "Copies of each partition."),
+    _count("replicas", "Copies that every partition has."),
+    _text(
+        "moving", "How far replicas of the topic have moved; empty = they do not; absent = never."
+    ),
     _MESSAGE,
     _protected(
         f"Whether the brokers refuse to delete the topic ({DELETION_PROTECTION}); absent = they "
