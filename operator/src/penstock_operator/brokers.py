@@ -21,11 +21,11 @@ from penstock_operator.credentials import Credentials, Files
 from penstock_operator.model import (
     BrokerFacts,
     BrokerState,
-    MoveFacts,
     PartitionState,
     PlaintextFacts,
     TopicState,
 )
+from penstock_operator.move_model import MoveFacts
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.proofs import Proofs, read_moves
 

@@ -22,13 +22,13 @@ from penstock_operator.factors import Factors, Placement
 from penstock_operator.kube import Kube
 from penstock_operator.model import (
     BrokerFacts,
-    MoveFacts,
     Object,
     Severity,
     TopicResource,
     TopicState,
     Wait,
 )
+from penstock_operator.move_model import MoveFacts
 from penstock_operator.names import TOPIC_FINALIZER
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.pace import Due, Pace

@@ -30,12 +30,12 @@ from penstock.core.topic import DELETION_PROTECTION, protected_text
 from penstock.kubernetes.names import API_VERSION, PAUSED
 from penstock_operator.model import (
     BrokerFacts,
-    MoveFacts,
     Object,
     Severity,
     TopicResource,
     Wait,
 )
+from penstock_operator.move_model import MoveFacts
 from penstock_operator.names import TOPIC_FINALIZER
 
 PAUSED_REASON: Final = "Paused"

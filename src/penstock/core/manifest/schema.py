@@ -236,6 +236,23 @@ _UPGRADE: Final = Field(
     ),
 )
 
+_BALANCE: Final = Field(
+    name="balance",
+    kind=Kind.OBJECT,
+    doc="How replicas are spread over brokers. Ignored in local mode.",
+    optional=True,
+    fields=(
+        Field(
+            name="mode",
+            kind=Kind.TEXT,
+            doc="When new brokers get their share of the replicas. OnScale = once all of them "
+            "serve. Manual = when somebody approves status.plan, by the annotation "
+            "penstock.dev/approve with its id. Absent = OnScale.",
+            choices=("OnScale", "Manual"),
+        ),
+    ),
+)
+
 CLUSTER_SPEC: Final = (
     Field(
         name="brokers",
@@ -276,6 +293,7 @@ CLUSTER_SPEC: Final = (
     CLUSTER_ACCESS,
     CLUSTER_QUOTAS,
     _UPGRADE,
+    _BALANCE,
     DELETION_POLICY,
 )
 
