@@ -46,6 +46,11 @@ def asked(plan: Plan) -> list[MoveReplicas | MarkSpread]:
     return [each for each in plan.actions if isinstance(each, MoveReplicas | MarkSpread)]
 
 
+def spreads(plan: Plan) -> bool:
+    moves = [each for each in plan.actions if isinstance(each, MoveReplicas)]
+    return any(each.reason is MoveReason.SPREAD for each in moves)
+
+
 def test_a_new_broker_gets_its_share_and_then_nothing_moves() -> None:
     world = grown(4)
     assert counts(world)[3] == 0
@@ -129,33 +134,43 @@ def test_what_is_cancelled_is_not_submitted_again() -> None:
 
 def test_a_spread_of_many_partitions_comes_in_waves_and_ends_when_cancelled() -> None:
     world = grown(4, partitions=0)
-    for at in range(WAVE * 4):
+    for at in range(WAVE * 8):
         world.partitions.append(PartitionState("t", at, at % 3, (at % 3,), (at % 3,), 1))
     wish = desired(brokers=4)
     (first,) = asked(plan_cluster(wish, world.observed()))
     assert isinstance(first, MoveReplicas)
     assert len(first.moves) == WAVE
-    world = grown(4, partitions=0)
-    for at in range(WAVE * 8):
-        world.partitions.append(PartitionState("t", at, at % 3, (at % 3,), (at % 3,), 1))
-    (first,) = asked(plan_cluster(wish, world.observed()))
     world.carry_out(first)
-    assert not asked(plan_cluster(wish, world.observed())), "there is no room"
-    for where in [*world.targets][:1]:
-        world.alter(ReplicaMove(where), MoveReason.MANUAL)
-    for where in [*world.targets]:
-        del world.targets[where]
+
+    def end(moves: int) -> None:
+        for where in [*world.targets][:moves]:
+            del world.targets[where]
+            world.partitions[where.partition] = PartitionState(
+                "t", where.partition, 3, (3,), (3,), 1
+            )
+
+    end(100)
+    assert not asked(plan_cluster(wish, world.observed())), "half a wave is planned at once"
+    end(WAVE // 2 - 100)
+    (more,) = asked(plan_cluster(wish, world.observed()))
+    assert isinstance(more, MoveReplicas)
+    assert len(more.moves) == WAVE // 2
+    world.alter(ReplicaMove(next(iter(world.targets))), MoveReason.MANUAL)
     assert not asked(plan_cluster(wish, world.observed())), "one cancel ends all of it"
 
 
 def test_a_drain_goes_first() -> None:
-    world = grown(5, before=4)
+    world = grown(5)
+    assert world.fresh == {3, 4}
     wish = desired(brokers=4)
-    plan = plan_cluster(wish, world.observed())
-    assert not [each for each in asked(plan) if getattr(each, "reason", 0) is MoveReason.SPREAD]
-    assert plan.drains
-    run(world, wish)
+    for _ in range(300):
+        plan = advance(world, wish)
+        if 4 in world.pods:
+            assert not spreads(plan), plan
+        elif plan.is_idle:
+            break
     assert sorted(world.pods) == [0, 1, 2, 3]
+    assert counts(world)[3] == 9
 
 
 def test_a_cordoned_broker_waits_until_it_may_take_replicas() -> None:
@@ -166,6 +181,14 @@ def test_a_cordoned_broker_waits_until_it_may_take_replicas() -> None:
     assert world.fresh == {3}
     world.cordons = {}
     assert asked(plan_cluster(wish, world.observed()))
+
+
+def test_a_cordoned_broker_holds_up_no_other() -> None:
+    world = grown(5)
+    world.cordons = {4: Cordon(placement=True, leadership=False, why="checks", by="ana")}
+    (move,) = asked(plan_cluster(desired(brokers=5), world.observed()))
+    assert isinstance(move, MoveReplicas)
+    assert {each for one in move.moves for each in one.target} == {0, 1, 2, 3}
 
 
 def test_the_first_format_and_a_store_that_is_away_move_nothing() -> None:
