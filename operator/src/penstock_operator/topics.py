@@ -54,7 +54,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What became of one Topic: why it is not as it should be, whether something was changed, and
+    """The outcome for one Topic: why it is not as it should be, whether something was changed, and
     how far its moves are. `note`: what a user should know of one that is Ready."""
 
     waits: tuple[Wait, ...] = ()
