@@ -74,7 +74,7 @@ async def test_a_topic_gets_more_replicas_and_fewer_again(bench: TopicBench) -> 
     told = [note for reason, note in bench.events() if reason == "ChangingFactor"]
     assert told == [
         "topic grows: 3 replicas of every partition",
-        "topic grows: 1 replicas of every partition",
+        "topic grows: 1 replica of every partition",
     ]
 
 

@@ -83,7 +83,8 @@ class ChangeReplicas:
     replicas: int
 
     def __str__(self) -> str:
-        return f"topic {self.topic}: {self.replicas} replicas of every partition"
+        plural = "replica" if self.replicas == 1 else "replicas"
+        return f"topic {self.topic}: {self.replicas} {plural} of every partition"
 
 
 Step = CreateTopic | AddPartitions | AlterConfig | ChangeReplicas
