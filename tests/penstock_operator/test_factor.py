@@ -1,17 +1,30 @@
 """Another replication factor of a topic: what moves, when, and what is said of it."""
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.operator_world import World, advance, desired, settled, where_of
 
-from penstock.client import CopyDescription, MoveDescription
+from penstock.client import (
+    CopyDescription,
+    MoveDescription,
+    MoveOutcome,
+    MovesDescription,
+    ReplicaMove,
+)
 from penstock.client.admin.move_facts import ClusterFacts
+from penstock.client.model import LogDescription, PartitionDescription, TopicDescription
 from penstock.core.manifest.topics import ChangeReplicas
 from penstock.core.types import MoveReason, TopicPartition
+from penstock.errors import ClusterError, ErrorCode
+from penstock_operator.brokers import Brokers
+from penstock_operator.events import Events
+from penstock_operator.factors import BLOCKED_S, Factors
 from penstock_operator.model import PartitionState, Severity, TopicResource
+from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.factor import FactorPlan, plan_factor
 from penstock_operator.plan.topics import TopicPlan, plan_resources
 from penstock_operator.plan.waves import WAVE
@@ -258,3 +271,91 @@ def test_a_factor_and_a_drain_at_once_end_both(steps: int) -> None:
     assert sorted(world.pods) == [0, 1, 2, 3]
     assert world.lost == set()
     assert {where_of(one) for one in world.partitions} == {TopicPartition("t", n) for n in range(8)}
+
+
+# ── Asking and submitting ─────────────────────────────────────────────────────────────────
+
+
+class Asked:
+    """Brokers and their admin in one: what `world` says, and how often it was asked."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.asked = 0
+        self.refusal: ClusterError | None = None
+        self.altered: list[ReplicaMove] = []
+
+    async def admin(self, desired: DesiredCluster) -> "Asked":
+        return self
+
+    async def describe_moves(self) -> MovesDescription:
+        self.asked += 1
+        return self._world.moves().moving
+
+    async def describe_topics(self) -> dict[str, TopicDescription]:
+        partitions = tuple(
+            PartitionDescription(one.partition, one.leader, 1, one.replicas, one.isr)
+            for one in self._world.partitions
+        )
+        return {"t": TopicDescription("t", "id", partitions, {})}
+
+    async def describe_logs(self, broker_ids: list[int]) -> list[LogDescription]:
+        return [LogDescription(one, (), 0, 0) for one in broker_ids]
+
+    async def alter_replicas(
+        self, moves: tuple[ReplicaMove, ...], reason: MoveReason, *, change_factor: bool
+    ) -> list[MoveOutcome]:
+        assert reason is MoveReason.FACTOR
+        assert change_factor
+        self.altered += moves
+        return [
+            MoveOutcome(
+                where=one.where, state=None, replicas=(), target=one.target, error=self.refusal
+            )
+            for one in moves
+        ]
+
+    async def tell(self, *_: object) -> None:
+        """As Events."""
+
+
+@pytest.fixture
+def asked() -> Asked:
+    return Asked(world_of(3, (0, 1), (1, 2)))
+
+
+def factors_of(asked: Asked, now_s: list[float]) -> Factors:
+    return Factors(cast("Brokers", asked), cast("Events", asked), lambda: now_s[0])
+
+
+async def carry(made: Factors, replicas: int) -> FactorPlan:
+    wish, change = desired(), ChangeReplicas("t", replicas)
+    return await made.carry_out(wish, {}, change, await made.look(wish, [change]))
+
+
+async def test_what_is_blocked_is_not_planned_again_at_once(asked: Asked) -> None:
+    now_s = [0.0]
+    made = factors_of(asked, now_s)
+    blocked = await carry(made, 5)
+    assert blocked.wait is not None
+    assert blocked.wait.reason == "FactorBlocked"
+    assert await carry(made, 5) == blocked
+    assert asked.asked == 1
+    assert (await carry(made, 3)).moves, "another number is another question"
+    await carry(made, 5)
+    now_s[0] = BLOCKED_S
+    before = asked.asked
+    await carry(made, 5)
+    assert asked.asked == before + 1
+
+
+async def test_refusals_of_all_moves_are_shown(asked: Asked) -> None:
+    made = factors_of(asked, [0.0])
+    assert (await carry(made, 3)).progress == "replicas: 2 → 3, 0 of 2 partitions"
+    assert len(asked.altered) == 2
+    asked.refusal = ClusterError("t/0 would have too few", ErrorCode.INVALID_REPLICATION_FACTOR)
+    refused = await carry(made, 1)
+    assert refused.moves == ()
+    assert refused.wait is not None
+    assert (refused.wait.reason, refused.wait.severity) == ("BrokersRefused", Severity.BLOCKED)
+    assert refused.wait.message == "t/0 would have too few"

@@ -1,21 +1,26 @@
 """New brokers get their share of the replicas, once, and never against somebody's word."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.operator_world import World, advance, desired, settled, where_of
 
-from penstock.client import Cordon, ReplicaMove
+from penstock.client import AsyncAdmin, Cordon, MovesDescription, ReplicaMove
+from penstock.client.model import LogDescription, TopicDescription
 from penstock.core.manifest.objects import BalanceMode
 from penstock.core.types import MoveReason, TopicPartition
+from penstock.errors import ClusterError, ErrorCode
 from penstock_operator.model import MoveReplicas, PartitionState, Plan
-from penstock_operator.move_model import MarkSpread
+from penstock_operator.move_model import MarkSpread, MoveFacts
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.waves import WAVE
+from penstock_operator.proofs import Proofs, read_moves
 
 MANUAL = {"spec_balance_mode": BalanceMode.MANUAL}
 
@@ -260,3 +265,27 @@ def test_nothing_is_spread_while_it_is_not_known_what_there_is(kind: str) -> Non
     world = grown(4)
     world.unknown = {kind: "no answer"}
     assert not asked(plan_cluster(desired(brokers=4), world.observed()))
+
+
+class SilentBrokers:
+    """An admin whose controller answers, and whose brokers do not."""
+
+    def __init__(self, moving: MovesDescription) -> None:
+        self._moving = moving
+
+    async def describe_moves(self) -> MovesDescription:
+        return self._moving
+
+    async def describe_topics(self) -> dict[str, TopicDescription]:
+        return {}
+
+    async def describe_logs(self, broker_ids: Sequence[int]) -> list[LogDescription]:
+        raise ClusterError(f"brokers {broker_ids} do not answer", ErrorCode.REQUEST_TIMED_OUT)
+
+
+async def test_a_broker_that_does_not_say_what_it_stores_holds_up_spreads_only() -> None:
+    moves = grown(4).moves()
+    admin = cast("AsyncAdmin", SilentBrokers(moves.moving))
+    assert await read_moves(admin, (), Proofs()) == MoveFacts(moves.moving)
+    with pytest.raises(ClusterError):
+        await read_moves(admin, (3,), Proofs())
