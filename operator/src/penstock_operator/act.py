@@ -171,7 +171,7 @@ class Acting:
         if refused:
             _log.warning("moves refused", refused=len(refused), first=refused[0])
         _log.info("moves of replicas altered", moves=len(outcomes) - len(refused))
-        if action.note:
+        if action.note and len(refused) < len(outcomes):
             await self._events.tell(body, "Cluster", "Spreading", action.note)
 
     async def _restart(self, action: RestartPod, body: Object, namespace: str) -> None:
