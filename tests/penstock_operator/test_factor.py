@@ -22,7 +22,7 @@ from penstock.core.types import MoveReason, TopicPartition
 from penstock.errors import ClusterError, ErrorCode
 from penstock_operator.brokers import Brokers
 from penstock_operator.events import Events
-from penstock_operator.factors import BLOCKED_S, Factors
+from penstock_operator.factors import BLOCKED_S, PLANS_MAX, Factors, Placement
 from penstock_operator.model import PartitionState, Severity, TopicResource
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.factor import FactorPlan, plan_factor
@@ -359,3 +359,39 @@ async def test_refusals_of_all_moves_are_shown(asked: Asked) -> None:
     assert refused.wait is not None
     assert (refused.wait.reason, refused.wait.severity) == ("BrokersRefused", Severity.BLOCKED)
     assert refused.wait.message == "t/0 would have too few"
+
+
+async def test_topics_of_one_pass_do_not_fill_the_same_disk(asked: Asked) -> None:
+    made = factors_of(asked, [0.0])
+    wish = desired()
+    steps = [ChangeReplicas("t", 3), ChangeReplicas("u", 2)]
+    world = world_of(3, (0, 1))
+    world.partitions.append(PartitionState("u", 0, 0, (0,), (0,), 1))
+    seen = seen_in(world)
+    brokers = tuple(
+        replace(one, disk_bytes=2 * GIB, free_bytes=2 * GIB if one.id == 2 else 0)
+        for one in seen.facts.brokers
+    )
+    seen = replace(seen, facts=replace(seen.facts, brokers=brokers))
+    alone = await made.carry_out(wish, {}, steps[1], Placement(seen))
+    assert [set(move.target) for move in alone.moves] == [{0, 2}]
+    placement = Placement(seen)
+    assert (await made.carry_out(wish, {}, steps[0], placement)).moves
+    second = await made.carry_out(wish, {}, steps[1], placement)
+    assert second.moves == ()
+    assert second.wait is not None
+    assert second.wait.reason == "FactorBlocked"
+    assert "is the limit" in second.wait.message
+
+
+async def test_topics_have_their_turn_one_pass_after_the_other(asked: Asked) -> None:
+    made = factors_of(asked, [0.0])
+    placement = await made.look(desired(), [ChangeReplicas("t", 3)])
+    placement.planned = PLANS_MAX
+    waits = await made.carry_out(desired(), {}, ChangeReplicas("t", 3), placement)
+    assert waits.moves == ()
+    assert waits.wait is not None
+    assert waits.wait.reason == "ChangingFactor"
+    placement.planned = PLANS_MAX - 1
+    assert (await made.carry_out(desired(), {}, ChangeReplicas("t", 3), placement)).moves
+    assert placement.planned == PLANS_MAX

@@ -1,7 +1,9 @@
 """Gives topics the replication factor of their resources: asks what there is, submits what moves.
 
 What the planner has to know is asked once per pass, and only if a Topic needs it: every live broker
-says what it stores. What cannot be is not planned again every second.
+says what it stores. Topics are planned one after the other, each with the moves of those before:
+two that find the same free disk must not fill it together. A few have their turn in one pass, and
+what cannot be is not planned again every second.
 """
 
 from collections.abc import Callable
@@ -19,19 +21,24 @@ from penstock_operator.events import Events
 from penstock_operator.model import Object, Severity, Wait
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.factor import FactorPlan, plan_factor
+from penstock_operator.plan.waves import taken
 from penstock_operator.proofs import read_placement
 
 BLOCKED_S: Final = 15.0
 """Until a factor that could not be is planned again."""
+PLANS_MAX: Final = 4
+"""Topics that are planned in one pass: nothing else of this operator goes on meanwhile."""
 _log = EventLog("penstock_operator.factors")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Placement:
-    """Where replicas are. `seen` None: it is not known, and `problem` says why."""
+    """Where replicas are, and will be by what this pass has submitted. `seen` None: it is not
+    known, and `problem` says why. `planned`: topics that have had their turn."""
 
     seen: ClusterFacts | None
     problem: str = ""
+    planned: int = 0
 
 
 class Factors:
@@ -68,7 +75,9 @@ class Factors:
         if placement.seen is None:
             text = f"replicas wait for the brokers to say what they store: {placement.problem}"
             return FactorPlan(wait=Wait("BrokersDoNotAnswer", text))
-        plan = plan_factor(step, placement.seen)
+        plan = plan_factor(step, placement.seen, may_ask=placement.planned < PLANS_MAX)
+        placement.seen = taken(placement.seen, plan.moves)  # before anything is awaited
+        placement.planned += plan.asked
         if plan.wait is not None and plan.wait.severity is Severity.BLOCKED:
             self._blocked[step] = (self._now_s(), plan)
         if not plan.moves:

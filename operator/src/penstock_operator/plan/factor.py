@@ -23,15 +23,19 @@ from penstock_operator.plan.waves import has_room, next_wave, open_moves
 @dataclass(frozen=True, slots=True)
 class FactorPlan:
     """`moves`: to submit now. `wait`: why the topic has not the factor yet; None: it has.
-    `progress`: how far it is, for people; empty if it has not begun."""
+    `progress`: how far it is, for people; empty if it has not begun. `asked`: the planner was."""
 
     moves: tuple[ReplicaMove, ...] = ()
     wait: Wait | None = None
     progress: str = ""
+    asked: bool = False
 
 
-def plan_factor(step: ChangeReplicas, seen: ClusterFacts) -> FactorPlan:
-    """The next moves of a topic whose partitions shall have another number of replicas."""
+def plan_factor(step: ChangeReplicas, seen: ClusterFacts, *, may_ask: bool = True) -> FactorPlan:
+    """The next moves of a topic whose partitions shall have another number of replicas.
+
+    `may_ask`: the planner, which costs time; without it nothing begins.
+    """
     own = [one for one in seen.facts.partitions if one.partition.topic == step.topic]
     left = [one for one in own if _others(one, step.replicas)]
     if not left:
@@ -50,19 +54,21 @@ def plan_factor(step: ChangeReplicas, seen: ClusterFacts) -> FactorPlan:
         )
         return FactorPlan(wait=Wait("MovesWait", text))
     moves: tuple[ReplicaMove, ...] = ()
-    if _is_to_plan(step, seen, left):
+    asks = _is_to_plan(step, seen, left) and may_ask
+    if asks:
         made = balance.plan(seen.facts, balance.Factor(step.topic, step.replicas))
         if isinstance(made, balance.Infeasible):
             text = (
                 f"spec.replicas is {step.replicas}, but the topic has {_numbers(left)}: "
                 f"{made.reason}"
             )
-            return FactorPlan(wait=Wait("FactorBlocked", text, Severity.BLOCKED))
+            blocked = Wait("FactorBlocked", text, Severity.BLOCKED)
+            return FactorPlan(wait=blocked, asked=True)
         moves = next_wave(made, seen, redirects=True)
     progress = _progress(step, seen, len(own), left)
     held = [one for one in _moving(seen, step.topic).values() if one.waiting_for]
     text = f"{progress}; {held[0].where} waits: {held[0].waiting_for}" if held else progress
-    return FactorPlan(moves, Wait("ChangingFactor", text), progress)
+    return FactorPlan(moves, Wait("ChangingFactor", text), progress, asks)
 
 
 def _others(one: balance.PartitionFacts, replicas: int) -> bool:

@@ -6,12 +6,14 @@ submitted in parts, and made again for each: what moves already counts as done i
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from penstock.client import MoveDescription, ReplicaMove
 from penstock.client.admin.move_facts import ClusterFacts
-from penstock.core.balance import Plan
+from penstock.core.balance import PartitionFacts, Plan
 from penstock.core.limits import REPLICA_CHANGES_MAX
+from penstock.core.types import BrokerId
 
 WAVE: Final = 500
 """Open moves of one topic: the controller takes 1,000, and others may want some."""
@@ -48,3 +50,20 @@ def next_wave(
         topic_id = seen.topic_ids.get(topic, "")
         wave.append(ReplicaMove(move.partition, move.target, move.expected, topic_id))
     return tuple(wave)
+
+
+def taken(seen: ClusterFacts, moves: Sequence[ReplicaMove]) -> ClusterFacts:
+    """The same with these moves submitted: what is planned next finds brokers and disks so used."""
+    targets = {move.where: move.target for move in moves}
+    partitions = tuple(
+        replace(one, target=_target(one, targets[one.partition]))
+        if one.partition in targets
+        else one
+        for one in seen.facts.partitions
+    )
+    return replace(seen, facts=replace(seen.facts, partitions=partitions))
+
+
+def _target(one: PartitionFacts, target: tuple[int, ...]) -> tuple[BrokerId, ...]:
+    """The same replicas need no move."""
+    return () if set(target) == set(one.replicas) else tuple(BrokerId(each) for each in target)
