@@ -76,9 +76,8 @@ class Factors:
             text = f"replicas wait for the brokers to say what they store: {placement.problem}"
             return FactorPlan(wait=Wait("BrokersDoNotAnswer", text))
         plan = plan_factor(step, placement.seen, may_ask=placement.planned < PLANS_MAX)
-        placement.seen = taken(
-            placement.seen, plan.moves
-        )  # in the same step: Topics are carried out at once
+        # Without waiting in between: all Topics are carried out at once.
+        placement.seen = taken(placement.seen, plan.moves)
         placement.planned += plan.asked
         if plan.wait is not None and plan.wait.severity is Severity.BLOCKED:
             self._blocked[step] = (self._now_s(), plan)
