@@ -9,6 +9,7 @@ from e2e.harness.penstock import CLUSTERS, condition, is_settled, pod_ready
 from e2e.harness.plugin import STREAMS_CLUSTER, plugin
 from e2e.harness.process import CommandError, run, wait_until
 from e2e.harness.scenario import Stage, scenario
+from e2e.scenarios.resources import TOPICS, topic
 
 ROLL_S = 300.0
 DRAIN_REASONS = {"Draining", "ProvingEmpty"}
@@ -137,8 +138,9 @@ def _stuck(stage: Stage) -> bool:
     return "does-not-exist" in str(found["status"].get("conditions"))
 
 
-@scenario("Three brokers become four and three again, the fourth is emptied first", short=True)
+@scenario("Three brokers become four, which get equal shares, and three again", short=True)
 def scaled(stage: Stage) -> None:
+    """The limit: moves of the spread and of the drain hold up no write for longer than a second."""
     penstock, load = stage.penstock, stage.load()
     streams = penstock.streams
     with stage.workload(load) as running:
@@ -146,8 +148,14 @@ def scaled(stage: Stage) -> None:
         began = time.monotonic()
         streams.call("scale", f"{CLUSTERS}/{penstock.cluster}", "--replicas=4")
         penstock.wait_brokers(4)
-        penstock.wait_settled(120.0)
         stage.measure("fourth broker serves", time.monotonic() - began)
+        seen = penstock.wait_settled(240.0)
+        stage.measure("fourth broker has its share", time.monotonic() - began)
+        shares = {each["id"]: each["replicas"] for each in seen["status"]["brokerStatuses"]}
+        stage.expect(shares[3] >= sum(shares.values()) // 4 - 1, f"replicas: {shares}")
+        mine = {each for one in penstock.partitions(load.topic) for each in one.replicas}
+        stage.say(f"replicas by broker: {shares}; {load.topic} is on {sorted(mine)}")
+        running.goes_on()
         penstock.cli("topic", "create", "on-four", "--partitions=12", "--replicas=3")
         used = {each for one in penstock.partitions("on-four") for each in one.replicas}
         stage.expect(3 in used, f"new partitions are on {sorted(used)}, not on broker 3")
@@ -159,6 +167,8 @@ def scaled(stage: Stage) -> None:
             lambda found: condition(found, "Reconciling").get("reason") in DRAIN_REASONS,
         )
         stage.say(condition(seen, "Reconciling")["message"])
+        drains = seen["status"].get("drains", [])
+        stage.expect([each["broker"] for each in drains] == [3], f"drains: {drains}")
         wait_until("three brokers", lambda: len(penstock.broker_pods()) == 3, 180.0)
         stage.measure("fourth broker emptied and gone", time.monotonic() - began)
         left = penstock.partitions("on-four")
@@ -166,7 +176,63 @@ def scaled(stage: Stage) -> None:
         stage.expect(all(len(one.replicas) == 3 for one in left), "a replica is missing")
         penstock.cli("topic", "delete", "on-four", "--yes")
         running.goes_on()
+        verdict = running.finish()
+    stage.measure("longest write gap of a partition", verdict.partition_write_gap_s, limit=1.0)
     penstock.wait_ready()
+
+
+@scenario("A Topic gets a third replica and loses it again, while it is written", short=True)
+def factor_changed(stage: Stage) -> None:
+    """Then a factor beyond the brokers, and one that somebody else has set.
+
+    The limit: no write waits longer than a second.
+    """
+    penstock, load = stage.penstock, stage.load(replicas=2)
+    streams, name = penstock.streams, "factor"
+
+    def has(replicas: int) -> None:
+        began = time.monotonic()
+        streams.patch(TOPICS, name, {"spec": {"replicas": replicas}})
+        wait_until(f"{replicas} replicas", lambda: _factors(stage, load.topic) == {replicas}, 180.0)
+        stage.measure(f"{replicas} replicas of every partition", time.monotonic() - began)
+        seen = streams.wait_condition(TOPICS, name)
+        stage.expect(seen["status"]["replicas"] == replicas, f"status: {seen['status']}")
+
+    with stage.workload(load) as running:
+        running.started()
+        kept = {"retention.ms": -1}
+        streams.apply(
+            topic(name, topicName=load.topic, partitions=load.partitions, replicas=2, config=kept)
+        )
+        streams.wait_condition(TOPICS, name)
+        has(3)
+        running.goes_on()
+        has(2)
+        running.goes_on()
+        streams.patch(TOPICS, name, {"spec": {"replicas": 5}})
+        seen = streams.wait(
+            TOPICS, name, lambda found: condition(found, "Stalled").get("status") == "True"
+        )
+        message = condition(seen, "Stalled")["message"]
+        stage.expect("is 5, but Cluster/flights has 3 brokers" in message, message)
+        stage.expect(_factors(stage, load.topic) == {2}, "something moved")
+        has(2)
+        penstock.cli("topic", "alter", load.topic, "--replicas=3", "--yes")
+        wait_until("the factor is healed", lambda: _factors(stage, load.topic) == {2}, 180.0)
+        streams.wait_condition(TOPICS, name)
+        running.goes_on()
+        streams.delete(TOPICS, name)
+        verdict = running.finish()
+    stage.measure("longest write gap of a partition", verdict.partition_write_gap_s, limit=1.0)
+    penstock.wait_ready()
+
+
+def _factors(stage: Stage, name: str) -> set[int]:
+    """How many replicas the partitions of a topic have, or move to."""
+    moving = json.loads(stage.penstock.cli("partitions", "status", "-o", "json"))["moves"]
+    own = [each for each in moving if each["partition"].rpartition("/")[0] == name]
+    targets = {len(each["target"]) for each in own if each["target"]}
+    return targets | {len(one.replicas) for one in stage.penstock.partitions(name)}
 
 
 @scenario("A node is drained and rejoins")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.operator_world import NAMES, World, desired, settled, where_of
+from support.operator_world import NAMES, World, advance, desired, settled, where_of
 
 from penstock.client import Cordon, ReplicaMove
 from penstock.core.types import MoveReason, TopicPartition
@@ -20,7 +20,7 @@ from penstock_operator.model import (
 )
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan import plan_cluster
-from penstock_operator.plan.drain import WAVE
+from penstock_operator.plan.waves import WAVE
 from penstock_operator.proofs import PROOF_S, Proofs, is_empty
 
 OURS = Cordon(placement=True, leadership=True, why="scaling down to 3 brokers", by="operator")
@@ -28,19 +28,11 @@ THEIRS = Cordon(placement=True, leadership=False, why="a bad disk", by="penstock
 T0 = TopicPartition("t", 0)
 
 
-def step(world: World, wish: DesiredCluster) -> Plan:
-    plan = plan_cluster(wish, world.observed())
-    for action in plan.actions:
-        world.carry_out(action)
-    world.go_on()
-    return plan
-
-
 def run(world: World, wish: DesiredCluster, steps: int = 300) -> Plan:
     """Until nothing is left to do; the last plan."""
     plan = Plan()
     for _ in range(steps):
-        plan = step(world, wish)
+        plan = advance(world, wish)
         if plan.is_idle:
             break
     return plan
@@ -119,7 +111,7 @@ def test_a_broker_that_lists_a_log_stays_whatever_the_documents_say() -> None:
     plan = Plan()
     for _ in range(12):
         world.logs = {3: {T0}}
-        plan = step(world, desired(brokers=3))
+        plan = advance(world, desired(brokers=3))
     assert "broker 3 has 1 former replicas to delete" in wait_of(plan, "ProvingEmpty").message
     assert sorted(world.pods) == [0, 1, 2, 3]
     assert run(world, desired(brokers=3)).is_idle
@@ -133,7 +125,7 @@ def test_the_highest_goes_while_others_are_still_emptied() -> None:
     for _ in range(20):
         world.partitions = [PartitionState("t", 0, 3, replicas, replicas, 2)]
         world.logs = {}
-        step(world, desired(brokers=3))
+        advance(world, desired(brokers=3))
     assert sorted(world.pods) == [0, 1, 2, 3]
     assert world.lost == set()
 
@@ -255,7 +247,7 @@ def test_a_set_that_was_made_smaller_by_hand_is_put_back_while_replicas_are_ther
     world.objects["StatefulSet", NAMES.broker]["spec"]["replicas"] = 3
     world.pods[3] = replace(world.pods[3], terminating=True, ready=False)
     world.alive.discard(3)
-    step(world, desired(brokers=3))
+    advance(world, desired(brokers=3))
     assert world.objects["StatefulSet", NAMES.broker]["spec"]["replicas"] == 4
 
 
@@ -324,7 +316,7 @@ def test_a_drain_ends_loses_nothing_and_leaves_no_cordon(
     theirs = {each: THEIRS for each in cordoned & world.registered if each >= wanted}
     world.cordons = dict(theirs)
     for _ in range(when):
-        step(world, desired(brokers=wanted))
+        advance(world, desired(brokers=wanted))
     last = wanted if then is None else then
     plan = run(world, desired(brokers=last))
     assert plan.is_idle, plan

@@ -1,9 +1,11 @@
-"""Scaling down with real brokers: the operator's questions and actions, without the pods.
+"""Scaling with real brokers: the operator's questions and actions, without the pods.
 
 The plan decides from what real brokers say, and what it asks for is done by them.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +16,17 @@ from support.operator_world import NAMES, World, desired, settled
 from support.reachable import Reachable
 from support.waiting import wait_until_async
 
-from penstock.client import AsyncProducer, BrokerChange, Cordon
+from penstock.client import AsyncAdmin, AsyncProducer, BrokerChange, Cordon, ReplicaMove
+from penstock.core.types import MoveReason
 from penstock.kubernetes.connect import connect
 from penstock_operator.act import Acting
 from penstock_operator.events import Events
 from penstock_operator.kube import TIMEOUTS, Kube
-from penstock_operator.model import Observed
+from penstock_operator.model import Action, MoveReplicas, Observed
+from penstock_operator.move_model import MarkSpread
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.scale import Scale, forgotten, plan_scale
+from penstock_operator.plan.spread import plan_spread
 
 RECORDS = 200
 TIMEOUT_S = 90.0
@@ -64,6 +69,15 @@ class Bench:
         for action in scale.actions:
             await self.acting.carry_out(action, self.body, wish, seen)
         return scale
+
+    async def spread(self, before: Callable[[], None] = lambda: None) -> Sequence[Action]:
+        """One pass, as far as fresh brokers are concerned: what was asked for, after `before`."""
+        wish, seen = self.wish(4), await self.observed(4)
+        actions, _, _ = plan_spread(wish, seen)
+        before()
+        for action in actions:
+            await self.acting.carry_out(action, self.body, wish, seen)
+        return actions
 
     async def held(self, broker_id: int) -> int:
         admin = await self.brokers.admin(self.wish(4))
@@ -138,3 +152,68 @@ async def test_a_drain_of_real_brokers_is_taken_back(bench: Bench) -> None:
     cordons = {one.broker_id: one.cordon for one in moving.brokers if one.cordon is not None}
     assert cordons == {2: theirs}
     assert not [one for one in moving.moves if one.target]
+
+
+async def joined(bench: Bench) -> AsyncAdmin:
+    """Broker 3 is new, and the others have a topic, and records."""
+    admin = await bench.brokers.admin(bench.wish(4))
+    assert [type(one) for one in await bench.spread()] == [MarkSpread], "the cluster is new"
+    moving = await admin.describe_moves()
+    assert not any(one.fresh for one in moving.brokers)
+    await admin.create_topic("t", assignment=[[at % 3, (at + 1) % 3] for at in range(6)])
+    async with AsyncProducer(bench.servers.bootstrap) as producer:
+        for at in range(RECORDS):
+            await producer.send("t", b"some text", partition=at % 6)
+    bench.servers.brokers[3].kill()
+
+    async def is_dead() -> bool:
+        return not any(
+            one.alive for one in (await admin.describe_moves()).brokers if one.broker_id == 3
+        )
+
+    await wait_until_async(is_dead, what="broker 3 is dead", timeout_s=TIMEOUT_S)
+    await asyncio.to_thread(shutil.rmtree, bench.servers.data_dir(3))
+    await asyncio.to_thread(bench.servers.brokers[3].restart)
+    await wait_until_async(
+        lambda: is_fresh(admin, [3]), what="broker 3 is there", timeout_s=TIMEOUT_S
+    )
+    return admin
+
+
+async def is_fresh(admin: AsyncAdmin, wanted: list[int]) -> bool:
+    brokers = (await admin.describe_moves()).brokers
+    return [one.broker_id for one in brokers if one.fresh] == wanted
+
+
+async def test_a_new_real_broker_gets_its_share(bench: Bench) -> None:
+    admin = await joined(bench)
+    (move,) = await bench.spread()
+    assert isinstance(move, MoveReplicas)
+    assert len(move.moves) == 3
+
+    async def has_its_share() -> bool:
+        await bench.spread()
+        moves = (await admin.describe_moves()).moves
+        return not any(one.target for one in moves) and await is_fresh(admin, [])
+
+    await wait_until_async(has_its_share, what="broker 3 has its share", timeout_s=TIMEOUT_S)
+    seen = (await admin.describe_topics(["t"]))["t"].partitions
+    assert sum(3 in one.replicas for one in seen) == 3
+    assert all(len(one.replicas) == 2 for one in seen)
+    assert not await bench.spread()
+
+
+async def test_a_spread_that_is_cancelled_does_not_begin_again(bench: Bench) -> None:
+    admin = await joined(bench)
+    try:
+        (move,) = await bench.spread(bench.servers.brokers[3].pause)
+        assert isinstance(move, MoveReplicas)
+        cancel = [ReplicaMove(one.where) for one in move.moves]
+        outcomes = await admin.alter_replicas(cancel, reason=MoveReason.MANUAL)
+        assert [one.error for one in outcomes] == [None] * 3
+    finally:
+        bench.servers.brokers[3].resume()
+    assert await is_fresh(admin, [])
+    assert not await bench.spread()
+    seen = (await admin.describe_topics(["t"]))["t"].partitions
+    assert not any(3 in one.replicas for one in seen)

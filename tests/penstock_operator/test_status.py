@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import yaml
-from support.operator_world import desired, settled
+from support.operator_world import World, advance, desired, settled
 
 from penstock.certificates import new_authority
 from penstock.core.manifest.client_certificates import ClientCertificates
-from penstock.core.manifest.objects import SecurityMode
-from penstock_operator.model import Plan, Severity, Wait
+from penstock.core.manifest.objects import BalanceMode, SecurityMode
+from penstock.core.types import TopicPartition
+from penstock_operator.model import PartitionState, Plan, Severity, Wait
+from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.security import users_ca_problem
 from penstock_operator.plan import plan_cluster
 from penstock_operator.status import cluster_status, conditions
@@ -201,3 +203,79 @@ def test_a_ca_that_cannot_be_read_ends_at_no_known_time(trust: str) -> None:
 
 def test_a_cluster_without_tls_has_no_ca() -> None:
     assert ready_status()["authorityExpires"] == ""
+
+
+# ── Moves ─────────────────────────────────────────────────────────────────────────────────
+
+T0 = TopicPartition("t", 0)
+
+
+def shown_of(
+    wish: DesiredCluster, world: World, before: dict[str, Any] | None = None, now: str = NOW
+) -> dict[str, Any]:
+    observed = world.observed()
+    shown = cluster_status(wish, observed, plan_cluster(wish, observed), before or {}, now)
+    assert unknown(shown, schema()) == []
+    return shown
+
+
+def test_a_cluster_in_which_nothing_ever_moved_says_nothing_of_moves() -> None:
+    assert not {"moves", "plan", "drains"} & ready_status().keys()
+
+
+def test_brokers_that_are_emptied_are_shown_from_the_first_pass_to_the_last() -> None:
+    world, wish = settled(desired(brokers=4), partitions=4), desired(brokers=3)
+    first = shown_of(wish, world)
+    assert first["drains"] == [{"broker": 3, "state": "Waiting", "replicas": 3, "since": NOW}]
+    advance(world, wish)
+    states = []
+    shown = first
+    for _ in range(300):
+        shown = shown_of(wish, world, shown, LATER)
+        states += [row["state"] for row in shown["drains"]]
+        assert all(row["since"] == NOW for row in shown["drains"])
+        if advance(world, wish).is_idle:
+            break
+    assert states[0] == "Draining"
+    assert {"Draining", "Proving", "Stopping"} <= set(states)
+    assert shown_of(wish, world, shown)["drains"] == []
+
+
+def test_what_is_left_of_a_drain_is_shown_if_it_is_known() -> None:
+    world = settled(desired(brokers=4), partitions=0)
+    world.partitions = [PartitionState("t", 0, 3, (3, 0), (3, 0), 1)]
+    observed = world.observed()
+    assert observed.moves is not None
+    assert observed.moves.seen is not None
+    (part,) = observed.moves.seen.facts.partitions
+    facts = replace(observed.moves.seen.facts, partitions=(replace(part, size_bytes=700),))
+    moves = replace(observed.moves, seen=replace(observed.moves.seen, facts=facts))
+    observed = replace(observed, moves=moves)
+    wish = desired(brokers=3)
+    shown = cluster_status(wish, observed, plan_cluster(wish, observed), {}, NOW)
+    (row,) = shown["drains"]
+    assert row["bytesLeft"] == 700
+
+
+def test_moves_are_counted_and_then_are_none() -> None:
+    world = settled(WISH)
+    world.targets = {T0: (1, 2, 0)}
+    shown = shown_of(WISH, world)
+    assert shown["moves"] == {"running": 1, "queued": 0, "bytesLeft": None}
+    world.targets = {}
+    assert shown_of(WISH, world, shown)["moves"] == {"running": 0, "queued": 0, "bytesLeft": None}
+    world.reachable = False
+    assert "moves" not in shown_of(WISH, world, shown), "it stays as it was said"
+
+
+def test_a_spread_that_could_begin_is_shown_until_it_cannot() -> None:
+    world = settled(desired(brokers=3), partitions=12)
+    wish = desired(brokers=4, spec_balance_mode=BalanceMode.MANUAL)
+    for _ in range(50):
+        advance(world, wish)
+    shown = shown_of(wish, world)
+    assert shown["plan"]["moves"] == 9
+    assert shown["plan"]["text"] == "9 partitions move to broker 3"
+    assert len(shown["plan"]["id"]) == 16
+    world.fresh = set()
+    assert shown_of(wish, world, shown)["plan"]["id"] == ""

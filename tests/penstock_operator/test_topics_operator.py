@@ -11,91 +11,13 @@ from typing import Any
 import pytest
 from support.apiserver import ApiServer
 from support.cluster import Cluster
-from support.operator_process import OURS, condition, get, install_crds
-from support.operator_world import desired
-from support.reachable import Reachable
+from support.operator_process import condition, install_crds
+from support.topic_bench import TopicBench as Bench
 
-from penstock.client.model import TopicDescription
 from penstock.core.authorization import Kind, Operation, Resource, Rule
 from penstock.errors import ClusterError
-from penstock.kubernetes.connect import connect
-from penstock.kubernetes.names import API_VERSION
-from penstock_operator.events import Events
-from penstock_operator.kube import TIMEOUTS, Kube
 from penstock_operator.model import TopicResource
 from penstock_operator.names import TOPIC_FINALIZER
-from penstock_operator.topics import Topics
-
-WISH = desired(1)
-CLUSTER = {
-    "apiVersion": API_VERSION,
-    "kind": "Cluster",
-    "metadata": {"name": "flights"},
-    "spec": {"brokers": 1},
-}
-
-
-class Bench:
-    """A namespace with Topics of the Cluster `flights`, whose broker is real."""
-
-    def __init__(self, server: ApiServer, brokers: Cluster) -> None:
-        self.server = server
-        self.namespace = server.namespace("topics")
-        kubeconfig = str(server.kubeconfig)
-        self.kube = Kube(connect("penstock-tests", TIMEOUTS, kubeconfig=kubeconfig))
-        self.brokers = Reachable(brokers.bootstrap)
-        self.topics = Topics(self.kube, self.brokers, Events(self.kube, "test"))
-
-    # ── As a user ─────────────────────────────────────────────────────────────────────────
-
-    @property
-    def path(self) -> str:
-        return f"{OURS}/namespaces/{self.namespace}/topics"
-
-    def create(self, name: str, **spec: Any) -> None:
-        body = {
-            "apiVersion": API_VERSION,
-            "kind": "Topic",
-            "metadata": {"name": name},
-            "spec": {"cluster": "flights", **spec},
-        }
-        self.server.request("POST", self.path, body)
-
-    def patch(self, name: str, **spec: Any) -> None:
-        media = "application/merge-patch+json"
-        self.server.request("PATCH", f"{self.path}/{name}", {"spec": spec}, Content_Type=media)
-
-    def delete(self, name: str) -> None:
-        self.server.request("DELETE", f"{self.path}/{name}")
-
-    def seen(self, name: str) -> Any:
-        return get(self.server, f"{self.path}/{name}")
-
-    def events(self) -> list[tuple[str, str]]:
-        path = f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events"
-        return [
-            (each["reason"], each["note"]) for each in self.server.request("GET", path)["items"]
-        ]
-
-    # ── As the operator ───────────────────────────────────────────────────────────────────
-
-    async def look(self, *, answered: bool = True) -> bool:
-        """One pass; `answered`: the brokers do. Whether all is done."""
-        facts, problem = await self.brokers.ask(WISH) if answered else (None, "nobody is there")
-        found = await self.kube.list("Topic", self.namespace)
-        resources = [TopicResource(each["metadata"]["name"], each) for each in found]
-        return await self.topics.reconcile(resources, WISH, CLUSTER, facts, problem)
-
-    async def settle(self) -> None:
-        """A pass that acts, and one that finds nothing left to do."""
-        assert not await self.look()
-        assert await self.look()
-
-    # ── As the broker ─────────────────────────────────────────────────────────────────────
-
-    async def stored(self, name: str) -> TopicDescription | None:
-        admin = await self.brokers.admin(WISH)
-        return (await admin.describe_topics()).get(name)
 
 
 @pytest.fixture
@@ -103,8 +25,7 @@ async def bench(api_server: ApiServer, shared_broker: Cluster) -> AsyncIterator[
     await asyncio.to_thread(install_crds, api_server)
     made = Bench(api_server, shared_broker)
     yield made
-    await made.brokers.close()
-    made.kube.close()
+    await made.close()
 
 
 async def test_a_topic_is_created_and_its_status_says_what_there_is(bench: Bench) -> None:
@@ -142,7 +63,7 @@ async def test_a_changed_spec_changes_the_topic(bench: Bench) -> None:
 async def test_settings_that_somebody_else_changed_are_set_back(bench: Bench) -> None:
     bench.create("drifting", config={"retention.ms": 60_000})
     await bench.settle()
-    admin = await bench.brokers.admin(WISH)
+    admin = await bench.brokers.admin(bench.wish)
     await admin.alter_configs("drifting", {"retention.ms": "1", "max.message.bytes": "2000"})
     await bench.settle()
     stored = await bench.stored("drifting")
@@ -154,7 +75,7 @@ async def test_settings_that_somebody_else_changed_are_set_back(bench: Bench) ->
 async def test_a_topic_with_more_partitions_is_left_as_it_is(bench: Bench) -> None:
     bench.create("shrinking", partitions=2)
     await bench.settle()
-    admin = await bench.brokers.admin(WISH)
+    admin = await bench.brokers.admin(bench.wish)
     await admin.create_partitions("shrinking", 3)
     bench.patch("shrinking", config={"retention.ms": 60_000})
     assert not await bench.look()
@@ -213,7 +134,7 @@ async def test_without_it_the_topic_stays(bench: Bench) -> None:
 
 
 async def test_a_topic_that_was_there_is_adopted(bench: Bench) -> None:
-    admin = await bench.brokers.admin(WISH)
+    admin = await bench.brokers.admin(bench.wish)
     await admin.create_topic("older", 2, 1, {"retention.ms": "5000"})
     bench.create("older", partitions=2, config={"retention.ms": 5_000})
     assert await bench.look(), "nothing differs"
@@ -245,8 +166,7 @@ async def test_a_topic_that_the_cluster_has_no_room_for_says_so_until_there_is(
         assert await bench.look()
         assert condition(bench.seen("second"), "Ready")["status"] == "True"
     finally:
-        await bench.brokers.close()
-        bench.kube.close()
+        await bench.close()
 
 
 # ── Rules of access ───────────────────────────────────────────────────────────────────────
@@ -258,12 +178,12 @@ WRITE = Rule(principals=("cert:bob",), operations=(Operation.WRITE,))
 
 async def rules(bench: Bench, topic: str) -> tuple[Rule, ...]:
     resource = Resource(Kind.TOPIC, topic)
-    admin = await bench.brokers.admin(WISH)
+    admin = await bench.brokers.admin(bench.wish)
     return (await admin.describe_access([resource]))[resource]
 
 
 async def set_by_hand(bench: Bench, topic: str, *made: Rule) -> None:
-    admin = await bench.brokers.admin(WISH)
+    admin = await bench.brokers.admin(bench.wish)
     await admin.alter_access(Resource(Kind.TOPIC, topic), made)
 
 
@@ -304,7 +224,7 @@ async def test_rules_that_no_resource_manages_stay(bench: Bench) -> None:
 async def test_rules_do_not_wait_for_partitions_that_cannot_be(bench: Bench) -> None:
     bench.create("stuck", partitions=1, access=[ADA_READS])
     await bench.settle()
-    await (await bench.brokers.admin(WISH)).create_partitions("stuck", 2)
+    await (await bench.brokers.admin(bench.wish)).create_partitions("stuck", 2)
     bench.patch("stuck", access=[])
     assert not await bench.look()
     assert await rules(bench, "stuck") == ()
@@ -316,7 +236,7 @@ async def test_brokers_that_do_not_say_the_rules_hold_up_nothing_else(
 ) -> None:
     bench.create("partial", partitions=1, access=[ADA_READS])
     await bench.settle()
-    admin = await bench.brokers.admin(WISH)
+    admin = await bench.brokers.admin(bench.wish)
 
     async def unknown(_: object) -> None:
         raise ClusterError("no such call")
@@ -355,7 +275,7 @@ async def test_rules_stay_with_a_topic_that_is_retained_and_go_with_one_that_is_
     while bench.seen("doomed") is not None:
         await bench.look()
     assert await rules(bench, "retained") == (READ,)
-    await (await bench.brokers.admin(WISH)).create_topic("doomed", 1, 1)
+    await (await bench.brokers.admin(bench.wish)).create_topic("doomed", 1, 1)
     assert await rules(bench, "doomed") == ()
 
 
@@ -365,7 +285,7 @@ async def test_more_topics_have_their_rules_than_one_request_asks_about(bench: B
     every = [Resource(Kind.TOPIC, name) for name in names]
     for name in names:
         bench.create(name, partitions=1, access=[ADA_READS])
-    admin = await bench.brokers.admin(WISH)
+    admin = await bench.brokers.admin(bench.wish)
     try:
         await bench.settle()
         for name in (names[0], names[-1]):
@@ -407,7 +327,7 @@ async def protect(bench: Bench, name: str, **spec: Any) -> None:
 
 async def test_a_protected_topic_holds_its_resource_until_a_command_lifts_it(bench: Bench) -> None:
     await protect(bench, "held", config=PROTECTED)
-    admin = await bench.brokers.admin(WISH)
+    admin = await bench.brokers.admin(bench.wish)
     await admin.alter_configs("held", {"deletion.protection": "false"})
     assert await bench.look()
     assert bench.seen("held") is None
@@ -439,11 +359,13 @@ async def test_a_topic_that_was_protected_a_moment_ago_is_not_deleted_either(ben
     bench.create("late", deletionPolicy="Delete")
     await bench.settle()
     bench.delete("late")
-    facts, _ = await bench.brokers.ask(WISH)
-    admin = await bench.brokers.admin(WISH)
+    facts, _ = await bench.brokers.ask(bench.wish)
+    admin = await bench.brokers.admin(bench.wish)
     await admin.alter_configs("late", PROTECTED)
     (found,) = await bench.kube.list("Topic", bench.namespace)
-    assert await bench.topics.reconcile([TopicResource("late", found)], WISH, CLUSTER, facts, "")
+    assert await bench.topics.reconcile(
+        [TopicResource("late", found)], bench.wish, bench.cluster, facts, ""
+    )
     body = bench.seen("late")
     assert body["metadata"]["finalizers"] == [TOPIC_FINALIZER]
     assert condition(body, "Ready")["reason"] == "DeletionProtected"

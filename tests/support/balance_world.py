@@ -87,7 +87,10 @@ def clusters(draw: st.DrawFn, *, tight: bool = False) -> Facts:
 def partitions(draw: st.DrawFn, name: str, brokers_count: int, factor: int) -> PartitionFacts:
     orders = st.permutations(range(brokers_count))
     replicas = ids(*draw(orders)[:factor])
-    target = ids(*draw(orders)[:factor]) if draw(st.integers(0, 5)) == 0 else ()
+    target = ids()
+    if draw(st.integers(0, 5)) == 0:
+        others = st.integers(1, min(3, brokers_count))
+        target = ids(*draw(orders)[: draw(st.sampled_from([factor, draw(others)]))])
     in_sync = draw(st.integers(1, factor))
     return replace(
         part(name, replicas, draw(st.none() | st.integers(0, 20))),
@@ -178,6 +181,8 @@ def _check_disk(broker: BrokerFacts, coming: int) -> None:
 
 
 def _check_racks(facts: Facts, before: PartitionFacts, move: Move, usable: set[BrokerId]) -> None:
+    if set(move.target) == set(before.replicas):
+        return  # it stays where it is
     rack = {one.id: one.rack for one in facts.brokers}
     sizes = Counter(rack[one] for one in usable)
     factor = len(move.target)

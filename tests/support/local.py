@@ -13,7 +13,7 @@ spec:
 apiVersion: penstock.dev/v1alpha1
 kind: Topic
 metadata: {name: flights}
-spec: {cluster: test, partitions: %(partitions)d, config: {retention.ms: -1}}
+spec: {cluster: test, partitions: %(partitions)d%(more)s, config: {retention.ms: -1}}
 """
 
 
@@ -32,8 +32,11 @@ def processes_of(path: Path) -> dict[int, str]:
     return found
 
 
-def write_manifest(folder: Path, *, brokers: int = 1, partitions: int = 2) -> Path:
-    """`cluster.yaml` in the folder: Cluster/test and its Topic/flights."""
+def write_manifest(
+    folder: Path, *, brokers: int = 1, partitions: int = 2, replicas: int | None = None
+) -> Path:
+    """`cluster.yaml` in the folder: Cluster/test and Topic/flights. `replicas` None: not said."""
     file = folder / "cluster.yaml"
-    file.write_text(MANIFEST % {"brokers": brokers, "partitions": partitions})
+    more = "" if replicas is None else f", replicas: {replicas}"
+    file.write_text(MANIFEST % {"brokers": brokers, "partitions": partitions, "more": more})
     return file

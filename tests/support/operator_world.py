@@ -36,18 +36,19 @@ from penstock_operator.model import (
     ForgetBroker,
     GrowClaim,
     MarkRack,
-    MoveFacts,
     MoveLeaders,
     MoveReplicas,
     Observed,
     OrphanSet,
     PartitionState,
     PlaintextFacts,
+    Plan,
     PodState,
     RemoveObject,
     RestartPod,
     TopicState,
 )
+from penstock_operator.move_model import MarkSpread, MoveFacts
 from penstock_operator.names import TEMPLATE_HASH, Names
 from penstock_operator.objects import DesiredCluster, Installation
 from penstock_operator.objects.broker import template_hash
@@ -87,6 +88,8 @@ class World:
     racks: dict[str, str] = field(default_factory=dict)
     uids: int = 0
     registered: set[int] = field(default_factory=set)
+    fresh: set[int] = field(default_factory=set)
+    """Registered with an empty directory, and not marked as spread since."""
     plaintext: dict[int, PlaintextFacts] | None = None
     """Who calls in plaintext, as the brokers say."""
     unknown: dict[str, str] = field(default_factory=dict)
@@ -134,7 +137,7 @@ class World:
                 directory_id=f"directory-{each}",
                 rack="",
                 alive=each in self.alive,
-                fresh=False,
+                fresh=each in self.fresh,
                 cordon=self.cordons.get(each),
                 software_version="1",
                 formats=(1, 2),
@@ -155,6 +158,7 @@ class World:
                     id=BrokerId(each.broker_id),
                     alive=each.alive,
                     cordoned=each.cordon is not None and each.cordon.placement,
+                    fresh=each.fresh,
                 )
                 for each in placements
             ),
@@ -215,10 +219,10 @@ class World:
             each: BrokerState(each, NAMES.broker_host(each), each in self.alive)
             for each in self.registered
         }
-        topics = {
-            each.topic: TopicState(each.topic, "id", 1, len(each.replicas), {})
-            for each in self.partitions
-        }
+        factors: dict[str, tuple[int, ...]] = {}
+        for one in self.partitions:
+            factors[one.topic] = (*factors.get(one.topic, ()), len(one.replicas))
+        topics = {name: TopicState(name, "id", each, {}) for name, each in factors.items()}
         return BrokerFacts("id", True, brokers, tuple(self.partitions), topics)
 
     # ── What actions do ───────────────────────────────────────────────────────────────────
@@ -251,6 +255,7 @@ class World:
             case ForgetBroker():
                 assert not any(action.broker_id in each.replicas for each in self.partitions)
                 self.registered.discard(action.broker_id)
+                self.fresh.discard(action.broker_id)
                 self.cordons.pop(action.broker_id, None)
             case CordonBrokers():
                 for change in action.changes:
@@ -258,20 +263,26 @@ class World:
                     self.cordons.pop(change.broker_id, None)
                     if change.cordon.placement or change.cordon.leadership:
                         self.cordons[change.broker_id] = change.cordon
+            case MarkSpread():
+                self.fresh -= {change.broker_id for change in action.changes if change.spread}
             case MoveReplicas():
                 for move in action.moves:
-                    self._alter(move)
+                    self.alter(move, action.reason)
 
-    def _alter(self, move: ReplicaMove) -> None:
+    def alter(self, move: ReplicaMove, reason: MoveReason) -> None:
         """As the controller does: refused if the replicas are others, cancelled without target."""
         found = next(each for each in self.partitions if where_of(each) == move.where)
         if not move.target:
+            ended = self.targets.pop(move.where, ())
+            if self.reasons.get(move.where) is MoveReason.SPREAD:
+                self.fresh -= set(ended) - set(found.replicas)
+        elif set(move.target) == set(found.replicas):
             self.targets.pop(move.where, None)
         elif set(move.expected) == set(found.replicas):
-            new = set(move.target) - set(found.replicas)
+            new = set(move.target) - set(found.replicas) - set(self.targets.get(move.where, ()))
             assert not any(self.cordons[each].placement for each in new if each in self.cordons)
             self.targets[move.where] = move.target
-            self.reasons[move.where] = MoveReason.DRAIN
+            self.reasons[move.where] = reason
 
     def _grow(self, name: str, size: int) -> None:
         for broker_id, claim in self.claims.items():
@@ -324,6 +335,8 @@ class World:
             elif not (pod.terminating or pod.ready or pod.trouble) and self.maybe():
                 self.pods[broker_id] = replace(pod, ready=True)
                 self.alive.add(broker_id)
+                if broker_id not in self.registered and self.format > 1:
+                    self.fresh.add(broker_id)
                 self.registered.add(broker_id)
         if live is not None:
             self._statefulset(live)
@@ -417,6 +430,17 @@ def where_of(partition: PartitionState) -> TopicPartition:
 
 def _ids(brokers: tuple[int, ...]) -> tuple[BrokerId, ...]:
     return tuple(BrokerId(each) for each in brokers)
+
+
+def advance(world: World, wish: DesiredCluster) -> Plan:
+    """One pass of the operator, and a little time."""
+    from penstock_operator.plan import plan_cluster  # noqa: PLC0415 - after the module it tests
+
+    plan = plan_cluster(wish, world.observed())
+    for action in plan.actions:
+        world.carry_out(action)
+    world.go_on()
+    return plan
 
 
 def settled(wish: DesiredCluster, seed: int = 0, partitions: int = 6) -> World:

@@ -9,7 +9,6 @@ from time import monotonic
 from typing import Final, assert_never
 
 from penstock.certificates import new_authority
-from penstock.core.types import MoveReason
 from penstock.errors import PenstockError
 from penstock.kubernetes.errors import KubernetesError
 from penstock.logs import EventLog
@@ -32,6 +31,7 @@ from penstock_operator.model import (
     RemoveObject,
     RestartPod,
 )
+from penstock_operator.move_model import MarkSpread
 from penstock_operator.names import FORCE_ROLL, FORGET_BROKER, RACK
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.security import authority_owner, authority_secret
@@ -74,7 +74,7 @@ class Acting:
                 await self._kube.merge("Pod", namespace, action.pod, mark)
             case RestartPod():
                 await self._restart(action, body, namespace)
-            case MoveLeaders() | ForgetBroker() | CordonBrokers() | MoveReplicas():
+            case MoveLeaders() | ForgetBroker() | CordonBrokers() | MoveReplicas() | MarkSpread():
                 await self._tell_brokers(action, body, desired)
             case RemoveObject():
                 await self._kube.delete(action.kind, namespace, action.name, action.uid)
@@ -131,7 +131,7 @@ class Acting:
 
     async def _tell_brokers(
         self,
-        action: MoveLeaders | ForgetBroker | CordonBrokers | MoveReplicas,
+        action: MoveLeaders | ForgetBroker | CordonBrokers | MoveReplicas | MarkSpread,
         body: Object,
         desired: DesiredCluster,
     ) -> None:
@@ -145,7 +145,9 @@ class Acting:
                     await (await self._brokers.admin(desired)).alter_brokers(action.changes)
                     await self._events.tell(body, "Cluster", "Draining", action.note)
                 case MoveReplicas():
-                    await self._move_replicas(action, desired)
+                    await self._move_replicas(action, body, desired)
+                case MarkSpread():
+                    await (await self._brokers.admin(desired)).alter_brokers(action.changes)
                 case _:
                     assert_never(action)
         except PenstockError as error:
@@ -160,13 +162,17 @@ class Acting:
             namespace = desired.names.namespace
             await self._kube.merge("Cluster", namespace, body["metadata"]["name"], done)
 
-    async def _move_replicas(self, action: MoveReplicas, desired: DesiredCluster) -> None:
+    async def _move_replicas(
+        self, action: MoveReplicas, body: Object, desired: DesiredCluster
+    ) -> None:
         admin = await self._brokers.admin(desired)
-        outcomes = await admin.alter_replicas(action.moves, reason=MoveReason.DRAIN)
+        outcomes = await admin.alter_replicas(action.moves, reason=action.reason)
         refused = [one.error.message for one in outcomes if one.error is not None]
         if refused:
             _log.warning("moves refused", refused=len(refused), first=refused[0])
         _log.info("moves of replicas altered", moves=len(outcomes) - len(refused))
+        if action.note and len(refused) < len(outcomes):
+            await self._events.tell(body, "Cluster", "Spreading", action.note)
 
     async def _restart(self, action: RestartPod, body: Object, namespace: str) -> None:
         note = f"restarting broker {action.broker_id}: {action.reason}"

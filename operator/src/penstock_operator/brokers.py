@@ -21,11 +21,11 @@ from penstock_operator.credentials import Credentials, Files
 from penstock_operator.model import (
     BrokerFacts,
     BrokerState,
-    MoveFacts,
     PartitionState,
     PlaintextFacts,
     TopicState,
 )
+from penstock_operator.move_model import MoveFacts
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.proofs import Proofs, read_moves
 
@@ -99,7 +99,8 @@ class Brokers:
         await (await self.admin(desired)).elect_leaders(away_from_broker=broker_id)
 
     async def take(self, desired: DesiredCluster, step: Step) -> None:
-        """Performs one step of a topic's plan. Raises PenstockError."""
+        """Performs one step of a topic's plan, other than moves (`factors`). Raises
+        PenstockError."""
         admin = await self.admin(desired)
         match step:
             case CreateTopic():
@@ -143,8 +144,7 @@ def facts_of(
         states[topic.topic] = TopicState(
             topic.topic,
             topic.topic_id,
-            len(topic.partitions),
-            max(len(each.replicas) for each in topic.partitions),
+            tuple(len(each.replicas) for each in topic.partitions),
             topic.configs,
         )
     brokers = {

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from penstock.client import BrokerChange, BrokerPlacement, MovesDescription, ReplicaMove
-from penstock.client.admin.move_facts import ClusterFacts
+from penstock.client import BrokerChange, ReplicaMove
 from penstock.core.manifest.objects import SecurityMode
 from penstock.core.topic import DELETION_PROTECTION
+from penstock.core.types import MoveReason
 from penstock.kubernetes.rotation import RotationState
+from penstock_operator.move_model import DrainState, MarkSpread, MoveFacts, Offer
 
 Object = dict[str, Any]
 
@@ -88,13 +89,22 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as it is. `config`: what is set on it, or inherited from the cluster."""
+    """A topic as it is. `factors`: how many replicas each partition has. `config`: what is set on
+    it, or inherited from the cluster."""
 
     topic: str
     topic_id: str
-    partitions: int
-    replicas: int
+    factors: tuple[int, ...]
     config: Mapping[str, str]
+
+    @property
+    def partitions(self) -> int:
+        return len(self.factors)
+
+    @property
+    def replicas(self) -> int:
+        """That every partition has."""
+        return min(self.factors)
 
     @property
     def protected(self) -> bool:
@@ -125,39 +135,6 @@ class BrokerFacts:
     @property
     def under_min_isr(self) -> tuple[PartitionState, ...]:
         return tuple(each for each in self.partitions if len(each.isr) < each.min_isr)
-
-
-@dataclass(frozen=True, slots=True)
-class MoveFacts:
-    """What moves between brokers, and what is left on those that are to go.
-
-    Attributes:
-        moving: Moves and cordons, as the controller has stored them.
-        seen: For the planner; None unless brokers are to go.
-        logs: How many logs each live broker lists, orphans included; as `seen`.
-        proven: Brokers that hold nothing, twice, as documents and they themselves say.
-    """
-
-    moving: MovesDescription
-    seen: ClusterFacts | None = None
-    logs: Mapping[int, int] = field(default_factory=dict)
-    proven: frozenset[int] = frozenset()
-
-    def broker(self, broker_id: int) -> BrokerPlacement | None:
-        """None: it is not registered."""
-        return next((one for one in self.moving.brokers if one.broker_id == broker_id), None)
-
-    def needs(self, broker_id: int) -> bool:
-        """A partition has, copies or shall have a replica there."""
-        known = () if self.seen is None else self.seen.facts.partitions
-        return any(broker_id in {*one.replicas, *one.target} for one in known) or any(
-            broker_id in {*one.replicas, *one.target, *one.adding} for one in self.moving.moves
-        )
-
-    def names(self, broker_id: int) -> bool:
-        """The same, or it has a former replica to delete."""
-        dropping = any(broker_id in one.dropping for one in self.moving.moves)
-        return dropping or self.needs(broker_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,9 +310,11 @@ class CordonBrokers:
 
 @dataclass(frozen=True, slots=True)
 class MoveReplicas:
-    """Asks the controller to move replicas off brokers that go, or to cancel such moves."""
+    """Asks the controller to move replicas, or to cancel moves. `note`: for an Event; "": none."""
 
     moves: tuple[ReplicaMove, ...]
+    reason: MoveReason = MoveReason.DRAIN
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +338,7 @@ Action = (
     | ForgetBroker
     | CordonBrokers
     | MoveReplicas
+    | MarkSpread
 )
 
 
@@ -380,10 +360,13 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Actions in order of importance (I28), and why the rest has to wait."""
+    """Actions in order of importance (I28), and why the rest has to wait. `drains`: of brokers that
+    are to go. `offer`: a spread that has not begun."""
 
     actions: tuple[Action, ...] = ()
     waits: tuple[Wait, ...] = ()
+    drains: tuple[DrainState, ...] = ()
+    offer: Offer | None = None
 
     @property
     def is_idle(self) -> bool:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Mapping
 from time import monotonic
 from typing import Final
 
-from penstock.client import AsyncAdmin
-from penstock.client.admin.move_facts import cluster_facts
+from penstock.client import AsyncAdmin, MovesDescription
+from penstock.client.admin.move_facts import ClusterFacts, cluster_facts
 from penstock.core.control.documents import FORMAT_MOVES
-from penstock_operator.model import MoveFacts
+from penstock.errors import PenstockError
+from penstock_operator.move_model import MoveFacts
 
 PROOF_S: Final = 5.0
 """Between the first and the last look that find a broker empty: longer than what was decided before
@@ -44,20 +45,32 @@ class Proofs:
         )
 
 
+async def read_placement(
+    admin: AsyncAdmin, moving: MovesDescription | None = None
+) -> tuple[ClusterFacts, dict[int, int]]:
+    """For the planner, and how many logs each live broker lists, orphans included.
+
+    `moving`: what the controller has just said; None: it is asked. Raises PenstockError.
+    """
+    moving = moving or await admin.describe_moves()
+    topics = await admin.describe_topics()
+    alive = [broker.broker_id for broker in moving.brokers if broker.alive]
+    logs = await admin.describe_logs(broker_ids=alive)
+    counts = {one.broker_id: len(one.logs) + len(one.orphans) for one in logs}
+    return cluster_facts(moving, topics, logs), counts
+
+
 async def read_moves(admin: AsyncAdmin, leaving: Collection[int], proofs: Proofs) -> MoveFacts:
-    """Asks the controller first, and every live broker for its logs if any is to go.
+    """Asks the controller first; every live broker for its logs, if any is to go, or has not got
+    its share. Only who is to go has to be told of for sure.
 
     Raises PenstockError.
     """
     moving = await admin.describe_moves()
     if not leaving:
         proofs.proven({})
-        return MoveFacts(moving)
-    topics = await admin.describe_topics()
-    alive = [broker.broker_id for broker in moving.brokers if broker.alive]
-    logs = await admin.describe_logs(broker_ids=alive)
-    seen = cluster_facts(moving, topics, logs)
-    counts = {one.broker_id: len(one.logs) + len(one.orphans) for one in logs}
+        return MoveFacts(moving, await _for_spread(admin, moving))
+    seen, counts = await read_placement(admin, moving)
     facts = MoveFacts(moving, seen, counts)
     empty = {
         one.broker_id: one.directory_id
@@ -65,6 +78,17 @@ async def read_moves(admin: AsyncAdmin, leaving: Collection[int], proofs: Proofs
         if one.broker_id in leaving and is_empty(facts, one.broker_id)
     }
     return MoveFacts(moving, seen, counts, proofs.proven(empty))
+
+
+async def _for_spread(admin: AsyncAdmin, moving: MovesDescription) -> ClusterFacts | None:
+    """None: nobody has to get a share, or a broker does not say what it stores."""
+    if not any(one.fresh and one.alive for one in moving.brokers):
+        return None
+    try:
+        seen, _ = await read_placement(admin, moving)
+    except PenstockError:
+        return None
+    return seen
 
 
 def is_empty(facts: MoveFacts, broker_id: int) -> bool:

@@ -16,6 +16,7 @@ from penstock.core.topic import DELETION_PROTECTION
 from penstock.kubernetes.names import AUTHORITY_ENDS, CLUSTER_LABEL, COMPONENT_LABEL
 from penstock.kubernetes.rotation import SETTLED
 from penstock_operator.model import BrokerFacts, Object, Observed, Plan, Severity, Wait
+from penstock_operator.move_rows import move_rows
 from penstock_operator.names import SECURE_PORT
 from penstock_operator.objects import DesiredCluster, Section
 from penstock_operator.objects.broker import BROKER
@@ -108,7 +109,7 @@ def _all(waits: Sequence[Wait]) -> str:
 def cluster_status(
     desired: DesiredCluster, observed: Observed, plan: Plan, before: Mapping[str, Any], now: str
 ) -> Object:
-    """All of `status`, every key present but `protected`."""
+    """All of `status`; `protected` and what is said of moves only once there was any."""
     facts = observed.brokers
     newest = wanted_hash(desired, observed)
     pods = observed.pods.values()
@@ -145,6 +146,7 @@ def cluster_status(
         "storage": {"size": desired.spec.storage_size},
         "upgrade": _upgrade(desired, observed),
         "brokerStatuses": _broker_statuses(observed, before),
+        **move_rows(observed, plan, before, now),
         **protected_row(before, protected=desired.spec.config.get(DELETION_PROTECTION) == "true"),
     }
     unread = [key for kind, keys in _READ_FROM.items() if not observed.knows(kind) for key in keys]
@@ -173,6 +175,11 @@ def protected_row(before: Mapping[str, Any], *, protected: bool | None) -> Objec
     if protected is None or (not protected and "protected" not in before):
         return {}
     return {"protected": protected}
+
+
+def moving_row(before: Mapping[str, Any], moving: str) -> Object:
+    """The status' row about moves; as `protected_row`: none where there never was any."""
+    return {"moving": moving} if moving or "moving" in before else {}
 
 
 def _secured(

@@ -7,7 +7,7 @@ and no timer each.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from penstock.core.authorization import Kind, Resource
@@ -18,17 +18,27 @@ from penstock_operator.access import AccessRules, StoredRules, not_asked
 from penstock_operator.brokers import Brokers
 from penstock_operator.clock import now_text
 from penstock_operator.events import Events
+from penstock_operator.factors import Factors, Placement
 from penstock_operator.kube import Kube
-from penstock_operator.model import BrokerFacts, Object, Severity, TopicResource, TopicState, Wait
+from penstock_operator.model import (
+    BrokerFacts,
+    Object,
+    Severity,
+    TopicResource,
+    TopicState,
+    Wait,
+)
+from penstock_operator.move_model import MoveFacts
 from penstock_operator.names import TOPIC_FINALIZER
 from penstock_operator.objects import DesiredCluster
+from penstock_operator.pace import Due, Pace
 from penstock_operator.plan.topics import (
     NOT_POLLED,
     PROTECTED_REASON,
     TopicPlan,
     plan_resources,
 )
-from penstock_operator.status import conditions, protected_row
+from penstock_operator.status import conditions, moving_row, protected_row
 
 _AT_ONCE: Final = 16
 
@@ -39,6 +49,18 @@ class _Seen:
 
     topics: Mapping[str, TopicState]
     rules: StoredRules
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """The outcome for one Topic: why it is not as it should be, whether something was changed, and
+    how far its moves are. `note`: what a user should know of one that is Ready."""
+
+    waits: tuple[Wait, ...] = ()
+    changed: bool = False
+    moving: str = ""
+    note: str = ""
 
 
 class Topics:
@@ -47,6 +69,8 @@ class Topics:
     def __init__(self, kube: Kube, brokers: Brokers, events: Events) -> None:
         self._kube, self._brokers, self._events = kube, brokers, events
         self._access = AccessRules(brokers, events)
+        self._factors = Factors(brokers, events)
+        self._pace = Pace()
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def reconcile(
@@ -56,13 +80,19 @@ class Topics:
         cluster: Object | None,
         facts: BrokerFacts | None,
         problem: str,
+        moves: MoveFacts | None = None,
     ) -> bool:
         """True when nothing is left to do or to wait for."""
         paused = desired is not None and desired.paused
-        plans = plan_resources(resources, cluster, facts, problem, paused=paused)
+        plans = plan_resources(resources, cluster, facts, problem, paused=paused, moves=moves)
         known = facts.topics if facts is not None else {}
         managed = [Resource(Kind.TOPIC, plan.topic) for plan in plans if plan.access is not None]
-        seen = _Seen(known, await self._access.stored(desired, managed))
+        rules = await self._access.stored(desired, managed)
+        steps = [plan.factor for plan in plans if plan.factor is not None]
+        placement = Placement(None)
+        if desired is not None and steps:
+            placement = await self._factors.look(desired, steps)
+        seen = _Seen(known, rules, placement)
         async with asyncio.TaskGroup() as group:
             done = [group.create_task(self._one(plan, desired, seen)) for plan in plans]
         return all(task.result() for task in done)
@@ -73,27 +103,45 @@ class Topics:
                 wait, changed = await self._carry_out(plan, desired)
                 if plan.resource.deleting and wait is None:
                     return True
-                found = seen.topics.get(plan.topic)
-                waits = [] if wait is None else [wait]
-                note = ""
-                if desired is not None and plan.access is not None and (found or changed):
-                    # A topic that was just created gets its rules in the same pass.
-                    wait, altered = await self._access.carry_out(
-                        desired,
-                        plan.resource.body,
-                        Resource(Kind.TOPIC, plan.topic),
-                        plan.access,
-                        seen.rules,
-                    )
-                    waits += [] if wait is None else [wait]
-                    changed = changed or altered
-                    note = not_asked(desired, plan.access)
-                await self._report(plan, found, waits, note, changed=changed)
+                done = _Done(() if wait is None else (wait,), changed)
+                if desired is not None:
+                    done = await self._change_factor(plan, desired, seen, done)
+                    done = await self._give_access(plan, desired, seen, done)
+                told = await self._report(plan, seen.topics.get(plan.topic), done)
             except KubernetesError as error:
                 if error.status == 404:
                     return True  # deleted meanwhile
                 raise
-            return all(wait.reason in NOT_POLLED for wait in waits) and not changed
+            return told and not done.changed and all(w.reason in NOT_POLLED for w in done.waits)
+
+    async def _change_factor(
+        self, plan: TopicPlan, desired: DesiredCluster, seen: "_Seen", done: _Done
+    ) -> _Done:
+        if plan.factor is None:
+            return done
+        body = plan.resource.body
+        made = await self._factors.carry_out(desired, body, plan.factor, seen.placement)
+        waits = done.waits if made.wait is None else (*done.waits, made.wait)
+        # What was read before the last move ended is read once more.
+        changed = done.changed or bool(made.moves) or made.wait is None
+        return replace(done, waits=waits, changed=changed, moving=made.progress)
+
+    async def _give_access(
+        self, plan: TopicPlan, desired: DesiredCluster, seen: "_Seen", done: _Done
+    ) -> _Done:
+        """A topic that was just created gets its rules in the same pass."""
+        if plan.access is None or not (plan.topic in seen.topics or done.changed):
+            return done
+        wait, altered = await self._access.carry_out(
+            desired,
+            plan.resource.body,
+            Resource(Kind.TOPIC, plan.topic),
+            plan.access,
+            seen.rules,
+        )
+        waits = done.waits if wait is None else (*done.waits, wait)
+        note = not_asked(desired, plan.access)
+        return replace(done, waits=waits, changed=done.changed or altered, note=note)
 
     async def _carry_out(
         self, plan: TopicPlan, desired: DesiredCluster | None
@@ -136,36 +184,31 @@ class Topics:
         }
         await self._kube.merge("Topic", metadata["namespace"], plan.resource.name, body)
 
-    async def _report(
-        self,
-        plan: TopicPlan,
-        seen: TopicState | None,
-        waits: list[Wait],
-        note: str,
-        *,
-        changed: bool,
-    ) -> None:
-        """`note`: what a user should know of a topic that is Ready."""
+    async def _report(self, plan: TopicPlan, seen: TopicState | None, done: _Done) -> bool:
+        """Whether the status says everything; else it is written later."""
         body = plan.resource.body
         before: Mapping[str, Any] = body.get("status") or {}
+        waits = done.waits
+        if done.changed and seen is None:
+            waits = (Wait("Creating", f"topic {plan.topic} was just created"),)
         not_ready = waits[0] if waits else None
-        if changed and seen is None:
-            not_ready = Wait("Creating", f"topic {plan.topic} was just created")
-            waits = [not_ready]
         generation = body["metadata"].get("generation", 1)
         status: Object = {
             "observedGeneration": generation,
             "conditions": conditions(
                 not_ready, waits, generation, before.get("conditions") or (), now_text()
             ),
-            "message": not_ready.message if not_ready else note,
+            "message": not_ready.message if not_ready else done.note,
             "topicId": seen.topic_id if seen else before.get("topicId", ""),
             "partitions": seen.partitions if seen else before.get("partitions", 0),
             "replicas": seen.replicas if seen else before.get("replicas", 0),
+            **moving_row(before, done.moving),
             **protected_row(before, protected=None if seen is None else seen.protected),
         }
-        if status != {key: before.get(key) for key in status}:
-            metadata = body["metadata"]
+        metadata = body["metadata"]
+        due = self._pace.due(metadata["uid"], before, status)
+        if due is Due.NOW:
             await self._kube.merge(
                 "Topic", metadata["namespace"], metadata["name"], {"status": status}, status=True
             )
+        return due is not Due.LATER

@@ -19,8 +19,9 @@ from time import monotonic
 from typing import Any, Final
 
 from penstock.core.authorization import CLUSTER
+from penstock.core.manifest.objects import BalanceMode
 from penstock.kubernetes.errors import KubernetesError
-from penstock.kubernetes.names import API_VERSION, ClusterNames
+from penstock.kubernetes.names import API_VERSION, APPROVE, ClusterNames
 from penstock.logs import EventLog
 from penstock_operator.access import AccessRules
 from penstock_operator.act import Acting
@@ -36,6 +37,7 @@ from penstock_operator.model import Object, Observed, Plan, Severity, TopicResou
 from penstock_operator.names import Names
 from penstock_operator.objects import DesiredCluster, Installation, Section, read_cluster
 from penstock_operator.observe import RETRY_S, TRUST, Children, observe
+from penstock_operator.pace import Due, Pace
 from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.security import called
 from penstock_operator.quotas import apply_quotas
@@ -89,6 +91,7 @@ class Worker:
         self._groups = Groups(deps.kube, deps.events, Brokers(self._credentials), (namespace, name))
         names = ClusterNames(name, namespace)
         self._copies = TrustCopies(deps.kube, deps.events, names, deps.installation.namespaces)
+        self._pace = Pace()
         self._topics_dirty = True
         self._topics_after = 0.0
         self._topics_wait = Wait("TopicsNotReconciled", "")
@@ -191,10 +194,11 @@ class Worker:
         failed += await self._apply_access(body, desired, observed)
         if not desired.paused and observed.knows(TRUST):
             await self._copies.reconcile(body, self._children.trust_data(desired))
-        await self._report(body, desired, observed, replace(plan, waits=(*failed, *plan.waits)))
+        plan = replace(plan, waits=(*failed, *plan.waits))
+        told = await self._report(body, desired, observed, plan)
         # What a person has to change in the spec is seen when it changes.
         waits = [wait for wait in plan.waits if wait not in desired.refusals]
-        idle = topics_idle and not (plan.actions or waits or failed)
+        idle = told and topics_idle and not (plan.actions or waits)
         return Outcome.IDLE if idle else Outcome.BUSY
 
     async def _read_topics(self) -> None:
@@ -230,6 +234,7 @@ class Worker:
                 _document(desired),
                 observed.brokers,
                 observed.brokers_problem,
+                observed.moves,
             )
         except* KubernetesError as group:
             why = str(group.exceptions[0])
@@ -275,7 +280,8 @@ class Worker:
 
     async def _report(
         self, body: Object, desired: DesiredCluster, observed: Observed, plan: Plan
-    ) -> None:
+    ) -> bool:
+        """Whether the status says everything; else it is written later."""
         before: Mapping[str, Any] = body.get("status") or {}
         status = cluster_status(desired, observed, plan, before, now_text())
         for wait in plan.waits:
@@ -285,19 +291,24 @@ class Worker:
         offered = status["upgrade"]
         if offered["plan"] and offered["plan"] != (before.get("upgrade") or {}).get("plan"):
             await self._deps.events.tell(body, "Cluster", "UpgradeAvailable", _offer(offered))
+        spread = status.get("plan") or {}
+        if spread.get("id") and spread["id"] != (before.get("plan") or {}).get("id"):
+            await self._deps.events.tell(body, "Cluster", "PlanReady", _spread(spread, desired))
         was_ready = _is_ready(before)
-        await self._write(body, status, before)
+        told = await self._write(body, status, before)
         if _is_ready(status) and not was_ready:
             await self._deps.events.tell(body, "Cluster", "Ready", "all brokers are serving")
         self._deps.metrics.cluster(self.namespace, self.name, ready=_is_ready(status))
+        return told
 
-    async def _write(self, body: Object, status: Object, before: Mapping[str, Any]) -> None:
+    async def _write(self, body: Object, status: Object, before: Mapping[str, Any]) -> bool:
         """Writes nothing if nothing has changed: a Cluster at rest costs no writes."""
-        if status == {key: before.get(key) for key in status}:
-            return
-        await self._deps.kube.merge(
-            "Cluster", self.namespace, body["metadata"]["name"], {"status": status}, status=True
-        )
+        due = self._pace.due(body["metadata"]["uid"], before, status)
+        if due is Due.NOW:
+            await self._deps.kube.merge(
+                "Cluster", self.namespace, body["metadata"]["name"], {"status": status}, status=True
+            )
+        return due is not Due.LATER
 
 
 def _document(desired: DesiredCluster) -> Object:
@@ -314,6 +325,15 @@ def _document(desired: DesiredCluster) -> Object:
 def _offer(upgrade: Object) -> str:
     image = f"image {upgrade['to']}" if upgrade["from"] != upgrade["to"] else "another template"
     return f"plan {upgrade['plan']} brings {image}; nothing restarts before it is approved"
+
+
+def _spread(plan: Object, desired: DesiredCluster) -> str:
+    if desired.spec.balance_mode is BalanceMode.ON_SCALE:
+        return f"plan {plan['id']}: {plan['text']}; it begins now"
+    return (
+        f"plan {plan['id']}: {plan['text']}; nothing moves before annotation "
+        f"{APPROVE}: {plan['id']}"
+    )
 
 
 def _is_ready(status: Mapping[str, Any]) -> bool:

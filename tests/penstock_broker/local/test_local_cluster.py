@@ -201,6 +201,26 @@ def test_topics_follow_the_manifest_and_never_shrink(
             cluster.apply(fewer)
 
 
+def test_a_topic_gets_the_replicas_of_its_manifest(manifest: WriteManifest, tmp_path: Path) -> None:
+    load = LocalCluster.from_manifest
+    first = manifest(brokers=2, partitions=2, replicas=1)
+    with load(first, data_dir=tmp_path / "d") as cluster:
+        more = load(manifest(brokers=2, partitions=2, replicas=2), data_dir=tmp_path / "d").manifest
+        assert cluster.apply(more) == ["topic flights: 2 replicas of every partition"]
+        with Admin(cluster.bootstrap) as admin:
+
+            def has(replicas: int) -> bool:
+                seen = admin.describe_topics(["flights"])["flights"].partitions
+                return {len(one.replicas) for one in seen} == {replicas}
+
+            wait_until(lambda: has(2), what="two replicas")
+            assert cluster.apply(more) == []
+            back = manifest(brokers=2, partitions=2, replicas=1)
+            fewer = load(back, data_dir=tmp_path / "d").manifest
+            assert cluster.apply(fewer) == ["topic flights: 1 replica of every partition"]
+            wait_until(lambda: has(1), what="one replica")
+
+
 def test_a_stopped_process_is_killed_when_the_cluster_stops(
     manifest: WriteManifest, tmp_path: Path
 ) -> None:

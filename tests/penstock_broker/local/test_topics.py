@@ -11,6 +11,7 @@ from penstock.core.manifest.access import AlterAccess, plan_access
 from penstock.core.manifest.topics import (
     AddPartitions,
     AlterConfig,
+    ChangeReplicas,
     CreateTopic,
     ExistingTopic,
     Step,
@@ -72,16 +73,39 @@ def test_partitions_are_added_and_settings_brought_back() -> None:
 def test_fewer_partitions_are_refused_and_nothing_is_done() -> None:
     with pytest.raises(ManifestError) as caught:
         plan(topic(partitions=3, replicas=2), ExistingTopic(6, 3, {}))
-    assert caught.value.message.splitlines() == [
-        (
-            "x.yaml: Topic/flights: spec.partitions is 3, but the topic has 6; partitions can "
-            "never shrink, because records would be lost: set it to 6 or more, or write to a "
-            "new topic"
-        ),
-        (
-            "x.yaml: Topic/flights: spec.replicas is 2, but the topic has 3; the replicas of "
-            "an existing topic cannot be changed yet: set it to 3, or delete the topic first"
-        ),
+    assert caught.value.message == (
+        "x.yaml: Topic/flights: spec.partitions is 3, but the topic has 6; partitions can "
+        "never shrink, because records would be lost: set it to 6 or more, or write to a "
+        "new topic"
+    )
+
+
+def test_other_replicas_are_a_step_until_every_partition_has_them_and_none_moves_away() -> None:
+    assert plan(topic(replicas=3), ExistingTopic.of([2, 2], [], {})) == [
+        ChangeReplicas("flights", 3)
+    ]
+    assert plan(topic(replicas=3), ExistingTopic.of([3, 2], [3], {})) == [
+        ChangeReplicas("flights", 3)
+    ]
+    assert plan(topic(replicas=2), ExistingTopic.of([2, 2], [3], {})) == [
+        ChangeReplicas("flights", 2)
+    ], "taken back"
+    assert plan(topic(replicas=2), ExistingTopic.of([2, 2], [2], {})) == [], "it only moves"
+    assert plan(topic(), ExistingTopic.of([3, 2], [3], {})) == [], "nobody says how many"
+
+
+def test_min_insync_replicas_waits_for_more_replicas_and_goes_before_fewer() -> None:
+    key = "min.insync.replicas"
+    three = topic(replicas=3, config={key: "3"})
+    assert plan(three, ExistingTopic(2, 2, {key: "1"})) == [ChangeReplicas("flights", 3)]
+    assert plan(three, ExistingTopic(2, 3, {key: "1"})) == [AlterConfig("flights", {key: "3"})]
+    assert plan(topic(replicas=2, config={key: "2"}), ExistingTopic(2, 3, {key: "3"})) == [
+        AlterConfig("flights", {key: "2"}),
+        ChangeReplicas("flights", 2),
+    ]
+    assert plan(topic(replicas=3, config={key: "2"}), ExistingTopic(2, 2, {key: "1"})) == [
+        AlterConfig("flights", {key: "2"}),
+        ChangeReplicas("flights", 3),
     ]
 
 

@@ -7,20 +7,26 @@ controller counts every broker as alive, because topics cannot be placed before.
 import time
 from collections.abc import Callable, Mapping
 
-from penstock.client import Admin
+from penstock.client import Admin, MovesDescription, ReplicaMove
+from penstock.client.admin.move_facts import cluster_facts
 from penstock.client.config import SecurityOptions
+from penstock.core import balance
 from penstock.core.authorization import CLUSTER, Kind, Resource, Rule
-from penstock.core.manifest import Cluster, Manifest
+from penstock.core.limits import REPLICA_CHANGES_MAX
+from penstock.core.manifest import Cluster, Manifest, ManifestError
 from penstock.core.manifest.access import plan_access
+from penstock.core.manifest.fields import Problem
 from penstock.core.manifest.quotas import plan_quotas
 from penstock.core.manifest.topics import (
     AddPartitions,
     AlterConfig,
+    ChangeReplicas,
     CreateTopic,
     ExistingTopic,
     Step,
     plan_topics,
 )
+from penstock.core.types import MoveReason
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 POLL_S = 0.1
@@ -41,19 +47,15 @@ def apply_topics(
     if not topics and not rules and quotas is None:
         return []
     with Admin(bootstrap, **options_of(files)) as admin:
-        existing = {
-            name: ExistingTopic(
-                partitions=len(seen.partitions),
-                replicas=max(len(one.replicas) for one in seen.partitions),
-                config=seen.configs,
-            )
-            for name, seen in admin.describe_topics().items()
-        }
+        moving = admin.describe_moves()
+        existing = _existing(admin, moving)
         steps = plan_topics(topics, cluster.spec, existing, manifest.source)
+        moves = _moves(admin, moving, steps, manifest.source)
         altered = plan_access(rules, admin.describe_access(list(rules))) if rules else []
         limited = None if quotas is None else plan_quotas(quotas, admin.describe_quotas())
         for step in steps:
             _take(admin, step)
+        _move(admin, moves)
         for each in altered:
             admin.alter_access(each.resource, each.rules)
         if limited is not None:
@@ -73,6 +75,54 @@ def _rules(cluster: Cluster, manifest: Manifest) -> dict[Resource, tuple[Rule, .
     return {resource: rules for resource, rules in wanted.items() if rules is not None}
 
 
+def _existing(admin: Admin, moving: MovesDescription) -> dict[str, ExistingTopic]:
+    return {
+        name: ExistingTopic.of(
+            [len(one.replicas) for one in seen.partitions],
+            [len(one.target) for one in moving.moves if one.target and one.where.topic == name],
+            seen.configs,
+        )
+        for name, seen in admin.describe_topics().items()
+    }
+
+
+def _moves(
+    admin: Admin, moving: MovesDescription, steps: list[Step], source: str
+) -> list[ReplicaMove]:
+    """What moves so that topics have their replicas. Raises ManifestError if that cannot be."""
+    factors = [step for step in steps if isinstance(step, ChangeReplicas)]
+    if not factors:
+        return []
+    alive = [broker.broker_id for broker in moving.brokers if broker.alive]
+    topics, logs = admin.describe_topics(), admin.describe_logs(broker_ids=alive)
+    seen = cluster_facts(moving, topics, logs)
+    moves: list[ReplicaMove] = []
+    problems = []
+    for step in factors:
+        made = balance.plan(seen.facts, balance.Factor(step.topic, step.replicas))
+        if isinstance(made, balance.Infeasible):
+            text = f"is {step.replicas}, and nothing can be moved: {made.reason}"
+            problems.append(Problem(f"Topic/{step.topic}", "spec.replicas", text))
+            continue
+        topic_id = seen.topic_ids[step.topic]
+        moves += [
+            ReplicaMove(each.partition, each.target, each.expected, topic_id) for each in made.moves
+        ]
+    if problems:
+        raise ManifestError(source, problems)
+    return moves
+
+
+def _move(admin: Admin, moves: list[ReplicaMove]) -> None:
+    """Replicas are copied afterwards: `penstock partitions status`. Raises PenstockError."""
+    for begin in range(0, len(moves), REPLICA_CHANGES_MAX):
+        part = moves[begin : begin + REPLICA_CHANGES_MAX]
+        outcomes = admin.alter_replicas(part, reason=MoveReason.FACTOR, change_factor=True)
+        for one in outcomes:
+            if one.error is not None:
+                raise one.error
+
+
 def _take(admin: Admin, step: Step) -> None:
     match step:
         case CreateTopic():
@@ -81,6 +131,8 @@ def _take(admin: Admin, step: Step) -> None:
             admin.create_partitions(step.topic, step.partitions)
         case AlterConfig():
             admin.alter_configs(step.topic, step.changes, unset=step.removals)
+        case ChangeReplicas():
+            pass  # its moves follow (`_move`), once settings allow them
 
 
 def options_of(files: Mapping[str, str]) -> SecurityOptions:

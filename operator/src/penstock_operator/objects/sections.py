@@ -39,6 +39,7 @@ _SECTIONS: Final = {
     "brokers": Section.BROKERS,
     "access": Section.POLICY,
     "allowFrom": Section.POLICY,
+    "balance": Section.POLICY,
     "deletionPolicy": Section.POLICY,
     "quotas": Section.POLICY,
     "upgrade": Section.POLICY,

@@ -19,6 +19,7 @@ from penstock_operator.model import (
     RemoveObject,
     Wait,
 )
+from penstock_operator.move_model import DrainState, Offer
 from penstock_operator.objects import (
     DesiredCluster,
     Section,
@@ -33,6 +34,7 @@ from penstock_operator.plan.reach import BUDGET, CLAIM, POD, TRUST, Reach, forme
 from penstock_operator.plan.roll import plan_roll
 from penstock_operator.plan.scale import Scale, forgotten, plan_scale
 from penstock_operator.plan.security import Stage
+from penstock_operator.plan.spread import plan_spread
 from penstock_operator.plan.storage import plan_storage, with_claim_template
 from penstock_operator.plan.upgrade import next_stage
 from penstock_operator.plan.waiting import plan_waits
@@ -44,6 +46,8 @@ EXTERNAL_SUFFIX: Final = "-external"
 class _Track:
     actions: tuple[Action, ...] = ()
     waits: tuple[Wait, ...] = ()
+    drains: tuple[DrainState, ...] = ()
+    offer: Offer | None = None
 
 
 def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
@@ -62,6 +66,7 @@ def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
         _storage(brokers, reach),
         _objects(stage, reach),
         _brokers(brokers, reach),
+        _spread(brokers, reach),
         _racks(seen),
         _roll(brokers, reach),
         _Track(waits=plan_waits(brokers, seen)),
@@ -69,7 +74,9 @@ def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
     )
     actions = tuple(action for track in tracks for action in track.actions)
     waits = tuple(dict.fromkeys(wait for track in tracks for wait in track.waits))
-    return Plan(actions, waits)
+    drains = tuple(drain for track in tracks for drain in track.drains)
+    offer = next((track.offer for track in tracks if track.offer is not None), None)
+    return Plan(actions, waits, drains, offer)
 
 
 def _storage(desired: DesiredCluster, reach: Reach) -> _Track:
@@ -160,9 +167,18 @@ def _brokers(desired: DesiredCluster, reach: Reach) -> _Track:
     other = observed.live("Deployment", desired.names.controller)
     wanted = with_claim_template(broker_pods(desired, scale.replicas, live, other).wanted, live)
     if live is None or not is_applied(wanted, live):
-        return _Track((Apply(stamped(wanted)), *scale.actions), scale.waits)
+        return _Track((Apply(stamped(wanted)), *scale.actions), scale.waits, scale.drains)
     gone = forgotten(desired, observed, live) if observed.knows(POD) else ()
-    return _Track((*gone, *scale.actions), scale.waits)
+    return _Track((*gone, *scale.actions), scale.waits, scale.drains)
+
+
+def _spread(desired: DesiredCluster, reach: Reach) -> _Track:
+    known = desired.knows(Section.BROKERS, Section.POLICY)
+    may_plan = known and reach.may_change("StatefulSet", desired.names.broker)
+    if not (may_plan and reach.observed.knows(POD)):
+        return _Track()
+    actions, waits, offer = plan_spread(desired, reach.observed)
+    return _Track(actions, waits, offer=offer)
 
 
 def _racks(observed: Observed) -> _Track:

@@ -8,7 +8,6 @@ any point. A cordon names who made it: what a person has cordoned stays cordoned
 drain's cordon is lifted last, so that it marks what is still to be cancelled.
 """
 
-from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
@@ -20,17 +19,17 @@ from penstock.core.types import BrokerId, MoveReason
 from penstock_operator.model import (
     Action,
     CordonBrokers,
-    MoveFacts,
     MoveReplicas,
     Observed,
     Severity,
     Wait,
 )
+from penstock_operator.move_model import DrainStage, DrainState, MoveFacts
+from penstock_operator.plan.gates import brokers_named
+from penstock_operator.plan.waves import has_room, next_wave, open_moves
 
 BY: Final = "operator"
 """Who has made a cordon: only these are lifted."""
-WAVE: Final = 500
-"""Open moves of one topic: the controller takes 1,000, and others may want some."""
 
 Track = tuple[tuple[Action, ...], tuple[Wait, ...]]
 
@@ -54,7 +53,7 @@ def plan_cancel(moves: MoveFacts, wanted: int) -> tuple[Action, ...]:
         return (MoveReplicas(tuple(leaving[:REPLICA_CHANGES_MAX])),)
     none = Cordon(placement=False, leadership=False)
     changes = tuple(BrokerChange(one.broker_id, none, one.directory_id) for one in kept)
-    return (CordonBrokers(changes, f"{_brokers(sorted(ids))}: no longer drained"),)
+    return (CordonBrokers(changes, f"{brokers_named(sorted(ids))}: no longer drained"),)
 
 
 def plan_drain(moves: MoveFacts, leaving: Collection[int], wanted: int) -> Track:
@@ -81,37 +80,87 @@ def plan_drain(moves: MoveFacts, leaving: Collection[int], wanted: int) -> Track
         )
         return (), (Wait("DrainBlocked", text, Severity.BLOCKED),)
     if cordons:
-        note = f"scaling down to {wanted}: moving all replicas off {_brokers(sorted(ids))}"
+        note = f"scaling down to {wanted}: moving all replicas off {brokers_named(sorted(ids))}"
         return (CordonBrokers(cordons, note),), ()
-    wave = _wave(moves, made)
+    wave = next_wave(made, moves.seen)
     return ((MoveReplicas(wave),) if wave else ()), ()
 
 
-def describe(observed: Observed, moves: MoveFacts, left: Collection[int], wanted: int) -> Wait:
-    """How far it is, for brokers that cannot go yet."""
+def drain_states(
+    moves: MoveFacts, leaving: Collection[int], left: Collection[int]
+) -> tuple[DrainState, ...]:
+    """How far each broker that is to go is. `left`: those that cannot go yet."""
+    return tuple(
+        _state(moves, one) if one in left else DrainState(one, DrainStage.STOPPING)
+        for one in leaving
+    )
+
+
+def _state(moves: MoveFacts, broker_id: int) -> DrainState:
+    broker = moves.broker(broker_id)
+    if moves.needs(broker_id):
+        return _held(moves, broker_id)
+    if broker is None or not broker.alive:
+        return DrainState(broker_id, DrainStage.NOT_ANSWERING)
+    if count := moves.logs.get(broker_id, 0):
+        return DrainState(broker_id, DrainStage.DELETING, logs=count)
+    return DrainState(broker_id, DrainStage.PROVING)
+
+
+def _held(moves: MoveFacts, broker_id: int) -> DrainState:
     known = () if moves.seen is None else moves.seen.facts.partitions
+    held = [one for one in known if broker_id in one.replicas]
+    going = {one.where: one for one in moves.moving.moves if _leaves(one, broker_id)}
+    broker = moves.broker(broker_id)
+    begun = bool(going) or (broker is not None and _is_closed(broker))
+    waiting = [f"{one.where} waits: {one.waiting_for}" for one in going.values() if one.waiting_for]
+    sizes = [_bytes_left(one, going.get(one.partition)) for one in held]
+    return DrainState(
+        broker_id,
+        DrainStage.DRAINING if begun else DrainStage.WAITING,
+        replicas=len(held),
+        moving=len(going),
+        bytes_left=None if None in sizes else sum(size or 0 for size in sizes),
+        waiting_for=waiting[0] if waiting else "",
+    )
+
+
+def _bytes_left(one: balance.PartitionFacts, going: MoveDescription | None) -> int | None:
+    """As its leader says, or all of it while it says nothing; None: nobody knows."""
+    if going is not None and going.copies:
+        return sum(copy.bytes_left for copy in going.copies)
+    return one.size_bytes
+
+
+def describe(
+    observed: Observed, moves: MoveFacts, states: Collection[DrainState], wanted: int
+) -> Wait:
+    """How far it is, for brokers that cannot go yet."""
     words, stuck, draining = [], False, False
-    for broker_id in left:
-        held = sum(broker_id in one.replicas for one in known)
-        moving = sum(_leaves(one, broker_id) for one in moves.moving.moves)
-        broker, pod = moves.broker(broker_id), observed.pods.get(broker_id)
+    for state in states:
+        broker_id, pod = state.broker_id, observed.pods.get(state.broker_id)
         draining = draining or moves.names(broker_id)
-        if moves.needs(broker_id):
-            words.append(f"broker {broker_id} has {held} replicas left, {moving} of them moving")
-        elif broker is None or not broker.alive:
-            stuck = stuck or pod is None or bool(pod.trouble)
-            words.append(
-                f"broker {broker_id} does not answer, and what it stores is not known: start it, "
-                f'or give it up with annotation penstock.dev/forget-broker: "{broker_id}"'
-            )
-        elif count := moves.logs.get(broker_id, 0):
-            words.append(f"broker {broker_id} has {count} former replicas to delete")
-        else:
-            words.append(f"broker {broker_id} is empty, which is checked twice")
-    waiting = [one for one in moves.moving.moves if one.target and one.waiting_for]
-    if waiting:
-        words.append(f"{waiting[0].where} waits: {waiting[0].waiting_for}")
-    text = f"scaling down to {wanted}: {'; '.join(words)}"
+        match state.stage:
+            case DrainStage.WAITING | DrainStage.DRAINING:
+                words.append(
+                    f"broker {broker_id} has {state.replicas} replicas left, {state.moving} of "
+                    "them moving"
+                )
+            case DrainStage.NOT_ANSWERING:
+                stuck = stuck or pod is None or bool(pod.trouble)
+                words.append(
+                    f"broker {broker_id} does not answer, and what it stores is not known: start "
+                    "it, or give it up with annotation penstock.dev/forget-broker: "
+                    f'"{broker_id}"'
+                )
+            case DrainStage.DELETING:
+                words.append(f"broker {broker_id} has {state.logs} former replicas to delete")
+            case DrainStage.PROVING:
+                words.append(f"broker {broker_id} is empty, which is checked twice")
+            case DrainStage.STOPPING:
+                pass
+    waiting = [state.waiting_for for state in states if state.waiting_for]
+    text = f"scaling down to {wanted}: {'; '.join([*words, *waiting[:1]])}"
     severity = Severity.BLOCKED if stuck else Severity.PROGRESS
     return Wait("Draining" if draining else "ProvingEmpty", text, severity)
 
@@ -139,7 +188,7 @@ def _finalize_first(
     if not full:
         return ()
     text = (
-        f"scaling down to {wanted} is blocked: {_brokers(full)} would have to be emptied, and "
+        f"scaling down to {wanted} is blocked: {brokers_named(full)} would have to be emptied, and "
         f"replicas do not move before the stored metadata has format {FORMAT_MOVES}; once every "
         "broker and controller runs this release: penstock cluster finalize"
     )
@@ -147,36 +196,12 @@ def _finalize_first(
 
 
 def _has_room(moves: MoveFacts, leaving: Collection[int]) -> bool:
-    """Whether partitions have to move whose topic has half a wave to go: planning is not free."""
+    """Whether partitions have to move whose topic has room for some."""
     assert moves.seen is not None, "it is read while brokers are to go"
-    opened = _open(moves)
+    opened = open_moves(moves.moving.moves)
     return any(
         not one.target
         and any(broker_id in leaving for broker_id in one.replicas)
-        and opened[one.partition.topic] <= WAVE // 2
+        and has_room(opened[one.partition.topic])
         for one in moves.seen.facts.partitions
     )
-
-
-def _wave(moves: MoveFacts, made: balance.Plan) -> tuple[ReplicaMove, ...]:
-    assert moves.seen is not None, "the plan was made from it"
-    opened, topic_ids = _open(moves), moves.seen.topic_ids
-    moving = {one.where for one in moves.moving.moves if one.target}
-    wave: list[ReplicaMove] = []
-    for move in made.moves:
-        topic = move.partition.topic
-        if move.partition in moving or opened[topic] >= WAVE or len(wave) == REPLICA_CHANGES_MAX:
-            continue
-        opened[topic] += 1
-        wave.append(
-            ReplicaMove(move.partition, move.target, move.expected, topic_ids.get(topic, ""))
-        )
-    return tuple(wave)
-
-
-def _open(moves: MoveFacts) -> Counter[str]:
-    return Counter(one.where.topic for one in moves.moving.moves if one.target)
-
-
-def _brokers(ids: Collection[int]) -> str:
-    return f"broker{'s' if len(ids) != 1 else ''} {', '.join(str(one) for one in ids)}"

@@ -1,5 +1,7 @@
 """What must be true before a broker is taken down, from the brokers' own answers."""
 
+from collections.abc import Collection
+
 from penstock_operator.model import BrokerFacts, Observed, PartitionState, PodState
 
 
@@ -40,3 +42,8 @@ def some(partitions: tuple[PartitionState, ...], limit: int = 5) -> str:
     names = [each.name for each in partitions[:limit]]
     more = len(partitions) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def brokers_named(ids: Collection[int]) -> str:
+    """`broker 3`, or `brokers 3, 4`."""
+    return f"broker{'s' if len(ids) != 1 else ''} {', '.join(str(one) for one in ids)}"

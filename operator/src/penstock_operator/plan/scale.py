@@ -7,20 +7,22 @@ themselves list no log, twice (I34). The highest goes first, while others are st
 
 from dataclasses import dataclass
 
-from penstock_operator.model import Action, ForgetBroker, MoveFacts, Object, Observed, Wait
+from penstock_operator.model import Action, ForgetBroker, Object, Observed, Wait
+from penstock_operator.move_model import DrainState, MoveFacts
 from penstock_operator.objects import DesiredCluster
-from penstock_operator.plan.drain import describe, plan_cancel, plan_drain
+from penstock_operator.plan.drain import describe, drain_states, plan_cancel, plan_drain
 from penstock_operator.plan.gates import trusted
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Replicas of the StatefulSet, what is done for them to become those of the spec, and why they
-    are not yet."""
+    """Replicas of the StatefulSet, what is done for them to become those of the spec, why they are
+    not yet, and how far brokers that are to go are."""
 
     replicas: int
     actions: tuple[Action, ...] = ()
     waits: tuple[Wait, ...] = ()
+    drains: tuple[DrainState, ...] = ()
 
 
 def plan_scale(desired: DesiredCluster, observed: Observed, live: Object | None) -> Scale:
@@ -40,14 +42,15 @@ def plan_scale(desired: DesiredCluster, observed: Observed, live: Object | None)
     made = present if live is None else int(live["spec"].get("replicas", 1))
     leaving = range(wanted, present)
     left = [one for one in leaving if not _may_go(desired, observed, moves, one, made)]
+    drains = drain_states(moves, leaving, left)
     if cancelled:
         text = f"scaling down to {wanted}: ending the drain of brokers that are to stay"
-        return Scale(max([wanted - 1, *left]) + 1, cancelled, (Wait("Draining", text),))
+        return Scale(max([wanted - 1, *left]) + 1, cancelled, (Wait("Draining", text),), drains)
     if not left:
-        return Scale(wanted)
+        return Scale(wanted, drains=drains)
     actions, waits = plan_drain(moves, leaving, wanted)
-    waits = waits or (describe(observed, moves, left, wanted),)
-    return Scale(max(left) + 1, actions, waits)
+    waits = waits or (describe(observed, moves, drains, wanted),)
+    return Scale(max(left) + 1, actions, waits, drains)
 
 
 def forgotten(

@@ -1,6 +1,7 @@
 """What to do about each Topic of a Cluster: pure, from the resources and what exists.
 
     Topic ──▶ steps (create, add partitions, alter)        core.manifest.topics decides them
+          ├─▶ another factor                           its moves: `plan.factor`
           ├─▶ rules of access                              None: they are not managed
           ├─▶ finalizer on or off                          only deletionPolicy Delete needs one
           ├─▶ delete the topic                             if requested, still the same topic, and
@@ -18,10 +19,23 @@ from typing import Any, Final
 from penstock.core.authorization import Rule
 from penstock.core.manifest import ManifestError, Topic, parse_manifest
 from penstock.core.manifest.objects import DeletionPolicy
-from penstock.core.manifest.topics import AlterConfig, ExistingTopic, Step, plan_topics
+from penstock.core.manifest.topics import (
+    AlterConfig,
+    ChangeReplicas,
+    ExistingTopic,
+    Step,
+    plan_topics,
+)
 from penstock.core.topic import DELETION_PROTECTION, protected_text
 from penstock.kubernetes.names import API_VERSION, PAUSED
-from penstock_operator.model import BrokerFacts, Object, Severity, TopicResource, Wait
+from penstock_operator.model import (
+    BrokerFacts,
+    Object,
+    Severity,
+    TopicResource,
+    Wait,
+)
+from penstock_operator.move_model import MoveFacts
 from penstock_operator.names import TOPIC_FINALIZER
 
 PAUSED_REASON: Final = "Paused"
@@ -35,6 +49,7 @@ class TopicPlan:
     """For one resource. `finalizer`: True to add, False to remove, None as it is.
 
     `delete`: id of the topic to delete; empty = none. `wait`: why it is not Ready by itself.
+    `factor`: replicas that its partitions have not, or not all.
     `access`: the rules that the topic must have; None = leave them. They do not wait for steps that
     are impossible: whoever is removed from a manifest must be out.
     """
@@ -42,6 +57,7 @@ class TopicPlan:
     resource: TopicResource
     topic: str = ""
     steps: tuple[Step, ...] = ()
+    factor: ChangeReplicas | None = None
     finalizer: bool | None = None
     delete: str = ""
     wait: Wait | None = None
@@ -58,6 +74,8 @@ class TopicView:
     owners: Mapping[str, str] = field(default_factory=dict)
     paused: bool = False
     """The whole Cluster is paused."""
+    targets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By topic: how many replicas each partition that moves will have."""
 
 
 def plan_resources(
@@ -67,10 +85,19 @@ def plan_resources(
     problem: str = "",
     *,
     paused: bool = False,
+    moves: MoveFacts | None = None,
 ) -> list[TopicPlan]:
     """One plan per resource, in the order given. `problem`: why `facts` is None."""
-    view = TopicView(cluster, facts, problem, _owners(resources), paused)
+    view = TopicView(cluster, facts, problem, _owners(resources), paused, _targets(moves))
     return [_plan(resource, view) for resource in resources]
+
+
+def _targets(moves: MoveFacts | None) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for one in () if moves is None else moves.moving.moves:
+        if one.target:
+            found[one.where.topic] = (*found.get(one.where.topic, ()), len(one.target))
+    return found
 
 
 def topic_name(body: Mapping[str, Any]) -> str:
@@ -122,18 +149,25 @@ def _plan_topic(resource: TopicResource, name: str, view: TopicView) -> TopicPla
             text = f"the brokers do not answer yet: {view.problem or 'no controller is active'}"
             wait = Wait("BrokersDoNotAnswer", text)
             return TopicPlan(resource, name, finalizer=finalizer, wait=wait)
-        existing = {
-            known.topic: ExistingTopic(known.partitions, known.replicas, known.config)
-            for known in (view.facts.topics.get(name),)
-            if known is not None
-        }
+        existing, known = {}, view.facts.topics.get(name)
+        if known is not None:
+            targets = view.targets.get(name, ())
+            existing[name] = ExistingTopic.of(known.factors, targets, known.config)
         access = topic.spec.access
         steps = plan_topics([topic], manifest.clusters[0].spec, existing, "spec")
     except ManifestError as error:
         text = "; ".join(str(problem) for problem in error.problems)
         wait = Wait("InvalidSpec", text, Severity.BLOCKED)
         return TopicPlan(resource, name, wait=wait, access=access)
-    return TopicPlan(resource, name, tuple(steps), finalizer, access=access)
+    factors = [step for step in steps if isinstance(step, ChangeReplicas)]
+    return TopicPlan(
+        resource,
+        name,
+        tuple(step for step in steps if not isinstance(step, ChangeReplicas)),
+        factors[0] if factors else None,
+        finalizer,
+        access=access,
+    )
 
 
 def _document(body: Mapping[str, Any]) -> Object:

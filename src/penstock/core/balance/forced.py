@@ -59,9 +59,14 @@ def only_here(layout: Layout, broker: BrokerId) -> list[int]:
 
 
 def change_factor(layout: Layout, topic: str, replicas: int) -> int | None:
-    """Every partition of the topic gets this many; one that finds no broker, or None."""
+    """Every partition of the topic gets this many; one that finds no broker, or None.
+
+    One that has this many, and moves to another number, stays where it is.
+    """
     own = [at for at, one in enumerate(layout.facts) if one.partition.topic == topic]
     for partition in largest_first(layout, own):
+        if len(layout.present[partition]) == replicas != len(layout.placed[partition]):
+            layout.take_back(partition)
         while len(layout.placed[partition]) > replicas:
             layout.drop(partition, _superfluous(layout, partition))
         while len(layout.placed[partition]) < replicas:

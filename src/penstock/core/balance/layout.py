@@ -232,6 +232,16 @@ class Layout:
         self._left(partition, source)
         self.full_racks[partition] = self._full_racks(partition, len(replicas))
 
+    def take_back(self, partition: int) -> None:
+        """Its replicas are those that it has, in their order: its move ends without effect."""
+        present, placed = self.present[partition], self.placed[partition]
+        for broker in [one for one in placed if one not in present]:
+            self._left(partition, broker)
+        for broker in [one for one in present if one not in placed]:
+            self._joined(partition, broker)
+        self.placed[partition] = list(present)
+        self.full_racks[partition] = self._full_racks(partition, len(present))
+
     def _joined(self, partition: int, broker: int) -> None:
         size = self.size[partition]
         self.touched[partition] = None

@@ -84,7 +84,11 @@ def _scope(layout: Layout, wish: Wish) -> list[int]:
     """The partitions whose replicas may be put into another order."""
     if isinstance(wish, Balance | Leaders):
         return [at for at, moving in enumerate(layout.moving) if not moving]
-    return [at for at in layout.touched if layout.placed[at] != list(layout.base[at])]
+    return [
+        at
+        for at in layout.touched
+        if layout.placed[at] not in (list(layout.base[at]), list(layout.present[at]))
+    ]
 
 
 # ---------------------------------------------------------------- wishes that make no sense

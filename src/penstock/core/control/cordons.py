@@ -1,9 +1,10 @@
-"""Cordons: brokers that get no new replicas, or lead only what nobody else can.
+"""Cordons: brokers that get no new replicas, or lead only what nobody else can; and fresh ones.
 
 A cordon is a decision about a data directory (L9): it goes when another one registers under the
 broker's id, or when the broker is unregistered. It outlives restarts and controllers.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -46,6 +47,22 @@ def without_cordon(cluster: ClusterDocument, broker_id: BrokerId) -> ClusterDocu
     return replace(cluster, cordons=cordons)
 
 
+def end_spread(draft: Draft, ids: Iterable[BrokerId]) -> None:
+    """Who cancels a spread onto these does not want it again: they are no longer fresh."""
+    cluster = _no_longer_fresh(draft.cluster, ids)
+    if cluster is not draft.cluster:
+        draft.put_cluster(cluster)
+
+
+def _no_longer_fresh(cluster: ClusterDocument, ids: Iterable[BrokerId]) -> ClusterDocument:
+    """These have got their share, or shall not get it; the same object if none was fresh."""
+    fresh = [one for one in ids if one in cluster.brokers and cluster.brokers[one].fresh]
+    if not fresh:
+        return cluster
+    changed = {one: replace(cluster.brokers[one], fresh=False) for one in fresh}
+    return replace(cluster, brokers={**cluster.brokers, **changed})
+
+
 def _changed(cluster: ClusterDocument, change: BrokerChange) -> ClusterDocument:
     broker_id = change.broker_id
     broker = cluster.brokers.get(broker_id)
@@ -68,8 +85,7 @@ def _changed(cluster: ClusterDocument, change: BrokerChange) -> ClusterDocument:
                 ErrorCode.INVALID_REQUEST,
             )
     if change.spread:
-        brokers = {**cluster.brokers, broker_id: replace(broker, fresh=False)}
-        return replace(cluster, brokers=brokers)
+        return _no_longer_fresh(cluster, (broker_id,))
     if not (change.placement or change.leadership):
         return without_cordon(cluster, broker_id)
     cordon = Cordon(

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Final
 
 from penstock.core.control.contract import Severity
+from penstock.core.control.cordons import end_spread
 from penstock.core.control.documents import FORMAT_MOVES, TopicDocument
 from penstock.core.control.draft import Draft, election_settings
 from penstock.core.control.election import Liveness, move_leader, settle
@@ -36,7 +37,7 @@ from penstock.core.control.partition import PartitionDocument
 from penstock.core.control.requests import check_cluster_id, check_session, partition_of
 from penstock.core.control.sessions import Sessions
 from penstock.core.limits import REPLICA_CHANGES_MAX
-from penstock.core.types import BrokerId, TopicId
+from penstock.core.types import BrokerId, MoveReason, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 OPEN_MOVES_MAX: Final = 1_000
@@ -91,6 +92,8 @@ def decide_alter_replicas(
                 _check_room(topic.name, moving)
             if after is not stored and not request.validate_only:
                 _put(draft, topic, change, after)
+                if change.cancel and stored.why is MoveReason.SPREAD:
+                    end_spread(draft, stored.new)
             outcomes.append(_outcome(change, after))
         except PenstockError as error:
             outcomes.append(_outcome(change, stored, error))

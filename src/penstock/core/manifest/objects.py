@@ -74,6 +74,13 @@ class UpgradePolicy(Enum):
     AUTOMATIC = "Automatic"
 
 
+class BalanceMode(Enum):
+    """When new brokers get their share of the replicas."""
+
+    ON_SCALE = "OnScale"
+    MANUAL = "Manual"
+
+
 @dataclass(frozen=True, slots=True)
 class Resources:
     """Kubernetes' requests and limits: quantities by resource. Empty = none."""
@@ -164,6 +171,7 @@ class ClusterSpec:
     access: tuple[Rule, ...] | None = None
     quotas: tuple[QuotaRule, ...] | None = None
     upgrade_policy: UpgradePolicy = UpgradePolicy.WHEN_ASKED
+    balance_mode: BalanceMode = BalanceMode.ON_SCALE
 
     @classmethod
     def from_values(cls, values: Values) -> "ClusterSpec":
@@ -190,6 +198,7 @@ class ClusterSpec:
             access=rules_from_values(values),
             quotas=quotas_from_values(values),
             upgrade_policy=_upgrade_policy(values.optional("upgrade")),
+            balance_mode=_balance_mode(values.optional("balance")),
         )
 
     def effective_config(self) -> dict[str, str]:
@@ -357,6 +366,11 @@ def _security_mode(security: Values | None) -> SecurityMode:
 def _upgrade_policy(upgrade: Values | None) -> UpgradePolicy:
     asked = "" if upgrade is None else upgrade.text("policy")
     return UpgradePolicy(asked or UpgradePolicy.WHEN_ASKED.value)
+
+
+def _balance_mode(balance: Values | None) -> BalanceMode:
+    asked = "" if balance is None else balance.text("mode")
+    return BalanceMode(asked or BalanceMode.ON_SCALE.value)
 
 
 def _number(text: str, otherwise: int) -> int:

@@ -236,6 +236,23 @@ _UPGRADE: Final = Field(
     ),
 )
 
+_BALANCE: Final = Field(
+    name="balance",
+    kind=Kind.OBJECT,
+    doc="How replicas are spread over brokers. Ignored in local mode.",
+    optional=True,
+    fields=(
+        Field(
+            name="mode",
+            kind=Kind.TEXT,
+            doc="When new brokers get their share of the replicas. OnScale = once all of them "
+            "serve. Manual = when somebody approves status.plan, by the annotation "
+            "penstock.dev/approve with its id. Absent = OnScale.",
+            choices=("OnScale", "Manual"),
+        ),
+    ),
+)
+
 CLUSTER_SPEC: Final = (
     Field(
         name="brokers",
@@ -276,6 +293,7 @@ CLUSTER_SPEC: Final = (
     CLUSTER_ACCESS,
     CLUSTER_QUOTAS,
     _UPGRADE,
+    _BALANCE,
     DELETION_POLICY,
 )
 
@@ -312,7 +330,9 @@ TOPIC_SPEC: Final = (
     Field(
         name="replicas",
         kind=Kind.INTEGER,
-        doc="Copies of each partition. Absent = the cluster's default.replication.factor.",
+        doc="Copies of each partition. It can change: replicas are copied, or dropped, while "
+        "clients go on. Absent = the cluster's default.replication.factor for a new topic, and "
+        "what there is for one that exists.",
         minimum=1,
         maximum=BROKERS_MAX,
     ),

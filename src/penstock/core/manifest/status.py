@@ -149,6 +149,53 @@ _UPGRADE_STATUS: Final = Field(
     ),
 )
 
+_MOVES: Final = Field(
+    name="moves",
+    kind=Kind.OBJECT,
+    doc="Partitions that move between brokers; absent = none ever did.",
+    optional=True,
+    fields=(
+        _count("running", "Partitions that are copied."),
+        _count("queued", "Partitions that wait for their turn."),
+        _count("bytesLeft", "What running copies have left; absent = leaders have not said."),
+    ),
+)
+
+_PLAN: Final = Field(
+    name="plan",
+    kind=Kind.OBJECT,
+    doc="A spread onto new brokers that can begin; absent = there never was one.",
+    optional=True,
+    fields=(
+        _text("id", "The id to approve, with mode Manual; empty = there is nothing.", 63),
+        _count("moves", "Partitions that would move."),
+        _count("bytes", "What they copy."),
+        _count("minutes", "How long that takes; absent = as long as it takes without a limit."),
+        _text("text", "All of it, for people.", 512),
+    ),
+)
+
+_DRAINS: Final = Field(
+    name="drains",
+    kind=Kind.OBJECTS,
+    doc="Brokers that are emptied because the spec has fewer; absent = there never were any.",
+    key="broker",
+    max_items=BROKERS_MAX,
+    fields=(
+        Field(name="broker", kind=Kind.INTEGER, doc="Broker id.", required=True, minimum=0),
+        _text(
+            "state",
+            "Waiting, Draining, Deleting (former replicas), NotAnswering, Proving (that nothing is "
+            "left), Stopping.",
+            63,
+        ),
+        _count("replicas", "Replicas it has left."),
+        _count("bytesLeft", "What is still to copy off it; absent = not known."),
+        Field(name="since", kind=Kind.TIME, doc="When that began."),
+        _text("waitingFor", "What a move off it needs to go on; absent = nothing.", 1_024),
+    ),
+)
+
 CLUSTER_STATUS: Final = (
     _OBSERVED,
     CONDITIONS,
@@ -189,6 +236,9 @@ CLUSTER_STATUS: Final = (
     ),
     _UPGRADE_STATUS,
     _BROKER_STATUS,
+    _MOVES,
+    _PLAN,
+    _DRAINS,
     _protected(
         f"Whether {DELETION_PROTECTION} is true in spec.config: the API server then asks for an "
         "annotation before it deletes the Cluster; absent = it never was."
@@ -208,7 +258,10 @@ TOPIC_STATUS: Final = (
         minimum=0,
         maximum=PARTITIONS_MAX,
     ),
-    _count("replicas", "Copies of each partition."),
+    _count("replicas", "Copies that every partition has."),
+    _text(
+        "moving", "How far replicas of the topic have moved; empty = they do not; absent = never."
+    ),
     _MESSAGE,
     _protected(
         f"Whether the brokers refuse to delete the topic ({DELETION_PROTECTION}); absent = they "

@@ -8,21 +8,33 @@ A topic that is not in the manifest is left alone. Settings changed by hand are 
 the manifest. Local mode and the operator both carry these steps out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.core.manifest.fields import Problem
-from penstock.core.manifest.objects import ClusterSpec, Topic
+from penstock.core.manifest.objects import MIN_INSYNC, ClusterSpec, Topic
 from penstock.core.manifest.parse import ManifestError
 
 
 @dataclass(frozen=True, slots=True)
 class ExistingTopic:
-    """A topic of the cluster. `config`: set on the topic, or inherited from the cluster."""
+    """A topic of the cluster. `config`: set on the topic, or inherited from the cluster.
+
+    `replicas`: that every partition has. `uneven`: some have more, or move to another number.
+    """
 
     partitions: int
     replicas: int
     config: Mapping[str, str]
+    uneven: bool = False
+
+    @classmethod
+    def of(
+        cls, replicas: Sequence[int], targets: Iterable[int], config: Mapping[str, str]
+    ) -> "ExistingTopic":
+        """`replicas`: of each partition; `targets`: of each that moves."""
+        uneven = len({*replicas, *targets}) > 1
+        return cls(len(replicas), min(replicas), config, uneven)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +71,23 @@ class AlterConfig:
         return f"topic {self.topic}: {', '.join(parts)}"
 
 
-Step = CreateTopic | AddPartitions | AlterConfig
+@dataclass(frozen=True, slots=True)
+class ChangeReplicas:
+    """Every partition shall have `replicas`, and none shall move to another number.
+
+    It takes as long as copies do: the step is there until it is so. Which brokers they are on,
+    `balance` plans.
+    """
+
+    topic: str
+    replicas: int
+
+    def __str__(self) -> str:
+        plural = "replica" if self.replicas == 1 else "replicas"
+        return f"topic {self.topic}: {self.replicas} {plural} of every partition"
+
+
+Step = CreateTopic | AddPartitions | AlterConfig | ChangeReplicas
 
 
 def plan_topics(
@@ -79,7 +107,7 @@ def plan_topics(
         if seen is None:
             steps.append(_create(topic, cluster))
             continue
-        problems.extend(_problems(topic, cluster, seen))
+        problems.extend(_problems(topic, seen))
         steps.extend(_changes(topic, cluster, seen))
     if problems:
         raise ManifestError(source, problems)
@@ -95,37 +123,38 @@ def _create(topic: Topic, cluster: ClusterSpec) -> CreateTopic:
     )
 
 
-def _problems(topic: Topic, cluster: ClusterSpec, seen: ExistingTopic) -> list[Problem]:
-    subject = f"Topic/{topic.name}"
-    problems = []
+def _problems(topic: Topic, seen: ExistingTopic) -> list[Problem]:
     wanted = topic.spec.partitions
-    if wanted is not None and wanted < seen.partitions:
-        text = (
-            f"is {wanted}, but the topic has {seen.partitions}; partitions can never shrink, "
-            f"because records would be lost: set it to {seen.partitions} or more, or write to a "
-            "new topic"
-        )
-        problems.append(Problem(subject, "spec.partitions", text))
-    replicas = topic.spec.effective_replicas(cluster)
-    if topic.spec.replicas is not None and replicas != seen.replicas:
-        text = (
-            f"is {replicas}, but the topic has {seen.replicas}; the replicas of an existing "
-            f"topic cannot be changed yet: set it to {seen.replicas}, or delete the topic first"
-        )
-        problems.append(Problem(subject, "spec.replicas", text))
-    return problems
+    if wanted is None or wanted >= seen.partitions:
+        return []
+    text = (
+        f"is {wanted}, but the topic has {seen.partitions}; partitions can never shrink, "
+        f"because records would be lost: set it to {seen.partitions} or more, or write to a "
+        "new topic"
+    )
+    return [Problem(f"Topic/{topic.name}", "spec.partitions", text)]
 
 
 def _changes(topic: Topic, cluster: ClusterSpec, seen: ExistingTopic) -> list[Step]:
-    name = topic.spec.topic_name
+    name, replicas = topic.spec.topic_name, topic.spec.replicas
     steps: list[Step] = []
     if topic.spec.partitions is not None and topic.spec.partitions > seen.partitions:
         steps.append(AddPartitions(name, topic.spec.partitions))
     config = topic.spec.config
     changes = {key: value for key, value in config.items() if seen.config.get(key) != value}
+    if replicas is not None and _is_early(changes.get(MIN_INSYNC, ""), seen.replicas, replicas):
+        del changes[MIN_INSYNC]
     inherited = cluster.effective_config()
     extra = seen.config.keys() - config.keys()
     removals = tuple(sorted(key for key in extra if seen.config[key] != inherited.get(key)))
     if changes or removals:
         steps.append(AlterConfig(name, changes, removals))
+    if replicas is not None and (replicas != seen.replicas or seen.uneven):
+        # After the settings: a lower min.insync.replicas may be what allows fewer replicas.
+        steps.append(ChangeReplicas(name, replicas))
     return steps
+
+
+def _is_early(min_insync: str, present: int, wanted: int) -> bool:
+    """Whether this min.insync.replicas has to wait for the replicas that it needs."""
+    return min_insync.isdecimal() and present < int(min_insync) <= wanted

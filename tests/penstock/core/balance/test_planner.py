@@ -367,6 +367,25 @@ def test_a_replica_on_a_dead_broker_counts_as_out_of_sync() -> None:
     assert set(made.moves[0].target) == set(ids(0, 2))
 
 
+def test_a_factor_that_is_taken_back_ends_the_moves_to_the_other() -> None:
+    moving = replace(part("t/0", [0, 2]), target=ids(0, 2, 1))
+    settled = part("t/1", [1, 2])
+    dead = brokers(3)
+    dead = (*dead[:2], replace(dead[2], alive=False))
+    for members in (brokers(3), dead):
+        made = planned(holding(members, [moving, settled]), Factor("t", 2))
+        assert [(move.expected, move.target) for move in made.moves] == [(ids(0, 2), ids(0, 2))]
+        assert made.copied_bytes == 0
+
+
+def test_a_factor_that_changes_again_redirects_what_moves() -> None:
+    moving = replace(part("t/0", [0, 1]), target=ids(0, 1, 2))
+    (move,) = planned(holding(brokers(4), [moving]), Factor("t", 4)).moves
+    assert (move.expected, set(move.target)) == (ids(0, 1), set(ids(0, 1, 2, 3)))
+    (move,) = planned(holding(brokers(4), [moving]), Factor("t", 1)).moves
+    assert move.target == ids(0)
+
+
 # ---------------------------------------------------------------- replace
 
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 from support.controller_world import World
-from support.moving import copying, document, ids, move, moving_world, refused
+from support.moving import cancel, copying, document, ids, move, moving_world, refused
 
 from penstock.core.control import contract as c
 from penstock.core.control import move_contract as m
 from penstock.core.control.documents import Cordon
-from penstock.core.types import BrokerId, TopicPartition
+from penstock.core.types import BrokerId, MoveReason, TopicPartition
 from penstock.errors import ErrorCode
 
 
@@ -48,6 +48,29 @@ def test_a_broker_that_has_got_its_share_is_no_longer_fresh() -> None:
     assert cordon(world, 3, spread=True) == c.Done()
     assert not world.cluster().brokers[BrokerId(3)].fresh
     assert world.cluster().brokers[BrokerId(4)].fresh
+
+
+def fresh(world: World) -> set[int]:
+    return {int(key) for key, one in world.cluster().brokers.items() if one.fresh}
+
+
+def test_a_spread_that_is_cancelled_is_not_wanted_again() -> None:
+    world = moving_world()
+    before = fresh(world)
+    assert {3, 4} <= before
+    copying(world, 0, 1, 3, why=MoveReason.SPREAD)
+    assert cancel(world).error is None
+    assert fresh(world) == before - {3}
+    restarted = World(world.documents).start()
+    assert fresh(restarted) == before - {3}
+
+
+def test_other_moves_that_are_cancelled_leave_a_broker_fresh() -> None:
+    world = moving_world()
+    before = fresh(world)
+    copying(world, 0, 1, 3, why=MoveReason.MANUAL)
+    assert cancel(world).error is None
+    assert fresh(world) == before
 
 
 @pytest.mark.parametrize(

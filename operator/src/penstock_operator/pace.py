@@ -1,0 +1,69 @@
+"""When a status is written: at once, unless only numbers of moves have changed; those every 10 s.
+
+A move takes hours, and a number of it changes every second. Whoever waits for a change still sees
+it at once, and so does whoever waits for the end.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from enum import Enum
+from time import monotonic
+from typing import Any, Final
+
+PROGRESS_S: Final = 10.0
+MOVING_REASONS: Final = frozenset({"Draining", "ProvingEmpty", "Spreading", "ChangingFactor"})
+"""Their messages count what is left."""
+_NUMBERS: Final = ("message", "moving", "moves", "plan")
+_BROKER_NUMBERS: Final = ("leaders", "replicas")
+_DRAIN_NUMBERS: Final = ("replicas", "bytesLeft", "waitingFor")
+
+
+class Due(Enum):
+    """Whether a status is to be written: it says something else now, or will later, or does not."""
+
+    NOW = "now"
+    LATER = "later"
+    NO = "no"
+
+
+class Pace:
+    """Remembers when each object's status was written. `now_s`: a clock that never goes back."""
+
+    def __init__(self, now_s: Callable[[], float] = monotonic) -> None:
+        self._now_s = now_s
+        self._written_s: dict[str, float] = {}
+
+    def due(self, uid: str, before: Mapping[str, Any], status: Mapping[str, Any]) -> Due:
+        """`before`: the live status, of which only the keys of `status` count. The caller writes
+        if it is due now. None in a status stands for a key that is not there."""
+        live = {key: before[key] for key in status if key in before}
+        wanted = _without_none(status)
+        if wanted == live:
+            return Due.NO
+        now_s = self._now_s()
+        recent = {key: at for key, at in self._written_s.items() if now_s - at < PROGRESS_S}
+        if uid in recent and _lasting(wanted) == _lasting(live):
+            return Due.LATER
+        self._written_s = {**recent, uid: now_s}
+        return Due.NOW
+
+
+def _without_none(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_none(value) if isinstance(value, Mapping) else value
+        for key, value in found.items()
+        if value is not None
+    }
+
+
+def _lasting(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Without numbers of moves."""
+    kept = copy.deepcopy({key: each for key, each in status.items() if key not in _NUMBERS})
+    for row in kept.get("conditions") or ():
+        if row.get("reason") in MOVING_REASONS:
+            row.pop("message", None)
+    for rows, numbers in (("brokerStatuses", _BROKER_NUMBERS), ("drains", _DRAIN_NUMBERS)):
+        for row in kept.get(rows) or ():
+            for number in numbers:
+                row.pop(number, None)
+    return kept
