@@ -148,10 +148,11 @@ class Draft:
     def load(self) -> Load:
         """Replicas and preferred leaders per broker, after all moves; placing adds to it."""
         if self._load is None:
-            self._load = Load()
-            for topic in self.topics():
-                for partition in topic.partitions:
-                    self._load.add(partition.target or partition.state.replicas)
+            self._load = Load.of(
+                partition.target or partition.state.replicas
+                for topic in self.topics()
+                for partition in topic.partitions
+            )
         return self._load
 
     def partition_count(self) -> int:
