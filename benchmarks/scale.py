@@ -1,455 +1,351 @@
-"""What a big cluster costs its controller: from the real state machine, encodings and planner.
+"""What a big cluster costs its controller, and which limit comes first.
 
-    sizes ─▶ ControllerMachine, driven with that many brokers, topics and partitions
-               every write it asks for is encoded as the store does, and answered at once
+    3 brokers x 100 partitions · 20 x 5,000 · 200 x 100,000, with 20 partitions per topic
 
-Pure computing in one process: processor time of this process, and bytes. What the network and the
-API server add is counted as calls and bytes, not timed (`benchmarks/metadata.py` times calls).
-Ratios are against limits: 1 s of the one event loop that everything in a controller shares, 1 MiB
-that a ConfigMap may hold, the 300 ms between two heartbeats of a broker.
+The controller's own machine, the encoding of its documents, its images and the planner run in this
+process, on documents in memory: a change costs processor time of the one thread that decides. What
+the store takes is counted, not waited for: objects written and their sizes. Each figure has its
+limit beside it; a ratio of 1 is where it is reached.
 """
 
 import argparse
 import gc
 import os
-import random
 import sys
 import time
-import tracemalloc
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from itertools import count
 
-from benchmarks.common import figure, progress, resident_bytes, run_parts
-from penstock.core.balance import (
-    BrokerFacts,
-    Drain,
-    Facts,
-    PartitionFacts,
-    Plan,
-    Spread,
-    Wish,
-    plan,
-)
+from benchmarks.common import figure, resident_bytes, run_parts
+from penstock.core.authorization import Operation, Rule
+from penstock.core.authorization.checks import CLUSTER_BYTES_MAX
+from penstock.core.balance import BrokerFacts, Drain, Facts, PartitionFacts, Plan, plan
 from penstock.core.control import ControlConfig, ControllerMachine
 from penstock.core.control import contract as c
 from penstock.core.control.documents import (
     CLUSTER_KEY,
     FORMATS,
+    BrokerRegistration,
+    ClusterAccess,
+    ClusterDocument,
+    TopicDocument,
     decode_cluster,
     decode_topic,
     encode_cluster,
     encode_topic,
     topic_key,
 )
-from penstock.core.groups.catalog import Catalog, CatalogTopic, NamedPartition
-from penstock.core.groups.config import GroupConfig
-from penstock.core.groups.contract import CommitRequested, NewOffset
-from penstock.core.groups.machine import GroupCoordinator
-from penstock.core.types import BrokerId, LeaderEpoch, TopicId, TopicPartition
+from penstock.core.control.election import new_partition
+from penstock.core.types import BrokerId, ControllerEpoch, TopicId, TopicPartition
 from penstock_broker.controller.wire import image_to_wire
 
-MIB: Final = 1 << 20
-GIB: Final = 1 << 30
-CONFIG_MAP_BYTES: Final = MIB
-LOOP_S: Final = 1.0
-GROUP_COORDINATORS: Final = 50
-"""Partitions of __consumer_offsets."""
-OFFSETS_OF_A_GROUP: Final = 20
-_TICKS_PER_S: Final = 20
-_CHANGES: Final = 50
+MIB = 1 << 20
+OBJECT_BYTES = MIB
+"""What Kubernetes stores in one ConfigMap."""
+IMAGE_BYTES = 64 * MIB
+"""What a gRPC message may hold here (`penstock.rpc.channel`)."""
+CHANGE_S = 0.2
+"""A fail-over shall take a second in all: the grace period is 0.3 s, the store needs time, too."""
+ELECTION_S = 0.5
+PLAN_S = 5.0
+REST_SHARE = 0.05
+"""Of a core, when nothing happens."""
+MEMORY_MIB = 512
+"""Of a controller's pod. This process holds the stored texts as well."""
+GROUPS_STORED = 2_500
+"""Of those with a rule: more would be refused."""
+TOPIC_PARTITIONS = 20
+TICKS_PER_S = 20
+REST_S = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A cluster. Topics have three replicas per partition."""
+    """`groups`: those that have a rule of their own; others cost the controller nothing."""
 
     brokers: int
-    topics: int
     partitions: int
     groups: int
 
     @property
-    def each(self) -> int:
-        """Partitions of a topic."""
-        return self.partitions // self.topics
-
-    def __str__(self) -> str:
-        return f"{self.brokers} brokers, {self.partitions:,} partitions in {self.topics:,} topics"
+    def title(self) -> str:
+        return f"{self.brokers} brokers x {self.partitions:,} partitions"
 
 
-SIZES: Final = (
-    Size(3, 50, 1_000, 100),
-    Size(20, 500, 10_000, 1_000),
-    Size(200, 5_000, 100_000, 10_000),
-)
-SMALL: Final = (Size(3, 5, 30, 10), Size(5, 10, 60, 20))
+SIZES = (Size(3, 100, 10), Size(20, 5_000, 500), Size(200, 100_000, 10_000))
+QUICK = (Size(3, 100, 10),)
 
 
-class Controller:
-    """A machine whose store answers at once. Counts what it writes, and its own time."""
+class Cluster:
+    """A machine with its store in memory: texts as they would be stored, each with a version."""
 
     def __init__(self, size: Size) -> None:
-        config = ControlConfig(partitions_max=2_000_000, mutation_rate=1_000_000)
-        self.machine = ControllerMachine(config)
         self.size = size
+        self.config = ControlConfig(
+            partitions_max=2 * size.partitions, mutation_rate=2 * size.partitions
+        )
+        self.machine = ControllerMachine(self.config)
         self.now_ms = 10_000
-        self.texts: dict[str, tuple[str, str]] = {}
-        self.streams: dict[int, int] = {}
-        self.replies: dict[int, Any] = {}
-        self.machine_s = self.encode_s = 0.0
-        self.writes = self.bytes = 0
-        self._ids = 0
+        self.texts = _documents(size)
+        self.writes = 0
+        self.written_bytes = 0
+        self.streams: dict[BrokerId, int] = {}
+        self._ids = count(1)
 
-    def reset(self) -> None:
-        self.machine_s = self.encode_s = 0.0
-        self.writes = self.bytes = 0
+    def load(self) -> None:
+        """Reads everything and takes over."""
+        texts = {key: text for key, text in self.texts.items() if key != CLUSTER_KEY}
+        topics = tuple((decode_topic(text, key), "1") for key, text in texts.items())
+        cluster = decode_cluster(self.texts[CLUSTER_KEY], CLUSTER_KEY)
+        self.step(c.Loaded((cluster, "1"), topics, cluster.cluster_id))
 
-    def step(self, event: c.Event) -> None:
-        """Feeds an event, and obeys until nothing is left to do."""
-        began = time.process_time()
+    def register(self) -> None:
+        """All brokers, as they were before the take-over."""
+        events = [self._registration(BrokerId(at)) for at in range(self.size.brokers)]
+        for event in events:
+            self.step(event)
+
+    def _registration(self, broker_id: BrokerId) -> c.BrokerRegistered:
+        stream_id = self.streams[broker_id] = next(self._ids)
+        return c.BrokerRegistered(
+            stream_id=stream_id, cluster_id="", broker_id=broker_id,
+            incarnation=f"run-{broker_id}", host=_host(broker_id), port=9092, rack="",
+            directory_id=f"dir-{broker_id}", data_intact=True, formats=FORMATS,
+        )  # fmt: skip
+
+    def step(self, event: c.Event) -> c.Ready:
+        """One event, and its writes until nothing is left to do."""
         ready = self.machine.handle(event, self.now_ms)
-        self.machine_s += time.process_time() - began
         assert ready.stopped is None, ready.stopped
-        for reply in ready.replies:
-            self.replies[reply.request_id] = reply.outcome
         if ready.writes:
-            self.step(c.WriteDone(ready.write_id, self._store(ready.writes)))
+            versions = {}
+            for write in (write for stage in ready.writes for write in stage):
+                key, text = _stored(write)
+                self.writes += 1
+                self.written_bytes += len(text)
+                versions[key] = str(self.writes)
+                self.texts[key] = text
+            self.step(c.WriteDone(ready.write_id, versions))
+        return ready
 
-    def _store(self, stages: Iterable[Iterable[c.DocumentWrite]]) -> dict[str, str]:
-        versions = {}
-        for write in (one for stage in stages for one in stage):
-            assert not isinstance(write, c.RemoveTopic)
-            began = time.process_time()
-            if isinstance(write, c.PutCluster):
-                key, text = CLUSTER_KEY, encode_cluster(write.document)
-            else:
-                key, text = topic_key(write.document.name), encode_topic(write.document)
-            self.encode_s += time.process_time() - began
-            self.writes += 1
-            self.bytes += len(text)
-            versions[key] = f"v{self.writes}-{self._next_id()}"
-            self.texts[key] = (text, versions[key])
-        return versions
-
-    def load(self) -> c.Loaded:
-        """All documents, decoded as a controller does that takes over."""
-        cluster, topics = None, []
-        for key, (text, version) in self.texts.items():
-            if key == CLUSTER_KEY:
-                cluster = (decode_cluster(text, key), version)
-            else:
-                topics.append((decode_topic(text, key), version))
-        return c.Loaded(cluster, tuple(topics), "the-cluster")
-
-    def register(self, broker: int) -> None:
-        self.streams[broker] = self._next_id()
-        self.step(
-            c.BrokerRegistered(
-                stream_id=self.streams[broker],
-                cluster_id="",
-                broker_id=BrokerId(broker),
-                incarnation=f"run-{broker}",
-                host=f"flights-broker-{broker}.flights-brokers.streams.svc",
-                port=9092,
-                rack=f"zone-{broker % 3}",
-                directory_id=f"directory-{broker}",
-                data_intact=True,
-                formats=FORMATS,
-            )
-        )
-
-    def create(self, numbers: Iterable[int]) -> None:
-        """Topics, in one request."""
-        topics = tuple(
-            c.NewTopic(
-                name=f"flights-of-airline-{number:05}",
-                topic_id=TopicId(f"00000000-0000-4000-8000-{number:012}"),
-                partitions=self.size.each,
-                replication_factor=3,
-            )
-            for number in numbers
-        )
-        request = self._next_id()
-        self.step(c.CreateTopics(request, "", topics))
-        failed = [one for one in self.replies.pop(request).outcomes if one.error is not None]
-        assert not failed, failed[0]
-
-    def heartbeat(self, broker: int) -> None:
-        self.step(c.HeartbeatReceived(stream_id=self.streams[broker], metadata_version=0))
-
-    def pass_time(self, duration_ms: int) -> None:
-        """Ticks and heartbeats as they come."""
-        end_ms, beat_ms = self.now_ms + duration_ms, self.machine.config.heartbeat_interval_ms
-        while self.now_ms < end_ms:
-            self.now_ms += 1_000 // _TICKS_PER_S
-            if self.now_ms % beat_ms < 1_000 // _TICKS_PER_S:
-                for broker in self.streams:
-                    self.heartbeat(broker)
+    def rest(self, seconds: float) -> None:
+        """Ticks and every broker's heartbeats."""
+        beats = 0.0
+        for _ in range(int(seconds * TICKS_PER_S)):
+            self.now_ms += 1_000 // TICKS_PER_S
+            beats += 1_000 / TICKS_PER_S / self.config.heartbeat_interval_ms
+            if beats >= 1:
+                beats -= 1
+                for stream_id in self.streams.values():
+                    self.step(c.HeartbeatReceived(stream_id=stream_id, metadata_version=0))
             self.step(c.Tick())
 
-    def shrink_isr(self, topic: str, partition: int) -> None:
-        """The leader proposes an ISR without its last member."""
-        document = self.machine.topic(topic)
-        assert document is not None
-        state = document.partitions[partition].state
+    def create(self) -> None:
+        """One more topic."""
+        topic = c.NewTopic(
+            name="new", topic_id=TopicId("new"), partitions=TOPIC_PARTITIONS, replication_factor=3
+        )
+        self.step(c.CreateTopics(next(self._ids), "", (topic,)))
+        assert self.machine.topic("new") is not None
+
+    def shrink(self) -> None:
+        """The leader of one partition takes a follower out of the ISR."""
+        topic = self.topic(0)
+        state = topic.partitions[0].state
         session = self.machine.sessions.get(state.leader)
         assert session is not None
         change = c.IsrChange(
-            topic_id=document.topic_id,
-            partition=partition,
-            leader_epoch=LeaderEpoch(state.leader_epoch),
-            version=state.version,
-            isr=tuple(one for one in state.isr if one != _last_follower(state)),
-        )
+            topic_id=topic.topic_id, partition=0, leader_epoch=state.leader_epoch,
+            version=state.version, isr=state.isr[:-1],
+        )  # fmt: skip
         self.step(
             c.AlterIsr(
-                request_id=self._next_id(),
-                cluster_id="",
-                broker_id=state.leader,
-                broker_session=session.number,
-                controller_epoch=self.machine.epoch,
+                request_id=next(self._ids), cluster_id="", broker_id=state.leader,
+                broker_session=session.number, controller_epoch=self.machine.epoch,
                 changes=(change,),
             )
+        )  # fmt: skip
+        assert self.topic(0).partitions[0].state.isr == state.isr[:-1]
+
+    def kill(self) -> None:
+        """The last broker's stream breaks; after the grace period it is declared dead."""
+        broker_id = BrokerId(self.size.brokers - 1)
+        self.step(c.StreamClosed(self.streams.pop(broker_id)))
+        self.now_ms += self.config.session_grace_ms
+        self.step(c.Tick())
+        assert not self.machine.stored.cluster.brokers[broker_id].alive
+
+    def topic(self, number: int) -> TopicDocument:
+        """An adopted one."""
+        found = self.machine.topic(_name(number))
+        assert found is not None
+        return found
+
+
+def _stored(write: c.DocumentWrite) -> tuple[str, str]:
+    match write:
+        case c.PutCluster():
+            return CLUSTER_KEY, encode_cluster(write.document)
+        case c.PutTopic():
+            return topic_key(write.document.name), encode_topic(write.document)
+        case c.RemoveTopic():
+            return topic_key(write.name), ""
+
+
+def _documents(size: Size) -> dict[str, str]:
+    """A cluster at rest: replicas go round the brokers, every topic at another place."""
+    epoch = ControllerEpoch(1)
+    live = frozenset(BrokerId(at) for at in range(size.brokers))
+    texts = {}
+    for number in range(size.partitions // TOPIC_PARTITIONS):
+        partitions = tuple(
+            new_partition(_replicas(number * TOPIC_PARTITIONS + at, size.brokers), live)
+            for at in range(TOPIC_PARTITIONS)
         )
+        name = _name(number)
+        document = TopicDocument(
+            name=name, topic_id=TopicId(f"id-{number}"), controller_epoch=epoch,
+            metadata_version=1, configs={"retention.ms": "604800000"}, partitions=partitions,
+        )  # fmt: skip
+        texts[topic_key(name)] = encode_topic(document)
+    cluster = ClusterDocument(
+        cluster_id="scale", controller_epoch=epoch, metadata_version=1, format=max(FORMATS),
+        brokers={broker_id: _registered(broker_id) for broker_id in sorted(live)},
+        access=_access(min(size.groups, GROUPS_STORED)),
+    )  # fmt: skip
+    return {CLUSTER_KEY: encode_cluster(cluster), **texts}
 
-    def _next_id(self) -> int:
-        self._ids += 1
-        return self._ids
+
+def _access(groups: int) -> ClusterAccess:
+    rule = Rule(principals=("serviceaccount:pipelines/worker",), operations=(Operation.READ,))
+    return ClusterAccess((), {f"group-{number:05}": (rule,) for number in range(groups)}, 1)
 
 
-def _last_follower(state: Any) -> BrokerId:
-    return BrokerId([one for one in state.isr if one != state.leader][-1])
+def _registered(broker_id: BrokerId) -> BrokerRegistration:
+    return BrokerRegistration(
+        broker_id=broker_id, host=_host(broker_id), port=9092, rack="", alive=True,
+        directory_id=f"dir-{broker_id}", incarnation=f"run-{broker_id}",
+    )  # fmt: skip
+
+
+def _replicas(partition: int, brokers: int) -> tuple[BrokerId, ...]:
+    """Three neighbours: a broker's death concerns as many topics as it has preferred leaders."""
+    return tuple(BrokerId((partition + step) % brokers) for step in range(3))
+
+
+def _name(number: int) -> str:
+    return f"team-{number % 100:02}.events-{number:05}"
+
+
+def _host(broker_id: BrokerId) -> str:
+    return f"scale-broker-{broker_id}.scale-brokers.streaming.svc.cluster.local"
+
+
+# ---------------------------------------------------------------- figures
 
 
 def measure(size: Size) -> None:
-    """All figures of one size."""
+    """All figures of one size, in the order of a cluster's life."""
+    cluster = Cluster(size)
+    sizes_of(cluster)
+    _time("take-over: documents decoded and adopted", size, cluster.load, 1.0)
     gc.collect()
-    before = resident_bytes(os.getpid())
-    controller = _built(size)
-    gc.collect()
-    memory = resident_bytes(os.getpid()) - before
-    figure(f"memory of the controller's state, {size}", memory / MIB, "MiB")
-    _documents(controller)
-    _images(controller)
-    _rest(controller)
-    _changes(controller)
-    _death(controller)
-    _takeover(controller)
-    del controller
-    gc.collect()
-    _plans(size)
-    _groups(size)
-
-
-def _built(size: Size) -> Controller:
-    controller = Controller(size)
-    controller.step(c.Loaded(None, (), "the-cluster"))
-    for broker in range(size.brokers):
-        controller.register(broker)
-    progress(f"creating {size.topics:,} topics")
-    for begin in range(0, size.topics - 10, 10):
-        controller.create(range(begin, begin + 10))
-    controller.reset()
-    controller.create(range(max(0, size.topics - 10), size.topics))
-    took = controller.machine_s + controller.encode_s
-    figure(f"last ten topics created, {size}", took, "s", "limit", LOOP_S)
-    return controller
-
-
-def _documents(controller: Controller) -> None:
-    size, texts = controller.size, controller.texts
-    topics = [len(text) for key, (text, _) in texts.items() if key != CLUSTER_KEY]
-    cluster = len(texts[CLUSTER_KEY][0])
-    biggest = max(topics)
-    figure(
-        f"document of a topic with {size.each} partitions, {size}",
-        biggest / 1024, "KiB", "limit", CONFIG_MAP_BYTES / 1024,
-    )  # fmt: skip
-    figure(
-        f"document of the cluster, {size}",
-        cluster / 1024, "KiB", "limit", CONFIG_MAP_BYTES / 1024,
-    )  # fmt: skip
-    figure(f"all documents, {size}", (sum(topics) + cluster) / MIB, "MiB", "limit", 2048.0)
-
-
-def _images(controller: Controller) -> None:
+    resident = resident_bytes(os.getpid()) / MIB
+    figure(_named("memory of the process", size), resident, "MiB", "limit", MEMORY_MIB)
+    _change("all brokers register", cluster, cluster.register, 1.0)
+    cluster.rest(2 * cluster.config.preferred_leader_interval_ms / 1_000)
     began = time.process_time()
-    encoded = image_to_wire(controller.machine.image(0)).SerializeToString()
-    took, size = time.process_time() - began, controller.size
-    figure(f"full image, {size}", len(encoded) / MIB, "MiB")
-    figure(f"full image encoded, once for all brokers, {size}", took, "s", "limit", LOOP_S)
-    total = len(encoded) * size.brokers
-    figure(f"full image to every broker after a take-over, {size}", total / MIB, "MiB")
+    cluster.rest(REST_S)
+    share = (time.process_time() - began) / REST_S
+    figure(_named("at rest", size), share, "cores", "limit", REST_SHARE, goal="ratio at most 1")
+    _change("a topic is created", cluster, cluster.create, CHANGE_S)
+    _change("an ISR shrinks", cluster, cluster.shrink, CHANGE_S)
+    _image("of the last change", cluster, cluster.machine.stored.metadata_version - 1, CHANGE_S)
+    _change("a broker dies", cluster, cluster.kill, ELECTION_S)
+    _image("of a broker's death", cluster, cluster.machine.stored.metadata_version - 1, ELECTION_S)
+    _image("of everything", cluster, 0, 1.0)
+    _plan(size)
 
 
-def _rest(controller: Controller) -> None:
-    controller.reset()
-    seconds = 10
-    controller.pass_time(seconds * 1_000)
-    assert not controller.writes, "a cluster at rest writes nothing"
-    used = controller.machine_s / seconds
-    figure(f"CPU at rest, {controller.size}", used, "cores", "limit", 1.0)
+def sizes_of(cluster: Cluster) -> None:
+    """What is stored, beside what one object may hold."""
+    size, texts = cluster.size, cluster.texts
+    topics = [len(text) for key, text in texts.items() if key != CLUSTER_KEY]
+    default = ControlConfig().partitions_max
+    figure(_named("partitions", size), size.partitions, "", "max.partitions", default)
+    figure(_named("largest topic", size), max(topics), "bytes", "object", OBJECT_BYTES)
+    figure(_named("all documents", size), sum(map(len, texts.values())), "bytes")
+    known = decode_cluster(texts[CLUSTER_KEY], CLUSTER_KEY)
+    plain = encode_cluster(replace(known, access=ClusterAccess()))
+    figure(_named("brokers", size), len(plain), "bytes", "object", OBJECT_BYTES)
+    rules = len(encode_cluster(replace(known, access=_access(size.groups)))) - len(plain)
+    title = f"rules of {size.groups:,} groups"
+    figure(_named(title, size), rules, "bytes", "limit of rules", CLUSTER_BYTES_MAX)
 
 
-def _changes(controller: Controller) -> None:
-    """One partition after the other, as a slow disk gives them."""
-    size, draw = controller.size, random.Random(1)
-    controller.reset()
-    version = controller.machine.stored.metadata_version
-    places = [
-        (topic.name, partition)
-        for topic in controller.machine.stored.topics.values()
-        for partition in range(len(topic.partitions))
-    ]
-    chosen = draw.sample(places, min(_CHANGES, len(places)))
-    delta = 0
-    encode_s = 0.0
-    for topic, partition in chosen:
-        controller.shrink_isr(topic, partition)
-        began = time.process_time()
-        delta += len(image_to_wire(controller.machine.image(version)).SerializeToString())
-        encode_s += time.process_time() - began
-        version = controller.machine.stored.metadata_version
-    took = (controller.machine_s + controller.encode_s + encode_s) / len(chosen)
-    figure(f"an ISR change, {size}", took * 1e3, "ms", "limit", LOOP_S * 1e3)
-    sent = delta / len(chosen) * size.brokers
-    figure(f"what an ISR change sends to all brokers, {size}", sent / 1024, "KiB")
+def _named(name: str, size: Size) -> str:
+    return f"scale: {name}, {size.title}"
 
 
-def _death(controller: Controller) -> None:
-    """A broker is killed: from the broken stream to the stored leaders."""
-    size = controller.size
-    controller.reset()
-    controller.step(c.StreamClosed(controller.streams.pop(size.brokers - 1)))
-    led = sum(
-        one.state.leader == size.brokers - 1
-        for topic in controller.machine.stored.topics.values()
-        for one in topic.partitions
-    )
-    version = controller.machine.stored.metadata_version
-    controller.pass_time(controller.machine.config.session_grace_ms + 50)
+def _time(name: str, size: Size, run: Callable[[], object], limit_s: float) -> None:
     began = time.process_time()
-    delta = len(image_to_wire(controller.machine.image(version)).SerializeToString())
-    image_s = time.process_time() - began
-    took = controller.machine_s + controller.encode_s + image_s
-    figure(f"a broker's death, {size}", took, "s", "limit", LOOP_S)
-    figure(f"leaders elected by it, {size}", led, "leaders")
-    figure(f"API writes for it, {size}", controller.writes, "writes", "one per partition it had",
-           size.partitions * 3 / size.brokers)  # fmt: skip
-    figure(f"what a broker's death sends to all brokers, {size}",
-           delta * (size.brokers - 1) / MIB, "MiB")  # fmt: skip
-
-
-def _takeover(controller: Controller) -> None:
-    size = controller.size
-    other = Controller(size)
-    other.texts = dict(controller.texts)
-    began = time.process_time()
-    loaded = other.load()
-    decoded = time.process_time()
-    other.step(loaded)
+    run()
     took = time.process_time() - began
-    figure(f"documents decoded at a take-over, {size}", decoded - began, "s", "limit", LOOP_S)
-    figure(f"take-over, decoding included, {size}", took, "s", "limit", LOOP_S)
+    figure(_named(name, size), took, "s", "limit", limit_s, goal="ratio at most 1")
 
 
-def _plans(size: Size) -> None:
-    """Moves all data off a broker; gives one broker more its share."""
-    held = _facts(size, size.brokers)
-    grown = _facts(size, size.brokers - 1) if size.brokers > 3 else None
-    wishes: dict[str, tuple[Facts, Wish]] = {}
-    if size.brokers > 3:
-        wishes["drain a broker"] = held, Drain((BrokerId(size.brokers - 1),))
-    if grown is not None:
-        wishes["spread onto a new broker"] = grown, Spread()
-    for name, (facts, wish) in wishes.items():
-        began = time.process_time()
-        made = plan(facts, wish)
-        took = time.process_time() - began
-        assert isinstance(made, Plan), made.reason
-        figure(f"plan: {name}, {size}", took, "s", "limit", 5.0)
+def _change(name: str, cluster: Cluster, run: Callable[[], object], limit_s: float) -> None:
+    writes, written = cluster.writes, cluster.written_bytes
+    _time(name, cluster.size, run, limit_s)
+    figure(_named(f"{name}: objects written", cluster.size), cluster.writes - writes, "")
+    figure(_named(f"{name}: written", cluster.size), cluster.written_bytes - written, "bytes")
 
 
-def _facts(size: Size, holding: int) -> Facts:
-    """Replicas in turns on the first `holding` brokers."""
-    brokers = tuple(
-        BrokerFacts(
-            id=BrokerId(at), rack="", disk_bytes=10_000 * GIB, free_bytes=9_000 * GIB,
-            fresh=at >= holding,
-        )
-        for at in range(size.brokers)
-    )  # fmt: skip
-    placed = []
-    for at in range(size.partitions):
-        replicas = tuple(BrokerId((at + at // holding + step) % holding) for step in range(3))
-        placed.append(
+def _image(name: str, cluster: Cluster, since: int, limit_s: float) -> None:
+    """Made once for all brokers that have reached the same version."""
+    made: list[bytes] = []
+
+    def make() -> None:
+        made.append(image_to_wire(cluster.machine.image(since)).SerializeToString())
+
+    _time(f"image {name}", cluster.size, make, limit_s)
+    title = _named(f"image {name}: size", cluster.size)
+    figure(title, len(made[0]), "bytes", "message", IMAGE_BYTES)
+
+
+def _plan(size: Size) -> None:
+    """Draining one broker; with three there is none to take its replicas, hence one more."""
+    brokers = size.brokers + 1
+    members = tuple(
+        BrokerFacts(id=BrokerId(at), rack="", disk_bytes=1 << 50, free_bytes=1 << 49)
+        for at in range(brokers)
+    )
+    partitions = []
+    for number in range(size.partitions):
+        replicas = _replicas(number, brokers)
+        name = TopicPartition(_name(number // TOPIC_PARTITIONS), number % TOPIC_PARTITIONS)
+        partitions.append(
             PartitionFacts(
-                partition=TopicPartition(f"topic-{at // size.each}", at % size.each),
-                replicas=replicas, isr=replicas, leader=replicas[0], size_bytes=100 * MIB,
-                bytes_per_second=10_000,
+                partition=name, replicas=replicas, isr=replicas, leader=replicas[0],
+                size_bytes=MIB * (1 + number % 97), bytes_per_second=1_000,
             )
         )  # fmt: skip
-    return Facts(brokers=brokers, partitions=tuple(placed), copy_rate=40 * MIB)
+    facts = Facts(brokers=members, partitions=tuple(partitions), copy_rate=40 * MIB)
 
+    def run() -> None:
+        made = plan(facts, Drain((BrokerId(brokers - 1),)))
+        assert isinstance(made, Plan), made.reason
 
-def _groups(size: Size) -> None:
-    """A coordinator of one partition of __consumer_offsets with its share of the groups."""
-    groups = max(1, size.groups // GROUP_COORDINATORS)
-    took = _commit(_coordinator(), groups) / groups
-    tracemalloc.start()
-    coordinator = _coordinator()
-    _commit(coordinator, groups)
-    used, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert len(coordinator.groups) == groups
-    of = f"{size.groups:,} groups with {OFFSETS_OF_A_GROUP} offsets"
-    figure(f"commit of all its offsets, {of}", took * 1e3, "ms")
-    figure(f"memory of all of them, {of}", used / groups * size.groups / MIB, "MiB")
-
-
-def _coordinator() -> GroupCoordinator:
-    machine = GroupCoordinator(GroupConfig(), 0)
-    machine.start(Catalog.of(CatalogTopic("t", TopicId("t-id"), OFFSETS_OF_A_GROUP)), 1_000)
-    return machine
-
-
-def _commit(machine: GroupCoordinator, groups: int) -> float:
-    """Every group commits all its offsets; the processor seconds."""
-    took = 0.0
-    for number in range(groups):
-        offsets = tuple(
-            NewOffset(NamedPartition("t", TopicId(""), at), 1_000_000 + at)
-            for at in range(OFFSETS_OF_A_GROUP)
-        )
-        event = CommitRequested(
-            request_id=number, group_id=f"group-{number}", member_id="", member_epoch=-1,
-            instance_id="", offsets=offsets,
-        )  # fmt: skip
-        began = time.process_time()
-        ready = machine.handle(event, 1_000 + number)
-        took += time.process_time() - began
-        assert ready.stopped is None
-    return took
+    _time("plan that drains a broker", size, run, PLAN_S)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small: shows only that it works")
-    parser.add_argument(
-        "--partitions", type=int, metavar="N", help="only the size with so many partitions"
-    )
-    given = parser.parse_args()
-    sizes: tuple[Size, ...] = SMALL if given.quick else SIZES
-    if given.partitions is not None:
-        sizes = tuple(one for one in sizes if one.partitions == given.partitions)
-        if not sizes:
-            parser.error(f"--partitions is one of {[one.partitions for one in SIZES]}")
-    parts: dict[str, Callable[[], None]] = {str(one): partial(measure, one) for one in sizes}
-    return run_parts(parts)
+    sizes = QUICK if parser.parse_args().quick else SIZES
+    return run_parts({size.title: partial(measure, size) for size in sizes})
 
 
 if __name__ == "__main__":

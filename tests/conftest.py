@@ -76,6 +76,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_collection():  # type: ignore[no-untyped-def]  # a hook wrapper is a generator
+    """Python searches for cycles only once all tests are collected, and not among them."""
+    from support import garbage  # noqa: PLC0415 - found from here on
+
+    garbage.stay_out_of_collecting()
+    try:
+        return (yield)
+    finally:
+        garbage.look_at_new_objects()
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]  # a hook wrapper is a generator
     """Shows the seed and the logs of the test's own servers with every failure."""
     report = yield

@@ -1,23 +1,33 @@
-"""`benchmarks.scale` drives what ships, and every figure that docs/scale.md names is printed."""
+"""The benchmark of big clusters runs, small, and every figure with a limit keeps it."""
 
 import json
-import re
-import subprocess
-import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-NAMED = re.compile(r"^\| ([^|]+) \|", re.MULTILINE)
+import pytest
+
+from benchmarks import scale
+from penstock.core.types import BrokerId
 
 
-def test_a_small_run_prints_every_figure_of_the_page() -> None:
-    command = [sys.executable, "-m", "benchmarks.scale", "--quick"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    figures = [json.loads(line) for line in done.stdout.splitlines()]
-    assert all({"name", "value", "unit", "vs", "ratio"} <= figure.keys() for figure in figures)
-    printed = {re.split(r", [\d,]+ (?:brokers|groups)", one["name"])[0] for one in figures}
-    table = (ROOT / "docs/scale.md").read_text().partition("<!-- figures -->")[2]
-    named = set(NAMED.findall(table.partition("<!-- end -->")[0])) - {"figure", "---"}
-    assert named
-    assert named <= printed, named - printed
+def test_it_prints_a_ratio_for_everything_that_has_a_limit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scale.measure(scale.QUICK[0])
+    figures = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    limited = [one for one in figures if one["vs"] is not None]
+    assert len(limited) > 10
+    assert all(one["ratio"] < 1 for one in limited if one["unit"] != "s"), limited
+
+
+def test_the_death_of_a_broker_writes_only_topics_that_it_had_replicas_of() -> None:
+    cluster = scale.Cluster(scale.Size(20, 400, 0))
+    cluster.load()
+    cluster.register()
+    before = cluster.writes
+    cluster.kill()
+    concerned = [
+        topic
+        for topic in cluster.machine.stored.topics.values()
+        if any(BrokerId(19) in one.state.replicas for one in topic.partitions)
+    ]
+    assert cluster.writes - before == len(concerned) + 1, "and the cluster's document"
+    assert all(BrokerId(19) not in one.state.isr for topic in concerned for one in topic.partitions)

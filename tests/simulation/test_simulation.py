@@ -12,7 +12,8 @@ from penstock_sim.planting import ALL_BUGS, Found, find, find_again, row
 from penstock_sim.seeds import kept_seeds
 from penstock_sim.world import simulate
 
-SEEDS = 100
+SEEDS = 40
+"""Of those that `make sim` plays as well: these are for whoever runs only the tests."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))

@@ -22,6 +22,9 @@ LONG_FIRST = (
     "tests/penstock/cli/",
     "tests/penstock/verify/",
     "tests/go/",
+    "tests/security/",
+    "tests/crds/",
+    "tests/tools/",
     "tests/penstock_operator/",
     "tests/penstock/client/",
 )

@@ -244,30 +244,41 @@ class Improving:
             ):
                 continue
             own = [one for one in self.of_topic[topic] if source in self.layout.placed[one]]
-            given = any(self._give(partition, source, target) for partition in own)
+            there = band.change(count[source], count[target], 1)
+            alone = self._count_change(source, target) <= 0
+            given = any(
+                (alone and self._give(partition, source, target))
+                or self._exchange(partition, source, target, there)
+                for partition in own
+                if self.layout.may_place(partition, target, source)
+            )
             if asked.note(source, target, found=given):
                 return True
         return False
 
     def _give(self, partition: int, source: int, target: int) -> bool:
+        """A replica alone, where that makes no earlier goal worse."""
         layout = self.layout
-        if not layout.may_place(partition, target, source):
-            return False
-        size = layout.size[partition]
         if (
-            self._count_change(source, target) <= 0
-            and self._bytes_change(source, target, size) <= 0
-            and layout.rack_change(partition, source, target) <= 0
+            self._bytes_change(source, target, layout.size[partition]) > 0
+            or layout.rack_change(partition, source, target) > 0
         ):
-            layout.move(partition, source, target)
-            return True
-        there = self._topic_change(partition, source, target)
-        topic = layout.topic[partition]
-        for taken in islice(layout.nearest(target, size), SWAPS):
+            return False
+        layout.move(partition, source, target)
+        return True
+
+    def _exchange(self, partition: int, source: int, target: int, there: int) -> bool:
+        """Against one of another topic. `there`: what its own topic gains by that."""
+        layout, topics, held = self.layout, self.topics, self.held
+        topic, size = layout.topic[partition], layout.size[partition]
+        source_bytes, target_bytes = layout.bytes[source], layout.bytes[target]
+        for taken in layout.around(target, size, SWAPS):
+            other = layout.topic[taken]
+            count = layout.topic_count[other]
             if (
-                layout.topic[taken] != topic
-                and there + self._topic_change(taken, target, source) < 0
-                and self._bytes_change(source, target, size - layout.size[taken]) <= 0
+                other != topic
+                and there + topics[other].change(count[target], count[source], 1) < 0
+                and held.change(source_bytes, target_bytes, size - layout.size[taken]) <= 0
                 and self._may_swap(partition, taken, source, target)
             ):
                 self._swap(partition, taken, source, target)

@@ -148,10 +148,11 @@ class Draft:
     def load(self) -> Load:
         """Replicas and preferred leaders per broker, after all moves; placing adds to it."""
         if self._load is None:
-            self._load = Load()
-            for topic in self.topics():
-                for partition in topic.partitions:
-                    self._load.add(partition.target or partition.state.replicas)
+            self._load = Load.of(
+                partition.target or partition.state.replicas
+                for topic in self.topics()
+                for partition in topic.partitions
+            )
         return self._load
 
     def partition_count(self) -> int:
@@ -246,6 +247,8 @@ class Draft:
         """
         counts = dict.fromkeys(ElectionKind, 0)
         for topic in self.topics() if only is None else (only,):
+            if concerned is not None and _has_none_on(topic, concerned):
+                continue  # reading the settings of thousands would cost more than all the rest
             config = self.topic_config(topic)
             partitions = list(topic.partitions)
             for index, before in enumerate(partitions):
@@ -343,3 +346,7 @@ class Draft:
             self.detail("partition has no leader", **fields)
         else:
             self.detail("leader elected", **fields)
+
+
+def _has_none_on(topic: TopicDocument, brokers: frozenset[BrokerId]) -> bool:
+    return all(brokers.isdisjoint(partition.state.replicas) for partition in topic.partitions)

@@ -16,9 +16,11 @@ Deterministic: the same cluster and request give the same answer.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from math import gcd
+from typing import Self
 
 from penstock.core.types import BrokerId
 
@@ -31,6 +33,14 @@ class Load:
     leaders: Counter[BrokerId] = field(default_factory=Counter)
     topic_replicas: Counter[BrokerId] = field(default_factory=Counter)
     topic_leaders: Counter[BrokerId] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, partitions: Iterable[Sequence[BrokerId]]) -> Self:
+        """The cluster's counts, of no topic: of all partitions at once, as there may be many."""
+        placed = list(partitions)
+        return cls(
+            Counter(chain.from_iterable(placed)), Counter(replicas[0] for replicas in placed)
+        )
 
     def add(self, replicas: Sequence[BrokerId]) -> None:
         """Counts one partition."""

@@ -38,8 +38,8 @@ from penstock.core.control.registration import (
 from penstock.core.control.requests import (
     decide_elect_leaders,
     decide_producer_ids,
-    return_leaders,
 )
+from penstock.core.control.returning import Returning
 from penstock.core.control.sessions import Sessions
 from penstock.core.topic import INTERNAL_TOPICS
 from penstock.core.types import BrokerId
@@ -132,6 +132,7 @@ class Keeping:
     sessions: Sessions
     quota: MutationQuota
     copies: Copies
+    returning: Returning = field(default_factory=Returning)
 
 
 def decide_work(draft: Draft, work: Work, keeping: Keeping, now_ms: int) -> list[Outcome]:
@@ -143,7 +144,7 @@ def decide_work(draft: Draft, work: Work, keeping: Keeping, now_ms: int) -> list
         draft.settle_all(_liveness(draft, sessions), concerned)
     outcomes = [_decide(draft, entry, keeping, now_ms) for entry in work.pending]
     if work.balance:
-        _return_leaders(draft, sessions, now_ms)
+        _return_leaders(draft, keeping, now_ms)
     if work.activate:
         activate(draft, keeping.copies, _liveness(draft, sessions))
     return outcomes
@@ -267,7 +268,8 @@ def _decide_topics(
             assert_never(event)
 
 
-def _return_leaders(draft: Draft, sessions: Sessions, now_ms: int) -> None:
+def _return_leaders(draft: Draft, keeping: Keeping, now_ms: int) -> None:
+    sessions = keeping.sessions
     since_ms = now_ms - draft.config.preferred_leader_interval_ms
     may_lead = frozenset(
         session.broker_id
@@ -276,7 +278,7 @@ def _return_leaders(draft: Draft, sessions: Sessions, now_ms: int) -> None:
         and session.started_at_ms <= since_ms
         and session.held_until_ms <= now_ms
     )
-    moved = return_leaders(draft, _liveness(draft, sessions), may_lead)
+    moved = keeping.returning.give_back(draft, _liveness(draft, sessions), may_lead)
     if moved:
         draft.decide(
             c.Severity.INFO,
