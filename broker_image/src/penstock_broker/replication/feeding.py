@@ -346,6 +346,16 @@ class FollowerStream:
             ahead.append((feeding, offset, batches))
         return ahead
 
+    def copies_wait_for(self, key: ReplicaKey) -> str:
+        """What keeps the copy of a partition from being faster at the moment; "": nothing."""
+        if key not in self._feeding:
+            return f"broker {self.follower}, which has not begun"
+        if self._throttle.holds(self._bulk_wake.set):
+            return "the copy rate of the leader"
+        if self._spent >= self._credit:
+            return f"the copy rate of broker {self.follower}"
+        return f"broker {self.follower} to write" if self._ahead and not self._bulk_fits else ""
+
     def _may_copy(self, feeding: Feeding) -> bool:
         """Whether the throttles let it go on; if not, something will wake `read_ahead`."""
         self._growth.gain(feeding.grown(), asyncio.get_running_loop().time() * 1_000)

@@ -326,6 +326,11 @@ class Leader:
             out.messages.append(SendRefusal(follower, refusal))
         return progress
 
+    def written_by(self, follower: BrokerId) -> Offset:
+        """Its last acknowledgement in this epoch, even if its stream has broken since; or 0."""
+        progress = self._followers.get(follower)
+        return Offset(0) if progress is None else progress.written_end
+
     def _stop_feed(self, follower: BrokerId, progress: FollowerProgress, out: Outbox) -> None:
         if progress.started:
             progress.started = False

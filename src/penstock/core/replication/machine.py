@@ -154,6 +154,10 @@ class ReplicaMachine:
             return traffic_to(broker, role.isr.state, role.isr.maximal)
         return traffic_to(broker, state, () if state is None else state.isr)
 
+    def written_by(self, broker: BrokerId) -> Offset:
+        """Up to where a follower has said, in this epoch, that it has the log; 0: it has not."""
+        return self._role.written_by(broker) if isinstance(self._role, Leader) else Offset(0)
+
     def look(self) -> Marks:
         """As `marks`, for other threads: possibly in the middle of an event, and not cached."""
         if self._error is not None:
