@@ -39,7 +39,7 @@ class Pace:
 
     def put(self, moved_bytes: int, now_ms: float) -> int:
         """`moved_bytes`: all that was written here so far, less what is left to copy. It falls if
-        the copy begins anew, which counts as no pace."""
+        the copy begins again, which counts as no pace."""
         seen = self._seen
         if seen and moved_bytes < seen[-1][1]:
             seen.clear()
@@ -120,7 +120,7 @@ class CopyWatch:
         stream = self._replicas.followers.get(who)
         waits_for = ""
         if not isinstance(stream, FollowerStream):
-            waits_for = f"broker {who}, which is away"
+            waits_for = f"broker {who}, which is not connected"
         elif bytes_left:
             waits_for = stream.copies_wait_for(key)
         return pb.CopyProgress(

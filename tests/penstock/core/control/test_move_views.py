@@ -145,14 +145,14 @@ def test_a_copy_that_moves_no_byte_for_five_minutes_is_stuck_and_says_why() -> N
     began = world.now_ms
     while world.now_ms - began < 298_000:
         world.pass_time(2_000)
-        left(world, b3=90, why="broker 3, which is away")
+        left(world, b3=90, why="broker 3, which is not connected")
     assert shown(world).waiting_for == ""
     (copy,) = shown(world).copies
     assert copy.known_for_ms == copy.stalled_for_ms == world.now_ms - began
     world.pass_time(2_000)
-    left(world, b3=90, why="broker 3, which is away")
+    left(world, b3=90, why="broker 3, which is not connected")
     assert shown(world).waiting_for == (
-        "broker 3, which has copied nothing for 5 min: broker 3, which is away"
+        "broker 3, which has copied nothing for 5 min: broker 3, which is not connected"
     )
     left(world, b3=90, pace=1)
     assert (shown(world).waiting_for, shown(world).copies[0].stalled_for_ms) == ("", 0)
