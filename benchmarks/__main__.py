@@ -21,6 +21,7 @@ SCRIPTS = (
     "verify_memory",
     "compaction",
     "balance",
+    "moves",
 )
 RESULTS = Path(__file__).parent / "results"
 
