@@ -12,7 +12,7 @@ import socket
 import tempfile
 import threading
 import time
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 
 from benchmarks.catch_up import LIVE, PARTITIONS, Load, Probe, await_condition, in_sync, top_rate
@@ -48,8 +48,12 @@ class Moves:
                 producer.send_columns(topic, [_BLOCK] * 100, partition=partition).result(120)
         return topic
 
-    def move(self, topic: str, target: tuple[int, ...], partitions: int = 1) -> None:
-        moves = [ReplicaMove(TopicPartition(topic, at), target=target) for at in range(partitions)]
+    def move(self, topic: str, source: int, partitions: range = range(1)) -> None:
+        """From the broker that has the only replicas to the spare one."""
+        moves = [
+            ReplicaMove(TopicPartition(topic, at), target=(SPARE,), expected=(source,))
+            for at in partitions
+        ]
         for outcome in self.admin.alter_replicas(moves):
             if outcome.error is not None:
                 raise outcome.error
@@ -70,7 +74,7 @@ class Moves:
         topic = self.filled([0])
         size = self.bytes_of(topic, 0)
         began = time.monotonic()
-        self.move(topic, (SPARE,))
+        self.move(topic, 0)
         self.settle(topic)
         took_s = time.monotonic() - began
         self.admin.delete_topic(topic)
@@ -145,9 +149,12 @@ def latency(moves: Moves, seconds: float) -> None:
         moves.admin.alter_throttle(DEFAULT_RATE)
         topic = moves.filled([0])
         probe = Probe(moves.cluster.bootstrap)
-        moves.move(topic, (SPARE,))
-        moves.settle(topic)
-        beside = percentile(probe.stop(), 0.99)
+        try:
+            moves.move(topic, 0)
+            moves.settle(topic)
+        finally:
+            took_s = probe.stop()
+        beside = percentile(took_s, 0.99)
     finally:
         load.stop()
     figure(
@@ -167,15 +174,14 @@ def gap(moves: Moves, rounds: int) -> None:
         topic = moves.filled([0], mib=0)
         with Producer(moves.cluster.bootstrap, linger_ms=0) as producer:
             acknowledged = [time.monotonic()]
-            moves.move(topic, (SPARE,))
+            moves.move(topic, 0)
             ended = False
             while not ended or time.monotonic() - acknowledged[0] < 1:
                 producer.send(topic, b"x", partition=0).result(120)
                 acknowledged.append(time.monotonic())
                 found = moves.admin.describe_topics([topic])[topic].partitions[0]
                 ended = ended or found.leader == SPARE
-        pairs = zip(acknowledged, acknowledged[1:], strict=False)
-        gaps.append(max(after - before for before, after in pairs))
+        gaps.append(max(after - before for before, after in pairwise(acknowledged)))
         moves.admin.delete_topic(topic)
     figure("write gap at a switch that changes the leader", median(gaps), "s", goal="≤ 0.3")
 
@@ -186,7 +192,7 @@ def drain(moves: Moves, partitions: int) -> None:
     topic = moves.filled(*([[1]] * partitions))
     size = moves.bytes_of(topic, 1)
     began = time.monotonic()
-    moves.move(topic, (SPARE,), partitions)
+    moves.move(topic, 1, range(partitions))
     moves.settle(topic)
     moved_s = time.monotonic() - began
     await_condition("deletion", lambda: moves.bytes_of(topic, 1) == 0)
@@ -205,9 +211,7 @@ def empty(moves: Moves, partitions: int) -> None:
     before = moves.admin.describe_cluster().metadata_version
     began = time.monotonic()
     for first in range(0, partitions, EMPTY_WAVE):
-        wave = range(first, min(first + EMPTY_WAVE, partitions))
-        asked = [ReplicaMove(TopicPartition(topic, at), target=(SPARE,)) for at in wave]
-        moves.admin.alter_replicas(asked)
+        moves.move(topic, 0, range(first, min(first + EMPTY_WAVE, partitions)))
     moves.settle(topic)
     took_s = time.monotonic() - began
     versions = moves.admin.describe_cluster().metadata_version - before
