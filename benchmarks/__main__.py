@@ -22,6 +22,7 @@ SCRIPTS = (
     "compaction",
     "balance",
     "scale",
+    "moves",
 )
 RESULTS = Path(__file__).parent / "results"
 

@@ -251,6 +251,18 @@ def test_slots_do_not_see_each_other(log: Harness) -> None:
     assert sizes == [100, 0, 0]
 
 
+def test_bytes_are_counted_from_the_batch_that_holds_an_offset_to_the_end(log: Harness) -> None:
+    assert log.store.bytes_from(log.slot, Offset(0)) == 0
+    log.append(batch(0, 10), batch(10, 10, size=150), batch(20, size=200))
+    sizes = {0: 450, 9: 450, 10: 350, 19: 350, 20: 200, 21: 0, 99: 0}
+    for offset, size in sizes.items():
+        assert log.store.bytes_from(log.slot, Offset(offset)) == size, offset
+    log.store.write([PartitionWrite(log.slot, log_start_offset=Offset(10))], sync=False)
+    log.reopen()
+    assert log.store.bytes_from(log.slot, Offset(0)) == 350
+    assert log.store.bytes_from(log.slot, Offset(20)) == 200
+
+
 def test_many_small_batches_are_read_in_order_in_pieces(log: Harness) -> None:
     for start in range(0, 10_000, 1000):
         log.append(*(batch(n, size=80) for n in range(start, start + 1000)))

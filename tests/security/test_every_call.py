@@ -76,6 +76,7 @@ SAMPLES: Final[dict[str, Message]] = {
     "AdminService.AlterBrokers": admin_pb2.AlterBrokersRequest(
         changes=[admin_pb2.BrokerChange(broker_id=0, cordon=admin_pb2.Cordon(placement=True))]
     ),
+    "AdminService.AlterThrottle": admin_pb2.AlterThrottleRequest(copy_rate=1 << 20),
     "AdminService.Finalize": admin_pb2.FinalizeRequest(to=1),
     "AdminService.CheckAccess": admin_pb2.CheckAccessRequest(
         principal=ROOT, resource=TOPIC, operation=access_pb2.ACCESS_OPERATION_READ

@@ -21,6 +21,7 @@ from penstock.proto.v1.journal_pb2_grpc import add_JournalServiceServicer_to_ser
 from penstock.rpc.transport import GrpcTransport
 from penstock_broker.config import BrokerConfig
 from penstock_broker.datadir import DurableFile
+from penstock_broker.metadata.condition import Condition
 from penstock_broker.metadata.session import BrokerIdentity, ControllerSession, Ports
 from penstock_broker.services.journal import JournalService
 from penstock_broker.serving.edge import Edge
@@ -34,7 +35,7 @@ class Broker:
 
     controller_epoch = 0
     metadata_version = 0
-    disk_full = False
+    condition = Condition()
 
     def __init__(self, broker_id: int, controllers: list[str]) -> None:
         config = BrokerConfig(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli import move_plan, move_submit
+from penstock.cli import move_plan, move_status, move_submit, move_throttle
 from penstock.cli.connect import open_admin
 from penstock.cli.move_facts import make_plan, read_facts
 from penstock.cli.options import (
@@ -23,13 +23,13 @@ from penstock.cli.options import (
     example,
     parse_brokers,
 )
-from penstock.cli.output import print_record, print_rows
+from penstock.cli.output import print_record
 from penstock.core import balance as core
 from penstock.core.types import BrokerId, MoveReason, TopicPartition
 from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
-    from penstock.client import Admin, MoveDescription, MovesDescription, ReplicaMove
+    from penstock.client import Admin, ReplicaMove
 
 app = typer.Typer(help="Plan, move, watch and cancel moves of replicas.", no_args_is_help=True)
 WATCH_S: Final = 2.0
@@ -199,7 +199,7 @@ def _where(text: str) -> TopicPartition:
 def status(
     *,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Print a line whenever it changes, to the end.")
+        bool, typer.Option("--watch", "-w", help="Print it whenever it changes, to the end.")
     ] = False,
     bootstrap: Bootstrap = None,
     output: OutputOption = Output.TABLE,
@@ -207,69 +207,61 @@ def status(
     """Show the moves that have not ended: how far they are, and what they wait for."""
     if watch and output is not Output.TABLE:
         raise MisuseError(
-            "--watch prints lines for people: leave out -o", ErrorCode.INVALID_REQUEST
+            "--watch prints tables for people: leave out -o", ErrorCode.INVALID_REQUEST
         )
     with open_admin(bootstrap) as admin:
         seen = admin.describe_moves()
         if not watch:
-            _print_status(seen, output)
+            move_status.show(seen, output)
             return
         said = ""
-        while said != "nothing moves":
-            if (line := summary(seen)) != said:
-                said = line
+        while True:
+            if (text := move_status.table(seen)) != said:
+                said = text
                 typer.echo(said)
-            if said != "nothing moves":
-                time.sleep(WATCH_S)
-                seen = admin.describe_moves()
+            if not seen.moves:
+                return
+            time.sleep(WATCH_S)
+            seen = admin.describe_moves()
 
 
-def _print_status(seen: "MovesDescription", output: Output) -> None:
-    rows = [_status_row(one) for one in seen.moves]
+@app.command(
+    epilog=example(
+        "penstock partitions throttle",
+        "penstock partitions throttle 40Mi",
+        "penstock partitions throttle none",
+        "penstock partitions throttle default",
+    )
+)
+def throttle(
+    rate: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[BYTES|none|default]",
+            help="Per second, in and out of each broker; 1Mi is 1048576. none: no limit. default: "
+            "each broker's replica.copy.bytes.per.second. Left out: shows what counts now.",
+        ),
+    ] = None,
+    *,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show or set how fast partitions move; running moves follow at once.
+
+    It limits what was written before a move began. What is written meanwhile is copied beside it.
+    """
+    wanted = None if rate is None else move_throttle.parse(rate)
+    with open_admin(bootstrap) as admin:
+        if wanted is None:
+            move_throttle.show(admin, output)
+            return
+        admin.alter_throttle(wanted.copy_rate, validate_only=dry_run)
+    done = "could be set" if dry_run else "set"
     if output is not Output.TABLE:
-        print_record({"paused": seen.paused, "moves": rows}, output)
+        print_record({"copy_rate": wanted.copy_rate}, output)
         return
-    print_rows(rows, output, empty="nothing moves")
-    if rows:
-        typer.echo(f"\n{summary(seen)}")
-
-
-def _status_row(one: "MoveDescription") -> dict[str, object]:
-    return {
-        "partition": str(one.where),
-        "state": one.state.value,
-        "reason": one.reason.value if one.reason else None,
-        "replicas": list(one.replicas),
-        "target": list(one.target),
-        "bytes_left": sum(copy.bytes_left for copy in one.copies) if one.copies else None,
-        "bytes_per_second": sum(copy.bytes_per_second for copy in one.copies) or None,
-        "dropping": list(one.dropping),
-        "damaged": list(one.damaged),
-        "waiting_for": one.waiting_for or None,
-    }
-
-
-def summary(seen: "MovesDescription") -> str:
-    """One line about all moves: `3 copying, 9 queued, 3.2 GiB left at 38 MiB/s, about 2 min`."""
-    parts = []
-    for state in ("copying", "queued"):
-        count = sum(one.state.value == state for one in seen.moves)
-        if count:
-            parts.append(f"{count} {state}")
-    left = sum(copy.bytes_left for one in seen.moves for copy in one.copies)
-    rate = sum(copy.bytes_per_second for one in seen.moves for copy in one.copies)
-    if left and rate:
-        minutes = -(-left // (60 * rate))
-        parts.append(
-            f"{move_plan.size(left)} left at {move_plan.size(rate)}/s, "
-            f"{move_plan.duration(minutes)}"
-        )
-    dropping = sum(bool(one.dropping) for one in seen.moves)
-    if dropping:
-        parts.append(f"{dropping} with former copies to delete")
-    if seen.paused and parts:
-        parts.append("paused: the metadata store is unavailable")
-    return ", ".join(parts) or "nothing moves"
+    typer.echo(f"copy rate {done}: {wanted}")
 
 
 @app.command(

@@ -276,10 +276,17 @@ class OrphanedLog:
 
 @dataclass(frozen=True, slots=True)
 class LogDescription:
-    """The logs of one broker. `orphans`: none if certain topics were asked for."""
+    """The logs of one broker. `orphans`: none if certain topics were asked for.
+
+    `disk_reserve_bytes`: it refuses writes if less is free; 0: an older release, unknown.
+    `copy_rate`: bytes per second that it copies of partitions that move, in and out; 0: no limit;
+    None: unknown.
+    """
 
     broker_id: int
     logs: tuple[PartitionLog, ...]
     disk_free_bytes: int
     disk_total_bytes: int
     orphans: tuple[OrphanedLog, ...] = ()
+    disk_reserve_bytes: int = 0
+    copy_rate: int | None = None

@@ -14,7 +14,7 @@ from support.waiting import wait_until
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
-from penstock.cli.partitions import summary
+from penstock.cli.move_status import summary, table
 from penstock.client import (
     Admin,
     CopyDescription,
@@ -311,7 +311,7 @@ def test_moves_are_cancelled_by_topic_and_by_broker(moving: Moving) -> None:
 def test_status_watches_until_nothing_moves(at_rest: Moving) -> None:
     assert at_rest.run("partitions", "status", "--watch") == "nothing moves\n"
     refused = at_rest.run("partitions", "status", "--watch", "-o", "json", code=1)
-    assert "--watch prints lines for people" in refused
+    assert "--watch prints tables for people" in refused
 
 
 def test_a_line_sums_up_all_moves() -> None:
@@ -334,6 +334,72 @@ def test_a_line_sums_up_all_moves() -> None:
         "1 queued, 1 with former copies to delete, paused: the metadata store is unavailable"
     )
     assert summary(replace(seen, moves=(), paused=True)) == "nothing moves"
+    stopped = replace(copying, copies=(replace(copy, bytes_per_second=0),))
+    silent = replace(copying, copies=())
+    assert summary(replace(seen, moves=(stopped, silent))) == (
+        "2 copying, 3 GiB left, nothing copied now, 1 of unknown size"
+    )
+
+
+def test_a_row_says_how_far_a_copy_is_and_unknown_if_nobody_has_said_it() -> None:
+    copy = CopyDescription(
+        broker_id=4, bytes_left=3 << 30, bytes_per_second=38 << 20, limited_by="the copy rate",
+        known_for_ms=9, stalled_for_ms=0,
+    )  # fmt: skip
+    copying = MoveDescription(
+        where=TopicPartition("t", 0), topic_id="", state=MoveState.COPYING, reason=None, leader=0,
+        replicas=(0,), isr=(0,), target=(4, 5), adding=(4, 5), dropping=(), damaged=(),
+        waiting_for="", copies=(copy, replace(copy, broker_id=5, bytes_left=0)),
+    )  # fmt: skip
+    seen = MovesDescription(moves=(copying,), brokers=(), format=2, newest_format=2, paused=False)
+    assert (copying.bytes_left, copying.seconds_left) == (3 << 30, 81)
+    for text in ("3 GiB", "76 MiB/s", "about 2 min", "the copy rate"):
+        assert text in table(seen).splitlines()[1]
+    half_known = replace(copying, copies=(copy,))
+    assert (half_known.bytes_left, half_known.seconds_left) == (None, None)
+    row = table(replace(seen, moves=(half_known,))).splitlines()[1]
+    assert row.count("unknown") == 3
+    away = replace(copying, copies=(replace(copy, bytes_per_second=0),) * 2)
+    assert (away.bytes_left, away.seconds_left) == (6 << 30, None)
+
+
+def test_a_copy_shows_how_far_it_is_and_follows_the_throttle(moving: Moving) -> None:
+    topic = moving.topic([0], heavy=True)
+    moving.run("partitions", "move", f"{topic}/0", "--to", "3")
+
+    def held() -> dict[str, Any]:
+        row = moving.state(f"{topic}/0")
+        (copy,) = row.get("copies") or [{}]
+        return row if "copy rate" in copy.get("limited_by", "") else {}
+
+    row = wait_until(held, what="the throttle is what it waits for")
+    assert 0 < row["bytes_left"] <= 2_100_000
+    assert "copy rate" in row["copies"][0]["limited_by"]
+    assert row["copies"][0]["broker"] == 3
+    assert "copy rate" in moving.run("partitions", "status")
+    assert moving.json("partitions", "throttle")["copy_rate"] is None
+
+    assert "could be set: no limit" in moving.run("partitions", "throttle", "none", "--dry-run")
+    assert moving.run("partitions", "throttle", "none") == "copy rate set: no limit\n"
+    wait_until(lambda: moving.replicas(topic) == [(3,)], what="it moves without a limit")
+    assert "no limit" in moving.run("partitions", "throttle")
+    plan = moving.run("partitions", "plan", "--topic", topic, "--replicas", 2)
+    assert "/s per broker" not in plan, "there is no rate to tell the time by"
+
+    assert moving.json("partitions", "throttle", "40MiB") == {"copy_rate": 40 << 20}
+
+    def followed() -> bool:
+        seen = moving.json("partitions", "throttle")
+        return {one["copy_rate"] for one in seen["brokers"]} == {40 << 20}
+
+    wait_until(followed, what="every broker has the rate")
+    assert "40 MiB/s per broker" in moving.run(
+        "partitions", "plan", "--topic", topic, "--replicas", 2
+    )
+    assert "replica.copy.bytes.per.second" in moving.run("partitions", "throttle", "default")
+    for wrong in ("0", "fast", "-1", "4 MiB"):
+        refused = moving.run("partitions", "throttle", "--", wrong, code=1)
+        assert f"{wrong!r} is no rate" in refused
 
 
 # ---------------------------------------------------------------- brokers

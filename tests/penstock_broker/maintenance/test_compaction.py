@@ -10,7 +10,7 @@ from support.cluster import Cluster
 from support.waiting import wait_until
 from support.wire import Wire, now_ms
 
-from penstock.client import Consumer, Producer, TopicPartition
+from penstock.client import Admin, Consumer, Producer, ReplicaMove, TopicPartition
 from penstock.core.batch import Batch
 from penstock.core.columns import Record
 from penstock.core.records import build_batch, decode_batch, encode_columns
@@ -111,6 +111,41 @@ def test_null_values_go_when_their_time_has_come(make_cluster: MakeCluster) -> N
         wait_until(lambda: len(records(wire, "t")) == 2, what="the old value is gone")
         assert newest(wire, "t") == {b"a": None, b"b": b"1"}
         wait_until(lambda: newest(wire, "t") == {b"b": b"1"}, what="the null value is gone")
+
+
+def test_null_values_stay_while_a_copy_does_not_have_them(make_cluster: MakeCluster) -> None:
+    held = {**QUICK, "replica.copy.bytes.per.second": "1"}
+    cluster = make_cluster(brokers=2, broker_config=held)
+    settings = {**COMPACT, "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "1"}
+    cluster.create_topic("moved", configs=settings, assignment=[[0]])
+    cluster.create_topic("still", configs=settings, assignment=[[0]])
+    chance = random.Random(1)
+    with Wire(cluster.brokers[0].address) as wire, Admin(cluster.bootstrap) as admin:
+        for first in range(0, 3_000, 500):
+            batch = [(b"%d" % at, chance.randbytes(1_000)) for at in range(first, first + 500)]
+            wire.produce("moved", keyed(batch))
+        move = ReplicaMove(TopicPartition("moved", 0), target=(1,), expected=(0,))
+        assert admin.alter_replicas([move])[0].error is None
+        wait_until(
+            lambda: any(one.copies for one in admin.describe_moves().moves), what="it is copied"
+        )
+        for topic in ("moved", "still"):
+            wire.produce(topic, keyed([(b"a", None)]))
+        for turn in range(5):
+            wire.produce("moved", keyed([(b"more", b"%d" % turn)]))
+            wire.produce("still", keyed([(b"a", None), (b"b", b"%d" % turn)]))
+            wait_until(lambda: b"a" not in newest(wire, "still"), what="the null value is gone")
+            assert newest(wire, "moved")[b"a"] is None, turn
+        admin.alter_throttle(0)
+    with Wire(cluster.brokers[1].address) as wire:
+        wait_until(lambda: not is_moving(cluster), what="the move has ended")
+        wire.produce("moved", keyed([(b"more", b"last")]))
+        wait_until(lambda: b"a" not in newest(wire, "moved"), what="it is gone after the move")
+
+
+def is_moving(cluster: Cluster) -> bool:
+    with Admin(cluster.bootstrap) as admin:
+        return any(one.target for one in admin.describe_moves().moves)
 
 
 def test_records_without_a_key_are_refused_by_a_compacted_topic_alone(

@@ -204,12 +204,13 @@ async def described(
 ) -> tuple[list[tuple[str, int]], list[OrphanedLog]]:
     """What a client is told: logs of replicas, and those that belong to none."""
     with ThreadPoolExecutor(1) as executor:
-        facts = LogFacts(store, executor, lambda: (1, 2))
+        facts = LogFacts(store, executor, lambda: (1, 2, 3), lambda: 4)
         unused: Any = None
         service = AdminService(unused, unused, replicas, unused, facts)
         answer = await service.DescribeLogs(pb.DescribeLogsRequest(topics=topics), None)
     found = logs_from_wire(answer)
     assert (found.disk_free_bytes, found.disk_total_bytes) == (1, 2)
+    assert (found.disk_reserve_bytes, found.copy_rate) == (3, 4)
     return [(log.topic, log.size_bytes) for log in found.logs], list(found.orphans)
 
 

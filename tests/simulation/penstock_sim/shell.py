@@ -30,6 +30,7 @@ from penstock_broker.broker.replication import BrokerSeams, Meters, Replication
 from penstock_broker.clock import SystemClock
 from penstock_broker.config import BrokerConfig, Settings
 from penstock_broker.logged.hosts import Surroundings
+from penstock_broker.metadata.condition import Condition
 from penstock_broker.metadata.image import ClusterView, Topic
 from penstock_broker.metadata.session import Ports
 from penstock_broker.replication.following import LinkConfig
@@ -232,7 +233,7 @@ class Shell:
             ports=lambda: Ports(
                 port=broker_port(broker.id), replication_port=self.replication_port
             ),
-            disk_full=lambda: broker.disk.full,
+            condition=lambda: Condition(disk_full=broker.disk.full),
         )
         self.membership = Membership(member, self.view, self._replication, seams, _serving)
         self.producer_ids = ProducerIds(self.membership.session, self.view, broker.id)

@@ -17,6 +17,7 @@ from penstock.proto.v1 import controller_pb2 as pb
 from penstock_broker.broker.replication import BrokerSeams, Replication
 from penstock_broker.config import BrokerConfig
 from penstock_broker.datadir import DataDirectory
+from penstock_broker.metadata.condition import Condition
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.session import BrokerIdentity, ControllerSession, Ports
 from penstock_broker.replication.isr import IsrChanges
@@ -36,7 +37,7 @@ class Member:
     directory: DataDirectory
     incarnation: str
     ports: Callable[[], Ports]
-    disk_full: Callable[[], bool]
+    condition: Callable[[], Condition]
 
 
 class Membership:
@@ -103,8 +104,8 @@ class Membership:
         return self._view.metadata_version
 
     @property
-    def disk_full(self) -> bool:
-        return self._member.disk_full()
+    def condition(self) -> Condition:
+        return self._member.condition()
 
     @property
     def ports(self) -> Ports:

@@ -35,10 +35,12 @@ from penstock_broker.maintenance.compaction import Compaction
 from penstock_broker.maintenance.compaction_metrics import CompactionMetrics
 from penstock_broker.maintenance.disk import DiskGuard
 from penstock_broker.maintenance.retention import Retention
+from penstock_broker.metadata.condition import Condition
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metrics import Metrics, ReplicaTotals
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.following import LinkConfig
+from penstock_broker.replication.progress import CopyWatch
 from penstock_broker.replication.ticks import TickFacts
 from penstock_broker.services.admin import AdminService, LogFacts
 from penstock_broker.services.client_streams import ClientStreams
@@ -111,7 +113,7 @@ class BrokerProcess:
                 directory=directory,
                 incarnation=self._incarnation,
                 ports=lambda: self._listeners.ports,
-                disk_full=lambda: self._disk.is_full,
+                condition=self._condition,
             ),
             self._view,
             self._replication,
@@ -119,10 +121,18 @@ class BrokerProcess:
             self._serving,
         )
         self._session = self.membership.session
+        self._copies = CopyWatch(self._replicas, self._view, store, self._seams.reading)
         self._build_maintenance(store)
         self._build_services(store)
         self.metrics.observe_controller(lambda: self._session.connected)
         self.metrics.observe_replicas(self.totals)
+
+    def _condition(self) -> Condition:
+        return Condition(
+            disk_full=self._disk.is_full,
+            no_space_for_copies=not self._disk.has_space_for_copies,
+            copies=self._copies.newest,
+        )
 
     def _build_maintenance(self, store: LogStore) -> None:
         settings, tls = self._config.settings, self._seams.transport.tls
@@ -223,7 +233,9 @@ class BrokerProcess:
             observe=self.metrics.observe_request,
             stream_inflight_max=settings.stream_inflight_max,
         )
-        facts = LogFacts(store, self._seams.maintaining, self._disk_bytes)
+        facts = LogFacts(
+            store, self._seams.maintaining, self._disk_bytes, lambda: self._replication.copy_rate
+        )
         return Services(
             broker=data,
             admin=AdminService(
@@ -261,6 +273,7 @@ class BrokerProcess:
                     for part in (
                         *self._replication.parts(),
                         *self.membership.parts(),
+                        self._copies.run(self._session.beat),
                         self._disk.run(),
                         self._retention.run(),
                         self._compaction.run(),
@@ -340,8 +353,8 @@ class BrokerProcess:
     def _measure_disk(self) -> tuple[int, int]:
         return self._directory.free_bytes(), self._directory.total_bytes()
 
-    def _disk_bytes(self) -> tuple[int, int]:
-        return self._disk.free_bytes, self._disk.total_bytes
+    def _disk_bytes(self) -> tuple[int, int, int]:
+        return self._disk.free_bytes, self._disk.total_bytes, self._disk.reserve_bytes
 
     def _ticked(self, facts: TickFacts) -> None:
         self.metrics.tick_seconds.observe(facts.seconds)

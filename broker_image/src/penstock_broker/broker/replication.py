@@ -23,6 +23,7 @@ from penstock.rpc.transport import Transport
 from penstock_broker.clock import Clock
 from penstock_broker.config import BrokerConfig
 from penstock_broker.metadata.image import ClusterView
+from penstock_broker.observability import EventLog
 from penstock_broker.replication.copies import CopyCredits, CopyThrottle
 from penstock_broker.replication.following import LinkConfig, Links
 from penstock_broker.replication.reads import LogReader
@@ -38,6 +39,7 @@ from penstock_broker.store.interface import LogStore
 
 _FOLLOWERS_MAX: Final = 1_000
 """Streams of followers at once; each other broker needs one."""
+_events = EventLog("replication")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +93,11 @@ class Replication:
             snapshot_bytes=settings.producer_snapshot_bytes,
         )
         self.reader = LogReader(seams.store, seams.reading, self.replicas.unreadable)
-        copy_rate = settings.replica_copy_bytes_per_second or None
-        self._throttle = CopyThrottle(copy_rate)
+        self._own_copy_rate = settings.replica_copy_bytes_per_second
+        self.copy_rate = self._own_copy_rate or None
+        """How fast partitions move from here and to here, in bytes per second each; None: as fast
+        as they can."""
+        self._throttle = CopyThrottle(self.copy_rate)
         self.leading = Leading(
             self.replicas,
             self.reader,
@@ -110,15 +115,18 @@ class Replication:
         )
         self._listens = False
         self._links = Links(hello, self.replicas, meters.replicated_in, seams.transport)
-        self.credits = CopyCredits(copy_rate, self._links.up)
+        self.credits = CopyCredits(self.copy_rate, self._links.up)
 
     def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The coroutines to run until they are cancelled."""
         return (self.writer.run(), self.replicas.run_ticks(), self.credits.run())
 
     def set_copy_rate(self, rate: int | None) -> None:
-        """How fast partitions move from here and to here, in bytes per second each; None: as fast
-        as they can. From now on."""
+        """As `copy_rate`, from now on."""
+        if rate == self.copy_rate:
+            return
+        _events.info("copy rate changed", before=self.copy_rate, after=rate)
+        self.copy_rate = rate
         self._throttle.set_rate(rate)
         self.credits.set_rate(rate)
 
@@ -150,6 +158,8 @@ class Replication:
         """
         known = dict(self._view.brokers)
         changed = self._view.apply(image)
+        set_for_all = image.HasField("copy_rate")
+        self.set_copy_rate((image.copy_rate if set_for_all else self._own_copy_rate) or None)
         for broker_id, info in self._view.brokers.items():
             if broker_id in known and known[broker_id].incarnation != info.incarnation:
                 self.leading.restarted(broker_id, info.incarnation)

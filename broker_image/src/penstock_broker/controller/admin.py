@@ -22,6 +22,7 @@ from penstock.rpc.quotas import quotas_to_wire
 from penstock_broker.controller.move_wire import (
     alter_brokers_from_wire,
     alter_replicas_from_wire,
+    alter_throttle_from_wire,
     describe_moves,
     replica_outcome_to_wire,
 )
@@ -224,6 +225,18 @@ class ControllerAdminService(AdminServiceServicer):
         except PenstockError as error:
             return pb.AlterBrokersResponse(error=error_to_wire(error))
         return pb.AlterBrokersResponse()
+
+    async def AlterThrottle(
+        self, request: pb.AlterThrottleRequest, context: Any
+    ) -> pb.AlterThrottleResponse:
+        """For the whole cluster."""
+        try:
+            await self._runtime.submit(
+                lambda request_id: alter_throttle_from_wire(request_id, request)
+            )
+        except PenstockError as error:
+            return pb.AlterThrottleResponse(error=error_to_wire(error))
+        return pb.AlterThrottleResponse()
 
     async def Finalize(self, request: pb.FinalizeRequest, context: Any) -> pb.FinalizeResponse:
         """Chooses the format of stored metadata."""

@@ -96,6 +96,7 @@ def describe_moves(
         format=cluster.format,
         newest_format=FORMAT_NEWEST,
         paused=machine.journaling,
+        copy_rate=cluster.copy_rate,
     )
 
 
@@ -123,6 +124,8 @@ def _move_to_wire(view: MoveView) -> admin_pb2.PartitionMove:
                 bytes_left=copy.bytes_left,
                 bytes_per_second=copy.bytes_per_second,
                 limited_by=copy.limited_by,
+                known_for_ms=copy.known_for_ms,
+                stalled_for_ms=copy.stalled_for_ms,
             )
             for copy in view.copies
         ],
@@ -171,5 +174,17 @@ def alter_brokers_from_wire(
             )
             for change in request.changes
         ),
+        validate_only=request.validate_only,
+    )
+
+
+def alter_throttle_from_wire(
+    request_id: int, request: admin_pb2.AlterThrottleRequest
+) -> m.AlterThrottle:
+    """The event for an AlterThrottle call."""
+    return m.AlterThrottle(
+        request_id=request_id,
+        cluster_id=request.cluster_id,
+        copy_rate=request.copy_rate if request.HasField("copy_rate") else None,
         validate_only=request.validate_only,
     )

@@ -39,6 +39,7 @@ def image_to_wire(image: Image) -> controller_pb2.ClusterImage:
         quotas=None
         if image.quotas is None
         else controller_pb2.QuotasImage(rules=quotas_to_wire(image.quotas.rules)),
+        copy_rate=image.copy_rate,
         topic_access=[
             access_to_wire(Resource(Kind.TOPIC, topic.name), topic.access)
             for topic in image.topics
@@ -156,6 +157,7 @@ def heartbeat_from_wire(stream_id: int, message: controller_pb2.Heartbeat) -> c.
             )
             for copy in message.copies
         ),
+        no_space_for_copies=message.no_space_for_copies,
     )
 
 

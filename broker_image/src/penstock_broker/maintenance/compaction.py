@@ -223,13 +223,13 @@ class Compaction:
     async def _due(self, replicas: Iterable[Replica]) -> list[tuple[float, Replica]]:
         """The replicas that need compaction, and how dirty they are."""
         asked = [
-            (r, r.slot, end, r.config)
+            (r, (r.slot, end, r.config, r.machine.copied_to))
             for r in replicas
             if self._settled.get(r.key) != (end := r.marks.last_stable_offset)
         ]
 
         def blocking() -> list[tuple[Replica, Offset, LogFacts, Plan | None]]:
-            return [(r, end, *self._look(slot, end, config)) for r, slot, end, config in asked]
+            return [(r, look[1], *self._look(*look)) for r, look in asked]
 
         looked = await self._in_thread(blocking)
         for replica, end, facts, _ in looked:
@@ -237,19 +237,22 @@ class Compaction:
                 self._settled[replica.key] = end
         return [(facts.dirty_ratio, r) for r, _, facts, plan in looked if plan is not None]
 
-    def _look(self, slot: Slot, end: Offset, config: TopicConfig) -> tuple[LogFacts, Plan | None]:
+    def _look(
+        self, slot: Slot, end: Offset, config: TopicConfig, copied_to: Offset | None
+    ) -> tuple[LogFacts, Plan | None]:
         now_ms = time_ns() // 1_000_000
         if config.min_compaction_lag_ms:
             young = self._store.find_timestamp(slot, now_ms - config.min_compaction_lag_ms, end)
             end = young.offset if young is not None else end
         facts = self._store.compaction_facts(slot, end)
-        return facts, plan_compaction(facts, config, now_ms)
+        return facts, plan_compaction(facts, config, now_ms, copied_to)
 
     async def _pass(self, replica: Replica) -> bool:
         """Compacts one log; True if another pass is needed at once. Raises PenstockError."""
         started_s, truncations = monotonic(), replica.truncations
         slot, end, config = replica.slot, replica.marks.last_stable_offset, replica.config
-        facts, plan = await self._in_thread(lambda: self._look(slot, end, config))
+        copied_to = replica.machine.copied_to
+        facts, plan = await self._in_thread(lambda: self._look(slot, end, config, copied_to))
         if plan is None:
             return False
         keys = KeyMap(self._settings.cleaner_dedupe_bytes)

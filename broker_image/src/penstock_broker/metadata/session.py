@@ -33,6 +33,7 @@ from penstock.rpc.tls import generation_of
 from penstock.rpc.transport import Transport
 from penstock_broker.certificates.reports import report_of
 from penstock_broker.config import BrokerConfig
+from penstock_broker.metadata.condition import Condition
 from penstock_broker.metadata.discovery import ask_all
 from penstock_broker.metadata.line import Line, SessionCall, read, unanswered
 from penstock_broker.observability import EventLog
@@ -99,7 +100,7 @@ class ImageSink(Protocol):
     @property
     def metadata_version(self) -> int: ...
     @property
-    def disk_full(self) -> bool: ...
+    def condition(self) -> Condition: ...
     @property
     def ports(self) -> Ports: ...
     async def registered(self, answer: pb.Registered) -> None: ...
@@ -397,11 +398,14 @@ class ControllerSession:
         )
         interval_s = await ready
         while True:
+            condition = self._sink.condition
             yield pb.SessionRequest(
                 heartbeat=pb.Heartbeat(
                     metadata_version=self._sink.metadata_version,
                     wants_stop=self._stopping,
-                    disk_full=self._sink.disk_full,
+                    disk_full=condition.disk_full,
+                    no_space_for_copies=condition.no_space_for_copies,
+                    copies=condition.copies,
                     tls=_tls_report(self._transport),
                 )
             )

@@ -51,6 +51,10 @@ class CopyThrottle:
         self._plan()
         return False
 
+    def holds(self, wake: Callable[[], None]) -> bool:
+        """Whether it will call `wake`."""
+        return wake in self._waiting
+
     def paid(self, growth: Growth, size: int) -> int:
         """A copy was read; returns how much of it the throttle counts."""
         now_ms = _now_ms()

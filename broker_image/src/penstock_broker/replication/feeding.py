@@ -17,7 +17,7 @@ is live: a live batch waits for at most one bulk message, and bulk never starves
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from penstock.core.batch import Batch
@@ -250,23 +250,28 @@ class FollowerStream:
         """Appends of live partitions up to one message's size; the rest stays dirty."""
         appends: list[tuple[pb.AppendBatches, list[Batch]]] = []
         budget = self._message_bytes
-        dirty = self._live.dirty
-        for key in list(dirty):
-            if budget <= 0:
-                break
-            if key not in dirty:
-                continue  # it changed lanes during a read
-            del dirty[key]
-            feeding = self._feeding.get(key)
-            if feeding is None:
-                continue
+        for feeding in self._taken(self._live):
             offset, room = feeding.next_offset, min(budget, self._live.room_bytes)
             batches = await self._read(feeding, room) if room > 0 else []
             append, sent = self._append(feeding, offset, batches, self._live)
             budget -= _size(sent)
             if append is not None:
                 appends.append((append, sent))
+            if budget <= 0:
+                break
         return appends
+
+    def _taken(self, lane: Lane) -> Iterator[Feeding]:
+        """Partitions of a lane that have news, each taken out of it before the next is asked for.
+
+        Those that change lanes meanwhile, as the caller may wait for a read, are left out.
+        """
+        for key in list(lane.dirty):
+            if key in lane.dirty:
+                del lane.dirty[key]
+                feeding = self._feeding.get(key)
+                if feeding is not None:
+                    yield feeding
 
     def _send_ahead(self) -> list[tuple[pb.AppendBatches, list[Batch]]]:
         """The bulk message that was read ahead, as far as it still is what comes next."""
@@ -324,19 +329,10 @@ class FollowerStream:
         """Batches of bulk partitions up to one message's size; the rest stays dirty."""
         ahead: list[tuple[Feeding, Offset, list[Batch]]] = []
         budget = min(self._message_bytes, BULK_MESSAGE_BYTES)
-        dirty = self._bulk.dirty
-        for key in list(dirty):
-            if budget <= 0:
-                break
-            if key not in dirty:
-                continue  # it changed lanes during a read
-            del dirty[key]
-            feeding = self._feeding.get(key)
-            if feeding is None:
-                continue
+        for feeding in self._taken(self._bulk):
             copies = feeding.traffic is Traffic.COPY
             if copies and not self._may_copy(feeding):
-                dirty[key] = None
+                self._bulk.dirty[feeding.replica.key] = None
                 continue
             offset = feeding.next_offset
             batches = await self._read(feeding, budget, bulk=True)
@@ -344,7 +340,19 @@ class FollowerStream:
             if copies:
                 self._spent += self._throttle.paid(self._growth, _size(batches))
             ahead.append((feeding, offset, batches))
+            if budget <= 0:
+                break
         return ahead
+
+    def copies_wait_for(self, key: ReplicaKey) -> str:
+        """What keeps the copy of a partition from being faster at the moment; "": nothing."""
+        if key not in self._feeding:
+            return f"broker {self.follower}, which has not begun"
+        if self._throttle.holds(self._bulk_wake.set):
+            return "the copy rate of the leader"
+        if self._spent >= self._credit:
+            return f"the copy rate of broker {self.follower}"
+        return f"broker {self.follower} to write" if self._ahead and not self._bulk_fits else ""
 
     def _may_copy(self, feeding: Feeding) -> bool:
         """Whether the throttles let it go on; if not, something will wake `read_ahead`."""

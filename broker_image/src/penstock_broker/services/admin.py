@@ -198,6 +198,15 @@ class AdminService(AdminServiceServicer):
             self._session.connection().admin.AlterBrokers(request, metadata=on_behalf()),
         )
 
+    async def AlterThrottle(
+        self, request: pb.AlterThrottleRequest, context: Any
+    ) -> pb.AlterThrottleResponse:
+        """Forwarded."""
+        return await self._session.call(
+            "AlterThrottle",
+            self._session.connection().admin.AlterThrottle(request, metadata=on_behalf()),
+        )
+
     async def Finalize(self, request: pb.FinalizeRequest, context: Any) -> pb.FinalizeResponse:
         """Forwarded."""
         return await self._session.call(
@@ -281,12 +290,18 @@ class LogFacts:
     """Sizes on disk, read in a thread."""
 
     def __init__(
-        self, store: LogStore, executor: Executor, disk_bytes: Callable[[], tuple[int, int]]
+        self,
+        store: LogStore,
+        executor: Executor,
+        disk_bytes: Callable[[], tuple[int, int, int]],
+        copy_rate: Callable[[], int | None],
     ) -> None:
-        """`disk_bytes` returns (free, total) of the data volume."""
+        """`disk_bytes` returns (free, total, reserve) of the data volume. `copy_rate`: bytes per
+        second, None: no limit."""
         self._store = store
         self._executor = executor
         self._disk_bytes = disk_bytes
+        self._copy_rate = copy_rate
 
     async def describe(
         self, broker_id: BrokerId, replicas: list[Replica], orphans: Mapping[ReplicaKey, Slot]
@@ -299,7 +314,7 @@ class LogFacts:
             return [self._store.size_bytes(slot) for slot in slots]
 
         sizes = await asyncio.get_running_loop().run_in_executor(self._executor, blocking)
-        free, total = self._disk_bytes()
+        free, total, reserve = self._disk_bytes()
         return pb.DescribeLogsResponse(
             broker_id=broker_id,
             logs=[_log_info(replica, size) for replica, size in zip(replicas, sizes, strict=False)],
@@ -309,6 +324,8 @@ class LogFacts:
             ],
             disk_free_bytes=free,
             disk_total_bytes=total,
+            disk_reserve_bytes=reserve,
+            copy_rate=self._copy_rate() or 0,
         )
 
 

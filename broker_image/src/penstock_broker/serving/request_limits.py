@@ -106,6 +106,7 @@ REQUEST_LIMITS: Final[Mapping[str, RequestLimit]] = {
     "AdminService.AlterReplicas": _PARTITIONS,
     "AdminService.DescribeMoves": _LIST,
     "AdminService.AlterBrokers": _LIST,
+    "AdminService.AlterThrottle": _NAMES,
     "AdminService.Finalize": _NAMES,
 }
 """Every method of every service: a new one without a limit fails at its first call."""

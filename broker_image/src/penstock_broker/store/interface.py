@@ -136,6 +136,10 @@ class LogStore(Protocol):
     # Not counted: life cycle and facts for retention, compaction and metrics.
     def size_bytes(self, slot: Slot) -> int: ...
 
+    def bytes_from(self, slot: Slot, offset: Offset) -> int:
+        """Stored bytes of the batches from the one with `offset` on; two look-ups in the index."""
+        ...
+
     def retention_start(
         self, slot: Slot, *, older_than_ms: int | None, max_bytes: int | None, end: Offset
     ) -> Offset | None:

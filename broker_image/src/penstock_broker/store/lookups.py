@@ -42,6 +42,11 @@ class SlotLookup:
                 break
         return chosen
 
+    def bytes_from(self, offset: Offset) -> int:
+        """See `LogStore.bytes_from`."""
+        last, holder = self.tail.last, self.index.holding(self.slot, offset)
+        return 0 if last is None or holder is None else last.next_position - holder.position
+
     def first_at_time(self, timestamp_ms: int, end: Offset) -> IndexEntry | None:
         """The first batch wholly below `end` with a record of that time or a later one."""
         tail = self.tail

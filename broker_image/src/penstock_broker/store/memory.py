@@ -201,6 +201,10 @@ class MemoryLogStore:
     def size_bytes(self, slot: Slot) -> int:
         return sum(batch.size_bytes for batch in self._log(slot).batches)
 
+    def bytes_from(self, slot: Slot, offset: Offset) -> int:
+        batches = self._log(slot).batches
+        return sum(batch.size_bytes for batch in batches if batch.next_offset > offset)
+
     def retention_start(
         self, slot: Slot, *, older_than_ms: int | None, max_bytes: int | None, end: Offset
     ) -> Offset | None:

@@ -211,6 +211,10 @@ class RocksLogStore:
         with self._gate, storage_errors(f"measuring slot {slot}"):
             return self._tail(slot).size_bytes
 
+    def bytes_from(self, slot: Slot, offset: Offset) -> int:
+        with self._gate, storage_errors(f"measuring slot {slot}"):
+            return self._look(slot).bytes_from(offset)
+
     def retention_start(
         self, slot: Slot, *, older_than_ms: int | None, max_bytes: int | None, end: Offset
     ) -> Offset | None:

@@ -86,6 +86,7 @@ async def describe_moves(asking: Asking, topics: Iterable[str] | None) -> MovesD
         format=answer.format,
         newest_format=answer.newest_format,
         paused=answer.paused,
+        copy_rate=answer.copy_rate if answer.HasField("copy_rate") else None,
     )
 
 
@@ -109,6 +110,8 @@ def _move(move: pb.PartitionMove) -> MoveDescription:
                 bytes_left=copy.bytes_left,
                 bytes_per_second=copy.bytes_per_second,
                 limited_by=copy.limited_by,
+                known_for_ms=copy.known_for_ms,
+                stalled_for_ms=copy.stalled_for_ms,
             )
             for copy in move.copies
         ),
@@ -159,6 +162,14 @@ def _change(change: BrokerChange) -> pb.BrokerChange:
     else:
         wire.spread = change.spread
     return wire
+
+
+async def alter_throttle(asking: Asking, copy_rate: int | None, *, validate_only: bool) -> None:
+    """See `AsyncAdmin.alter_throttle`."""
+    request = pb.AlterThrottleRequest(
+        cluster_id=await asking.cluster_id(), copy_rate=copy_rate, validate_only=validate_only
+    )
+    await asking.change(lambda connection: connection.admin.AlterThrottle, request)
 
 
 async def finalize(asking: Asking, to: int, *, validate_only: bool) -> FormatChange:

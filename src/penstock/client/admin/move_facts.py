@@ -18,9 +18,9 @@ from penstock.core.balance import BrokerFacts, Facts, PartitionFacts
 from penstock.core.types import BrokerId, TopicPartition
 
 COPY_RATE_BYTES: Final = 40 << 20
-"""What brokers copy per second unless told otherwise."""
+"""What brokers copy per second that do not say it, of an older release, unless told otherwise."""
 RESERVE_BYTES_MIN: Final = 64 << 20
-"""Brokers keep this free, or 1 % of the disk if that is more, without a `disk.reserve.bytes`."""
+"""What these keep free, or 1 % of the disk if that is more, without a `disk.reserve.bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def cluster_facts(
         for name, topic in topics.items()
         for one in topic.partitions
     )
-    facts = Facts(brokers=brokers, partitions=partitions, copy_rate=COPY_RATE_BYTES)
+    facts = Facts(brokers=brokers, partitions=partitions, copy_rate=_copy_rate(by_broker.values()))
     return ClusterFacts(facts, {name: topic.topic_id for name, topic in topics.items()}, moving)
 
 
@@ -70,12 +70,19 @@ def _broker(broker: BrokerPlacement, log: LogDescription | None) -> BrokerFacts:
         rack=broker.rack,
         disk_bytes=total,
         free_bytes=log.disk_free_bytes if log else 0,
-        reserve_bytes=max(RESERVE_BYTES_MIN, total // 100),
+        reserve_bytes=(log.disk_reserve_bytes if log else 0)
+        or max(RESERVE_BYTES_MIN, total // 100),
         alive=broker.alive,
         cordoned=cordon is not None and cordon.placement,
         leads=cordon is None or not cordon.leadership,
         fresh=broker.fresh,
     )
+
+
+def _copy_rate(logs: Iterable[LogDescription]) -> int:
+    """Of the slowest broker; 0 = no limit anywhere."""
+    rates = [COPY_RATE_BYTES if one.copy_rate is None else one.copy_rate for one in logs]
+    return min((rate for rate in rates if rate), default=0)
 
 
 def _sizes(

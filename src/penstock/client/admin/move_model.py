@@ -46,12 +46,26 @@ class MoveOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyDescription:
-    """One broker that copies a partition. `limited_by`: what keeps it from being faster."""
+    """One broker that copies a partition, as the leader said it a moment ago.
+
+    `limited_by`: what keeps it from being faster; empty: nothing known. `known_for_ms`: since the
+    controller first heard of it. `stalled_for_ms`: since bytes were last copied; 0: they are copied
+    now, or none are left.
+    """
 
     broker_id: int
     bytes_left: int
     bytes_per_second: int
     limited_by: str
+    known_for_ms: int = 0
+    stalled_for_ms: int = 0
+
+    @property
+    def seconds_left(self) -> int | None:
+        """At this pace, rounded up; None: nothing is copied now."""
+        if not self.bytes_left:
+            return 0
+        return -(-self.bytes_left // self.bytes_per_second) if self.bytes_per_second else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +73,8 @@ class MoveDescription:
     """A partition that is not settled, has data to delete somewhere, or damaged replicas.
 
     `adding`: copy it, and are not replicas yet. `dropping`: have to delete their copy. `reason`
-    None: settled. `waiting_for`: empty while it goes on. `copies`: as far as the leader has
-    reported. `leader` -1: none.
+    None: settled. `waiting_for`: empty while it goes on. `copies`: those of
+    `adding` of which the leader has said something lately. `leader` -1: none.
     """
 
     where: TopicPartition
@@ -76,6 +90,20 @@ class MoveDescription:
     damaged: tuple[int, ...]
     waiting_for: str
     copies: tuple[CopyDescription, ...]
+
+    @property
+    def bytes_left(self) -> int | None:
+        """To copy, to all brokers together; None: unknown, of one at least."""
+        if not self.adding or len(self.copies) < len(self.adding):
+            return None
+        return sum(copy.bytes_left for copy in self.copies)
+
+    @property
+    def seconds_left(self) -> int | None:
+        """Until the slowest of its copies ends, at this pace; None: nobody knows."""
+        each = [copy.seconds_left for copy in self.copies]
+        known = [seconds for seconds in each if seconds is not None]
+        return max(known) if self.bytes_left is not None and len(known) == len(each) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +154,8 @@ class MovesDescription:
     """`format`: of the stored metadata; `newest_format`: that the controller could write.
 
     `paused`: the metadata store is unavailable; nothing begins or ends, but copies go on.
+    `copy_rate`: bytes per second that each broker copies of partitions that move, in and out; 0: no
+    limit; None: each broker's own setting.
     """
 
     moves: tuple[MoveDescription, ...]
@@ -133,6 +163,7 @@ class MovesDescription:
     format: int
     newest_format: int
     paused: bool
+    copy_rate: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

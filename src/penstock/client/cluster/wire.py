@@ -92,6 +92,8 @@ def logs_from_wire(answer: admin_pb2.DescribeLogsResponse) -> LogDescription:
         broker_id=answer.broker_id,
         disk_free_bytes=answer.disk_free_bytes,
         disk_total_bytes=answer.disk_total_bytes,
+        disk_reserve_bytes=answer.disk_reserve_bytes,
+        copy_rate=answer.copy_rate if answer.HasField("copy_rate") else None,
         logs=tuple(
             PartitionLog(
                 topic=log.topic,

@@ -216,6 +216,10 @@ class Admin:
         """Cordons brokers, or lifts cordons: all changes, or none."""
         self._loop.run(self._core.alter_brokers(changes, validate_only=validate_only))
 
+    def alter_throttle(self, copy_rate: int | None, *, validate_only: bool = False) -> None:
+        """How fast partitions move. See AsyncAdmin.alter_throttle."""
+        self._loop.run(self._core.alter_throttle(copy_rate, validate_only=validate_only))
+
     def finalize(self, to: int = 0, *, validate_only: bool = False) -> FormatChange:
         """Chooses the format of stored metadata; 0 = the newest. See AsyncAdmin.finalize."""
         return self._loop.run(self._core.finalize(to, validate_only=validate_only))

@@ -124,7 +124,9 @@ class Plan:
     delete_retention_ms: int
 
 
-def plan_compaction(facts: LogFacts, config: TopicConfig, now_ms: int) -> Plan | None:
+def plan_compaction(
+    facts: LogFacts, config: TopicConfig, now_ms: int, copied_to: Offset | None = None
+) -> Plan | None:
     """The pass that is due, None if there is none.
 
     Args:
@@ -132,8 +134,13 @@ def plan_compaction(facts: LogFacts, config: TopicConfig, now_ms: int) -> Plan |
             `min.compaction.lag.ms`.
         config: The topic's; its cleanup.policy is ignored.
         now_ms: The clock of the records' timestamps, ms since 1970 UTC.
+        copied_to: Up to where the slowest broker has it that the partition moves to; None: it moves
+            to nobody. Null values from there on stay, however long that takes: the copy can have an
+            older record of their key, which was removed here since.
     """
     tombstones_end = facts.cleaned.tombstones_end(config.delete_retention_ms, now_ms)
+    if copied_to is not None:
+        tombstones_end = min(tombstones_end, copied_to)
     late = now_ms - facts.first_dirty_ms > config.max_compaction_lag_ms
     worth_it = facts.dirty_ratio >= config.min_cleanable_dirty_ratio
     if facts.dirty_bytes and (worth_it or late):

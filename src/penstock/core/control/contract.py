@@ -40,6 +40,7 @@ from penstock.core.control.documents import ClusterDocument, TopicDocument
 from penstock.core.control.move_contract import (
     AlterBrokers,
     AlterReplicas,
+    AlterThrottle,
     Finalize,
     FormatChosen,
     ReplicasAltered,
@@ -153,13 +154,15 @@ class CopyProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReceived:
-    """`copies`: of partitions that the broker leads; empty: as before."""
+    """`copies`: of partitions that the broker leads; empty: as before. `no_space_for_copies`: its
+    own disk lets no partition move there."""
 
     stream_id: int
     metadata_version: int
     wants_stop: bool = False
     disk_full: bool = False
     copies: tuple[CopyProgress, ...] = ()
+    no_space_for_copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +331,7 @@ Request = (
     | ReportReplicas
     | AlterReplicas
     | AlterBrokers
+    | AlterThrottle
     | Finalize
 )
 Event = (

@@ -9,6 +9,7 @@ the same for every controller: what is urgent, then by topic and partition.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.control.contract import CopyProgress
@@ -28,19 +29,35 @@ UNKNOWN_MAX: Final = 8
 ones end before anybody says it, so that a thousand empty partitions take less than a minute."""
 COPIES_MAX: Final = 32
 """Copies to one broker in all."""
+SILENCE_MAX_MS: Final = 15_000
+"""Leaders say how far copies are every two seconds. What was said before is not shown any more: the
+leader may be another one since, of a release that does not say it."""
 _URGENCY: Final = {why: rank for rank, why in enumerate(MoveReason)}
 
 Key = tuple[TopicId, int, BrokerId]
 """Topic id, partition, who copies."""
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The newest that a leader said of a copy, and when: first, last, and last of bytes that moved
+    (or of none left)."""
+
+    progress: CopyProgress
+    since_ms: int
+    heard_ms: int
+    moved_ms: int
+
+
 class Copies:
     """What leaders have said of running copies."""
 
     def __init__(self) -> None:
-        self._progress: dict[Key, CopyProgress] = {}
+        self._heard: dict[Key, Heard] = {}
 
-    def heard(self, stored: Stored, leader: BrokerId, copies: Iterable[CopyProgress]) -> None:
+    def heard(
+        self, stored: Stored, leader: BrokerId, copies: Iterable[CopyProgress], now_ms: int
+    ) -> None:
         """A heartbeat of `leader`. What it says of partitions that others lead does not count."""
         for copy in copies:
             topic = stored.topics.get(stored.names.get(copy.topic_id, ""))
@@ -48,16 +65,32 @@ class Copies:
                 continue
             state = topic.partitions[copy.partition].state
             if state.leader == leader and copy.broker_id in state.adding:
-                self._progress[copy.topic_id, copy.partition, copy.broker_id] = copy
+                key = (copy.topic_id, copy.partition, copy.broker_id)
+                known = self._heard.get(key)
+                moves = known is None or copy.bytes_per_second > 0 or copy.bytes_left == 0
+                self._heard[key] = Heard(
+                    copy,
+                    since_ms=now_ms if known is None else known.since_ms,
+                    heard_ms=now_ms,
+                    moved_ms=now_ms if known is None or moves else known.moved_ms,
+                )
 
     def of(self, topic_id: TopicId, partition: int, broker_id: BrokerId) -> CopyProgress | None:
-        """The newest; None: nothing was said yet."""
-        return self._progress.get((topic_id, partition, broker_id))
+        """The newest, however old; None: nothing was said yet."""
+        heard = self._heard.get((topic_id, partition, broker_id))
+        return None if heard is None else heard.progress
+
+    def known(
+        self, topic_id: TopicId, partition: int, broker_id: BrokerId, now_ms: int
+    ) -> Heard | None:
+        """What its leader says of it now. None: it has said nothing lately, so nobody knows."""
+        heard = self._heard.get((topic_id, partition, broker_id))
+        return None if heard is None or now_ms - heard.heard_ms > SILENCE_MAX_MS else heard
 
     def keep_only(self, running: set[Key]) -> None:
         """Forgets copies that have ended."""
-        for key in self._progress.keys() - running:
-            del self._progress[key]
+        for key in self._heard.keys() - running:
+            del self._heard[key]
 
 
 class _Slots:

@@ -14,7 +14,7 @@ stored only under a format that it refuses (I36). A document says the format of 
 cluster's says which one counts, and changes only on request (`formats`).
 
     1  the first
-    2  moves, damaged replicas, cordons, fresh brokers, deletion.protection of topics
+    2  moves, damaged replicas, cordons, fresh brokers, the copy rate, deletion.protection of topics
 """
 
 import json
@@ -126,7 +126,9 @@ class ClusterQuotas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDocument:
-    """`next_producer_id`: the first id that was never assigned. `format`: see the module."""
+    """`next_producer_id`: the first id that was never assigned. `format`: see the module.
+    `copy_rate`: bytes per second, 0 = no limit; None: each broker's own setting.
+    """
 
     cluster_id: str
     controller_epoch: ControllerEpoch
@@ -138,6 +140,7 @@ class ClusterDocument:
     quotas: ClusterQuotas = ClusterQuotas()
     format: int = FORMAT_FIRST
     cordons: Mapping[BrokerId, Cordon] = field(default_factory=dict)
+    copy_rate: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,13 +206,15 @@ def encode_cluster(document: ClusterDocument) -> str:
             **_access_to_json(document.access),
             **_quotas_to_json(document.quotas),
             **_cordons_to_json(document.cordons),
+            **({} if document.copy_rate is None else {"copy_rate": document.copy_rate}),
         }
     )
 
 
 def uses_moves(document: ClusterDocument) -> bool:
     """Something in it needs FORMAT_MOVES."""
-    return bool(document.cordons) or any(broker.fresh for broker in document.brokers.values())
+    fresh = any(broker.fresh for broker in document.brokers.values())
+    return fresh or bool(document.cordons) or document.copy_rate is not None
 
 
 def _external_to_json(broker: BrokerRegistration) -> dict[str, object]:
@@ -352,6 +357,7 @@ def decode_cluster(text: str, where: str) -> ClusterDocument:
             quotas=_quotas_from_json(found.get("quotas", {})),
             format=found["format"],
             cordons=_cordons_from_json(found.get("cordons", [])) if moves else {},
+            copy_rate=int(found["copy_rate"]) if moves and "copy_rate" in found else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unreadable(where, error) from None

@@ -104,7 +104,8 @@ def _check_unused(draft: Draft, wanted: int) -> None:
     if found:
         raise ClusterError(
             f"format {wanted} cannot hold what this cluster uses: {_named(found)}; wait until "
-            "moves have ended, or cancel them, lift cordons, and unset settings",
+            "moves have ended, or cancel them, lift cordons, and unset settings (the copy rate: "
+            "`penstock partitions throttle default`)",
             ErrorCode.INVALID_REQUEST,
         )
 
@@ -112,6 +113,8 @@ def _check_unused(draft: Draft, wanted: int) -> None:
 def _uses(draft: Draft) -> Iterator[str]:
     for broker_id in draft.cluster.cordons:
         yield f"broker {broker_id} is cordoned"
+    if draft.cluster.copy_rate is not None:
+        yield "a copy rate is set"
     for topic in draft.topics():
         if DELETION_PROTECTION in topic.configs:
             yield f"topic {topic.name!r} sets {DELETION_PROTECTION}"

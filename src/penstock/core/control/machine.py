@@ -156,7 +156,13 @@ class ControllerMachine:
     def moves(self, topics: Collection[str] = ()) -> tuple[MoveView, ...]:
         """Moves that have not ended, of these topics or of all; costs a scan of them."""
         draft = Draft(self.stored, self.config)
-        now = Now(self._copies, draft.liveness(self._sessions.leaving), self._journaling)
+        now = Now(
+            copies=self._copies,
+            liveness=draft.liveness(self._sessions.leaving),
+            journaling=self._journaling,
+            without_space=self._sessions.without_space_for_copies,
+            now_ms=self._now_ms,
+        )
         return tuple(moves_of(self.stored, self.config, now, topics))
 
     @property
@@ -223,6 +229,7 @@ class ControllerMachine:
                 | m.ReportReplicas()
                 | m.AlterReplicas()
                 | m.AlterBrokers()
+                | m.AlterThrottle()
                 | m.Finalize()
             ):
                 self._unanswered.take(event.request_id)
@@ -310,7 +317,8 @@ class ControllerMachine:
             return
         session.heard_at_ms = self._now_ms
         session.disk_full = event.disk_full
-        self._copies.heard(self.stored, session.broker_id, event.copies)
+        session.no_space_for_copies = event.no_space_for_copies
+        self._copies.heard(self.stored, session.broker_id, event.copies, self._now_ms)
         if event.wants_stop and not session.wants_stop:
             session.wants_stop = True
             self._work.leaving.add(session.broker_id)

@@ -104,6 +104,17 @@ class AlterBrokers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlterThrottle:
+    """How fast partitions move. `copy_rate`: bytes per second that each broker copies, in and out;
+    0: no limit; None: each broker's own setting."""
+
+    request_id: int
+    cluster_id: str
+    copy_rate: int | None = None
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finalize:
     """Chooses the format in which metadata is stored. `to` 0: the newest."""
 

@@ -41,6 +41,7 @@ class Session:
     wants_stop: bool = False
     told_may_stop: bool = False
     disk_full: bool = False
+    no_space_for_copies: bool = False
     held_until_ms: int = 0
     software_version: str = ""
     formats: tuple[int, ...] = ()
@@ -120,6 +121,13 @@ class Sessions:
                 limit = f"limit is {config.session_timeout_ms} ms"
                 found.append((session, f"no heartbeat for {silent_ms} ms, {limit}"))
         return found
+
+    @property
+    def without_space_for_copies(self) -> frozenset[BrokerId]:
+        """Brokers to whose disks nothing is copied."""
+        return frozenset(
+            session.broker_id for session in self._by_broker.values() if session.no_space_for_copies
+        )
 
     @property
     def leaving(self) -> frozenset[BrokerId]:

@@ -45,7 +45,7 @@ class Image:
 
     A topic that is not in a full image is unknown, not deleted: its data stays. Only
     `deleted_topic_ids` allows removing data (I22). `access` and `quotas` None: as
-    before, and never in a full image; topics carry their own rules.
+    before, and never in a full image; topics carry their own rules. `copy_rate`: as stored, always.
     """
 
     controller_epoch: ControllerEpoch
@@ -56,6 +56,7 @@ class Image:
     deleted_topic_ids: tuple[TopicId, ...]
     access: ClusterAccess | None = None
     quotas: ClusterQuotas | None = None
+    copy_rate: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +97,7 @@ def image_since(stored: Stored, config: ControlConfig, since: int) -> Image:
         ),
         access=cluster.access if full or cluster.access.version > since else None,
         quotas=cluster.quotas if full or cluster.quotas.version > since else None,
+        copy_rate=cluster.copy_rate,
     )
 
 

@@ -41,6 +41,7 @@ from penstock.core.control.requests import (
 )
 from penstock.core.control.returning import Returning
 from penstock.core.control.sessions import Sessions
+from penstock.core.control.throttle import decide_alter_throttle
 from penstock.core.topic import INTERNAL_TOPICS
 from penstock.core.types import BrokerId
 from penstock.errors import PenstockError
@@ -213,7 +214,13 @@ def _decide_or_raise(draft: Draft, entry: Pending, sessions: Sessions, now_ms: i
         case c.UnregisterBroker():
             decide_unregistration(draft, event, sessions)
             return c.Done()
-        case m.ReportReplicas() | m.AlterReplicas() | m.AlterBrokers() | m.Finalize():
+        case (
+            m.ReportReplicas()
+            | m.AlterReplicas()
+            | m.AlterBrokers()
+            | m.AlterThrottle()
+            | m.Finalize()
+        ):
             return _decide_life(draft, event, entry, sessions)
         case _:
             assert_never(event)
@@ -221,7 +228,7 @@ def _decide_or_raise(draft: Draft, entry: Pending, sessions: Sessions, now_ms: i
 
 def _decide_life(
     draft: Draft,
-    event: m.ReportReplicas | m.AlterReplicas | m.AlterBrokers | m.Finalize,
+    event: m.ReportReplicas | m.AlterReplicas | m.AlterBrokers | m.AlterThrottle | m.Finalize,
     entry: Pending,
     sessions: Sessions,
 ) -> c.Result:
@@ -232,6 +239,9 @@ def _decide_life(
             return decide_alter_replicas(draft, event, _liveness(draft, sessions), entry.before)
         case m.AlterBrokers():
             decide_alter_brokers(draft, event)
+            return c.Done()
+        case m.AlterThrottle():
+            decide_alter_throttle(draft, event)
             return c.Done()
         case m.Finalize():
             return decide_finalize(draft, event, sessions)

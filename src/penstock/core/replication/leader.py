@@ -326,6 +326,17 @@ class Leader:
             out.messages.append(SendRefusal(follower, refusal))
         return progress
 
+    def written_by(self, follower: BrokerId) -> Offset:
+        """Its last acknowledgement in this epoch, even if its stream has broken since; or 0."""
+        progress = self._followers.get(follower)
+        return Offset(0) if progress is None else progress.written_end
+
+    @property
+    def copied_to(self) -> Offset | None:
+        """Up to where the slowest has it of those that the partition moves to; None: to nobody."""
+        state = self.isr.state
+        return min(map(self.written_by, state.adding), default=None)
+
     def _stop_feed(self, follower: BrokerId, progress: FollowerProgress, out: Outbox) -> None:
         if progress.started:
             progress.started = False

@@ -154,6 +154,16 @@ class ReplicaMachine:
             return traffic_to(broker, role.isr.state, role.isr.maximal)
         return traffic_to(broker, state, () if state is None else state.isr)
 
+    def written_by(self, broker: BrokerId) -> Offset:
+        """Up to where a follower has said, in this epoch, that it has the log; 0: it has not."""
+        return self._role.written_by(broker) if isinstance(self._role, Leader) else Offset(0)
+
+    @property
+    def copied_to(self) -> Offset | None:
+        """Up to where the slowest has the log of those that the partition moves to, by what they
+        have said in this epoch; None: it moves to nobody, or another broker leads it."""
+        return self._role.copied_to if isinstance(self._role, Leader) else None
+
     def look(self) -> Marks:
         """As `marks`, for other threads: possibly in the middle of an event, and not cached."""
         if self._error is not None:

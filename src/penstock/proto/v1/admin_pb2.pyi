@@ -806,9 +806,17 @@ class DescribeLogsResponse(_message.Message):
     DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
     DISK_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
     ORPHANS_FIELD_NUMBER: _builtins.int
+    DISK_RESERVE_BYTES_FIELD_NUMBER: _builtins.int
+    COPY_RATE_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     disk_free_bytes: _builtins.int
     disk_total_bytes: _builtins.int
+    disk_reserve_bytes: _builtins.int
+    """What the broker keeps free: it refuses writes below that. 0: unknown."""
+    copy_rate: _builtins.int
+    """Bytes per second that it copies of partitions that move, in and out; 0: no limit. Not set:
+    unknown.
+    """
     @_builtins.property
     def logs(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogInfo]: ...
     @_builtins.property
@@ -823,12 +831,16 @@ class DescribeLogsResponse(_message.Message):
         disk_free_bytes: _builtins.int = ...,
         disk_total_bytes: _builtins.int = ...,
         orphans: _abc.Iterable[Global___OrphanedLog] | None = ...,
+        disk_reserve_bytes: _builtins.int = ...,
+        copy_rate: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "copy_rate", b"copy_rate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "disk_free_bytes", b"disk_free_bytes", "disk_total_bytes", b"disk_total_bytes", "logs", b"logs", "orphans", b"orphans"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "broker_id", b"broker_id", "copy_rate", b"copy_rate", "disk_free_bytes", b"disk_free_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "disk_total_bytes", b"disk_total_bytes", "logs", b"logs", "orphans", b"orphans"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__copy_rate: _TypeAlias = _typing.Literal["copy_rate"]  # noqa: Y015
+    _WhichOneofArgType__copy_rate: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__copy_rate) -> _WhichOneofReturnType__copy_rate | None: ...
 
 Global___DescribeLogsResponse: _TypeAlias = DescribeLogsResponse  # noqa: Y015
 
@@ -1370,12 +1382,15 @@ class DescribeMovesResponse(_message.Message):
     FORMAT_FIELD_NUMBER: _builtins.int
     NEWEST_FORMAT_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
+    COPY_RATE_FIELD_NUMBER: _builtins.int
     format: _builtins.int
     """Of the stored metadata."""
     newest_format: _builtins.int
     """The newest that this controller writes."""
     paused: _builtins.bool
     """The metadata store is unavailable: nothing begins or ends now, but copies go on."""
+    copy_rate: _builtins.int
+    """As in AlterThrottleRequest."""
     @_builtins.property
     def error(self) -> _errors_pb2.Error: ...
     @_builtins.property
@@ -1395,12 +1410,15 @@ class DescribeMovesResponse(_message.Message):
         format: _builtins.int = ...,
         newest_format: _builtins.int = ...,
         paused: _builtins.bool = ...,
+        copy_rate: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "copy_rate", b"copy_rate", "error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "error", b"error", "format", b"format", "moves", b"moves", "newest_format", b"newest_format", "paused", b"paused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "brokers", b"brokers", "copy_rate", b"copy_rate", "error", b"error", "format", b"format", "moves", b"moves", "newest_format", b"newest_format", "paused", b"paused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__copy_rate: _TypeAlias = _typing.Literal["copy_rate"]  # noqa: Y015
+    _WhichOneofArgType__copy_rate: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__copy_rate) -> _WhichOneofReturnType__copy_rate | None: ...
 
 Global___DescribeMovesResponse: _TypeAlias = DescribeMovesResponse  # noqa: Y015
 
@@ -1480,10 +1498,17 @@ class Copy(_message.Message):
     BYTES_LEFT_FIELD_NUMBER: _builtins.int
     BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     LIMITED_BY_FIELD_NUMBER: _builtins.int
+    KNOWN_FOR_MS_FIELD_NUMBER: _builtins.int
+    STALLED_FOR_MS_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     bytes_left: _builtins.int
     bytes_per_second: _builtins.int
     limited_by: _builtins.str
+    """What keeps it from being faster, for people. Empty: nothing known."""
+    known_for_ms: _builtins.int
+    """Since the controller first heard of it."""
+    stalled_for_ms: _builtins.int
+    """Since bytes were last copied. 0: they are copied now, or none are left."""
     def __init__(
         self,
         *,
@@ -1491,10 +1516,12 @@ class Copy(_message.Message):
         bytes_left: _builtins.int = ...,
         bytes_per_second: _builtins.int = ...,
         limited_by: _builtins.str = ...,
+        known_for_ms: _builtins.int = ...,
+        stalled_for_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "bytes_left", b"bytes_left", "bytes_per_second", b"bytes_per_second", "limited_by", b"limited_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "bytes_left", b"bytes_left", "bytes_per_second", b"bytes_per_second", "known_for_ms", b"known_for_ms", "limited_by", b"limited_by", "stalled_for_ms", b"stalled_for_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1659,6 +1686,58 @@ class AlterBrokersResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AlterBrokersResponse: _TypeAlias = AlterBrokersResponse  # noqa: Y015
+
+@_typing.final
+class AlterThrottleRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    COPY_RATE_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    copy_rate: _builtins.int
+    """Bytes per second that each broker copies of partitions that move, in and out; 0: no limit. Not
+    set: each broker's own setting.
+    """
+    validate_only: _builtins.bool
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.str = ...,
+        copy_rate: _builtins.int | None = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "copy_rate", b"copy_rate"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "cluster_id", b"cluster_id", "copy_rate", b"copy_rate", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__copy_rate: _TypeAlias = _typing.Literal["copy_rate"]  # noqa: Y015
+    _WhichOneofArgType__copy_rate: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__copy_rate) -> _WhichOneofReturnType__copy_rate | None: ...
+
+Global___AlterThrottleRequest: _TypeAlias = AlterThrottleRequest  # noqa: Y015
+
+@_typing.final
+class AlterThrottleResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> _errors_pb2.Error:
+        """Set: nothing was changed."""
+
+    def __init__(
+        self,
+        *,
+        error: _errors_pb2.Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterThrottleResponse: _TypeAlias = AlterThrottleResponse  # noqa: Y015
 
 @_typing.final
 class FinalizeRequest(_message.Message):

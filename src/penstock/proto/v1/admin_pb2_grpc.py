@@ -124,6 +124,11 @@ class AdminServiceStub:
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterBrokersRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterBrokersResponse.FromString,
                 _registered_method=True)
+        self.AlterThrottle = channel.unary_unary(
+                '/penstock.proto.v1.AdminService/AlterThrottle',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterThrottleRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterThrottleResponse.FromString,
+                _registered_method=True)
         self.Finalize = channel.unary_unary(
                 '/penstock.proto.v1.AdminService/Finalize',
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.FinalizeRequest.SerializeToString,
@@ -252,6 +257,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterThrottle(self, request, context):
+        """How fast partitions move.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Finalize(self, request, context):
         """Chooses the format of stored metadata. Raising it ends the time in which the release before can
         be started again.
@@ -352,6 +364,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.AlterBrokers,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterBrokersRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterBrokersResponse.SerializeToString,
+            ),
+            'AlterThrottle': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterThrottle,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterThrottleRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterThrottleResponse.SerializeToString,
             ),
             'Finalize': grpc.unary_unary_rpc_method_handler(
                     servicer.Finalize,
@@ -845,6 +862,33 @@ class AdminService:
             '/penstock.proto.v1.AdminService/AlterBrokers',
             penstock_dot_proto_dot_v1_dot_admin__pb2.AlterBrokersRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.AlterBrokersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterThrottle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.AdminService/AlterThrottle',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.AlterThrottleRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.AlterThrottleResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -61,6 +61,8 @@ class AdminServiceStub:
     """The moves that have not ended, and what matters of each broker for placing replicas."""
     AlterBrokers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AlterBrokersRequest, _admin_pb2.AlterBrokersResponse]
     """Cordons brokers, and lifts cordons."""
+    AlterThrottle: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AlterThrottleRequest, _admin_pb2.AlterThrottleResponse]
+    """How fast partitions move."""
     Finalize: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FinalizeRequest, _admin_pb2.FinalizeResponse]
     """Chooses the format of stored metadata. Raising it ends the time in which the release before can
     be started again.
@@ -97,6 +99,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """The moves that have not ended, and what matters of each broker for placing replicas."""
     AlterBrokers: _aio.UnaryUnaryMultiCallable[_admin_pb2.AlterBrokersRequest, _admin_pb2.AlterBrokersResponse]  # type: ignore[assignment]
     """Cordons brokers, and lifts cordons."""
+    AlterThrottle: _aio.UnaryUnaryMultiCallable[_admin_pb2.AlterThrottleRequest, _admin_pb2.AlterThrottleResponse]  # type: ignore[assignment]
+    """How fast partitions move."""
     Finalize: _aio.UnaryUnaryMultiCallable[_admin_pb2.FinalizeRequest, _admin_pb2.FinalizeResponse]  # type: ignore[assignment]
     """Chooses the format of stored metadata. Raising it ends the time in which the release before can
     be started again.
@@ -238,6 +242,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.AlterBrokersResponse, _abc.Awaitable[_admin_pb2.AlterBrokersResponse]]:
         """Cordons brokers, and lifts cordons."""
+
+    @_abc_1.abstractmethod
+    def AlterThrottle(
+        self,
+        request: _admin_pb2.AlterThrottleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.AlterThrottleResponse, _abc.Awaitable[_admin_pb2.AlterThrottleResponse]]:
+        """How fast partitions move."""
 
     @_abc_1.abstractmethod
     def Finalize(

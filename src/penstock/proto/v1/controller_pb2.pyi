@@ -166,6 +166,7 @@ class Heartbeat(_message.Message):
     WANTS_STOP_FIELD_NUMBER: _builtins.int
     DISK_FULL_FIELD_NUMBER: _builtins.int
     COPIES_FIELD_NUMBER: _builtins.int
+    NO_SPACE_FOR_COPIES_FIELD_NUMBER: _builtins.int
     TLS_FIELD_NUMBER: _builtins.int
     metadata_version: _builtins.int
     """The newest image applied."""
@@ -173,6 +174,8 @@ class Heartbeat(_message.Message):
     """The broker wants to stop: move leaderships away, then answer may_stop."""
     disk_full: _builtins.bool
     """Writes are refused for lack of disk space."""
+    no_space_for_copies: _builtins.bool
+    """The disk is too full for partitions to move here; writes are still accepted."""
     @_builtins.property
     def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___CopyProgress]:
         """Of the partitions that this broker leads and others copy, every two seconds; empty: as before."""
@@ -188,11 +191,12 @@ class Heartbeat(_message.Message):
         wants_stop: _builtins.bool = ...,
         disk_full: _builtins.bool = ...,
         copies: _abc.Iterable[Global___CopyProgress] | None = ...,
+        no_space_for_copies: _builtins.bool = ...,
         tls: Global___TlsReport | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tls", b"tls"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "disk_full", b"disk_full", "metadata_version", b"metadata_version", "tls", b"tls", "wants_stop", b"wants_stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "disk_full", b"disk_full", "metadata_version", b"metadata_version", "no_space_for_copies", b"no_space_for_copies", "tls", b"tls", "wants_stop", b"wants_stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -363,10 +367,15 @@ class ClusterImage(_message.Message):
     ACCESS_FIELD_NUMBER: _builtins.int
     TOPIC_ACCESS_FIELD_NUMBER: _builtins.int
     QUOTAS_FIELD_NUMBER: _builtins.int
+    COPY_RATE_FIELD_NUMBER: _builtins.int
     controller_epoch: _builtins.int
     metadata_version: _builtins.int
     full: _builtins.bool
     """Replaces everything known; otherwise topics are upserts."""
+    copy_rate: _builtins.int
+    """Bytes per second that each broker copies of partitions that move, in and out; 0: no limit. Not
+    set: its own setting.
+    """
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[_broker_pb2.BrokerInfo]:
         """Always all brokers."""
@@ -399,12 +408,15 @@ class ClusterImage(_message.Message):
         access: Global___AccessImage | None = ...,
         topic_access: _abc.Iterable[_access_pb2.ResourceAccess] | None = ...,
         quotas: Global___QuotasImage | None = ...,
+        copy_rate: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "quotas", b"quotas"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "access", b"access", "copy_rate", b"copy_rate", "quotas", b"quotas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "brokers", b"brokers", "controller_epoch", b"controller_epoch", "deleted_topic_ids", b"deleted_topic_ids", "full", b"full", "metadata_version", b"metadata_version", "quotas", b"quotas", "topic_access", b"topic_access", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "access", b"access", "brokers", b"brokers", "controller_epoch", b"controller_epoch", "copy_rate", b"copy_rate", "deleted_topic_ids", b"deleted_topic_ids", "full", b"full", "metadata_version", b"metadata_version", "quotas", b"quotas", "topic_access", b"topic_access", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__copy_rate: _TypeAlias = _typing.Literal["copy_rate"]  # noqa: Y015
+    _WhichOneofArgType__copy_rate: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__copy_rate) -> _WhichOneofReturnType__copy_rate | None: ...
 
 Global___ClusterImage: _TypeAlias = ClusterImage  # noqa: Y015
 

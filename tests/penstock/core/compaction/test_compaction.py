@@ -419,6 +419,25 @@ def test_null_values_stay_until_their_time_has_come_and_then_go_without_new_reco
     assert log.compact() is None, "nothing is left to look for"
 
 
+def test_null_values_that_a_copy_does_not_have_yet_stay_however_late_it_is() -> None:
+    points = (CleanPoint(Offset(5), 0), CleanPoint(Offset(10), 0))
+    found = LogFacts(Cleaned(points, tombstones=1), Offset(0), Offset(10), Offset(10))
+    config = TopicConfig(delete_retention_ms=RETENTION_MS)
+
+    def swept_to(copied_to: Offset | None) -> int | None:
+        plan = plan_compaction(found, config, 9 * RETENTION_MS, copied_to)
+        return None if plan is None else plan.tombstones_end
+
+    assert swept_to(None) == swept_to(Offset(10)) == swept_to(Offset(99)) == 10
+    assert swept_to(Offset(7)) == 7
+    assert swept_to(Offset(0)) is None, "a pass for nothing would come again and again"
+    dirty = replace(found, end=Offset(20), dirty_bytes=100)
+    plan = plan_compaction(dirty, config, 9 * RETENTION_MS, Offset(7))
+    assert plan == Plan(Offset(10), Offset(20), Offset(7), RETENTION_MS)
+    after = found.cleaned.after(plan, 1, 9 * RETENTION_MS)
+    assert after.tombstones_end(RETENTION_MS, 9 * RETENTION_MS) == 10, "due once the copy has ended"
+
+
 def facts(dirty: int, clean: int = 100, at_ms: int = 0) -> LogFacts:
     return LogFacts(Cleaned(), Offset(0), Offset(10), Offset(20), clean, dirty, at_ms)
 

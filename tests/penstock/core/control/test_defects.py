@@ -141,6 +141,7 @@ SCENES: dict[type, list[tuple[Callable[[Any], Any], Make]]] = {
     m.ReportReplicas: [(idle, report)],
     m.AlterReplicas: [(idle, request(m.AlterReplicas, changes=()))],
     m.AlterBrokers: [(idle, request(m.AlterBrokers, changes=()))],
+    m.AlterThrottle: [(idle, request(m.AlterThrottle, copy_rate=1))],
     m.Finalize: [(idle, request(m.Finalize))],
     c.Tick: [(idle, lambda world: c.Tick()), (busy, lambda world: c.Tick())],
 }

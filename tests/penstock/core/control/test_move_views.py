@@ -29,7 +29,7 @@ def shown(world: World, topic: str = "t") -> MoveView:
     return found
 
 
-def left(world: World, **bytes_left: int) -> None:
+def left(world: World, pace: int = 0, why: str = "", **bytes_left: int) -> None:
     """The leader says how much each broker has to copy yet, as `b3=0`."""
     found = world.topic()
     said = tuple(
@@ -38,6 +38,8 @@ def left(world: World, **bytes_left: int) -> None:
             partition=0,
             broker_id=BrokerId(int(name[1:])),
             bytes_left=value,
+            bytes_per_second=pace,
+            limited_by=why,
         )
         for name, value in bytes_left.items()
     )
@@ -133,3 +135,52 @@ def test_who_shuts_down_is_waited_for(leaving: bool) -> None:
         world.step(replace(beat))
     assert bool(shown(world).waiting_for) is leaving
     assert document(world).state.adding == ids(3)
+
+
+def test_a_copy_that_moves_no_byte_for_five_minutes_is_stuck_and_says_why() -> None:
+    world = moving_world()
+    move(world, 3, 1, 2)
+    world.pass_time(1_100)
+    left(world, b3=100, pace=10)
+    began = world.now_ms
+    while world.now_ms - began < 298_000:
+        world.pass_time(2_000)
+        left(world, b3=90, why="broker 3, which is not connected")
+    assert shown(world).waiting_for == ""
+    (copy,) = shown(world).copies
+    assert copy.known_for_ms == copy.stalled_for_ms == world.now_ms - began
+    world.pass_time(2_000)
+    left(world, b3=90, why="broker 3, which is not connected")
+    assert shown(world).waiting_for == (
+        "broker 3, which has copied nothing for 5 min: broker 3, which is not connected"
+    )
+    left(world, b3=90, pace=1)
+    assert (shown(world).waiting_for, shown(world).copies[0].stalled_for_ms) == ("", 0)
+
+
+def test_what_no_leader_has_said_lately_is_unknown() -> None:
+    world = moving_world()
+    move(world, 3, 1, 2)
+    world.pass_time(1_100)
+    assert shown(world).copies == ()
+    left(world, b3=100)
+    world.pass_time(15_000)
+    assert len(shown(world).copies) == 1
+    world.pass_time(1)
+    assert shown(world).copies == ()
+
+
+def test_a_receiver_that_has_no_space_is_what_a_copy_waits_for() -> None:
+    world = moving_world()
+    move(world, 3, 1, 2)
+    world.pass_time(1_100)
+    left(world, b3=100, why="the copy rate of broker 3")
+    world.step(
+        c.HeartbeatReceived(
+            stream_id=world.streams[3], metadata_version=0, no_space_for_copies=True
+        )
+    )
+    (copy,) = shown(world).copies
+    assert copy.limited_by == "the disk of broker 3, which is nearly full"
+    world.step(c.HeartbeatReceived(stream_id=world.streams[3], metadata_version=0))
+    assert shown(world).copies[0].limited_by == "the copy rate of broker 3"

@@ -64,6 +64,20 @@ def test_those_that_copy_enter_together_after_the_replicas(leader: Driver) -> No
     assert proposed(leader.ack(5, 5)) == (1, 2, 3, 5, 4)
 
 
+def test_the_slowest_copy_is_known_by_what_it_has_acknowledged(leader: Driver) -> None:
+    assert leader.machine.copied_to is None, "it moves to nobody"
+    moving(leader, 4, 5)
+    leader.ack(4, 5)
+    assert leader.machine.copied_to == 0
+    leader.ack(5, 3)
+    assert leader.machine.copied_to == 3
+    assert [leader.machine.written_by(one) for one in (FOUR, FIVE, BrokerId(9))] == [5, 3, 0]
+    leader.do(c.PeerLost(FIVE))
+    assert leader.machine.copied_to == 3, "what it had when its stream broke"
+    leader.assign(leader=2, epoch=2, version=3, adding=(4, 5))
+    assert (leader.machine.copied_to, leader.machine.written_by(FOUR)) == (None, 0)
+
+
 def test_others_enter_and_leave_while_a_copy_is_not_complete(leader: Driver) -> None:
     moving(leader, 4, 5)
     leader.ack(4, 5)

@@ -1,0 +1,60 @@
+"""The cluster's copy rate: stored, in every image, and taken back."""
+
+import pytest
+from support.controller_world import World
+from support.moving import moving_world, refused
+
+from penstock.core.control import contract as c
+from penstock.core.control import move_contract as m
+from penstock.core.control.throttle import COPY_RATE_MAX
+from penstock.core.control.views import image_since
+from penstock.errors import ErrorCode
+
+
+def in_images(world: World, since: int = 0) -> int | None:
+    machine = world.machine
+    return image_since(machine.stored, machine.config, since).copy_rate
+
+
+def test_a_rate_is_stored_and_in_every_image_until_it_is_taken_back() -> None:
+    world = moving_world()
+    assert in_images(world) is None
+    for rate in (1 << 20, 0, None):
+        version = world.machine.stored.metadata_version
+        assert world.ask(m.AlterThrottle, copy_rate=rate) == c.Done()
+        assert world.cluster().copy_rate == rate
+        assert in_images(world) == in_images(world, version) == rate
+        assert world.machine.stored.metadata_version > version, "so that brokers are told"
+
+
+def test_a_rate_outlives_the_controller() -> None:
+    world = moving_world()
+    world.ask(m.AlterThrottle, copy_rate=0)
+    assert World(world.documents).start().cluster().copy_rate == 0
+
+
+def test_what_changes_nothing_is_not_written() -> None:
+    world = moving_world()
+    world.ask(m.AlterThrottle, copy_rate=5)
+    writes = world.writes
+    assert world.ask(m.AlterThrottle, copy_rate=5) == c.Done()
+    assert world.ask(m.AlterThrottle, copy_rate=6, validate_only=True) == c.Done()
+    assert (world.writes, world.cluster().copy_rate) == (writes, 5)
+
+
+@pytest.mark.parametrize("rate", [-1, COPY_RATE_MAX + 1])
+def test_an_impossible_rate_is_refused(rate: int) -> None:
+    world = moving_world()
+    outcome = world.ask(m.AlterThrottle, copy_rate=rate)
+    assert "bytes per second is impossible" in refused(outcome, ErrorCode.INVALID_REQUEST)
+    assert world.cluster().copy_rate is None
+
+
+def test_a_rate_needs_format_2_and_keeps_the_cluster_there() -> None:
+    world = moving_world()
+    world.ask(m.AlterThrottle, copy_rate=5)
+    kept = world.ask(m.Finalize, to=1)
+    assert "a copy rate is set" in refused(kept, ErrorCode.INVALID_REQUEST)
+    world.ask(m.AlterThrottle)
+    world.ask(m.Finalize, to=1)
+    refused(world.ask(m.AlterThrottle, copy_rate=5), ErrorCode.FORMAT_TOO_OLD)
