@@ -85,7 +85,12 @@ class Scene:
     view: ClusterView = field(default_factory=lambda: ClusterView(cluster_id="c"))
     replicas: Any = field(
         default_factory=lambda: Replicas(
-            broker_id=BrokerId(0), dropped={}, damaged={}, sound={}, missing={}
+            broker_id=BrokerId(0),
+            dropped={},
+            damaged={},
+            sound={},
+            missing={},
+            called_sound=set(),
         )
     )
 

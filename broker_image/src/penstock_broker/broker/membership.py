@@ -19,7 +19,9 @@ from penstock_broker.config import BrokerConfig
 from penstock_broker.datadir import DataDirectory
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.session import BrokerIdentity, ControllerSession, Ports
+from penstock_broker.replication.exact import RemoteDonors
 from penstock_broker.replication.isr import IsrChanges
+from penstock_broker.replication.mending import Mending
 from penstock_broker.replication.reports import ReplicaReports
 from penstock_broker.replication.verifying import LogVerification
 from penstock_broker.services.journal import JournalService
@@ -73,6 +75,10 @@ class Membership:
         self._reports = ReplicaReports(replication.replicas, self.session, view)
         replication.replicas.reports = self._reports
         self._verification = LogVerification(replication.replicas, replication.reader)
+        donors = RemoteDonors(replication.replicas.broker_id, view, seams.transport)
+        self.mending = replication.replicas.mending = Mending(
+            replication.replicas, replication.reader, view, donors, replication.reopen
+        )
 
     def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The coroutines to run until they are cancelled."""
@@ -81,6 +87,7 @@ class Membership:
             self._isr.run(),
             self._reports.run(),
             self._verification.run(),
+            self.mending.run(),
         )
 
     def _identity(self) -> BrokerIdentity:
@@ -131,5 +138,6 @@ class Membership:
         await self._replication.apply(image, self.tasks)
         self._reports.changed()
         self._verification.changed()
+        self.mending.changed()
         if first:
             await self._serving()

@@ -97,6 +97,7 @@ class ReplicaReports:
         missing = self._replicas.missing
         found = [key for key in self._replicas.damaged if key not in missing]
         damaged = [key for key in found if self._holds_a_seat(key)]
+        damaged += [key for key in found if key in self._replicas.called_sound]
         damaged += [key for key in found if self._is_news(key)]
         sound = [key for key in self._replicas.sound if self._is_marked(key)]
         members = [key for key in missing if self._is_a_member(key)]
@@ -136,6 +137,7 @@ class ReplicaReports:
 
     async def _send(self, report: Report) -> bool:
         """False: nobody is known to have heard it."""
+        self._replicas.called_sound.update(report.sound)
         seatless = [key for key in report.missing if not self._holds_a_seat(key)]
         try:
             connection = self._session.connection()
@@ -162,6 +164,8 @@ class ReplicaReports:
         self._answers = True
         self._session.saw(answer.metadata_version)
         self._heard.update(report.damaged)
+        # Whatever it heard before, it has them as damaged now: only this broker says otherwise.
+        self._replicas.called_sound.difference_update(report.damaged)
         for key in seatless:
             self._replicas.begins_anew(key)  # nor is it eligible outside the ISR, from now on
         return True
