@@ -165,7 +165,7 @@ def test_a_log_with_a_damaged_index_is_copied_anew(cluster: Cluster) -> None:
     flip_index(cluster, 0)
     cluster.brokers[0].start()
     wait_until(
-        lambda: "replica is copied anew" in cluster.brokers[0].log_text(), what="it is rebuilt"
+        lambda: "replica is copied again" in cluster.brokers[0].log_text(), what="it is rebuilt"
     )
     wait_well(cluster, topic)
     lead(cluster, topic, 0)

@@ -1511,8 +1511,11 @@ type ReportReplicasResponse struct {
 	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
 	// The version that includes the changes, as in AlterIsrResponse.
 	MetadataVersion int64 `protobuf:"varint,2,opt,name=metadata_version,json=metadataVersion,proto3" json:"metadata_version,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// All of it is in the metadata store itself, not in a journal, which can be lost with the disks of
+	// a majority: only then may the broker give up a damaged log.
+	Stored        bool `protobuf:"varint,3,opt,name=stored,proto3" json:"stored,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportReplicasResponse) Reset() {
@@ -1557,6 +1560,13 @@ func (x *ReportReplicasResponse) GetMetadataVersion() int64 {
 		return x.MetadataVersion
 	}
 	return 0
+}
+
+func (x *ReportReplicasResponse) GetStored() bool {
+	if x != nil {
+		return x.Stored
+	}
+	return false
 }
 
 type AllocateProducerIdsRequest struct {
@@ -1808,10 +1818,11 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x0eDroppedReplica\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\x03R\aversion\"s\n" +
+	"\aversion\x18\x03 \x01(\x03R\aversion\"\x8b\x01\n" +
 	"\x16ReportReplicasResponse\x12.\n" +
 	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12)\n" +
-	"\x10metadata_version\x18\x02 \x01(\x03R\x0fmetadataVersion\"\x7f\n" +
+	"\x10metadata_version\x18\x02 \x01(\x03R\x0fmetadataVersion\x12\x16\n" +
+	"\x06stored\x18\x03 \x01(\bR\x06stored\"\x7f\n" +
 	"\x1aAllocateProducerIdsRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +

@@ -90,7 +90,8 @@ class Scene:
             damaged={},
             sound={},
             missing={},
-            called_sound=set(),
+            given_up=set(),
+            confirmed={},
         )
     )
 

@@ -1,11 +1,11 @@
-"""Damaged replicas: read from start to end, mended from others or copied anew, opened again.
+"""Damaged replicas: read from start to end, mended from others or copied again, opened again.
 
     ReplicaSet.damaged ─▶ read all ─▶ a batch that cannot be read: `Donors` ─▶ written, fsynced
                              │                 └─ nobody has it, too many, or no header: rebuild
                              └─▶ all of it was read ─▶ the leader goes on; who has stopped is opened
 
 What is asked, and when a log may be given up: `core.replication.mending`. A damaged batch is looked
-for from the start of the log, because where one is there may be more. What cannot be had now is
+for from the start of the log, because where one is there may be more. What is not available now is
 asked for again when an image comes, or a pause is over. A marked replica is then reported as sound;
 before FORMAT_MOVES no mark is stored, and it only comes back into the ISR.
 """
@@ -33,7 +33,7 @@ _events = EventLog("mending")
 
 
 class Reopen(Protocol):
-    """Opens a replica anew: `ReplicaSet.reopen`, with what the broker has to do around it."""
+    """Opens a replica again: `ReplicaSet.reopen`, with what the broker has to do around it."""
 
     async def __call__(self, replica: Replica, *, empty: bool) -> Replica | None:
         """Returns the new replica; None: the old one is not here any more."""
@@ -229,20 +229,23 @@ class Mending:
     # ------------------------------------------------------------ rebuilding
 
     async def _rebuild(self, case: _Case) -> None:
-        """Drops the log, if nobody relies on it, and copies it anew. Raises PenstockError."""
+        """Drops the log, if nobody relies on it, and copies it again. Raises PenstockError."""
         replica = case.replica
+        self._replicas.give_up(replica)
         state = self._view.state(replica.key)
         if state is None or not self._may_rebuild(replica, state):
             return
         why = case.hopeless or f"nobody has {len(case.lost)} of its damaged batches"
-        _events.warning("replica is copied anew", replica=replica, leader=state.leader, reason=why)
+        _events.warning("replica is copied again", replica=replica, leader=state.leader, reason=why)
         del self._cases[replica.key]
         await self._reopen(replica, empty=True)
         self.rebuilt_replicas += 1
 
     def _may_rebuild(self, replica: Replica, state: PartitionState) -> bool:
+        local, version = self._replicas.broker_id, self._replicas.confirmed.get(replica.key)
+        known = local in state.adding or (
+            version is not None and version <= self._view.metadata_version
+        )
         return (
-            replica.machine.error is not None
-            and replica.key not in self._replicas.called_sound
-            and may_rebuild(state, self._replicas.broker_id, self._live())
+            known and replica.machine.error is not None and may_rebuild(state, local, self._live())
         )

@@ -10,7 +10,7 @@
 `handle` never awaits: nothing else runs between an event and its consequences, and the order of a
 `Ready` (contract.py) is the order of the statements in `_obey`. Nothing here decides. A machine
 that stops itself (`core.defect`) stays in the set: its partition answers with the reason, and is
-not read, written or fed until it is opened anew (`mending`), or the broker restarts. The rest of
+not read, written or fed until it is opened again (`mending`), or the broker restarts. The rest of
 the broker continues.
 """
 
@@ -113,9 +113,11 @@ class ReplicaSet:
         """Replicas that the newest image has as damaged."""
         self._copies: dict[ReplicaKey, Replica] = {}
         """Those of partitions that move to this broker, by the newest image."""
-        self.called_sound: set[ReplicaKey] = set()
-        """Marked replicas of which a controller may have heard that they are sound, without an
-        image that shows it: their marks prove nothing."""
+        self.given_up: set[ReplicaKey] = set()
+        """Damaged replicas whose logs cannot be mended."""
+        self.confirmed: dict[ReplicaKey, int] = {}
+        """The metadata version in which a controller has stored that they are damaged, since they
+        were given up: an older mark may be one that has been taken away since."""
         self.changing = asyncio.Lock()
         """Held by who opens or removes replicas, because that takes awaits."""
         self.joins: JoinOutlet | None = None
@@ -317,10 +319,19 @@ class ReplicaSet:
         self._note_damage(replica.key)
         self.handle(replica, damage)
 
+    def give_up(self, replica: Replica) -> None:
+        """Nobody can mend its log: once a controller has confirmed the mark, it is copied again."""
+        if replica.key not in self.given_up:
+            self.given_up.add(replica.key)
+            self.confirmed.pop(replica.key, None)
+            if self.reports is not None:
+                self.reports.changed()
+
     def mended(self, replica: Replica) -> None:
         """All of the log of a replica whose machine runs can be read again, and was."""
         if self.by_key.get(replica.key) is replica and replica.machine.error is None:
             self.damaged.pop(replica.key, None)
+            self.given_up.discard(replica.key)
             self.handle(replica, LogMended())
             self.found_sound(replica)
 
@@ -426,8 +437,6 @@ class ReplicaSet:
                     self.missing[key] = state.leader_epoch
             replica.config = topic.config
             _note(self.marked, replica, holds=self.broker_id in state.damaged)
-            if self.broker_id not in state.damaged:
-                self.called_sound.discard(key)
             _note(self._copies, replica, holds=self.broker_id in state.adding)
             self.handle(replica, Assigned(state, self.config_of(topic)))
 
@@ -521,6 +530,8 @@ class ReplicaSet:
     def _remove(self, replica: Replica, error: ClusterError) -> None:
         self.by_key.pop(replica.key, None)
         self.damaged.pop(replica.key, None)
+        self.given_up.discard(replica.key)
+        self.confirmed.pop(replica.key, None)
         self.missing.pop(replica.key, None)
         self.sound.pop(replica.key, None)
         self.marked.pop(replica.key, None)

@@ -225,7 +225,7 @@ class LogDamaged:
 
 @dataclass(frozen=True, slots=True)
 class LogMended:
-    """All of this log can be read again, and was. A replica that has stopped is opened anew
+    """All of this log can be read again, and was. A replica that has stopped is opened again
     instead."""
 
 

@@ -294,7 +294,7 @@ class ReplicaMachine:
         if self._damage is not None:
             raise UnreadableLogError(
                 "this replica stopped, because it cannot read all of its log: "
-                f"{self._damage}; it follows again once the log is mended, or copied anew"
+                f"{self._damage}; it follows again once the log is mended, or copied again"
             )
 
     def _lead(self, state: PartitionState, out: Outbox, now_ms: int) -> None:

@@ -4,7 +4,7 @@
     anything else ───────────────▶ rebuilt: the log is dropped and copied from the leader, once the
                                    controller has taken the seat away (I33)
 
-Mending needs nobody's permission: bytes with the same header and CRC are the same bytes. Dropping a
+No permission is needed to mend: bytes with the same header and CRC are the same bytes. Dropping a
 log does: until the stored state says that this replica is damaged and has no seat, what is left of
 its log may be the only copy of a committed record (I7).
 """
@@ -18,7 +18,7 @@ from penstock.core.types import NO_LEADER, BrokerId, PartitionState
 from penstock.errors import PenstockError
 
 MENDED_MAX: Final = 8
-"""A log with more damaged batches than this is copied anew: the rest of it is not to be trusted."""
+"""A log with more damaged batches than this is copied again: the rest of it is not to be trusted."""
 
 
 def is_mendable(damaged: Sequence[BatchHeader]) -> bool:
