@@ -223,6 +223,7 @@ async def test_a_log_is_dropped_only_when_the_newest_mark_is_confirmed() -> None
         assert (world.replica.marks.log_end_offset, world.mending.rebuilt_replicas) == (0, 1)
         assert world.replica.slot != before.slot
         assert list(world.disk.slots().values()) == [world.replica.slot]
+        assert world.replicas.sound == {KEY: None}
         assert world.replicas.damaged == {}
 
 

@@ -152,8 +152,10 @@ class Mending:
                 header = await self._header(case, offset)
                 if header is None:
                     break
-                found.append(header)
                 offset = header.next_offset
+                if await self._is_readable(replica, header):
+                    continue  # what is damaged is further on in what was read at once
+                found.append(header)
                 if not is_mendable(found):
                     case.hopeless = f"{len(found)} damaged batches up to offset {offset}"
                 elif not await self._mend(case, header):
@@ -238,8 +240,11 @@ class Mending:
         why = case.hopeless or f"nobody has {len(case.lost)} of its damaged batches"
         _events.warning("replica is copied again", replica=replica, leader=state.leader, reason=why)
         del self._cases[replica.key]
-        await self._reopen(replica, empty=True)
+        opened = await self._reopen(replica, empty=True)
         self.rebuilt_replicas += 1
+        if opened is not None:
+            # Nothing damaged is left, and who copies a log gets no seat before it has all of it.
+            self._replicas.found_sound(opened)
 
     def _may_rebuild(self, replica: Replica, state: PartitionState) -> bool:
         local, version = self._replicas.broker_id, self._replicas.confirmed.get(replica.key)
