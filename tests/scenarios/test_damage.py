@@ -70,12 +70,12 @@ def flip(path: Path, position: int) -> None:
 
 def flip_batch(cluster: Cluster, broker: int, topic: str, number: int) -> None:
     """In the value of a record, in whatever blob file has it; once more, and it is as it was."""
-    wanted = value_of(topic, number)[1000:]
+    wanted = value_of(topic, number)[:600]
     flipped = 0
     for path in cluster.data_dir(broker).rglob("*.blob"):
         at = path.read_bytes().find(wanted)
         if at >= 0:
-            flip(path, at - 100)
+            flip(path, at + 900)
             flipped += 1
     assert flipped, f"broker {broker} has record {number} in no blob file"
 

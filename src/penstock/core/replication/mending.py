@@ -18,7 +18,7 @@ from penstock.core.types import NO_LEADER, BrokerId, PartitionState
 from penstock.errors import PenstockError
 
 MENDED_MAX: Final = 8
-"""A log with more damaged batches than this is copied again: the rest of it is not to be trusted."""
+"""A log with more damaged batches than this is copied again: do not trust the rest of it."""
 
 
 def is_mendable(damaged: Sequence[BatchHeader]) -> bool:
