@@ -30,6 +30,9 @@ class ReplicaTotals:
     under_replicated: int = 0
     offline: int = 0
     stopped: int = 0
+    damaged: int = 0
+    mended_batches: int = 0
+    rebuilt_replicas: int = 0
     high_watermarks: int = 0
     stable_offset_lags: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """By topic and partition, of all partitions led here where it is not 0."""
@@ -162,6 +165,11 @@ class _Totals(Collector):
                 "Replicas that a defect or a broken log has stopped until a restart",
                 totals.stopped,
             ),
+            (
+                "damaged_replicas",
+                "Replicas here that cannot read all of their logs, or have stopped",
+                totals.damaged,
+            ),
             ("high_watermarks", "Sum of all high watermarks", totals.high_watermarks),
             (
                 "stable_offset_lag",
@@ -181,6 +189,16 @@ class _Totals(Collector):
             ("parked_fetches", "Fetches waiting for records", totals.parked_fetches),
         ):
             yield GaugeMetricFamily(f"penstock_{name}", documentation, value=value)
+        yield CounterMetricFamily(
+            "penstock_mended_batches",
+            "Damaged batches replaced by the same bytes from another replica",
+            value=totals.mended_batches,
+        )
+        yield CounterMetricFamily(
+            "penstock_rebuilt_replicas",
+            "Damaged replicas whose logs were dropped and copied from their leaders",
+            value=totals.rebuilt_replicas,
+        )
         yield _stable_offset_lags(totals)
 
 

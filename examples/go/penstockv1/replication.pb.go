@@ -25,6 +25,137 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type ReadExactRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// Who asks.
+	BrokerId   int32  `protobuf:"varint,2,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	TopicId    string `protobuf:"bytes,3,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition  uint32 `protobuf:"varint,4,opt,name=partition,proto3" json:"partition,omitempty"`
+	BaseOffset int64  `protobuf:"varint,5,opt,name=base_offset,json=baseOffset,proto3" json:"base_offset,omitempty"`
+	// As stored: 72 bytes, big-endian (the stored batch's, which begins with the base offset).
+	Header        []byte `protobuf:"bytes,6,opt,name=header,proto3" json:"header,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadExactRequest) Reset() {
+	*x = ReadExactRequest{}
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadExactRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadExactRequest) ProtoMessage() {}
+
+func (x *ReadExactRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadExactRequest.ProtoReflect.Descriptor instead.
+func (*ReadExactRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ReadExactRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *ReadExactRequest) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *ReadExactRequest) GetTopicId() string {
+	if x != nil {
+		return x.TopicId
+	}
+	return ""
+}
+
+func (x *ReadExactRequest) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *ReadExactRequest) GetBaseOffset() int64 {
+	if x != nil {
+		return x.BaseOffset
+	}
+	return 0
+}
+
+func (x *ReadExactRequest) GetHeader() []byte {
+	if x != nil {
+		return x.Header
+	}
+	return nil
+}
+
+type ReadExactResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As stored: the header, and the payload.
+	Batch         []byte `protobuf:"bytes,1,opt,name=batch,proto3" json:"batch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadExactResponse) Reset() {
+	*x = ReadExactResponse{}
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadExactResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadExactResponse) ProtoMessage() {}
+
+func (x *ReadExactResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadExactResponse.ProtoReflect.Descriptor instead.
+func (*ReadExactResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ReadExactResponse) GetBatch() []byte {
+	if x != nil {
+		return x.Batch
+	}
+	return nil
+}
+
 type FollowerMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// First message of the stream; alone in it.
@@ -42,7 +173,7 @@ type FollowerMessage struct {
 
 func (x *FollowerMessage) Reset() {
 	*x = FollowerMessage{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[0]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -54,7 +185,7 @@ func (x *FollowerMessage) String() string {
 func (*FollowerMessage) ProtoMessage() {}
 
 func (x *FollowerMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[0]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -67,7 +198,7 @@ func (x *FollowerMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowerMessage.ProtoReflect.Descriptor instead.
 func (*FollowerMessage) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{0}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *FollowerMessage) GetHello() *FollowerHello {
@@ -125,7 +256,7 @@ type FollowerHello struct {
 
 func (x *FollowerHello) Reset() {
 	*x = FollowerHello{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[1]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -137,7 +268,7 @@ func (x *FollowerHello) String() string {
 func (*FollowerHello) ProtoMessage() {}
 
 func (x *FollowerHello) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[1]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -150,7 +281,7 @@ func (x *FollowerHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowerHello.ProtoReflect.Descriptor instead.
 func (*FollowerHello) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{1}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *FollowerHello) GetClusterId() string {
@@ -196,7 +327,7 @@ type EpochQuery struct {
 
 func (x *EpochQuery) Reset() {
 	*x = EpochQuery{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[2]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -208,7 +339,7 @@ func (x *EpochQuery) String() string {
 func (*EpochQuery) ProtoMessage() {}
 
 func (x *EpochQuery) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[2]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -221,7 +352,7 @@ func (x *EpochQuery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochQuery.ProtoReflect.Descriptor instead.
 func (*EpochQuery) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{2}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *EpochQuery) GetTopicId() string {
@@ -265,7 +396,7 @@ type FollowStart struct {
 
 func (x *FollowStart) Reset() {
 	*x = FollowStart{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[3]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -277,7 +408,7 @@ func (x *FollowStart) String() string {
 func (*FollowStart) ProtoMessage() {}
 
 func (x *FollowStart) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[3]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -290,7 +421,7 @@ func (x *FollowStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowStart.ProtoReflect.Descriptor instead.
 func (*FollowStart) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{3}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *FollowStart) GetTopicId() string {
@@ -335,7 +466,7 @@ type FollowerAck struct {
 
 func (x *FollowerAck) Reset() {
 	*x = FollowerAck{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[4]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -347,7 +478,7 @@ func (x *FollowerAck) String() string {
 func (*FollowerAck) ProtoMessage() {}
 
 func (x *FollowerAck) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[4]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -360,7 +491,7 @@ func (x *FollowerAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowerAck.ProtoReflect.Descriptor instead.
 func (*FollowerAck) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{4}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *FollowerAck) GetTopicId() string {
@@ -408,7 +539,7 @@ type FollowStop struct {
 
 func (x *FollowStop) Reset() {
 	*x = FollowStop{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[5]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -420,7 +551,7 @@ func (x *FollowStop) String() string {
 func (*FollowStop) ProtoMessage() {}
 
 func (x *FollowStop) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[5]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -433,7 +564,7 @@ func (x *FollowStop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowStop.ProtoReflect.Descriptor instead.
 func (*FollowStop) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{5}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *FollowStop) GetTopicId() string {
@@ -463,7 +594,7 @@ type LeaderMessage struct {
 
 func (x *LeaderMessage) Reset() {
 	*x = LeaderMessage{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[6]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -475,7 +606,7 @@ func (x *LeaderMessage) String() string {
 func (*LeaderMessage) ProtoMessage() {}
 
 func (x *LeaderMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[6]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -488,7 +619,7 @@ func (x *LeaderMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderMessage.ProtoReflect.Descriptor instead.
 func (*LeaderMessage) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{6}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LeaderMessage) GetEpochAnswers() []*EpochAnswer {
@@ -537,7 +668,7 @@ type EpochAnswer struct {
 
 func (x *EpochAnswer) Reset() {
 	*x = EpochAnswer{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[7]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -549,7 +680,7 @@ func (x *EpochAnswer) String() string {
 func (*EpochAnswer) ProtoMessage() {}
 
 func (x *EpochAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[7]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -562,7 +693,7 @@ func (x *EpochAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochAnswer.ProtoReflect.Descriptor instead.
 func (*EpochAnswer) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{7}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *EpochAnswer) GetTopicId() string {
@@ -631,7 +762,7 @@ type AppendBatches struct {
 
 func (x *AppendBatches) Reset() {
 	*x = AppendBatches{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[8]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -643,7 +774,7 @@ func (x *AppendBatches) String() string {
 func (*AppendBatches) ProtoMessage() {}
 
 func (x *AppendBatches) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[8]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -656,7 +787,7 @@ func (x *AppendBatches) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendBatches.ProtoReflect.Descriptor instead.
 func (*AppendBatches) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{8}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AppendBatches) GetTopicId() string {
@@ -719,7 +850,7 @@ type ReplicaError struct {
 
 func (x *ReplicaError) Reset() {
 	*x = ReplicaError{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[9]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -731,7 +862,7 @@ func (x *ReplicaError) String() string {
 func (*ReplicaError) ProtoMessage() {}
 
 func (x *ReplicaError) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[9]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -744,7 +875,7 @@ func (x *ReplicaError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaError.ProtoReflect.Descriptor instead.
 func (*ReplicaError) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{9}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReplicaError) GetTopicId() string {
@@ -772,7 +903,18 @@ var File_penstock_proto_v1_replication_proto protoreflect.FileDescriptor
 
 const file_penstock_proto_v1_replication_proto_rawDesc = "" +
 	"\n" +
-	"#penstock/proto/v1/replication.proto\x12\x11penstock.proto.v1\x1a\x1epenstock/proto/v1/errors.proto\x1a\x1fpenstock/proto/v1/records.proto\"\xcf\x02\n" +
+	"#penstock/proto/v1/replication.proto\x12\x11penstock.proto.v1\x1a\x1epenstock/proto/v1/errors.proto\x1a\x1fpenstock/proto/v1/records.proto\"\xc0\x01\n" +
+	"\x10ReadExactRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
+	"\tbroker_id\x18\x02 \x01(\x05R\bbrokerId\x12\x19\n" +
+	"\btopic_id\x18\x03 \x01(\tR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x04 \x01(\rR\tpartition\x12\x1f\n" +
+	"\vbase_offset\x18\x05 \x01(\x03R\n" +
+	"baseOffset\x12\x16\n" +
+	"\x06header\x18\x06 \x01(\fR\x06header\")\n" +
+	"\x11ReadExactResponse\x12\x14\n" +
+	"\x05batch\x18\x01 \x01(\fR\x05batch\"\xcf\x02\n" +
 	"\x0fFollowerMessage\x126\n" +
 	"\x05hello\x18\x01 \x01(\v2 .penstock.proto.v1.FollowerHelloR\x05hello\x12B\n" +
 	"\repoch_queries\x18\x02 \x03(\v2\x1d.penstock.proto.v1.EpochQueryR\fepochQueries\x126\n" +
@@ -838,9 +980,10 @@ const file_penstock_proto_v1_replication_proto_rawDesc = "" +
 	"\fReplicaError\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12.\n" +
-	"\x05error\x18\x03 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error2k\n" +
+	"\x05error\x18\x03 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error2\xc3\x01\n" +
 	"\x12ReplicationService\x12U\n" +
-	"\tReplicate\x12\".penstock.proto.v1.FollowerMessage\x1a .penstock.proto.v1.LeaderMessage(\x010\x01B\xbf\x01\n" +
+	"\tReplicate\x12\".penstock.proto.v1.FollowerMessage\x1a .penstock.proto.v1.LeaderMessage(\x010\x01\x12V\n" +
+	"\tReadExact\x12#.penstock.proto.v1.ReadExactRequest\x1a$.penstock.proto.v1.ReadExactResponseB\xbf\x01\n" +
 	"\x15com.penstock.proto.v1B\x10ReplicationProtoP\x01Z.penstock.dev/examples/go/penstockv1;penstockv1\xa2\x02\x03PPX\xaa\x02\x11Penstock.Proto.V1\xca\x02\x11Penstock\\Proto\\V1\xe2\x02\x1dPenstock\\Proto\\V1\\GPBMetadata\xea\x02\x13Penstock::Proto::V1b\x06proto3"
 
 var (
@@ -855,36 +998,40 @@ func file_penstock_proto_v1_replication_proto_rawDescGZIP() []byte {
 	return file_penstock_proto_v1_replication_proto_rawDescData
 }
 
-var file_penstock_proto_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_penstock_proto_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_penstock_proto_v1_replication_proto_goTypes = []any{
-	(*FollowerMessage)(nil), // 0: penstock.proto.v1.FollowerMessage
-	(*FollowerHello)(nil),   // 1: penstock.proto.v1.FollowerHello
-	(*EpochQuery)(nil),      // 2: penstock.proto.v1.EpochQuery
-	(*FollowStart)(nil),     // 3: penstock.proto.v1.FollowStart
-	(*FollowerAck)(nil),     // 4: penstock.proto.v1.FollowerAck
-	(*FollowStop)(nil),      // 5: penstock.proto.v1.FollowStop
-	(*LeaderMessage)(nil),   // 6: penstock.proto.v1.LeaderMessage
-	(*EpochAnswer)(nil),     // 7: penstock.proto.v1.EpochAnswer
-	(*AppendBatches)(nil),   // 8: penstock.proto.v1.AppendBatches
-	(*ReplicaError)(nil),    // 9: penstock.proto.v1.ReplicaError
-	(*RecordBatch)(nil),     // 10: penstock.proto.v1.RecordBatch
-	(*Error)(nil),           // 11: penstock.proto.v1.Error
+	(*ReadExactRequest)(nil),  // 0: penstock.proto.v1.ReadExactRequest
+	(*ReadExactResponse)(nil), // 1: penstock.proto.v1.ReadExactResponse
+	(*FollowerMessage)(nil),   // 2: penstock.proto.v1.FollowerMessage
+	(*FollowerHello)(nil),     // 3: penstock.proto.v1.FollowerHello
+	(*EpochQuery)(nil),        // 4: penstock.proto.v1.EpochQuery
+	(*FollowStart)(nil),       // 5: penstock.proto.v1.FollowStart
+	(*FollowerAck)(nil),       // 6: penstock.proto.v1.FollowerAck
+	(*FollowStop)(nil),        // 7: penstock.proto.v1.FollowStop
+	(*LeaderMessage)(nil),     // 8: penstock.proto.v1.LeaderMessage
+	(*EpochAnswer)(nil),       // 9: penstock.proto.v1.EpochAnswer
+	(*AppendBatches)(nil),     // 10: penstock.proto.v1.AppendBatches
+	(*ReplicaError)(nil),      // 11: penstock.proto.v1.ReplicaError
+	(*RecordBatch)(nil),       // 12: penstock.proto.v1.RecordBatch
+	(*Error)(nil),             // 13: penstock.proto.v1.Error
 }
 var file_penstock_proto_v1_replication_proto_depIdxs = []int32{
-	1,  // 0: penstock.proto.v1.FollowerMessage.hello:type_name -> penstock.proto.v1.FollowerHello
-	2,  // 1: penstock.proto.v1.FollowerMessage.epoch_queries:type_name -> penstock.proto.v1.EpochQuery
-	3,  // 2: penstock.proto.v1.FollowerMessage.starts:type_name -> penstock.proto.v1.FollowStart
-	4,  // 3: penstock.proto.v1.FollowerMessage.acks:type_name -> penstock.proto.v1.FollowerAck
-	5,  // 4: penstock.proto.v1.FollowerMessage.stops:type_name -> penstock.proto.v1.FollowStop
-	7,  // 5: penstock.proto.v1.LeaderMessage.epoch_answers:type_name -> penstock.proto.v1.EpochAnswer
-	8,  // 6: penstock.proto.v1.LeaderMessage.appends:type_name -> penstock.proto.v1.AppendBatches
-	9,  // 7: penstock.proto.v1.LeaderMessage.errors:type_name -> penstock.proto.v1.ReplicaError
-	10, // 8: penstock.proto.v1.AppendBatches.batches:type_name -> penstock.proto.v1.RecordBatch
-	11, // 9: penstock.proto.v1.ReplicaError.error:type_name -> penstock.proto.v1.Error
-	0,  // 10: penstock.proto.v1.ReplicationService.Replicate:input_type -> penstock.proto.v1.FollowerMessage
-	6,  // 11: penstock.proto.v1.ReplicationService.Replicate:output_type -> penstock.proto.v1.LeaderMessage
-	11, // [11:12] is the sub-list for method output_type
-	10, // [10:11] is the sub-list for method input_type
+	3,  // 0: penstock.proto.v1.FollowerMessage.hello:type_name -> penstock.proto.v1.FollowerHello
+	4,  // 1: penstock.proto.v1.FollowerMessage.epoch_queries:type_name -> penstock.proto.v1.EpochQuery
+	5,  // 2: penstock.proto.v1.FollowerMessage.starts:type_name -> penstock.proto.v1.FollowStart
+	6,  // 3: penstock.proto.v1.FollowerMessage.acks:type_name -> penstock.proto.v1.FollowerAck
+	7,  // 4: penstock.proto.v1.FollowerMessage.stops:type_name -> penstock.proto.v1.FollowStop
+	9,  // 5: penstock.proto.v1.LeaderMessage.epoch_answers:type_name -> penstock.proto.v1.EpochAnswer
+	10, // 6: penstock.proto.v1.LeaderMessage.appends:type_name -> penstock.proto.v1.AppendBatches
+	11, // 7: penstock.proto.v1.LeaderMessage.errors:type_name -> penstock.proto.v1.ReplicaError
+	12, // 8: penstock.proto.v1.AppendBatches.batches:type_name -> penstock.proto.v1.RecordBatch
+	13, // 9: penstock.proto.v1.ReplicaError.error:type_name -> penstock.proto.v1.Error
+	2,  // 10: penstock.proto.v1.ReplicationService.Replicate:input_type -> penstock.proto.v1.FollowerMessage
+	0,  // 11: penstock.proto.v1.ReplicationService.ReadExact:input_type -> penstock.proto.v1.ReadExactRequest
+	8,  // 12: penstock.proto.v1.ReplicationService.Replicate:output_type -> penstock.proto.v1.LeaderMessage
+	1,  // 13: penstock.proto.v1.ReplicationService.ReadExact:output_type -> penstock.proto.v1.ReadExactResponse
+	12, // [12:14] is the sub-list for method output_type
+	10, // [10:12] is the sub-list for method input_type
 	10, // [10:10] is the sub-list for extension type_name
 	10, // [10:10] is the sub-list for extension extendee
 	0,  // [0:10] is the sub-list for field type_name
@@ -903,7 +1050,7 @@ func file_penstock_proto_v1_replication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_replication_proto_rawDesc), len(file_penstock_proto_v1_replication_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	ReplicationService_Replicate_FullMethodName = "/penstock.proto.v1.ReplicationService/Replicate"
+	ReplicationService_ReadExact_FullMethodName = "/penstock.proto.v1.ReplicationService/ReadExact"
 )
 
 // ReplicationServiceClient is the client API for ReplicationService service.
@@ -34,6 +35,9 @@ const (
 // (penstock.rpc.streams), or, if it has none, as this call.
 type ReplicationServiceClient interface {
 	Replicate(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FollowerMessage, LeaderMessage], error)
+	// One batch of this broker's log of a partition, whether it leads, is in sync, or neither: only
+	// if it has it with exactly this header, and all of it can be read. DATA_CORRUPTED: it has not.
+	ReadExact(ctx context.Context, in *ReadExactRequest, opts ...grpc.CallOption) (*ReadExactResponse, error)
 }
 
 type replicationServiceClient struct {
@@ -57,6 +61,16 @@ func (c *replicationServiceClient) Replicate(ctx context.Context, opts ...grpc.C
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ReplicationService_ReplicateClient = grpc.BidiStreamingClient[FollowerMessage, LeaderMessage]
 
+func (c *replicationServiceClient) ReadExact(ctx context.Context, in *ReadExactRequest, opts ...grpc.CallOption) (*ReadExactResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReadExactResponse)
+	err := c.cc.Invoke(ctx, ReplicationService_ReadExact_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReplicationServiceServer is the server API for ReplicationService service.
 // All implementations must embed UnimplementedReplicationServiceServer
 // for forward compatibility.
@@ -65,6 +79,9 @@ type ReplicationService_ReplicateClient = grpc.BidiStreamingClient[FollowerMessa
 // (penstock.rpc.streams), or, if it has none, as this call.
 type ReplicationServiceServer interface {
 	Replicate(grpc.BidiStreamingServer[FollowerMessage, LeaderMessage]) error
+	// One batch of this broker's log of a partition, whether it leads, is in sync, or neither: only
+	// if it has it with exactly this header, and all of it can be read. DATA_CORRUPTED: it has not.
+	ReadExact(context.Context, *ReadExactRequest) (*ReadExactResponse, error)
 	mustEmbedUnimplementedReplicationServiceServer()
 }
 
@@ -77,6 +94,9 @@ type UnimplementedReplicationServiceServer struct{}
 
 func (UnimplementedReplicationServiceServer) Replicate(grpc.BidiStreamingServer[FollowerMessage, LeaderMessage]) error {
 	return status.Error(codes.Unimplemented, "method Replicate not implemented")
+}
+func (UnimplementedReplicationServiceServer) ReadExact(context.Context, *ReadExactRequest) (*ReadExactResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReadExact not implemented")
 }
 func (UnimplementedReplicationServiceServer) mustEmbedUnimplementedReplicationServiceServer() {}
 func (UnimplementedReplicationServiceServer) testEmbeddedByValue()                            {}
@@ -106,13 +126,36 @@ func _ReplicationService_Replicate_Handler(srv interface{}, stream grpc.ServerSt
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ReplicationService_ReplicateServer = grpc.BidiStreamingServer[FollowerMessage, LeaderMessage]
 
+func _ReplicationService_ReadExact_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReadExactRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReplicationServiceServer).ReadExact(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReplicationService_ReadExact_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReplicationServiceServer).ReadExact(ctx, req.(*ReadExactRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ReplicationService_ServiceDesc is the grpc.ServiceDesc for ReplicationService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var ReplicationService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "penstock.proto.v1.ReplicationService",
 	HandlerType: (*ReplicationServiceServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "ReadExact",
+			Handler:    _ReplicationService_ReadExact_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Replicate",

@@ -403,7 +403,7 @@ async def test_a_replica_that_this_run_found_damaged_is_not_read_again() -> None
         await world.image(2, **MARKED)
         verification.changed()
         await wait_until_async(lambda: not verification._wake.is_set(), what="it has looked")
-        assert verification._tried == set()
+        assert verification._tried == {}
 
 
 async def test_a_marked_replica_that_could_not_be_read_to_the_end_is_not_known_to_be_sound() -> (

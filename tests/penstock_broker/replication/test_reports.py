@@ -36,6 +36,7 @@ class Listening(ControllerServiceServicer):
         self.sound: list[list[int]] = []
         self.missing: list[list[int]] = []
         self.refuses = False
+        self.stores = False
 
     async def Session(  # noqa: N802 - as the service names it
         self, requests: Any, context: Any
@@ -66,7 +67,7 @@ class Listening(ControllerServiceServicer):
         self.missing.append([one.partition for one in request.missing])
         if self.refuses:
             return pb.ReportReplicasResponse(error=error_to_wire(REFUSAL))
-        return pb.ReportReplicasResponse(metadata_version=9)
+        return pb.ReportReplicasResponse(metadata_version=9, stored=self.stores)
 
 
 class Replicas(SimpleNamespace):
@@ -85,7 +86,13 @@ class Scene:
     view: ClusterView = field(default_factory=lambda: ClusterView(cluster_id="c"))
     replicas: Any = field(
         default_factory=lambda: Replicas(
-            broker_id=BrokerId(0), dropped={}, damaged={}, sound={}, missing={}
+            broker_id=BrokerId(0),
+            dropped={},
+            damaged={},
+            sound={},
+            missing={},
+            given_up=set(),
+            confirmed={},
         )
     )
 
@@ -199,6 +206,19 @@ async def test_a_replica_is_reported_as_sound_until_the_mark_is_gone(scene: Scen
     await wait_until_async(lambda: scene.controller.sound[:2] == [[0]] * 2, what="two reports")
     scene.image(4, {"replicas": [0]}, {"replicas": [0, 1]})
     await scene.nothing_more()
+
+
+async def test_a_given_up_log_is_reported_until_its_mark_is_in_the_store_itself(
+    scene: Scene,
+) -> None:
+    scene.replicas.mending = None
+    scene.replicas.damaged, scene.replicas.given_up = {ZERO: None}, {ZERO}
+    scene.image(3, {"replicas": [0, 1], "isr": [1], "damaged": [0]})
+    assert await scene.heard(2) == [({}, [0])] * 2, "the mark in the image may be an old one"
+    assert scene.replicas.confirmed == {}, "so far it is in a journal"
+    scene.controller.stores = True
+    await wait_until_async(lambda: scene.replicas.confirmed, what="it is stored")
+    assert scene.replicas.confirmed == {ZERO: 9}
 
 
 async def test_a_refusal_and_a_lost_session_are_survived(scene: Scene) -> None:

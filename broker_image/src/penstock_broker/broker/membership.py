@@ -20,7 +20,9 @@ from penstock_broker.datadir import DataDirectory
 from penstock_broker.metadata.condition import Condition
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.session import BrokerIdentity, ControllerSession, Ports
+from penstock_broker.replication.exact import RemoteDonors
 from penstock_broker.replication.isr import IsrChanges
+from penstock_broker.replication.mending import Mending
 from penstock_broker.replication.reports import ReplicaReports
 from penstock_broker.replication.verifying import LogVerification
 from penstock_broker.services.journal import JournalService
@@ -74,6 +76,10 @@ class Membership:
         self._reports = ReplicaReports(replication.replicas, self.session, view)
         replication.replicas.reports = self._reports
         self._verification = LogVerification(replication.replicas, replication.reader)
+        donors = RemoteDonors(replication.replicas.broker_id, view, seams.transport)
+        self.mending = replication.replicas.mending = Mending(
+            replication.replicas, replication.reader, view, donors, replication.reopen
+        )
 
     def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The coroutines to run until they are cancelled."""
@@ -82,6 +88,7 @@ class Membership:
             self._isr.run(),
             self._reports.run(),
             self._verification.run(),
+            self.mending.run(),
         )
 
     def _identity(self) -> BrokerIdentity:
@@ -132,5 +139,6 @@ class Membership:
         await self._replication.apply(image, self.tasks)
         self._reports.changed()
         self._verification.changed()
+        self.mending.changed()
         if first:
             await self._serving()

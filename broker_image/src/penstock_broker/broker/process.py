@@ -374,6 +374,9 @@ class BrokerProcess:
             ),
             offline=sum(mark.leader < 0 for mark in marks),
             stopped=sum(replica.machine.error is not None for replica in replicas),
+            damaged=len(self._replicas.damaged),
+            mended_batches=self.membership.mending.mended_batches,
+            rebuilt_replicas=self.membership.mending.rebuilt_replicas,
             high_watermarks=sum(mark.high_watermark for mark in marks),
             stable_offset_lags={
                 (replica.topic, replica.key.partition): mark.high_watermark

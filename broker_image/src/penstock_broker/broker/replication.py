@@ -22,12 +22,13 @@ from penstock.rpc.streams.contract import Clients, MessageStream
 from penstock.rpc.transport import Transport
 from penstock_broker.clock import Clock
 from penstock_broker.config import BrokerConfig
-from penstock_broker.metadata.image import ClusterView
+from penstock_broker.metadata.image import ClusterView, Topic
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.copies import CopyCredits, CopyThrottle
 from penstock_broker.replication.following import LinkConfig, Links
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.recent import RecentCache
+from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.replication.ticks import TickFacts
 from penstock_broker.replication.writer import LogWriter
@@ -84,6 +85,7 @@ class Replication:
         replaces, to watch it."""
         settings = config.settings
         self._view = view
+        self._tasks: asyncio.TaskGroup | None = None
         self.writer = LogWriter(seams.store, seams.writing, seams.clock, meters.ticked)
         self.replicas = replica_set(
             config.broker_id,
@@ -163,6 +165,13 @@ class Replication:
         for broker_id, info in self._view.brokers.items():
             if broker_id in known and known[broker_id].incarnation != info.incarnation:
                 self.leading.restarted(broker_id, info.incarnation)
+        self._tasks = tasks
+        async with self.replicas.changing:
+            await self._apply_topics(image, changed)
+        self._arrange_links(tasks)
+        self._view.announce()
+
+    async def _apply_topics(self, image: pb.ClusterImage, changed: list[Topic]) -> None:
         await self.replicas.assign(changed)
         # A full image repeats what could not be deleted before.
         await self.replicas.drop_former(self._view.topics.values() if image.full else changed)
@@ -170,8 +179,17 @@ class Replication:
         if image.full:
             self.replicas.retire_unknown(self._view.topics)
             self.replicas.report_orphans()
-        self._arrange_links(tasks)
-        self._view.announce()
+
+    async def reopen(self, replica: Replica, *, empty: bool) -> Replica | None:
+        """See `ReplicaSet.reopen`; None: the replica was removed, or its topic."""
+        replicas, key = self.replicas, replica.key
+        async with replicas.changing:
+            topic = self._view.topics.get(key.topic_id)
+            if topic is None or self._tasks is None or replicas.by_key.get(key) is not replica:
+                return None
+            await replicas.reopen(replica, topic, empty=empty)
+        self._arrange_links(self._tasks)
+        return replicas.by_key.get(key)
 
     def _arrange_links(self, tasks: asyncio.TaskGroup) -> None:
         found = [

@@ -131,7 +131,9 @@ class ControllerService(ControllerServiceServicer):
         except PenstockError as error:
             return pb.ReportReplicasResponse(error=error_to_wire(error))
         assert isinstance(result, ReplicasReported)
-        return pb.ReportReplicasResponse(metadata_version=result.metadata_version)
+        return pb.ReportReplicasResponse(
+            metadata_version=result.metadata_version, stored=result.stored
+        )
 
 
 async def _write(outbox: SessionOutbox, context: Any) -> None:

@@ -228,10 +228,20 @@ class Compaction:
             if self._settled.get(r.key) != (end := r.marks.last_stable_offset)
         ]
 
+        unreadable: list[tuple[Replica, PenstockError]] = []
+
         def blocking() -> list[tuple[Replica, Offset, LogFacts, Plan | None]]:
-            return [(r, look[1], *self._look(*look)) for r, look in asked]
+            found = []
+            for replica, look in asked:
+                try:
+                    found.append((replica, look[1], *self._look(*look)))
+                except PenstockError as error:
+                    unreadable.append((replica, error))
+            return found
 
         looked = await self._in_thread(blocking)
+        for replica, error in unreadable:
+            self._replicas.unreadable(replica, error)
         for replica, end, facts, _ in looked:
             if facts.end == end and not facts.dirty_bytes and not facts.cleaned.tombstones:
                 self._settled[replica.key] = end

@@ -5,12 +5,13 @@ uses a thread for one store read at a time, and never delays other readers' read
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, TypeVar
 
-from penstock.core.batch import Batch
+from penstock.core.batch import Batch, BatchHeader
 from penstock.core.isolation import NONE_ABORTED, Aborted, Isolation, may_hide, named
 from penstock.core.types import Offset
 from penstock.errors import ClusterError, ErrorCode, PenstockError
@@ -19,6 +20,25 @@ from penstock_broker.store.interface import LogStore
 
 _READ_TIMEOUT_S: Final = 30.0
 _T = TypeVar("_T")
+
+
+@contextmanager
+def waiting_for_others(replica: Replica) -> Iterator[None]:
+    """A client reads a leader's log: where that is damaged, others in sync have the records.
+
+    Soon one of them leads, or the batch is mended: the client asks again, as in any change of
+    leader. What nobody else has in sync is an error for whoever reads it, which names the offset.
+    """
+    try:
+        yield
+    except ClusterError as error:
+        if error.code is not ErrorCode.DATA_CORRUPTED or len(replica.marks.isr) < 2:
+            raise
+        raise ClusterError(
+            f"the leader of {replica} cannot read all of its log now ({error.message}); ask again: "
+            "another replica takes over, or gives it the batch",
+            ErrorCode.LEADER_NOT_AVAILABLE,
+        ) from error
 
 
 class LogReader:
@@ -92,6 +112,12 @@ class LogReader:
         """As `read`, but never from memory: to learn whether the disk has what it should."""
         return await self._in_thread(
             replica, offset, partial(self._store.read, replica.slot, offset, max_bytes, end)
+        )
+
+    async def stored_header(self, replica: Replica, offset: Offset) -> BatchHeader | None:
+        """The header of the batch with `offset`, or of the next one: see `LogStore.header`."""
+        return await self._in_thread(
+            replica, offset, partial(self._store.header, replica.slot, offset)
         )
 
     async def read_bulk(

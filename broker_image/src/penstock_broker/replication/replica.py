@@ -77,7 +77,7 @@ class IsrOutlet(Protocol):
 
 
 class ReportOutlet(Protocol):
-    """Tells the controller about replicas (`reports`)."""
+    """Tells the controller about replicas (`reports`), or mends them (`mending`)."""
 
     def changed(self) -> None: ...
 
@@ -107,6 +107,7 @@ class Replica:
         "aborted",
         "config",
         "feeders",
+        "is_opened",
         "key",
         "machine",
         "marks_dirty",
@@ -138,6 +139,8 @@ class Replica:
         self.machine = machine
         self.recent = recent
         self.config = TopicConfig()
+        self.is_opened = True
+        """False: what is stored of the log could not be read, and the machine knows nothing."""
         self.aborted = AbortedIndex()
         self.waiters: set[Waiter] = set()
         """Wait for the high watermark."""

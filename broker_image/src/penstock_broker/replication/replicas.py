@@ -10,7 +10,8 @@
 `handle` never awaits: nothing else runs between an event and its consequences, and the order of a
 `Ready` (contract.py) is the order of the statements in `_obey`. Nothing here decides. A machine
 that stops itself (`core.defect`) stays in the set: its partition answers with the reason, and is
-not read, written or fed until the broker restarts. The rest of the broker continues.
+not read, written or fed until it is opened again (`mending`), or the broker restarts. The rest of
+the broker continues.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Final, assert_never
 
 from penstock.core.aborted import AbortedIndex
+from penstock.core.batch import Batch
 from penstock.core.compaction.plan import Cleaned
 from penstock.core.replication.contract import (
     NOTHING,
+    UNPROMISED,
     Assigned,
     Checkpoint,
     Event,
     LogDamaged,
+    LogMended,
     Message,
     PeerLost,
     Ready,
@@ -70,6 +74,9 @@ from penstock_broker.replication.writer import LogWriter
 from penstock_broker.store.interface import Rewrite, Slot
 
 TICK_S: Final = 0.1
+_UNKNOWN_LOG: Final = RecoveredLog(
+    log_end_offset=Offset(0), checkpoint=Checkpoint(NO_EPOCH, UNPROMISED, Offset(0), ())
+)
 _events = EventLog("replicas")
 
 
@@ -92,6 +99,7 @@ class ReplicaSet:
         self.leaders: dict[BrokerId, LeaderOutlet] = {}
         self.isr: IsrOutlet | None = None
         self.reports: ReportOutlet | None = None
+        self.mending: ReportOutlet | None = None
         self.dropped: dict[ReplicaKey, int] = {}
         """Partitions of which nothing is here any more, because this version asks for that."""
         self.sound: dict[ReplicaKey, None] = {}
@@ -105,6 +113,13 @@ class ReplicaSet:
         """Replicas that the newest image has as damaged."""
         self._copies: dict[ReplicaKey, Replica] = {}
         """Those of partitions that move to this broker, by the newest image."""
+        self.given_up: set[ReplicaKey] = set()
+        """Damaged replicas whose logs cannot be mended."""
+        self.confirmed: dict[ReplicaKey, int] = {}
+        """The metadata version in which a controller has stored that they are damaged, since they
+        were given up: an older mark may be one that has been taken away since."""
+        self.changing = asyncio.Lock()
+        """Held by who opens or removes replicas, because that takes awaits."""
         self.joins: JoinOutlet | None = None
         self.removals = 0
         """Log starts moved and replicas dropped so far: each frees space on disk."""
@@ -283,6 +298,8 @@ class ReplicaSet:
         self.damaged[key] = None
         if self.reports is not None:
             self.reports.changed()
+        if self.mending is not None:
+            self.mending.changed()
 
     def begins_anew(self, key: ReplicaKey) -> None:
         """Nobody relies on the missing log of this replica any more."""
@@ -295,9 +312,47 @@ class ReplicaSet:
         known = replica.key in self.damaged or self.by_key.get(replica.key) is not replica
         if known or error.code is not ErrorCode.DATA_CORRUPTED:
             return
-        _events.error("replica damaged", replica=replica, reason=str(error))
+        self._found_damaged(replica, LogDamaged(error))
+
+    def _found_damaged(self, replica: Replica, damage: LogDamaged) -> None:
+        _events.error("replica damaged", replica=replica, reason=str(damage.error))
         self._note_damage(replica.key)
-        self.handle(replica, LogDamaged(error))
+        self.handle(replica, damage)
+
+    def give_up(self, replica: Replica) -> None:
+        """Nobody can mend its log: once a controller has confirmed the mark, it is copied again."""
+        if replica.key not in self.given_up:
+            self.given_up.add(replica.key)
+            self.confirmed.pop(replica.key, None)
+            if self.reports is not None:
+                self.reports.changed()
+
+    def mended(self, replica: Replica) -> None:
+        """All of the log of a replica whose machine runs can be read again, and was."""
+        if self.by_key.get(replica.key) is replica and replica.machine.error is None:
+            self.damaged.pop(replica.key, None)
+            self.given_up.discard(replica.key)
+            self.handle(replica, LogMended())
+            self.found_sound(replica)
+
+    async def mend(self, replica: Replica, batch: Batch) -> None:
+        """Writes the bytes of a damaged batch of its log once more, fsynced."""
+        await self._writer.mend(replica.slot, batch)
+
+    async def reopen(self, replica: Replica, topic: Topic, *, empty: bool) -> None:
+        """Replaces a replica that has stopped by one on what is stored of its log, as a start does.
+
+        `empty`: nothing of it is kept; the new one copies the log from the leader. Call it under
+        `changing`.
+        """
+        if empty:
+            await self._writer.drop(replica.slot)
+            self.removals += 1
+        else:
+            self._orphans[replica.key] = replica.slot
+        again = ClusterError(f"{replica} is opened again; try again", ErrorCode.NOT_LEADER)
+        self._remove(replica, again)
+        await self.assign([topic])
 
     def _disconnect(self, replica: Replica) -> None:
         """Neither writes nor feeds it any more."""
@@ -374,6 +429,8 @@ class ReplicaSet:
             if replica is None:
                 slot, log = opened[key]
                 replica = self._add(key, topic.name, slot, voided.get(slot, log))
+                if isinstance(log, ClusterError):
+                    self._found_damaged(replica, LogDamaged(log, unopened=True))
                 if slot in voided:
                     _events.error("the log of a replica is missing", replica=replica)
                     self._note_damage(key)
@@ -383,18 +440,26 @@ class ReplicaSet:
             _note(self._copies, replica, holds=self.broker_id in state.adding)
             self.handle(replica, Assigned(state, self.config_of(topic)))
 
-    def _is_lost(self, state: PartitionState, log: RecoveredLog) -> bool:
+    def _is_lost(self, state: PartitionState, log: RecoveredLog | ClusterError) -> bool:
         """The log has never stored anything, but a member of the ISR must have: it was lost (I22).
 
         In its first epoch a partition is new.
         """
+        if not isinstance(log, RecoveredLog):
+            return False
         seated = self.broker_id in state.isr and state.leader_epoch > 1
         return seated and log.checkpoint.leader_epoch == NO_EPOCH
 
-    def _add(self, key: ReplicaKey, topic: str, slot: Slot, log: RecoveredLog) -> Replica:
+    def _add(
+        self, key: ReplicaKey, topic: str, slot: Slot, log: RecoveredLog | ClusterError
+    ) -> Replica:
         self._orphans.pop(key, None)
+        is_opened = isinstance(log, RecoveredLog)
+        if not isinstance(log, RecoveredLog):
+            log = _UNKNOWN_LOG  # of a machine that is stopped before it can do anything
         machine = self.machine_on(log)
         replica = Replica(key, topic, slot, machine, self._cache.new(), self)
+        replica.is_opened = is_opened
         replica.aborted = AbortedIndex(log.aborted)
         replica.removed_before = log.checkpoint.log_start_offset
         self.by_key[key] = replica
@@ -465,6 +530,8 @@ class ReplicaSet:
     def _remove(self, replica: Replica, error: ClusterError) -> None:
         self.by_key.pop(replica.key, None)
         self.damaged.pop(replica.key, None)
+        self.given_up.discard(replica.key)
+        self.confirmed.pop(replica.key, None)
         self.missing.pop(replica.key, None)
         self.sound.pop(replica.key, None)
         self.marked.pop(replica.key, None)

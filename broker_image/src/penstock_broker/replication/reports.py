@@ -97,6 +97,7 @@ class ReplicaReports:
         missing = self._replicas.missing
         found = [key for key in self._replicas.damaged if key not in missing]
         damaged = [key for key in found if self._holds_a_seat(key)]
+        damaged += [key for key in found if self._needs_word(key)]
         damaged += [key for key in found if self._is_news(key)]
         sound = [key for key in self._replicas.sound if self._is_marked(key)]
         members = [key for key in missing if self._is_a_member(key)]
@@ -130,6 +131,10 @@ class ReplicaReports:
         state, local = self._view.state(key), self._replicas.broker_id
         return state is not None and local in state.isr and local not in state.damaged
 
+    def _needs_word(self, key: ReplicaKey) -> bool:
+        """Its log is given up only when a controller has stored that it is damaged."""
+        return key in self._replicas.given_up and key not in self._replicas.confirmed
+
     def _is_news(self, key: ReplicaKey) -> bool:
         """It may be one of those that are eligible outside the ISR, which no image shows."""
         return self._is_a_member(key) and key not in self._heard
@@ -162,6 +167,13 @@ class ReplicaReports:
         self._answers = True
         self._session.saw(answer.metadata_version)
         self._heard.update(report.damaged)
+        if answer.stored:
+            # They stay damaged until this broker says otherwise.
+            version = answer.metadata_version
+            given_up = self._replicas.given_up.intersection(report.damaged)
+            self._replicas.confirmed.update(dict.fromkeys(given_up, version))
+            if given_up and self._replicas.mending is not None:
+                self._replicas.mending.changed()
         for key in seatless:
             self._replicas.begins_anew(key)  # nor is it eligible outside the ISR, from now on
         return True

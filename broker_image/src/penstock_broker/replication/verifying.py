@@ -29,8 +29,8 @@ class LogVerification:
     def __init__(self, replicas: ReplicaSet, reader: LogReader) -> None:
         self._replicas = replicas
         self._reader = reader
-        self._tried: set[ReplicaKey] = set()
-        """Marked replicas that were read since they were marked."""
+        self._tried: dict[ReplicaKey, Replica] = {}
+        """Marked replicas that were read since they were marked, or opened again."""
         self._wake = asyncio.Event()
 
     def changed(self) -> None:
@@ -42,10 +42,13 @@ class LogVerification:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            self._tried &= self._replicas.marked.keys()
-            for replica in list(self._replicas.marked.values()):
-                if replica.key not in self._tried and replica.key not in self._replicas.damaged:
-                    self._tried.add(replica.key)
+            replicas = self._replicas
+            self._tried = {k: r for k, r in self._tried.items() if k in replicas.marked}
+            for replica in list(replicas.marked.values()):
+                key = replica.key
+                known = key in replicas.damaged or key in replicas.sound
+                if not known and self._tried.get(key) is not replica:
+                    self._tried[key] = replica
                     await self._verify(replica)
 
     async def _verify(self, replica: Replica) -> None:
@@ -58,16 +61,21 @@ class LogVerification:
         _events.info("verifying a replica marked as damaged", replica=replica, up_to=end)
         try:
             while offset < end:
-                offset = await self._next(replica, offset, end)
+                offset = await read_resting(self._reader, replica, offset, end)
         except PenstockError as error:
             _events.error("replica not sound", replica=replica, offset=offset, reason=str(error))
             return
         _events.info("replica is sound", replica=replica, up_to=end)
         self._replicas.found_sound(replica)
 
-    async def _next(self, replica: Replica, offset: Offset, end: Offset) -> Offset:
-        """Reads a chunk and rests; where the next one begins, or `end` if the log has no more."""
-        started_s = monotonic()
-        batches = await self._reader.read_stored(replica, offset, _CHUNK_BYTES, end)
-        await asyncio.sleep(monotonic() - started_s)
-        return batches[-1].next_offset if batches else end
+
+async def read_resting(reader: LogReader, replica: Replica, offset: Offset, end: Offset) -> Offset:
+    """Reads a chunk of a log from disk and rests for as long as that took.
+
+    Returns where the next one begins, or `end` if the log has no more. Raises ClusterError, with
+    DATA_CORRUPTED if the batch at `offset` cannot be read.
+    """
+    started_s = monotonic()
+    batches = await reader.read_stored(replica, offset, _CHUNK_BYTES, end)
+    await asyncio.sleep(monotonic() - started_s)
+    return batches[-1].next_offset if batches else end

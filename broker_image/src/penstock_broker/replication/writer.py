@@ -90,14 +90,25 @@ class LogWriter:
         """Slots of all logs in the store. Blocks: call it only before the broker serves."""
         return dict(self._store.slots())
 
-    async def open(self, keys: Sequence[ReplicaKey]) -> dict[ReplicaKey, tuple[Slot, RecoveredLog]]:
-        """Finds or creates the logs of these partitions, and reads what is in them."""
+    async def open(
+        self, keys: Sequence[ReplicaKey]
+    ) -> dict[ReplicaKey, tuple[Slot, RecoveredLog | ClusterError]]:
+        """Finds or creates the logs of these partitions, and reads what is in them.
 
-        def blocking() -> dict[ReplicaKey, tuple[Slot, RecoveredLog]]:
-            opened = {}
+        A log that is damaged where that is (DATA_CORRUPTED) has its error instead: the others can
+        be served.
+        """
+
+        def blocking() -> dict[ReplicaKey, tuple[Slot, RecoveredLog | ClusterError]]:
+            opened: dict[ReplicaKey, tuple[Slot, RecoveredLog | ClusterError]] = {}
             for key in keys:
                 slot = self._store.open_slot(key)
-                opened[key] = (slot, self._store.recover(slot))
+                try:
+                    opened[key] = (slot, self._store.recover(slot))
+                except ClusterError as error:
+                    if error.code is not ErrorCode.DATA_CORRUPTED:
+                        raise
+                    opened[key] = (slot, error)
             return opened
 
         return await self._in_thread(blocking)
@@ -117,6 +128,11 @@ class LogWriter:
             return {slot: self._store.recover(slot) for slot in lost}
 
         return await self._in_thread(blocking)
+
+    async def mend(self, slot: Slot, batch: Batch) -> None:
+        """Puts the bytes of a stored batch in place of damaged ones, fsynced."""
+        write = PartitionWrite(slot, mended=(batch,))
+        await self._in_thread(partial(self._store.write, [write], sync=True))
 
     async def drop(self, slot: Slot) -> None:
         """Removes a log that no longer has an owner, with all its data."""

@@ -40,7 +40,7 @@ from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.channel import MAX_MESSAGE_BYTES
 from penstock.rpc.errors import error_to_wire
 from penstock_broker.metrics import Metrics
-from penstock_broker.replication.reads import LogReader
+from penstock_broker.replication.reads import LogReader, waiting_for_others
 from penstock_broker.replication.replica import Replica
 from penstock_broker.services.limits import PARTITIONS_MAX, ByteBudget, Bytes, check_count
 from penstock_broker.services.locate import Locator
@@ -269,7 +269,8 @@ class Fetching:
             batches: list[Batch] = []
             end = readable_end(marks, isolation)
             if max_bytes > 0 and offset < end:
-                batches = await self._visible(replica, offset, max_bytes, end, isolation)
+                with waiting_for_others(replica):
+                    batches = await self._visible(replica, offset, max_bytes, end, isolation)
             # Reading may have waited; take the marks as of now, so that a lost leadership, or a
             # rule that is gone, is noticed.
             marks = self._locator.led(part.topic, part.topic_id, part.partition, 0, Operation.READ)[

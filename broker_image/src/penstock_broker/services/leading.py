@@ -31,6 +31,7 @@ from penstock.rpc.streams.parsing import introduction, parsed
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.copies import CopyThrottle
+from penstock_broker.replication.exact import stored_exactly
 from penstock_broker.replication.feeding import FollowerStream
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replicas import ReplicaSet
@@ -67,6 +68,16 @@ class Leading(ReplicationServiceServicer):
     ) -> None:
         """As `lead`, for followers that know no other way."""
         await self.lead(ServedCall(request_iterator, context))
+
+    async def ReadExact(  # noqa: N802 - the service's name for it
+        self,
+        request: pb.ReadExactRequest,
+        context: Any,  # noqa: ARG002 - gRPC's
+    ) -> pb.ReadExactResponse:
+        """For another broker whose own copy of a batch is damaged: see `exact`."""
+        require_broker(request.broker_id, "read a batch")
+        stored = await stored_exactly(self._replicas, self._reader, request)
+        return pb.ReadExactResponse(batch=stored)
 
     async def lead(self, stream: MessageStream) -> None:
         """Serves one follower's stream, until either side ends it. Raises PenstockError."""

@@ -64,8 +64,9 @@ class Locator:
         """
         _, replica = self.replica(topic, topic_id, partition, operation)
         marks = replica.marks
-        stopped = replica.machine.error
-        if stopped is not None and marks.leader == self._replicas.broker_id:
+        stopped, state = replica.machine.error, self._view.state(replica.key)
+        # It may have stopped because another leads now, which is where the caller shall go.
+        if stopped is not None and state is not None and state.leader == self._replicas.broker_id:
             raise stopped
         if not marks.is_leader:
             raise NotLeaderError(

@@ -198,6 +198,7 @@ CALLS: Final[Mapping[str, Call]] = {
     "TransactionPeerService.EndAtParticipants": _SERVERS,
     "TransactionPeerService.FindTransactions": _SERVERS,
     "ReplicationService.Replicate": _SERVERS,
+    "ReplicationService.ReadExact": _SERVERS,
     "JournalService.PromiseJournal": _SERVERS,
     "JournalService.KeepJournal": _SERVERS,
     # By the token of a broker's pod, on a port of its own.

@@ -80,6 +80,7 @@ REQUEST_LIMITS: Final[Mapping[str, RequestLimit]] = {
     "TransactionPeerService.EndAtParticipants": _PARTITIONS,
     "TransactionPeerService.FindTransactions": _PARTITIONS,
     "ReplicationService.Replicate": _PARTITIONS,
+    "ReplicationService.ReadExact": _NAMES,
     "EnrolmentService.Enrol": _NAMES,
     "EnrolmentService.ListTokenIssuers": _NAMES,
     "JournalService.PromiseJournal": _NAMES,

@@ -5,7 +5,8 @@
         "Corruption: …"                 → DATA_CORRUPTED    never served (I22); rebuild the replica
         anything else                   → STORAGE_FAILED    outcome unknown
 
-`CallGate` keeps `close` from closing the database while calls still use it.
+`CallGate` keeps `close` from closing the database while calls still use it, and remembers whether
+a table was found damaged: RocksDB writes nothing more once it has tried to merge such a one.
 """
 
 from threading import Condition
@@ -39,6 +40,11 @@ def translate(error: Exception, doing: str) -> ClusterError:
     return ClusterError(f"{doing}: storage failed ({text})", ErrorCode.STORAGE_FAILED)
 
 
+def _is_corruption(error: BaseException | None) -> bool:
+    cause = None if error is None else error.__cause__
+    return cause is not None and any(mark in str(cause) for mark in _CORRUPTION)
+
+
 class storage_errors:  # noqa: N801 - used like a function, as contextlib's are
     """`with storage_errors("reading slot 3"):` around rocksdict calls translates what they raise.
 
@@ -68,6 +74,8 @@ class CallGate:
     """Counts running calls; `shut` waits for them and refuses new ones with STORAGE_FAILED."""
 
     def __init__(self) -> None:
+        self.met_corruption = False
+        """RocksDB found one of its tables damaged."""
         self._inside = 0
         self._shut = False
         self._changed = Condition()
@@ -85,6 +93,7 @@ class CallGate:
         trace: TracebackType | None,
     ) -> None:
         with self._changed:
+            self.met_corruption = self.met_corruption or _is_corruption(error)
             self._inside -= 1
             if self._shut:
                 self._changed.notify_all()

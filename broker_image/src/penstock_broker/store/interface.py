@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NewType, Protocol
 
 from penstock.core.aborted import AbortedTransaction
-from penstock.core.batch import Batch
+from penstock.core.batch import Batch, BatchHeader
 from penstock.core.compaction.plan import Cleaned, LogFacts
 from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
 from penstock.core.types import Offset, ReplicaKey
@@ -59,6 +59,8 @@ class PartitionWrite:
     `swept_end`: markers below it may be missing (`Cleaned.markers_end`). Only a truncation lowers
     it: `cleaned` does not change it if it is larger.
     `rewrites` come last; those that begin before the log start, which may have moved, are dropped.
+    `mended`: the bytes of stored batches once more, in place of damaged ones. One whose header is
+    not the index's at its base offset is dropped: the log has changed since.
     """
 
     slot: Slot
@@ -71,6 +73,7 @@ class PartitionWrite:
     cleaned: Cleaned | None = None
     aborted: Sequence[AbortedTransaction] = ()
     swept_end: Offset | None = None
+    mended: Sequence[Batch] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,13 @@ class LogStore(Protocol):
 
         Never beyond `end`. Whole batches are removed, oldest first; a batch is removed by time only
         if its max timestamp, and those of all earlier batches, are < `older_than_ms`.
+        """
+        ...
+
+    def header(self, slot: Slot, offset: Offset) -> BatchHeader | None:
+        """The header of the batch with `offset`, or else the first after it, from the index alone.
+
+        So it tells what a batch that cannot be read must be. None: there is none.
         """
         ...
 

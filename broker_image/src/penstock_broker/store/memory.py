@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from penstock.core.aborted import NEWEST_MAX, AbortedTransaction, overlapping
-from penstock.core.batch import Batch, BatchFlags, pack_batch, unpack_batch
+from penstock.core.batch import Batch, BatchFlags, BatchHeader, pack_batch, unpack_batch
 from penstock.core.compaction.plan import Cleaned, LogFacts
 from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
 from penstock.core.replication.producers import ProducerTable, ended_by_swept_markers
@@ -62,6 +62,7 @@ class _Log:
         for rewrite in write.rewrites:
             if self.batches and self.batches[0].base_offset <= rewrite.start:
                 self._rewrite(rewrite)
+        self._mend(write.mended)
         swept_end = max(self.cleaned.markers_end, write.swept_end or Offset(0))
         self.cleaned = (write.cleaned or self.cleaned).without_markers(swept_end)
         if write.cleaned is not None:
@@ -74,6 +75,12 @@ class _Log:
         old = self.batches[first : first + count]
         assert (old[0].base_offset, old[-1].next_offset) == (rewrite.start, rewrite.end)
         self.batches[first : first + count] = rewrite.batches
+
+    def _mend(self, mended: Sequence[Batch]) -> None:
+        for batch in mended:
+            for at, known in enumerate(self.batches):
+                if known.header == batch.header:
+                    self.batches[at] = batch
 
     def producers_as_of(self, end: Offset) -> tuple[ProducerEntry, ...]:
         older = [as_of for as_of in self.snapshots if as_of <= end]
@@ -224,6 +231,10 @@ class MemoryLogStore:
             size -= batch.size_bytes
         known_start = max(log.batches[0].base_offset, log.checkpoint.log_start_offset)
         return start if start > known_start else None
+
+    def header(self, slot: Slot, offset: Offset) -> BatchHeader | None:
+        found = next(self._from(slot, offset), None)
+        return None if found is None else found.header
 
     def compaction_facts(self, slot: Slot, end: Offset) -> LogFacts:
         log = self._log(slot)

@@ -23,7 +23,7 @@ from typing import Final
 import rocksdict
 
 from penstock.core.aborted import NEWEST_MAX, AbortedTransaction, overlapping
-from penstock.core.batch import Batch
+from penstock.core.batch import Batch, BatchHeader
 from penstock.core.compaction.plan import LogFacts
 from penstock.core.replication.contract import RecoveredLog
 from penstock.core.replication.producers import ProducerTable, ended_by_swept_markers
@@ -110,7 +110,7 @@ class RocksLogStore:
 
     def _write(self, writes: Sequence[PartitionWrite], *, patient: bool) -> bool:
         """False: RocksDB asks writers to wait, and `patient` is False."""
-        if any(write.batches for write in writes):
+        if any(write.batches or write.mended for write in writes):
             self._check_space(writes)
         batch = Operations()
         staged: dict[Slot, StagedSlot] = {}
@@ -221,6 +221,14 @@ class RocksLogStore:
         with self._gate, storage_errors(f"retention of slot {slot}"):
             return self._look(slot).retention_start(older_than_ms, max_bytes, end)
 
+    def header(self, slot: Slot, offset: Offset) -> BatchHeader | None:
+        with self._gate, storage_errors(f"reading the index of slot {slot} at offset {offset}"):
+            first = self._tail(slot).first
+            if first is None:
+                return None
+            entry = self._database.index.holding(slot, max(offset, first.base_offset))
+            return None if entry is None else entry.header
+
     def compaction_facts(self, slot: Slot, end: Offset) -> LogFacts:
         with self._gate, storage_errors(f"measuring slot {slot} for compaction"):
             return compacting.facts(self._database, slot, self._tail(slot), end)
@@ -231,6 +239,8 @@ class RocksLogStore:
 
     def reclaim(self) -> None:
         with self._gate, storage_errors("reclaiming space"):
+            if self._gate.met_corruption:
+                return  # It would merge the damaged table now, not some day, and end all writes.
             with self._writing:
                 removed, self._removed = self._removed, set()
             if removed is not None and not removed:
@@ -301,7 +311,9 @@ class RocksLogStore:
         return self._tail(slot)
 
     def _check_space(self, writes: Sequence[PartitionWrite]) -> None:
-        size = sum(batch.size_bytes for write in writes for batch in write.batches)
+        size = sum(
+            batch.size_bytes for write in writes for batch in (*write.batches, *write.mended)
+        )
         disk = os.statvfs(self._path)
         free = disk.f_bavail * disk.f_frsize
         # Twice: once in the write-ahead log, once in a blob file.

@@ -61,6 +61,8 @@ class StagedSlot:
         for rewrite in write.rewrites:
             if self.tail.first is not None and self.tail.first.base_offset <= rewrite.start:
                 self._rewrite(rewrite)
+        for batch in write.mended:
+            self._mend(batch)
         self._put_cleaned(write.cleaned, write.swept_end)
 
     def _put_cleaned(self, done: Cleaned | None, swept_end: Offset | None) -> None:
@@ -143,6 +145,13 @@ class StagedSlot:
             first=new[-1] if tail.first.base_offset == start else tail.first,
             last=new[0] if tail.last.next_offset == end else tail.last,
         )
+
+    def _mend(self, batch: Batch) -> None:
+        """Stages the bytes that belong to an index entry; the index stays as it is."""
+        entry = next(self._entries(batch.base_offset), None)
+        stored = pack_batch(batch)
+        if entry is not None and stored.startswith(entry.packed_header):
+            self._operations.put_batch(batch_key(self._slot, batch.base_offset), stored)
 
     def _replaced(self, start: Offset, end: Offset) -> tuple[list[IndexEntry], int]:
         """The stored batches that cover [start, end), and the position after the last."""

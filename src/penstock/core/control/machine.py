@@ -425,6 +425,9 @@ class ControllerMachine:
 
     def _answer(self, event: c.Request | c.BrokerRegistered, outcome: Outcome) -> None:
         if not isinstance(event, c.BrokerRegistered):
+            if isinstance(outcome, m.ReplicasReported):
+                # The store may have become unavailable while it was written.
+                outcome = replace(outcome, stored=outcome.stored and not self._journaling)
             if isinstance(outcome, c.IsrAltered | m.ReplicasReported):
                 outcome = replace(outcome, metadata_version=self.stored.metadata_version)
             self._out.replies.append(c.Reply(event.request_id, outcome))

@@ -155,9 +155,13 @@ class ReplicasAltered:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasReported:
-    """`metadata_version`: of the cluster, with the changes in it."""
+    """`metadata_version`: of the cluster, with the changes in it.
+
+    `stored`: all that this controller has decided is in the store itself, nothing in a journal.
+    """
 
     metadata_version: int = 0
+    stored: bool = False
 
 
 @dataclass(frozen=True, slots=True)

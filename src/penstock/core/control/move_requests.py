@@ -321,7 +321,7 @@ def decide_report(
                     partition=key.partition,
                     broker=report.broker_id,
                 )
-    return ReplicasReported()
+    return ReplicasReported(stored=not draft.journaling)
 
 
 def _missing(

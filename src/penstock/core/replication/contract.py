@@ -215,10 +215,18 @@ class LogDamaged:
     """A stored batch of this log cannot be read; `error` says which.
 
     A leader leads on until the controller has another: nobody else may have the rest. A follower
-    stops for good, so that it takes no seat and no leadership (I33).
+    stops, so that it takes no seat and no leadership (I33). `unopened`: nothing is known of the
+    log, so whoever it is of stops at once.
     """
 
     error: PenstockError
+    unopened: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogMended:
+    """All of this log can be read again, and was. A replica that has stopped is opened again
+    instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +252,7 @@ Event = (
     | MarkersSwept
     | LogStartMoved
     | LogDamaged
+    | LogMended
     | EpochQueried
     | FollowStarted
     | FollowerAcked

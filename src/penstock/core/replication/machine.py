@@ -21,6 +21,7 @@ from penstock.core.replication.contract import (
     Checkpoint,
     Event,
     LogDamaged,
+    LogMended,
     MarkersSwept,
     Marks,
     Message,
@@ -201,15 +202,10 @@ class ReplicaMachine:
                 self._from_follower(event, out, now_ms)
             case ProduceRequested() | EndRequested() | Joined():
                 self._from_client(event, out, now_ms)
-            case (
-                Persisted()
-                | PersistFailed()
-                | Truncated()
-                | MarkersSwept()
-                | LogStartMoved()
-                | LogDamaged()
-            ):
+            case Persisted() | PersistFailed() | Truncated() | MarkersSwept() | LogStartMoved():
                 self._log_event(event, out, now_ms)
+            case LogDamaged() | LogMended():
+                self._readability(event)
             case Assigned():
                 self._assigned(event.state, event.config, out, now_ms)
             case EpochAnswered() | BatchesReceived() | PeerRefused() | PeerConnected():
@@ -295,17 +291,20 @@ class ReplicaMachine:
             self._write_checkpoint(out, now_ms)
         self._answer_early_queries(out)
 
-    def _damaged(self, error: PenstockError) -> None:
-        self._damage = self._damage or error
-        if isinstance(self._role, Follower):
+    def _readability(self, event: LogDamaged | LogMended) -> None:
+        if isinstance(event, LogMended):
+            self._damage = None
+            return
+        self._damage = self._damage or event.error
+        if event.unopened or isinstance(self._role, Follower):
             self._check_readable()
 
     def _check_readable(self) -> None:
         """Raises UnreadableLogError, which stops this replica, if it may not follow."""
         if self._damage is not None:
             raise UnreadableLogError(
-                "this replica stopped, because another leads and this one cannot read all of its "
-                f"log: {self._damage}; it follows again after a restart of the broker"
+                "this replica stopped, because it cannot read all of its log: "
+                f"{self._damage}; it follows again once the log is mended, or copied again"
             )
 
     def _lead(self, state: PartitionState, out: Outbox, now_ms: int) -> None:
@@ -378,7 +377,7 @@ class ReplicaMachine:
 
     def _log_event(
         self,
-        event: Persisted | PersistFailed | Truncated | MarkersSwept | LogStartMoved | LogDamaged,
+        event: Persisted | PersistFailed | Truncated | MarkersSwept | LogStartMoved,
         out: Outbox,
         now_ms: int,
     ) -> None:
@@ -401,8 +400,6 @@ class ReplicaMachine:
                 ):
                     persist_id = self._log.checkpointed(now_ms)
                     out.store(persist_id, self._log.checkpoint(), sync=False)
-            case LogDamaged():
-                self._damaged(event.error)
         self._take_role(out, now_ms)
 
     def _persisted(self, event: Persisted, out: Outbox, now_ms: int) -> None:

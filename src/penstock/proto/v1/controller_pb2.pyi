@@ -707,8 +707,13 @@ class ReportReplicasResponse(_message.Message):
 
     ERROR_FIELD_NUMBER: _builtins.int
     METADATA_VERSION_FIELD_NUMBER: _builtins.int
+    STORED_FIELD_NUMBER: _builtins.int
     metadata_version: _builtins.int
     """The version that includes the changes, as in AlterIsrResponse."""
+    stored: _builtins.bool
+    """All of it is in the metadata store itself, not in a journal, which can be lost with the disks of
+    a majority: only then may the broker give up a damaged log.
+    """
     @_builtins.property
     def error(self) -> _errors_pb2.Error: ...
     def __init__(
@@ -716,10 +721,11 @@ class ReportReplicasResponse(_message.Message):
         *,
         error: _errors_pb2.Error | None = ...,
         metadata_version: _builtins.int = ...,
+        stored: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "metadata_version", b"metadata_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "metadata_version", b"metadata_version", "stored", b"stored"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

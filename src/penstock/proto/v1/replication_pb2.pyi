@@ -24,6 +24,62 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class ReadExactRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BASE_OFFSET_FIELD_NUMBER: _builtins.int
+    HEADER_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    broker_id: _builtins.int
+    """Who asks."""
+    topic_id: _builtins.str
+    partition: _builtins.int
+    base_offset: _builtins.int
+    header: _builtins.bytes
+    """As stored: 72 bytes, big-endian (the stored batch's, which begins with the base offset)."""
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.str = ...,
+        broker_id: _builtins.int = ...,
+        topic_id: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        base_offset: _builtins.int = ...,
+        header: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "broker_id", b"broker_id", "cluster_id", b"cluster_id", "header", b"header", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadExactRequest: _TypeAlias = ReadExactRequest  # noqa: Y015
+
+@_typing.final
+class ReadExactResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCH_FIELD_NUMBER: _builtins.int
+    batch: _builtins.bytes
+    """As stored: the header, and the payload."""
+    def __init__(
+        self,
+        *,
+        batch: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadExactResponse: _TypeAlias = ReadExactResponse  # noqa: Y015
+
+@_typing.final
 class FollowerMessage(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -41,6 +41,11 @@ class ReplicationServiceStub:
                 request_serializer=penstock_dot_proto_dot_v1_dot_replication__pb2.FollowerMessage.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_replication__pb2.LeaderMessage.FromString,
                 _registered_method=True)
+        self.ReadExact = channel.unary_unary(
+                '/penstock.proto.v1.ReplicationService/ReadExact',
+                request_serializer=penstock_dot_proto_dot_v1_dot_replication__pb2.ReadExactRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_replication__pb2.ReadExactResponse.FromString,
+                _registered_method=True)
 
 
 class ReplicationServiceServicer:
@@ -54,6 +59,14 @@ class ReplicationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadExact(self, request, context):
+        """One batch of this broker's log of a partition, whether it leads, is in sync, or neither: only
+        if it has it with exactly this header, and all of it can be read. DATA_CORRUPTED: it has not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReplicationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +74,11 @@ def add_ReplicationServiceServicer_to_server(servicer, server):
                     servicer.Replicate,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_replication__pb2.FollowerMessage.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_replication__pb2.LeaderMessage.SerializeToString,
+            ),
+            'ReadExact': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadExact,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_replication__pb2.ReadExactRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_replication__pb2.ReadExactResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -92,6 +110,33 @@ class ReplicationService:
             '/penstock.proto.v1.ReplicationService/Replicate',
             penstock_dot_proto_dot_v1_dot_replication__pb2.FollowerMessage.SerializeToString,
             penstock_dot_proto_dot_v1_dot_replication__pb2.LeaderMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadExact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.ReplicationService/ReadExact',
+            penstock_dot_proto_dot_v1_dot_replication__pb2.ReadExactRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_replication__pb2.ReadExactResponse.FromString,
             options,
             channel_credentials,
             insecure,

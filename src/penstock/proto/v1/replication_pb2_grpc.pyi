@@ -39,6 +39,10 @@ class ReplicationServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ReplicationServiceAsyncStub: ...
     Replicate: _grpc.StreamStreamMultiCallable[_replication_pb2.FollowerMessage, _replication_pb2.LeaderMessage]
+    ReadExact: _grpc.UnaryUnaryMultiCallable[_replication_pb2.ReadExactRequest, _replication_pb2.ReadExactResponse]
+    """One batch of this broker's log of a partition, whether it leads, is in sync, or neither: only
+    if it has it with exactly this header, and all of it can be read. DATA_CORRUPTED: it has not.
+    """
 
 @_typing.type_check_only
 class ReplicationServiceAsyncStub(ReplicationServiceStub):
@@ -48,6 +52,10 @@ class ReplicationServiceAsyncStub(ReplicationServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Replicate: _aio.StreamStreamMultiCallable[_replication_pb2.FollowerMessage, _replication_pb2.LeaderMessage]  # type: ignore[assignment]
+    ReadExact: _aio.UnaryUnaryMultiCallable[_replication_pb2.ReadExactRequest, _replication_pb2.ReadExactResponse]  # type: ignore[assignment]
+    """One batch of this broker's log of a partition, whether it leads, is in sync, or neither: only
+    if it has it with exactly this header, and all of it can be read. DATA_CORRUPTED: it has not.
+    """
 
 class ReplicationServiceServicer(metaclass=_abc_1.ABCMeta):
     """Messages are exchanged over a plain TCP connection at the leader's replication port
@@ -60,5 +68,15 @@ class ReplicationServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_replication_pb2.FollowerMessage],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_replication_pb2.LeaderMessage], _abc.AsyncIterator[_replication_pb2.LeaderMessage]]: ...
+
+    @_abc_1.abstractmethod
+    def ReadExact(
+        self,
+        request: _replication_pb2.ReadExactRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_replication_pb2.ReadExactResponse, _abc.Awaitable[_replication_pb2.ReadExactResponse]]:
+        """One batch of this broker's log of a partition, whether it leads, is in sync, or neither: only
+        if it has it with exactly this header, and all of it can be read. DATA_CORRUPTED: it has not.
+        """
 
 def add_ReplicationServiceServicer_to_server(servicer: ReplicationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -639,6 +639,17 @@ def test_a_broker_is_unregistered_when_it_neither_has_nor_shall_get_a_replica() 
 # ---------------------------------------------------------------- the journal
 
 
+def test_a_report_is_answered_as_stored_only_if_nothing_is_in_a_journal() -> None:
+    world = moving_world()
+    for journaling in (False, True, False):
+        world.step(c.StoreState(journaling=journaling))
+        outcome = world.ask(
+            m.ReportReplicas, broker_id=BrokerId(1), broker_session=world.session(1)
+        )
+        assert isinstance(outcome, m.ReplicasReported)
+        assert outcome.stored is not journaling
+
+
 def test_while_decisions_are_journaled_nothing_begins_ends_or_is_dropped() -> None:
     """L6, planted bug 9."""
     world = moving_world()

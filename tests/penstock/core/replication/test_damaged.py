@@ -61,3 +61,15 @@ def test_who_is_known_to_be_damaged_does_not_enter_the_isr(leader: Driver) -> No
     assert leader.follow(3, 0).isr_change is None
     leader.do(c.Assigned(replace(state, version=3, damaged=()), c.ReplicaConfig()))
     assert leader.ready.isr_change is not None
+
+
+def test_a_mended_leader_may_follow_again(leader: Driver) -> None:
+    leader.do(DAMAGE)
+    assert leader.do(c.LogMended()) is c.NOTHING
+    assert leader.assign(2, epoch=2, version=2).stopped is None
+    assert leader.machine.error is None
+
+
+def test_a_log_that_could_not_be_opened_stops_whoever_it_is_of(leader: Driver) -> None:
+    ready = leader.do(c.LogDamaged(ClusterError("the index is damaged"), unopened=True))
+    assert isinstance(ready.stopped, UnreadableLogError)

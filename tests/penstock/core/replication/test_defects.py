@@ -178,6 +178,7 @@ SCENES: dict[type, list[Scene]] = {
         )
     ],
     c.LogDamaged: [(leading, c.LogDamaged(ClusterError("no")))],
+    c.LogMended: [(leading, c.LogMended())],
     fc.PeerRefused: [(copying, fc.PeerRefused(peer=TWO, error=ClusterError("no")))],
     lc.IsrAnswered: [(leading, lc.IsrAnswered(state=state()))],
     c.Tick: [(leading, c.Tick()), (following, c.Tick())],

@@ -1,0 +1,256 @@
+"""Damaged replicas: read from start to end, mended from others or copied again, opened again.
+
+    ReplicaSet.damaged ─▶ read all ─▶ a batch that cannot be read: `Donors` ─▶ written, fsynced
+                             │                 └─ nobody has it, too many, or no header: rebuild
+                             └─▶ all of it was read ─▶ the leader goes on; who has stopped is opened
+
+What is asked, and when a log may be given up: `core.replication.mending`. A damaged batch is looked
+for from the start of the log, because where one is there may be more. What is not available now is
+asked for again when an image comes, or a pause is over. A marked replica is then reported as sound;
+before FORMAT_MOVES no mark is stored, and it only comes back into the ISR.
+"""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from penstock.core.batch import BatchHeader
+from penstock.core.replication.follower import UnreadableLogError
+from penstock.core.replication.mending import donors, is_mendable, may_open_again, may_rebuild
+from penstock.core.types import BrokerId, Offset, PartitionState, ReplicaKey
+from penstock.errors import ErrorCode, PenstockError
+from penstock_broker.metadata.image import ClusterView
+from penstock_broker.observability import EventLog
+from penstock_broker.replication.exact import Donors
+from penstock_broker.replication.reads import LogReader
+from penstock_broker.replication.replica import Replica
+from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.replication.verifying import read_resting
+
+_RETRY_S: Final = 5.0
+_events = EventLog("mending")
+
+
+class Reopen(Protocol):
+    """Opens a replica again: `ReplicaSet.reopen`, with what the broker has to do around it."""
+
+    async def __call__(self, replica: Replica, *, empty: bool) -> Replica | None:
+        """Returns the new replica; None: the old one is not here any more."""
+        ...
+
+
+@dataclass(slots=True)
+class _Case:
+    """What is known of one damaged replica. `lost`: batches that nobody has given yet."""
+
+    replica: Replica
+    lost: list[BatchHeader] = field(default_factory=list)
+    mended: int = 0
+    hopeless: str = ""
+    """Why its log cannot be mended; empty: it may be."""
+
+
+class Mending:
+    """Mends damaged replicas, one after the other."""
+
+    def __init__(
+        self,
+        replicas: ReplicaSet,
+        reader: LogReader,
+        view: ClusterView,
+        donors: Donors,
+        reopen: Reopen,
+    ) -> None:
+        self._replicas = replicas
+        self._reader = reader
+        self._view = view
+        self._donors = donors
+        self._reopen = reopen
+        self._cases: dict[ReplicaKey, _Case] = {}
+        self._opened_again: set[ReplicaKey] = set()
+        """Replicas that a defect has stopped in this run of the broker."""
+        self._wake = asyncio.Event()
+        self.mended_batches = 0
+        self.rebuilt_replicas = 0
+
+    def changed(self) -> None:
+        """A replica was found damaged, or an image was applied."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Mends until cancelled."""
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_RETRY_S if self._cases else None):
+                        await self._wake.wait()
+                self._wake.clear()
+                await self._round()
+        finally:
+            await self._donors.close()
+
+    async def _round(self) -> None:
+        replicas = self._replicas
+        wanted = [
+            replica
+            for key in replicas.damaged
+            if key not in replicas.missing and (replica := replicas.by_key.get(key)) is not None
+        ]
+        keys = {replica.key for replica in wanted}
+        self._cases = {key: case for key, case in self._cases.items() if key in keys}
+        for replica in wanted:
+            state = self._view.state(replica.key)
+            again = replica.key in self._opened_again
+            if state is None or not may_open_again(
+                replica.machine.error, state, replicas.broker_id, before=again
+            ):
+                continue
+            try:
+                await self._treat(replica)
+            except PenstockError as error:
+                if replicas.by_key.get(replica.key) is not replica:
+                    raise  # neither the old one is there nor a new one
+                _events.warning("replica not mended yet", replica=replica, reason=str(error))
+
+    async def _treat(self, replica: Replica) -> None:
+        """Does what can be done for it now. Raises PenstockError: the rest has to wait."""
+        case = self._cases.get(replica.key)
+        if case is None or case.replica is not replica:
+            case = self._cases[replica.key] = await self._read_all(replica)
+        else:
+            await self._try_again(case)
+        if case.hopeless or case.lost:
+            await self._rebuild(case)
+            return
+        _events.info("replica mended", replica=replica, batches=case.mended)
+        del self._cases[replica.key]
+        error = replica.machine.error
+        if error is None:
+            self._replicas.mended(replica)
+            return
+        if not isinstance(error, UnreadableLogError):
+            self._opened_again.add(replica.key)
+        opened = await self._reopen(replica, empty=False)
+        if opened is not None:
+            self._replicas.found_sound(opened)
+
+    # ------------------------------------------------------------ mending
+
+    async def _read_all(self, replica: Replica) -> _Case:
+        """Reads the whole log, and mends on the way what can be mended."""
+        case, found = _Case(replica), list[BatchHeader]()
+        marks = replica.marks
+        offset, end = marks.log_start_offset, marks.written_end
+        _events.info("reading a damaged replica", replica=replica, offset=offset, up_to=end)
+        while offset < end and not case.hopeless:
+            try:
+                offset = await read_resting(self._reader, replica, offset, end)
+            except PenstockError as error:
+                if error.code is not ErrorCode.DATA_CORRUPTED:
+                    raise
+                header = await self._header(case, offset)
+                if header is None:
+                    break
+                offset = header.next_offset
+                if await self._is_readable(replica, header):
+                    continue  # what is damaged is further on in what was read at once
+                found.append(header)
+                if not is_mendable(found):
+                    case.hopeless = f"{len(found)} damaged batches up to offset {offset}"
+                elif not await self._mend(case, header):
+                    case.lost.append(header)
+        if not replica.is_opened:
+            case.hopeless = "its log could not be opened"
+        return case
+
+    async def _header(self, case: _Case, offset: Offset) -> BatchHeader | None:
+        """What the batch that cannot be read must be; None: that is damaged, too, or it is gone."""
+        try:
+            return await self._reader.stored_header(case.replica, offset)
+        except PenstockError as error:
+            if error.code is not ErrorCode.DATA_CORRUPTED:
+                raise
+            case.hopeless = f"the index of its log cannot be read at offset {offset}"
+            return None
+
+    async def _try_again(self, case: _Case) -> None:
+        if not case.hopeless:
+            lost = [one for one in case.lost if not await self._is_readable(case.replica, one)]
+            case.lost = [one for one in lost if not await self._mend(case, one)]
+
+    async def _mend(self, case: _Case, header: BatchHeader) -> bool:
+        """Whether somebody has the batch, and it can be read here now. Raises PenstockError."""
+        replica = case.replica
+        for broker_id in self._asked(replica):
+            try:
+                batch = await self._donors.exact(broker_id, replica.key, header)
+            except PenstockError as error:
+                _events.info(
+                    "no batch from another replica",
+                    replica=replica,
+                    offset=header.base_offset,
+                    donor=broker_id,
+                    reason=str(error),
+                )
+                continue
+            await self._replicas.mend(replica, batch)
+            if not await self._is_readable(replica, header):
+                case.hopeless = f"what is written at offset {header.base_offset} cannot be read"
+                return False
+            case.mended += 1
+            self.mended_batches += 1
+            _events.info(
+                "batch mended", replica=replica, offset=header.base_offset, donor=broker_id
+            )
+            return True
+        _events.error(
+            "nobody has a damaged batch now",
+            replica=replica,
+            offset=header.base_offset,
+            last_offset=header.next_offset - 1,
+        )
+        return False
+
+    async def _is_readable(self, replica: Replica, header: BatchHeader) -> bool:
+        try:
+            await self._reader.read_stored(replica, header.base_offset, 1, header.next_offset)
+        except PenstockError as error:
+            if error.code is not ErrorCode.DATA_CORRUPTED:
+                raise
+            return False
+        return True
+
+    def _asked(self, replica: Replica) -> tuple[BrokerId, ...]:
+        state = self._view.state(replica.key)
+        return () if state is None else donors(state, self._replicas.broker_id, self._live())
+
+    def _live(self) -> frozenset[BrokerId]:
+        return frozenset(one for one, info in self._view.brokers.items() if info.alive)
+
+    # ------------------------------------------------------------ rebuilding
+
+    async def _rebuild(self, case: _Case) -> None:
+        """Drops the log, if nobody relies on it, and copies it again. Raises PenstockError."""
+        replica = case.replica
+        self._replicas.give_up(replica)
+        state = self._view.state(replica.key)
+        if state is None or not self._may_rebuild(replica, state):
+            return
+        why = case.hopeless or f"nobody has {len(case.lost)} of its damaged batches"
+        _events.warning("replica is copied again", replica=replica, leader=state.leader, reason=why)
+        del self._cases[replica.key]
+        opened = await self._reopen(replica, empty=True)
+        self.rebuilt_replicas += 1
+        if opened is not None:
+            # Nothing damaged is left, and who copies a log gets no seat before it has all of it.
+            self._replicas.found_sound(opened)
+
+    def _may_rebuild(self, replica: Replica, state: PartitionState) -> bool:
+        local, version = self._replicas.broker_id, self._replicas.confirmed.get(replica.key)
+        known = local in state.adding or (
+            version is not None and version <= self._view.metadata_version
+        )
+        return (
+            known and replica.machine.error is not None and may_rebuild(state, local, self._live())
+        )

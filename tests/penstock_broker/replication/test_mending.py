@@ -1,0 +1,344 @@
+"""Damaged replicas are mended from others or copied again, and come back without a restart."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.led_partitions import GatedStore, LedPartitions, running
+from support.waiting import wait_until_async
+
+from penstock.core.batch import Batch, BatchFlags, BatchHeader, pack_batch, pack_header
+from penstock.core.encode import encode_columns
+from penstock.core.records import build_batch
+from penstock.core.replication.contract import Checkpoint, EpochStart, RecoveredLog
+from penstock.core.replication.follower import BrokenLogError
+from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey, TopicId
+from penstock.errors import ClusterError, ErrorCode
+from penstock.proto.v1 import broker_pb2, controller_pb2, replication_pb2
+from penstock_broker.replication.exact import received, stored_exactly
+from penstock_broker.replication.mending import Mending
+from penstock_broker.replication.reads import LogReader, waiting_for_others
+from penstock_broker.replication.replica import Replica
+from penstock_broker.store.interface import PartitionWrite, Slot
+
+KEY = ReplicaKey(TopicId("id-t"), 0)
+DAMAGE = ClusterError("offset 3 has a wrong CRC", ErrorCode.DATA_CORRUPTED)
+BATCHES = [
+    build_batch(encode_columns([b"%d" % n], timestamps_ms=1)).stamped(Offset(n), LeaderEpoch(1), 0)
+    for n in range(20)
+]
+CHECKPOINT = Checkpoint(
+    LeaderEpoch(1), Offset(20), Offset(0), (EpochStart(LeaderEpoch(1), Offset(0)),)
+)
+FOLLOWS: dict[str, Any] = {"leader": 1, "replicas": [0, 1, 2], "isr": [1, 2]}
+LEADS: dict[str, Any] = {"leader": 0, "replicas": [0, 1, 2], "isr": [0, 1, 2]}
+
+
+class Disk(GatedStore):
+    """Batches at `lost` cannot be read, until they are mended, and with `no_index` nothing can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost: set[int] = set()
+        self.no_index: set[Slot] = set()
+        self.synced: list[bool] = []
+
+    def write(self, writes: Any, *, sync: bool) -> None:
+        super().write(writes, sync=sync)
+        mended = {batch.base_offset for write in writes for batch in write.mended}
+        self.lost -= mended
+        self.synced += [sync] * len(mended)
+
+    def read(self, slot: Slot, offset: Offset, max_bytes: int, end: Offset) -> list[Batch]:
+        self._check(slot)
+        found = super().read(slot, offset, max_bytes, end)
+        good = next((n for n, batch in enumerate(found) if batch.base_offset in self.lost), None)
+        if good == 0:
+            raise ClusterError(f"offset {offset} has a wrong CRC", ErrorCode.DATA_CORRUPTED)
+        return found[:good]
+
+    def header(self, slot: Slot, offset: Offset) -> BatchHeader | None:
+        self._check(slot)
+        return super().header(slot, offset)
+
+    def recover(self, slot: Slot) -> RecoveredLog:
+        self._check(slot)
+        return super().recover(slot)
+
+    def _check(self, slot: Slot) -> None:
+        if slot in self.no_index:
+            raise ClusterError("the index is damaged", ErrorCode.DATA_CORRUPTED)
+
+
+class Others:
+    """`Donors`: brokers and what they have, by offset."""
+
+    def __init__(self) -> None:
+        self.has: dict[int, dict[int, Batch]] = {1: {}, 2: {}}
+        self.asked: list[tuple[int, int]] = []
+
+    async def exact(self, broker_id: BrokerId, key: ReplicaKey, header: BatchHeader) -> Batch:
+        assert key == KEY
+        self.asked.append((broker_id, header.base_offset))
+        batch = self.has[broker_id].get(header.base_offset)
+        if batch is None:
+            raise ClusterError("not here", ErrorCode.DATA_CORRUPTED)
+        return received(pack_batch(batch), header)
+
+    async def close(self) -> None:
+        self.asked.append((-1, -1))
+
+
+class World(LedPartitions):
+    """Broker 0 has a replica with 20 batches; brokers 1 and 2 are the others."""
+
+    def __init__(self) -> None:
+        super().__init__({"t": ("id-t", 1)})
+        self.disk = Disk()
+        self.store = self.writer._store = self.disk
+        slot = self.disk.open_slot(KEY)
+        stored = PartitionWrite(slot, batches=BATCHES, checkpoint=CHECKPOINT)
+        self.disk.write([stored], sync=True)
+        self.others = Others()
+        self.reader = LogReader(self.disk, self.executor, self.replicas.unreadable)
+        self.mending = Mending(self.replicas, self.reader, self.view, self.others, self._reopen)
+        self.replicas.mending = self.mending
+
+    async def _reopen(self, replica: Replica, *, empty: bool) -> Replica | None:
+        topic = self.view.topics[KEY.topic_id]
+        await self.replicas.reopen(replica, topic, empty=empty)
+        return self.replicas.by_key[KEY]
+
+    async def image(self, version: int, **partition: Any) -> None:
+        info = broker_pb2.TopicInfo(
+            topic="t",
+            topic_id=KEY.topic_id,
+            partitions=[broker_pb2.PartitionInfo(version=version, **partition)],
+        )
+        brokers = [broker_pb2.BrokerInfo(broker_id=one, alive=True) for one in range(3)]
+        changed = self.view.apply(
+            controller_pb2.ClusterImage(
+                full=True, metadata_version=version, topics=[info], brokers=brokers
+            )
+        )
+        await self.replicas.assign(changed)
+        self.mending.changed()
+
+    @property
+    def replica(self) -> Replica:
+        return self.replicas.by_key[KEY]
+
+    def found(self) -> None:
+        """Somebody reads the damaged batch."""
+        self.replicas.unreadable(self.replica, DAMAGE)
+
+
+@asynccontextmanager
+async def mended(**partition: Any) -> AsyncIterator[World]:
+    async with running(World()) as world:
+        await world.image(2, leader_epoch=2, **partition)
+        machine = world.replica.machine
+        await until(lambda: machine.marks.is_leader or machine.wants_tick, "it has its role")
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(world.mending.run())
+            yield world
+            task.cancel()
+
+
+async def until(condition: Any, what: str) -> None:
+    await wait_until_async(condition, what=what)
+
+
+async def test_a_follower_gets_the_batch_from_whoever_has_it_and_follows_again() -> None:
+    async with mended(**FOLLOWS) as world:
+        before = world.replica
+        world.disk.lost = {3, 7}
+        world.others.has[2] = {3: BATCHES[3]}
+        world.others.has[1] = {7: BATCHES[7]}
+        world.found()
+        assert before.machine.error is not None
+        await until(lambda: not world.replicas.damaged, "it is mended")
+        assert world.others.asked == [(1, 3), (2, 3), (1, 7)]
+        assert (world.disk.lost, world.disk.synced) == (set(), [True, True])
+        assert world.replica is not before
+        assert world.replica.machine.error is None
+        assert world.replica.marks.log_end_offset == 20
+        assert world.mending.mended_batches == 2
+        assert world.replicas.sound == {KEY: None}
+
+
+async def test_a_leader_goes_on_with_a_mended_log() -> None:
+    async with mended(**LEADS) as world:
+        before = world.replica
+        world.disk.lost = {3}
+        world.others.has[1] = {3: BATCHES[3]}
+        world.found()
+        await until(lambda: not world.replicas.damaged, "it is mended")
+        assert world.replica is before
+        await world.image(3, leader_epoch=3, **FOLLOWS)
+        await until(lambda: not world.replica.marks.is_leader, "another leads")
+        assert world.replica.machine.error is None, "it follows"
+
+
+async def test_bytes_of_another_header_are_not_taken() -> None:
+    async with mended(**FOLLOWS) as world:
+        world.disk.lost = {3}
+        other = build_batch(encode_columns([b"invented"], timestamps_ms=1))
+        world.others.has[1] = {3: other.stamped(Offset(3), LeaderEpoch(1), 0)}
+        world.found()
+        await until(lambda: KEY in world.replicas.given_up, "nobody else has it")
+        assert (world.disk.lost, world.mending.mended_batches) == ({3}, 0)
+
+
+async def test_what_nobody_has_now_is_asked_for_again_when_an_image_comes() -> None:
+    async with mended(**FOLLOWS) as world:
+        world.disk.lost = {3}
+        world.found()
+        await until(lambda: KEY in world.replicas.given_up, "nobody has it")
+        world.others.has[2] = {3: BATCHES[3]}
+        await world.image(3, leader_epoch=2, **FOLLOWS)
+        await until(lambda: not world.replicas.damaged, "it is mended")
+        assert world.replicas.given_up == set()
+
+
+async def test_a_log_is_dropped_only_when_the_newest_mark_is_confirmed() -> None:
+    async with mended(**FOLLOWS) as world:
+        before = world.replica
+        world.disk.lost = {3}
+        world.found()
+        await until(lambda: KEY in world.replicas.given_up, "nobody has it")
+        marked = {**FOLLOWS, "damaged": [0], "leader_epoch": 2}
+        await world.image(3, **marked)
+        await until(lambda: not world.mending._wake.is_set(), "it has looked")
+        assert world.replica is before, "the mark may be an old one"
+        world.replicas.confirmed[KEY] = 4
+        world.mending.changed()
+        await until(lambda: not world.mending._wake.is_set(), "it has looked")
+        assert world.replica is before, "the image is older"
+        await world.image(4, **marked)
+        await until(lambda: world.replica is not before, "it is copied again")
+        assert (world.replica.marks.log_end_offset, world.mending.rebuilt_replicas) == (0, 1)
+        assert world.replica.slot != before.slot
+        assert list(world.disk.slots().values()) == [world.replica.slot]
+        assert world.replicas.sound == {KEY: None}
+        assert world.replicas.damaged == {}
+
+
+@pytest.mark.parametrize("many", [True, False], ids=["many", "compacted"])
+async def test_too_many_batches_or_a_compacted_one_are_not_mended(many: bool) -> None:
+    async with mended(**FOLLOWS) as world:
+        if many:
+            world.disk.lost = set(range(9))
+            world.others.has[1] = dict(enumerate(BATCHES[:8]))
+        else:
+            world.disk.lost = {3}
+            log = world.disk._logs[world.replica.slot]
+            header = replace(BATCHES[3].header, flags=BatchFlags.COMPACTED)
+            log.batches[3] = replace(BATCHES[3], header=header)
+            world.disk.read = refusing(world.disk.read)  # type: ignore[method-assign]
+        world.found()
+        await until(lambda: KEY in world.replicas.given_up, "it is given up")
+        assert world.mending.mended_batches == (8 if many else 0)
+
+
+def refusing(read: Any) -> Any:
+    """The memory's own check would find that the test has changed a flag."""
+
+    def refuse(slot: Slot, offset: Offset, max_bytes: int, end: Offset) -> list[Batch]:
+        if offset <= 3:
+            raise DAMAGE
+        found: list[Batch] = read(slot, offset, max_bytes, end)
+        return found
+
+    return refuse
+
+
+async def test_a_log_that_cannot_be_opened_stops_its_replica_and_no_other() -> None:
+    made = World()
+    made.disk.no_index = set(made.disk.slots().values())
+    async with running(made) as world:
+        await world.image(2, leader_epoch=2, **FOLLOWS)
+        assert world.replica.machine.error is not None
+        assert list(world.replicas.damaged) == [KEY]
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(world.mending.run())
+            await until(lambda: KEY in world.replicas.given_up, "it is given up")
+            world.replicas.confirmed[KEY] = 3
+            await world.image(3, damaged=[0], leader_epoch=2, **FOLLOWS)
+            await until(lambda: world.replica.is_opened, "it is copied again")
+            task.cancel()
+        assert world.replicas.damaged == {}
+
+
+async def test_a_log_that_contradicts_the_leaders_is_left_alone() -> None:
+    async with mended(**FOLLOWS) as world:
+        before = world.replica
+        before.machine._error = BrokenLogError("the logs differ")
+        world.replicas._note_damage(KEY)
+        await until(lambda: not world.mending._wake.is_set(), "it has looked")
+        assert (world.replica, world.mending._cases) == (before, {})
+
+
+# ---------------------------------------------------------------- ReadExact
+
+
+async def asked_for(world: World, offset: int, header: bytes) -> bytes:
+    request = replication_pb2.ReadExactRequest(
+        topic_id=KEY.topic_id, partition=0, base_offset=offset, header=header
+    )
+    return await stored_exactly(world.replicas, world.reader, request)
+
+
+async def test_a_batch_is_given_to_whoever_names_its_header() -> None:
+    async with mended(**FOLLOWS) as world:
+        wanted = BATCHES[5]
+        assert await asked_for(world, 5, pack_header(wanted.header)) == pack_batch(wanted)
+
+
+async def test_what_is_not_exactly_here_is_not_given() -> None:
+    async with mended(**FOLLOWS) as world:
+        later = BATCHES[5].stamped(Offset(5), LeaderEpoch(2), 0)
+        with pytest.raises(ClusterError, match="no batch with this header") as caught:
+            await asked_for(world, 5, pack_header(later.header))
+        assert caught.value.code is ErrorCode.DATA_CORRUPTED
+        with pytest.raises(ClusterError, match="71 bytes"):
+            await asked_for(world, 5, pack_header(BATCHES[5].header)[1:])
+        with pytest.raises(ClusterError, match="is of offset 5, but offset 6"):
+            await asked_for(world, 6, pack_header(BATCHES[5].header))
+        world.disk.lost = {5}
+        with pytest.raises(ClusterError, match="wrong CRC"):
+            await asked_for(world, 5, pack_header(BATCHES[5].header))
+        world.replicas.by_key.clear()
+        with pytest.raises(ClusterError, match="has no replica"):
+            await asked_for(world, 5, pack_header(BATCHES[5].header))
+
+
+def test_what_comes_is_checked_again() -> None:
+    stored = pack_batch(BATCHES[5])
+    assert received(stored, BATCHES[5].header) == BATCHES[5]
+    with pytest.raises(ClusterError, match="another header"):
+        received(stored, BATCHES[6].header)
+    with pytest.raises(ClusterError, match="CRC"):
+        received(stored[:-1] + b"?", BATCHES[5].header)
+
+
+# ---------------------------------------------------------------- readers
+
+
+@pytest.mark.parametrize("isr", [[0], [0, 1]])
+async def test_a_reader_waits_for_others_if_there_are_any(isr: list[int]) -> None:
+    async with mended(leader=0, replicas=[0, 1], isr=isr) as world:
+        alone = len(isr) == 1
+        with (
+            pytest.raises(ClusterError, match="wrong CRC") as caught,
+            waiting_for_others(world.replica),
+        ):
+            raise DAMAGE
+        assert caught.value.code is (
+            ErrorCode.DATA_CORRUPTED if alone else ErrorCode.LEADER_NOT_AVAILABLE
+        )
+        with pytest.raises(ClusterError, match="busy"), waiting_for_others(world.replica):
+            raise ClusterError("busy", ErrorCode.STORAGE_FAILED)
