@@ -77,6 +77,9 @@ SAMPLES: Final[dict[str, Message]] = {
         changes=[admin_pb2.BrokerChange(broker_id=0, cordon=admin_pb2.Cordon(placement=True))]
     ),
     "AdminService.Finalize": admin_pb2.FinalizeRequest(to=1),
+    "AdminService.AcquireOperatorEpoch": admin_pb2.AcquireOperatorEpochRequest(
+        lease_uid="u", lease_holder="h"
+    ),
     "AdminService.CheckAccess": admin_pb2.CheckAccessRequest(
         principal=ROOT, resource=TOPIC, operation=access_pb2.ACCESS_OPERATION_READ
     ),

@@ -1305,7 +1305,10 @@ type ReportReplicasRequest struct {
 	// Cannot serve all that they once acknowledged, or have stopped.
 	Damaged []*ReplicaName `protobuf:"bytes,5,rep,name=damaged,proto3" json:"damaged,omitempty"`
 	// Were damaged, and have all their data again.
-	Sound         []*ReplicaName `protobuf:"bytes,6,rep,name=sound,proto3" json:"sound,omitempty"`
+	Sound []*ReplicaName `protobuf:"bytes,6,rep,name=sound,proto3" json:"sound,omitempty"`
+	// Have a seat, and nothing of the log. The broker leads them in no epoch that had begun when it
+	// found that. If nobody else has a seat, it leads in the next one, which it gets then.
+	Missing       []*ReplicaName `protobuf:"bytes,7,rep,name=missing,proto3" json:"missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1378,6 +1381,13 @@ func (x *ReportReplicasRequest) GetDamaged() []*ReplicaName {
 func (x *ReportReplicasRequest) GetSound() []*ReplicaName {
 	if x != nil {
 		return x.Sound
+	}
+	return nil
+}
+
+func (x *ReportReplicasRequest) GetMissing() []*ReplicaName {
+	if x != nil {
+		return x.Missing
 	}
 	return nil
 }
@@ -1782,7 +1792,7 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x0fIsrChangeResult\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12.\n" +
 	"\x05error\x18\x02 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12>\n" +
-	"\tpartition\x18\x03 \x01(\v2 .penstock.proto.v1.PartitionInfoR\tpartition\"\xa7\x02\n" +
+	"\tpartition\x18\x03 \x01(\v2 .penstock.proto.v1.PartitionInfoR\tpartition\"\xe1\x02\n" +
 	"\x15ReportReplicasRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
@@ -1790,7 +1800,8 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x0ebroker_session\x18\x03 \x01(\x03R\rbrokerSession\x12;\n" +
 	"\adropped\x18\x04 \x03(\v2!.penstock.proto.v1.DroppedReplicaR\adropped\x128\n" +
 	"\adamaged\x18\x05 \x03(\v2\x1e.penstock.proto.v1.ReplicaNameR\adamaged\x124\n" +
-	"\x05sound\x18\x06 \x03(\v2\x1e.penstock.proto.v1.ReplicaNameR\x05sound\"F\n" +
+	"\x05sound\x18\x06 \x03(\v2\x1e.penstock.proto.v1.ReplicaNameR\x05sound\x128\n" +
+	"\amissing\x18\a \x03(\v2\x1e.penstock.proto.v1.ReplicaNameR\amissing\"F\n" +
 	"\vReplicaName\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\"c\n" +
@@ -1885,21 +1896,22 @@ var file_penstock_proto_v1_controller_proto_depIdxs = []int32{
 	17, // 21: penstock.proto.v1.ReportReplicasRequest.dropped:type_name -> penstock.proto.v1.DroppedReplica
 	16, // 22: penstock.proto.v1.ReportReplicasRequest.damaged:type_name -> penstock.proto.v1.ReplicaName
 	16, // 23: penstock.proto.v1.ReportReplicasRequest.sound:type_name -> penstock.proto.v1.ReplicaName
-	21, // 24: penstock.proto.v1.ReportReplicasResponse.error:type_name -> penstock.proto.v1.Error
-	21, // 25: penstock.proto.v1.AllocateProducerIdsResponse.error:type_name -> penstock.proto.v1.Error
-	0,  // 26: penstock.proto.v1.ControllerService.Session:input_type -> penstock.proto.v1.SessionRequest
-	11, // 27: penstock.proto.v1.ControllerService.AlterIsr:input_type -> penstock.proto.v1.AlterIsrRequest
-	19, // 28: penstock.proto.v1.ControllerService.AllocateProducerIds:input_type -> penstock.proto.v1.AllocateProducerIdsRequest
-	15, // 29: penstock.proto.v1.ControllerService.ReportReplicas:input_type -> penstock.proto.v1.ReportReplicasRequest
-	5,  // 30: penstock.proto.v1.ControllerService.Session:output_type -> penstock.proto.v1.SessionResponse
-	13, // 31: penstock.proto.v1.ControllerService.AlterIsr:output_type -> penstock.proto.v1.AlterIsrResponse
-	20, // 32: penstock.proto.v1.ControllerService.AllocateProducerIds:output_type -> penstock.proto.v1.AllocateProducerIdsResponse
-	18, // 33: penstock.proto.v1.ControllerService.ReportReplicas:output_type -> penstock.proto.v1.ReportReplicasResponse
-	30, // [30:34] is the sub-list for method output_type
-	26, // [26:30] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	16, // 24: penstock.proto.v1.ReportReplicasRequest.missing:type_name -> penstock.proto.v1.ReplicaName
+	21, // 25: penstock.proto.v1.ReportReplicasResponse.error:type_name -> penstock.proto.v1.Error
+	21, // 26: penstock.proto.v1.AllocateProducerIdsResponse.error:type_name -> penstock.proto.v1.Error
+	0,  // 27: penstock.proto.v1.ControllerService.Session:input_type -> penstock.proto.v1.SessionRequest
+	11, // 28: penstock.proto.v1.ControllerService.AlterIsr:input_type -> penstock.proto.v1.AlterIsrRequest
+	19, // 29: penstock.proto.v1.ControllerService.AllocateProducerIds:input_type -> penstock.proto.v1.AllocateProducerIdsRequest
+	15, // 30: penstock.proto.v1.ControllerService.ReportReplicas:input_type -> penstock.proto.v1.ReportReplicasRequest
+	5,  // 31: penstock.proto.v1.ControllerService.Session:output_type -> penstock.proto.v1.SessionResponse
+	13, // 32: penstock.proto.v1.ControllerService.AlterIsr:output_type -> penstock.proto.v1.AlterIsrResponse
+	20, // 33: penstock.proto.v1.ControllerService.AllocateProducerIds:output_type -> penstock.proto.v1.AllocateProducerIdsResponse
+	18, // 34: penstock.proto.v1.ControllerService.ReportReplicas:output_type -> penstock.proto.v1.ReportReplicasResponse
+	31, // [31:35] is the sub-list for method output_type
+	27, // [27:31] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_controller_proto_init() }

@@ -107,6 +107,7 @@ REQUEST_LIMITS: Final[Mapping[str, RequestLimit]] = {
     "AdminService.DescribeMoves": _LIST,
     "AdminService.AlterBrokers": _LIST,
     "AdminService.Finalize": _NAMES,
+    "AdminService.AcquireOperatorEpoch": _NAMES,
 }
 """Every method of every service: a new one without a limit fails at its first call."""
 

@@ -46,6 +46,7 @@ from penstock.core.control.move_contract import (
     ReplicasReported,
     ReportReplicas,
 )
+from penstock.core.control.operator_contract import AcquireOperatorEpoch, OperatorEpochGiven
 from penstock.core.quotas import QuotaRule
 from penstock.core.types import (
     BrokerId,
@@ -329,7 +330,31 @@ Request = (
     | AlterReplicas
     | AlterBrokers
     | Finalize
+    | AcquireOperatorEpoch
 )
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRequest:
+    """A request of an operator, decided only while `operator_epoch` counts (`fencing`)."""
+
+    operator_epoch: int
+    request: Request
+
+    @property
+    def request_id(self) -> int:
+        return self.request.request_id
+
+
+def unwrapped(
+    asked: Request | OperatorRequest | BrokerRegistered,
+) -> tuple[Request | BrokerRegistered, int]:
+    """The request itself, and the epoch of the operator that makes it; 0: none does."""
+    if isinstance(asked, OperatorRequest):
+        return asked.request, asked.operator_epoch
+    return asked, 0
+
+
 Event = (
     Loaded
     | WriteDone
@@ -340,6 +365,7 @@ Event = (
     | HeartbeatReceived
     | StreamClosed
     | Request
+    | OperatorRequest
     | Tick
 )
 
@@ -457,6 +483,7 @@ Result = (
     | ReplicasAltered
     | ReplicasReported
     | FormatChosen
+    | OperatorEpochGiven
     | Done
 )
 
