@@ -88,6 +88,7 @@ class ErrorCode(IntEnum):
     QUEUE_FULL = 102
     NO_MOVE = 103
     FORMAT_TOO_OLD = 104
+    STALE_OPERATOR_EPOCH = 105
     DELETION_PROTECTED = 106
     MISUSE = 1000
     UNREACHABLE = 1001
@@ -213,6 +214,7 @@ TRAITS: Final[dict[ErrorCode, Traits]] = {
     ErrorCode.QUEUE_FULL: Traits(8, _NO, retriable=True),
     ErrorCode.NO_MOVE: Traits(9, _NO),
     ErrorCode.FORMAT_TOO_OLD: Traits(9, _NO),
+    ErrorCode.STALE_OPERATOR_EPOCH: Traits(9, _NO),
     ErrorCode.DELETION_PROTECTED: Traits(9, _NO),
     ErrorCode.MISUSE: Traits(3, _NO),
     ErrorCode.UNREACHABLE: Traits(14, _MAYBE, retriable=True, refresh_metadata=True),

@@ -78,6 +78,9 @@ SAMPLES: Final[dict[str, Message]] = {
     ),
     "AdminService.AlterThrottle": admin_pb2.AlterThrottleRequest(copy_rate=1 << 20),
     "AdminService.Finalize": admin_pb2.FinalizeRequest(to=1),
+    "AdminService.AcquireOperatorEpoch": admin_pb2.AcquireOperatorEpochRequest(
+        lease_uid="u", lease_holder="h"
+    ),
     "AdminService.CheckAccess": admin_pb2.CheckAccessRequest(
         principal=ROOT, resource=TOPIC, operation=access_pb2.ACCESS_OPERATION_READ
     ),

@@ -3704,6 +3704,138 @@ func (x *FinalizeResponse) GetFormat() uint32 {
 	return 0
 }
 
+// The Lease that elects operators, as its holder wrote it last. An older Lease gets no epoch, and
+// neither do fewer transitions of the same, or as many with another holder.
+type AcquireOperatorEpochRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	LeaseUid  string                 `protobuf:"bytes,2,opt,name=lease_uid,json=leaseUid,proto3" json:"lease_uid,omitempty"`
+	// Seconds since 1970.
+	LeaseCreatedS    uint64 `protobuf:"varint,3,opt,name=lease_created_s,json=leaseCreatedS,proto3" json:"lease_created_s,omitempty"`
+	LeaseTransitions uint64 `protobuf:"varint,4,opt,name=lease_transitions,json=leaseTransitions,proto3" json:"lease_transitions,omitempty"`
+	LeaseHolder      string `protobuf:"bytes,5,opt,name=lease_holder,json=leaseHolder,proto3" json:"lease_holder,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *AcquireOperatorEpochRequest) Reset() {
+	*x = AcquireOperatorEpochRequest{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcquireOperatorEpochRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcquireOperatorEpochRequest) ProtoMessage() {}
+
+func (x *AcquireOperatorEpochRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcquireOperatorEpochRequest.ProtoReflect.Descriptor instead.
+func (*AcquireOperatorEpochRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *AcquireOperatorEpochRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *AcquireOperatorEpochRequest) GetLeaseUid() string {
+	if x != nil {
+		return x.LeaseUid
+	}
+	return ""
+}
+
+func (x *AcquireOperatorEpochRequest) GetLeaseCreatedS() uint64 {
+	if x != nil {
+		return x.LeaseCreatedS
+	}
+	return 0
+}
+
+func (x *AcquireOperatorEpochRequest) GetLeaseTransitions() uint64 {
+	if x != nil {
+		return x.LeaseTransitions
+	}
+	return 0
+}
+
+func (x *AcquireOperatorEpochRequest) GetLeaseHolder() string {
+	if x != nil {
+		return x.LeaseHolder
+	}
+	return ""
+}
+
+type AcquireOperatorEpochResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	// 0: the cluster's format has none, and no operator is fenced.
+	OperatorEpoch uint64 `protobuf:"varint,2,opt,name=operator_epoch,json=operatorEpoch,proto3" json:"operator_epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcquireOperatorEpochResponse) Reset() {
+	*x = AcquireOperatorEpochResponse{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcquireOperatorEpochResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcquireOperatorEpochResponse) ProtoMessage() {}
+
+func (x *AcquireOperatorEpochResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcquireOperatorEpochResponse.ProtoReflect.Descriptor instead.
+func (*AcquireOperatorEpochResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *AcquireOperatorEpochResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *AcquireOperatorEpochResponse) GetOperatorEpoch() uint64 {
+	if x != nil {
+		return x.OperatorEpoch
+	}
+	return 0
+}
+
 var File_penstock_proto_v1_admin_proto protoreflect.FileDescriptor
 
 const file_penstock_proto_v1_admin_proto_rawDesc = "" +
@@ -3994,7 +4126,17 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x10FinalizeResponse\x12.\n" +
 	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12#\n" +
 	"\rformat_before\x18\x02 \x01(\rR\fformatBefore\x12\x16\n" +
-	"\x06format\x18\x03 \x01(\rR\x06format*\xa1\x01\n" +
+	"\x06format\x18\x03 \x01(\rR\x06format\"\xd1\x01\n" +
+	"\x1bAcquireOperatorEpochRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
+	"\tlease_uid\x18\x02 \x01(\tR\bleaseUid\x12&\n" +
+	"\x0flease_created_s\x18\x03 \x01(\x04R\rleaseCreatedS\x12+\n" +
+	"\x11lease_transitions\x18\x04 \x01(\x04R\x10leaseTransitions\x12!\n" +
+	"\flease_holder\x18\x05 \x01(\tR\vleaseHolder\"u\n" +
+	"\x1cAcquireOperatorEpochResponse\x12.\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12%\n" +
+	"\x0eoperator_epoch\x18\x02 \x01(\x04R\roperatorEpoch*\xa1\x01\n" +
 	"\n" +
 	"MoveReason\x12\x1b\n" +
 	"\x17MOVE_REASON_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -4007,7 +4149,7 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x16MOVE_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12MOVE_STATE_SETTLED\x10\x01\x12\x15\n" +
 	"\x11MOVE_STATE_QUEUED\x10\x02\x12\x16\n" +
-	"\x12MOVE_STATE_COPYING\x10\x032\xeb\x0e\n" +
+	"\x12MOVE_STATE_COPYING\x10\x032\xe4\x0f\n" +
 	"\fAdminService\x12_\n" +
 	"\fCreateTopics\x12&.penstock.proto.v1.CreateTopicsRequest\x1a'.penstock.proto.v1.CreateTopicsResponse\x12_\n" +
 	"\fDeleteTopics\x12&.penstock.proto.v1.DeleteTopicsRequest\x1a'.penstock.proto.v1.DeleteTopicsResponse\x12k\n" +
@@ -4027,7 +4169,8 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\rAlterReplicas\x12'.penstock.proto.v1.AlterReplicasRequest\x1a(.penstock.proto.v1.AlterReplicasResponse\x12b\n" +
 	"\rDescribeMoves\x12'.penstock.proto.v1.DescribeMovesRequest\x1a(.penstock.proto.v1.DescribeMovesResponse\x12_\n" +
 	"\fAlterBrokers\x12&.penstock.proto.v1.AlterBrokersRequest\x1a'.penstock.proto.v1.AlterBrokersResponse\x12S\n" +
-	"\bFinalize\x12\".penstock.proto.v1.FinalizeRequest\x1a#.penstock.proto.v1.FinalizeResponseB\xb9\x01\n" +
+	"\bFinalize\x12\".penstock.proto.v1.FinalizeRequest\x1a#.penstock.proto.v1.FinalizeResponse\x12w\n" +
+	"\x14AcquireOperatorEpoch\x12..penstock.proto.v1.AcquireOperatorEpochRequest\x1a/.penstock.proto.v1.AcquireOperatorEpochResponseB\xb9\x01\n" +
 	"\x15com.penstock.proto.v1B\n" +
 	"AdminProtoP\x01Z.penstock.dev/examples/go/penstockv1;penstockv1\xa2\x02\x03PPX\xaa\x02\x11Penstock.Proto.V1\xca\x02\x11Penstock\\Proto\\V1\xe2\x02\x1dPenstock\\Proto\\V1\\GPBMetadata\xea\x02\x13Penstock::Proto::V1b\x06proto3"
 
@@ -4044,123 +4187,125 @@ func file_penstock_proto_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_penstock_proto_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
+var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
 var file_penstock_proto_v1_admin_proto_goTypes = []any{
-	(MoveReason)(0),                  // 0: penstock.proto.v1.MoveReason
-	(MoveState)(0),                   // 1: penstock.proto.v1.MoveState
-	(*NewTopic)(nil),                 // 2: penstock.proto.v1.NewTopic
-	(*ReplicaList)(nil),              // 3: penstock.proto.v1.ReplicaList
-	(*CreateTopicsRequest)(nil),      // 4: penstock.proto.v1.CreateTopicsRequest
-	(*CreateTopicsResponse)(nil),     // 5: penstock.proto.v1.CreateTopicsResponse
-	(*TopicResult)(nil),              // 6: penstock.proto.v1.TopicResult
-	(*DeleteTopicsRequest)(nil),      // 7: penstock.proto.v1.DeleteTopicsRequest
-	(*TopicName)(nil),                // 8: penstock.proto.v1.TopicName
-	(*DeleteTopicsResponse)(nil),     // 9: penstock.proto.v1.DeleteTopicsResponse
-	(*CreatePartitionsRequest)(nil),  // 10: penstock.proto.v1.CreatePartitionsRequest
-	(*CreatePartitionsResponse)(nil), // 11: penstock.proto.v1.CreatePartitionsResponse
-	(*AlterConfigsRequest)(nil),      // 12: penstock.proto.v1.AlterConfigsRequest
-	(*AlterConfigsResponse)(nil),     // 13: penstock.proto.v1.AlterConfigsResponse
-	(*DescribeConfigsRequest)(nil),   // 14: penstock.proto.v1.DescribeConfigsRequest
-	(*DescribeConfigsResponse)(nil),  // 15: penstock.proto.v1.DescribeConfigsResponse
-	(*ConfigEntry)(nil),              // 16: penstock.proto.v1.ConfigEntry
-	(*DeleteRecordsRequest)(nil),     // 17: penstock.proto.v1.DeleteRecordsRequest
-	(*DeleteRecordsResponse)(nil),    // 18: penstock.proto.v1.DeleteRecordsResponse
-	(*ElectLeadersRequest)(nil),      // 19: penstock.proto.v1.ElectLeadersRequest
-	(*ElectLeadersResponse)(nil),     // 20: penstock.proto.v1.ElectLeadersResponse
-	(*UnregisterBrokerRequest)(nil),  // 21: penstock.proto.v1.UnregisterBrokerRequest
-	(*UnregisterBrokerResponse)(nil), // 22: penstock.proto.v1.UnregisterBrokerResponse
-	(*DescribeClusterRequest)(nil),   // 23: penstock.proto.v1.DescribeClusterRequest
-	(*DescribeClusterResponse)(nil),  // 24: penstock.proto.v1.DescribeClusterResponse
-	(*PlaintextCallers)(nil),         // 25: penstock.proto.v1.PlaintextCallers
-	(*PlaintextCaller)(nil),          // 26: penstock.proto.v1.PlaintextCaller
-	(*DescribeLogsRequest)(nil),      // 27: penstock.proto.v1.DescribeLogsRequest
-	(*DescribeLogsResponse)(nil),     // 28: penstock.proto.v1.DescribeLogsResponse
-	(*OrphanedLog)(nil),              // 29: penstock.proto.v1.OrphanedLog
-	(*LogInfo)(nil),                  // 30: penstock.proto.v1.LogInfo
-	(*AlterAccessRequest)(nil),       // 31: penstock.proto.v1.AlterAccessRequest
-	(*AlterAccessResponse)(nil),      // 32: penstock.proto.v1.AlterAccessResponse
-	(*DescribeAccessRequest)(nil),    // 33: penstock.proto.v1.DescribeAccessRequest
-	(*DescribeAccessResponse)(nil),   // 34: penstock.proto.v1.DescribeAccessResponse
-	(*CheckAccessRequest)(nil),       // 35: penstock.proto.v1.CheckAccessRequest
-	(*CheckAccessResponse)(nil),      // 36: penstock.proto.v1.CheckAccessResponse
-	(*AlterQuotasRequest)(nil),       // 37: penstock.proto.v1.AlterQuotasRequest
-	(*Quotas)(nil),                   // 38: penstock.proto.v1.Quotas
-	(*AlterQuotasResponse)(nil),      // 39: penstock.proto.v1.AlterQuotasResponse
-	(*DescribeQuotasRequest)(nil),    // 40: penstock.proto.v1.DescribeQuotasRequest
-	(*DescribeQuotasResponse)(nil),   // 41: penstock.proto.v1.DescribeQuotasResponse
-	(*AlterReplicasRequest)(nil),     // 42: penstock.proto.v1.AlterReplicasRequest
-	(*ReplicaChange)(nil),            // 43: penstock.proto.v1.ReplicaChange
-	(*AlterReplicasResponse)(nil),    // 44: penstock.proto.v1.AlterReplicasResponse
-	(*ReplicaChangeResult)(nil),      // 45: penstock.proto.v1.ReplicaChangeResult
-	(*DescribeMovesRequest)(nil),     // 46: penstock.proto.v1.DescribeMovesRequest
-	(*DescribeMovesResponse)(nil),    // 47: penstock.proto.v1.DescribeMovesResponse
-	(*PartitionMove)(nil),            // 48: penstock.proto.v1.PartitionMove
-	(*Copy)(nil),                     // 49: penstock.proto.v1.Copy
-	(*BrokerPlacement)(nil),          // 50: penstock.proto.v1.BrokerPlacement
-	(*Cordon)(nil),                   // 51: penstock.proto.v1.Cordon
-	(*AlterBrokersRequest)(nil),      // 52: penstock.proto.v1.AlterBrokersRequest
-	(*BrokerChange)(nil),             // 53: penstock.proto.v1.BrokerChange
-	(*AlterBrokersResponse)(nil),     // 54: penstock.proto.v1.AlterBrokersResponse
-	(*FinalizeRequest)(nil),          // 55: penstock.proto.v1.FinalizeRequest
-	(*FinalizeResponse)(nil),         // 56: penstock.proto.v1.FinalizeResponse
-	nil,                              // 57: penstock.proto.v1.NewTopic.ConfigsEntry
-	nil,                              // 58: penstock.proto.v1.AlterConfigsRequest.SetEntry
-	(*Error)(nil),                    // 59: penstock.proto.v1.Error
-	(*PartitionName)(nil),            // 60: penstock.proto.v1.PartitionName
-	(*BrokerInfo)(nil),               // 61: penstock.proto.v1.BrokerInfo
-	(*AccessResource)(nil),           // 62: penstock.proto.v1.AccessResource
-	(*AccessRule)(nil),               // 63: penstock.proto.v1.AccessRule
-	(*ResourceAccess)(nil),           // 64: penstock.proto.v1.ResourceAccess
-	(AccessOperation)(0),             // 65: penstock.proto.v1.AccessOperation
-	(*QuotaRule)(nil),                // 66: penstock.proto.v1.QuotaRule
+	(MoveReason)(0),                      // 0: penstock.proto.v1.MoveReason
+	(MoveState)(0),                       // 1: penstock.proto.v1.MoveState
+	(*NewTopic)(nil),                     // 2: penstock.proto.v1.NewTopic
+	(*ReplicaList)(nil),                  // 3: penstock.proto.v1.ReplicaList
+	(*CreateTopicsRequest)(nil),          // 4: penstock.proto.v1.CreateTopicsRequest
+	(*CreateTopicsResponse)(nil),         // 5: penstock.proto.v1.CreateTopicsResponse
+	(*TopicResult)(nil),                  // 6: penstock.proto.v1.TopicResult
+	(*DeleteTopicsRequest)(nil),          // 7: penstock.proto.v1.DeleteTopicsRequest
+	(*TopicName)(nil),                    // 8: penstock.proto.v1.TopicName
+	(*DeleteTopicsResponse)(nil),         // 9: penstock.proto.v1.DeleteTopicsResponse
+	(*CreatePartitionsRequest)(nil),      // 10: penstock.proto.v1.CreatePartitionsRequest
+	(*CreatePartitionsResponse)(nil),     // 11: penstock.proto.v1.CreatePartitionsResponse
+	(*AlterConfigsRequest)(nil),          // 12: penstock.proto.v1.AlterConfigsRequest
+	(*AlterConfigsResponse)(nil),         // 13: penstock.proto.v1.AlterConfigsResponse
+	(*DescribeConfigsRequest)(nil),       // 14: penstock.proto.v1.DescribeConfigsRequest
+	(*DescribeConfigsResponse)(nil),      // 15: penstock.proto.v1.DescribeConfigsResponse
+	(*ConfigEntry)(nil),                  // 16: penstock.proto.v1.ConfigEntry
+	(*DeleteRecordsRequest)(nil),         // 17: penstock.proto.v1.DeleteRecordsRequest
+	(*DeleteRecordsResponse)(nil),        // 18: penstock.proto.v1.DeleteRecordsResponse
+	(*ElectLeadersRequest)(nil),          // 19: penstock.proto.v1.ElectLeadersRequest
+	(*ElectLeadersResponse)(nil),         // 20: penstock.proto.v1.ElectLeadersResponse
+	(*UnregisterBrokerRequest)(nil),      // 21: penstock.proto.v1.UnregisterBrokerRequest
+	(*UnregisterBrokerResponse)(nil),     // 22: penstock.proto.v1.UnregisterBrokerResponse
+	(*DescribeClusterRequest)(nil),       // 23: penstock.proto.v1.DescribeClusterRequest
+	(*DescribeClusterResponse)(nil),      // 24: penstock.proto.v1.DescribeClusterResponse
+	(*PlaintextCallers)(nil),             // 25: penstock.proto.v1.PlaintextCallers
+	(*PlaintextCaller)(nil),              // 26: penstock.proto.v1.PlaintextCaller
+	(*DescribeLogsRequest)(nil),          // 27: penstock.proto.v1.DescribeLogsRequest
+	(*DescribeLogsResponse)(nil),         // 28: penstock.proto.v1.DescribeLogsResponse
+	(*OrphanedLog)(nil),                  // 29: penstock.proto.v1.OrphanedLog
+	(*LogInfo)(nil),                      // 30: penstock.proto.v1.LogInfo
+	(*AlterAccessRequest)(nil),           // 31: penstock.proto.v1.AlterAccessRequest
+	(*AlterAccessResponse)(nil),          // 32: penstock.proto.v1.AlterAccessResponse
+	(*DescribeAccessRequest)(nil),        // 33: penstock.proto.v1.DescribeAccessRequest
+	(*DescribeAccessResponse)(nil),       // 34: penstock.proto.v1.DescribeAccessResponse
+	(*CheckAccessRequest)(nil),           // 35: penstock.proto.v1.CheckAccessRequest
+	(*CheckAccessResponse)(nil),          // 36: penstock.proto.v1.CheckAccessResponse
+	(*AlterQuotasRequest)(nil),           // 37: penstock.proto.v1.AlterQuotasRequest
+	(*Quotas)(nil),                       // 38: penstock.proto.v1.Quotas
+	(*AlterQuotasResponse)(nil),          // 39: penstock.proto.v1.AlterQuotasResponse
+	(*DescribeQuotasRequest)(nil),        // 40: penstock.proto.v1.DescribeQuotasRequest
+	(*DescribeQuotasResponse)(nil),       // 41: penstock.proto.v1.DescribeQuotasResponse
+	(*AlterReplicasRequest)(nil),         // 42: penstock.proto.v1.AlterReplicasRequest
+	(*ReplicaChange)(nil),                // 43: penstock.proto.v1.ReplicaChange
+	(*AlterReplicasResponse)(nil),        // 44: penstock.proto.v1.AlterReplicasResponse
+	(*ReplicaChangeResult)(nil),          // 45: penstock.proto.v1.ReplicaChangeResult
+	(*DescribeMovesRequest)(nil),         // 46: penstock.proto.v1.DescribeMovesRequest
+	(*DescribeMovesResponse)(nil),        // 47: penstock.proto.v1.DescribeMovesResponse
+	(*PartitionMove)(nil),                // 48: penstock.proto.v1.PartitionMove
+	(*Copy)(nil),                         // 49: penstock.proto.v1.Copy
+	(*BrokerPlacement)(nil),              // 50: penstock.proto.v1.BrokerPlacement
+	(*Cordon)(nil),                       // 51: penstock.proto.v1.Cordon
+	(*AlterBrokersRequest)(nil),          // 52: penstock.proto.v1.AlterBrokersRequest
+	(*BrokerChange)(nil),                 // 53: penstock.proto.v1.BrokerChange
+	(*AlterBrokersResponse)(nil),         // 54: penstock.proto.v1.AlterBrokersResponse
+	(*FinalizeRequest)(nil),              // 55: penstock.proto.v1.FinalizeRequest
+	(*FinalizeResponse)(nil),             // 56: penstock.proto.v1.FinalizeResponse
+	(*AcquireOperatorEpochRequest)(nil),  // 57: penstock.proto.v1.AcquireOperatorEpochRequest
+	(*AcquireOperatorEpochResponse)(nil), // 58: penstock.proto.v1.AcquireOperatorEpochResponse
+	nil,                                  // 59: penstock.proto.v1.NewTopic.ConfigsEntry
+	nil,                                  // 60: penstock.proto.v1.AlterConfigsRequest.SetEntry
+	(*Error)(nil),                        // 61: penstock.proto.v1.Error
+	(*PartitionName)(nil),                // 62: penstock.proto.v1.PartitionName
+	(*BrokerInfo)(nil),                   // 63: penstock.proto.v1.BrokerInfo
+	(*AccessResource)(nil),               // 64: penstock.proto.v1.AccessResource
+	(*AccessRule)(nil),                   // 65: penstock.proto.v1.AccessRule
+	(*ResourceAccess)(nil),               // 66: penstock.proto.v1.ResourceAccess
+	(AccessOperation)(0),                 // 67: penstock.proto.v1.AccessOperation
+	(*QuotaRule)(nil),                    // 68: penstock.proto.v1.QuotaRule
 }
 var file_penstock_proto_v1_admin_proto_depIdxs = []int32{
-	57, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
+	59, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
 	3,  // 1: penstock.proto.v1.NewTopic.assignment:type_name -> penstock.proto.v1.ReplicaList
 	2,  // 2: penstock.proto.v1.CreateTopicsRequest.topics:type_name -> penstock.proto.v1.NewTopic
 	6,  // 3: penstock.proto.v1.CreateTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	59, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
+	61, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
 	8,  // 5: penstock.proto.v1.DeleteTopicsRequest.topics:type_name -> penstock.proto.v1.TopicName
 	6,  // 6: penstock.proto.v1.DeleteTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	59, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
-	58, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
-	59, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
-	59, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	61, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
+	60, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
+	61, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	61, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
 	16, // 11: penstock.proto.v1.DescribeConfigsResponse.configs:type_name -> penstock.proto.v1.ConfigEntry
-	59, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
-	60, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
-	59, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
-	59, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
-	61, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
+	61, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
+	62, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
+	61, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
+	61, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
+	63, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
 	25, // 17: penstock.proto.v1.DescribeClusterResponse.plaintext:type_name -> penstock.proto.v1.PlaintextCallers
 	26, // 18: penstock.proto.v1.PlaintextCallers.callers:type_name -> penstock.proto.v1.PlaintextCaller
 	30, // 19: penstock.proto.v1.DescribeLogsResponse.logs:type_name -> penstock.proto.v1.LogInfo
 	29, // 20: penstock.proto.v1.DescribeLogsResponse.orphans:type_name -> penstock.proto.v1.OrphanedLog
-	62, // 21: penstock.proto.v1.AlterAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
-	63, // 22: penstock.proto.v1.AlterAccessRequest.rules:type_name -> penstock.proto.v1.AccessRule
-	64, // 23: penstock.proto.v1.AlterAccessRequest.expected:type_name -> penstock.proto.v1.ResourceAccess
-	59, // 24: penstock.proto.v1.AlterAccessResponse.error:type_name -> penstock.proto.v1.Error
-	62, // 25: penstock.proto.v1.DescribeAccessRequest.resources:type_name -> penstock.proto.v1.AccessResource
-	59, // 26: penstock.proto.v1.DescribeAccessResponse.error:type_name -> penstock.proto.v1.Error
-	64, // 27: penstock.proto.v1.DescribeAccessResponse.access:type_name -> penstock.proto.v1.ResourceAccess
-	62, // 28: penstock.proto.v1.CheckAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
-	65, // 29: penstock.proto.v1.CheckAccessRequest.operation:type_name -> penstock.proto.v1.AccessOperation
-	59, // 30: penstock.proto.v1.CheckAccessResponse.error:type_name -> penstock.proto.v1.Error
-	62, // 31: penstock.proto.v1.CheckAccessResponse.resource:type_name -> penstock.proto.v1.AccessResource
-	63, // 32: penstock.proto.v1.CheckAccessResponse.rule:type_name -> penstock.proto.v1.AccessRule
-	66, // 33: penstock.proto.v1.AlterQuotasRequest.rules:type_name -> penstock.proto.v1.QuotaRule
+	64, // 21: penstock.proto.v1.AlterAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	65, // 22: penstock.proto.v1.AlterAccessRequest.rules:type_name -> penstock.proto.v1.AccessRule
+	66, // 23: penstock.proto.v1.AlterAccessRequest.expected:type_name -> penstock.proto.v1.ResourceAccess
+	61, // 24: penstock.proto.v1.AlterAccessResponse.error:type_name -> penstock.proto.v1.Error
+	64, // 25: penstock.proto.v1.DescribeAccessRequest.resources:type_name -> penstock.proto.v1.AccessResource
+	61, // 26: penstock.proto.v1.DescribeAccessResponse.error:type_name -> penstock.proto.v1.Error
+	66, // 27: penstock.proto.v1.DescribeAccessResponse.access:type_name -> penstock.proto.v1.ResourceAccess
+	64, // 28: penstock.proto.v1.CheckAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	67, // 29: penstock.proto.v1.CheckAccessRequest.operation:type_name -> penstock.proto.v1.AccessOperation
+	61, // 30: penstock.proto.v1.CheckAccessResponse.error:type_name -> penstock.proto.v1.Error
+	64, // 31: penstock.proto.v1.CheckAccessResponse.resource:type_name -> penstock.proto.v1.AccessResource
+	65, // 32: penstock.proto.v1.CheckAccessResponse.rule:type_name -> penstock.proto.v1.AccessRule
+	68, // 33: penstock.proto.v1.AlterQuotasRequest.rules:type_name -> penstock.proto.v1.QuotaRule
 	38, // 34: penstock.proto.v1.AlterQuotasRequest.expected:type_name -> penstock.proto.v1.Quotas
-	66, // 35: penstock.proto.v1.Quotas.rules:type_name -> penstock.proto.v1.QuotaRule
-	59, // 36: penstock.proto.v1.AlterQuotasResponse.error:type_name -> penstock.proto.v1.Error
-	59, // 37: penstock.proto.v1.DescribeQuotasResponse.error:type_name -> penstock.proto.v1.Error
-	66, // 38: penstock.proto.v1.DescribeQuotasResponse.rules:type_name -> penstock.proto.v1.QuotaRule
+	68, // 35: penstock.proto.v1.Quotas.rules:type_name -> penstock.proto.v1.QuotaRule
+	61, // 36: penstock.proto.v1.AlterQuotasResponse.error:type_name -> penstock.proto.v1.Error
+	61, // 37: penstock.proto.v1.DescribeQuotasResponse.error:type_name -> penstock.proto.v1.Error
+	68, // 38: penstock.proto.v1.DescribeQuotasResponse.rules:type_name -> penstock.proto.v1.QuotaRule
 	43, // 39: penstock.proto.v1.AlterReplicasRequest.changes:type_name -> penstock.proto.v1.ReplicaChange
 	0,  // 40: penstock.proto.v1.AlterReplicasRequest.reason:type_name -> penstock.proto.v1.MoveReason
-	59, // 41: penstock.proto.v1.AlterReplicasResponse.error:type_name -> penstock.proto.v1.Error
+	61, // 41: penstock.proto.v1.AlterReplicasResponse.error:type_name -> penstock.proto.v1.Error
 	45, // 42: penstock.proto.v1.AlterReplicasResponse.results:type_name -> penstock.proto.v1.ReplicaChangeResult
-	59, // 43: penstock.proto.v1.ReplicaChangeResult.error:type_name -> penstock.proto.v1.Error
+	61, // 43: penstock.proto.v1.ReplicaChangeResult.error:type_name -> penstock.proto.v1.Error
 	1,  // 44: penstock.proto.v1.ReplicaChangeResult.state:type_name -> penstock.proto.v1.MoveState
-	59, // 45: penstock.proto.v1.DescribeMovesResponse.error:type_name -> penstock.proto.v1.Error
+	61, // 45: penstock.proto.v1.DescribeMovesResponse.error:type_name -> penstock.proto.v1.Error
 	48, // 46: penstock.proto.v1.DescribeMovesResponse.moves:type_name -> penstock.proto.v1.PartitionMove
 	50, // 47: penstock.proto.v1.DescribeMovesResponse.brokers:type_name -> penstock.proto.v1.BrokerPlacement
 	1,  // 48: penstock.proto.v1.PartitionMove.state:type_name -> penstock.proto.v1.MoveState
@@ -4169,51 +4314,54 @@ var file_penstock_proto_v1_admin_proto_depIdxs = []int32{
 	51, // 51: penstock.proto.v1.BrokerPlacement.cordon:type_name -> penstock.proto.v1.Cordon
 	53, // 52: penstock.proto.v1.AlterBrokersRequest.changes:type_name -> penstock.proto.v1.BrokerChange
 	51, // 53: penstock.proto.v1.BrokerChange.cordon:type_name -> penstock.proto.v1.Cordon
-	59, // 54: penstock.proto.v1.AlterBrokersResponse.error:type_name -> penstock.proto.v1.Error
-	59, // 55: penstock.proto.v1.FinalizeResponse.error:type_name -> penstock.proto.v1.Error
-	4,  // 56: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
-	7,  // 57: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
-	10, // 58: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
-	12, // 59: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
-	14, // 60: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
-	17, // 61: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
-	19, // 62: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
-	21, // 63: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
-	23, // 64: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
-	27, // 65: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
-	31, // 66: penstock.proto.v1.AdminService.AlterAccess:input_type -> penstock.proto.v1.AlterAccessRequest
-	33, // 67: penstock.proto.v1.AdminService.DescribeAccess:input_type -> penstock.proto.v1.DescribeAccessRequest
-	35, // 68: penstock.proto.v1.AdminService.CheckAccess:input_type -> penstock.proto.v1.CheckAccessRequest
-	37, // 69: penstock.proto.v1.AdminService.AlterQuotas:input_type -> penstock.proto.v1.AlterQuotasRequest
-	40, // 70: penstock.proto.v1.AdminService.DescribeQuotas:input_type -> penstock.proto.v1.DescribeQuotasRequest
-	42, // 71: penstock.proto.v1.AdminService.AlterReplicas:input_type -> penstock.proto.v1.AlterReplicasRequest
-	46, // 72: penstock.proto.v1.AdminService.DescribeMoves:input_type -> penstock.proto.v1.DescribeMovesRequest
-	52, // 73: penstock.proto.v1.AdminService.AlterBrokers:input_type -> penstock.proto.v1.AlterBrokersRequest
-	55, // 74: penstock.proto.v1.AdminService.Finalize:input_type -> penstock.proto.v1.FinalizeRequest
-	5,  // 75: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
-	9,  // 76: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
-	11, // 77: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
-	13, // 78: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
-	15, // 79: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
-	18, // 80: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
-	20, // 81: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
-	22, // 82: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
-	24, // 83: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
-	28, // 84: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
-	32, // 85: penstock.proto.v1.AdminService.AlterAccess:output_type -> penstock.proto.v1.AlterAccessResponse
-	34, // 86: penstock.proto.v1.AdminService.DescribeAccess:output_type -> penstock.proto.v1.DescribeAccessResponse
-	36, // 87: penstock.proto.v1.AdminService.CheckAccess:output_type -> penstock.proto.v1.CheckAccessResponse
-	39, // 88: penstock.proto.v1.AdminService.AlterQuotas:output_type -> penstock.proto.v1.AlterQuotasResponse
-	41, // 89: penstock.proto.v1.AdminService.DescribeQuotas:output_type -> penstock.proto.v1.DescribeQuotasResponse
-	44, // 90: penstock.proto.v1.AdminService.AlterReplicas:output_type -> penstock.proto.v1.AlterReplicasResponse
-	47, // 91: penstock.proto.v1.AdminService.DescribeMoves:output_type -> penstock.proto.v1.DescribeMovesResponse
-	54, // 92: penstock.proto.v1.AdminService.AlterBrokers:output_type -> penstock.proto.v1.AlterBrokersResponse
-	56, // 93: penstock.proto.v1.AdminService.Finalize:output_type -> penstock.proto.v1.FinalizeResponse
-	75, // [75:94] is the sub-list for method output_type
-	56, // [56:75] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	61, // 54: penstock.proto.v1.AlterBrokersResponse.error:type_name -> penstock.proto.v1.Error
+	61, // 55: penstock.proto.v1.FinalizeResponse.error:type_name -> penstock.proto.v1.Error
+	61, // 56: penstock.proto.v1.AcquireOperatorEpochResponse.error:type_name -> penstock.proto.v1.Error
+	4,  // 57: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
+	7,  // 58: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
+	10, // 59: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
+	12, // 60: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
+	14, // 61: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
+	17, // 62: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
+	19, // 63: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
+	21, // 64: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
+	23, // 65: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
+	27, // 66: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
+	31, // 67: penstock.proto.v1.AdminService.AlterAccess:input_type -> penstock.proto.v1.AlterAccessRequest
+	33, // 68: penstock.proto.v1.AdminService.DescribeAccess:input_type -> penstock.proto.v1.DescribeAccessRequest
+	35, // 69: penstock.proto.v1.AdminService.CheckAccess:input_type -> penstock.proto.v1.CheckAccessRequest
+	37, // 70: penstock.proto.v1.AdminService.AlterQuotas:input_type -> penstock.proto.v1.AlterQuotasRequest
+	40, // 71: penstock.proto.v1.AdminService.DescribeQuotas:input_type -> penstock.proto.v1.DescribeQuotasRequest
+	42, // 72: penstock.proto.v1.AdminService.AlterReplicas:input_type -> penstock.proto.v1.AlterReplicasRequest
+	46, // 73: penstock.proto.v1.AdminService.DescribeMoves:input_type -> penstock.proto.v1.DescribeMovesRequest
+	52, // 74: penstock.proto.v1.AdminService.AlterBrokers:input_type -> penstock.proto.v1.AlterBrokersRequest
+	55, // 75: penstock.proto.v1.AdminService.Finalize:input_type -> penstock.proto.v1.FinalizeRequest
+	57, // 76: penstock.proto.v1.AdminService.AcquireOperatorEpoch:input_type -> penstock.proto.v1.AcquireOperatorEpochRequest
+	5,  // 77: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
+	9,  // 78: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
+	11, // 79: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
+	13, // 80: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
+	15, // 81: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
+	18, // 82: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
+	20, // 83: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
+	22, // 84: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
+	24, // 85: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
+	28, // 86: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
+	32, // 87: penstock.proto.v1.AdminService.AlterAccess:output_type -> penstock.proto.v1.AlterAccessResponse
+	34, // 88: penstock.proto.v1.AdminService.DescribeAccess:output_type -> penstock.proto.v1.DescribeAccessResponse
+	36, // 89: penstock.proto.v1.AdminService.CheckAccess:output_type -> penstock.proto.v1.CheckAccessResponse
+	39, // 90: penstock.proto.v1.AdminService.AlterQuotas:output_type -> penstock.proto.v1.AlterQuotasResponse
+	41, // 91: penstock.proto.v1.AdminService.DescribeQuotas:output_type -> penstock.proto.v1.DescribeQuotasResponse
+	44, // 92: penstock.proto.v1.AdminService.AlterReplicas:output_type -> penstock.proto.v1.AlterReplicasResponse
+	47, // 93: penstock.proto.v1.AdminService.DescribeMoves:output_type -> penstock.proto.v1.DescribeMovesResponse
+	54, // 94: penstock.proto.v1.AdminService.AlterBrokers:output_type -> penstock.proto.v1.AlterBrokersResponse
+	56, // 95: penstock.proto.v1.AdminService.Finalize:output_type -> penstock.proto.v1.FinalizeResponse
+	58, // 96: penstock.proto.v1.AdminService.AcquireOperatorEpoch:output_type -> penstock.proto.v1.AcquireOperatorEpochResponse
+	77, // [77:97] is the sub-list for method output_type
+	57, // [57:77] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_admin_proto_init() }
@@ -4234,7 +4382,7 @@ func file_penstock_proto_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_admin_proto_rawDesc), len(file_penstock_proto_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   57,
+			NumMessages:   59,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,25 +22,26 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdminService_CreateTopics_FullMethodName     = "/penstock.proto.v1.AdminService/CreateTopics"
-	AdminService_DeleteTopics_FullMethodName     = "/penstock.proto.v1.AdminService/DeleteTopics"
-	AdminService_CreatePartitions_FullMethodName = "/penstock.proto.v1.AdminService/CreatePartitions"
-	AdminService_AlterConfigs_FullMethodName     = "/penstock.proto.v1.AdminService/AlterConfigs"
-	AdminService_DescribeConfigs_FullMethodName  = "/penstock.proto.v1.AdminService/DescribeConfigs"
-	AdminService_DeleteRecords_FullMethodName    = "/penstock.proto.v1.AdminService/DeleteRecords"
-	AdminService_ElectLeaders_FullMethodName     = "/penstock.proto.v1.AdminService/ElectLeaders"
-	AdminService_UnregisterBroker_FullMethodName = "/penstock.proto.v1.AdminService/UnregisterBroker"
-	AdminService_DescribeCluster_FullMethodName  = "/penstock.proto.v1.AdminService/DescribeCluster"
-	AdminService_DescribeLogs_FullMethodName     = "/penstock.proto.v1.AdminService/DescribeLogs"
-	AdminService_AlterAccess_FullMethodName      = "/penstock.proto.v1.AdminService/AlterAccess"
-	AdminService_DescribeAccess_FullMethodName   = "/penstock.proto.v1.AdminService/DescribeAccess"
-	AdminService_CheckAccess_FullMethodName      = "/penstock.proto.v1.AdminService/CheckAccess"
-	AdminService_AlterQuotas_FullMethodName      = "/penstock.proto.v1.AdminService/AlterQuotas"
-	AdminService_DescribeQuotas_FullMethodName   = "/penstock.proto.v1.AdminService/DescribeQuotas"
-	AdminService_AlterReplicas_FullMethodName    = "/penstock.proto.v1.AdminService/AlterReplicas"
-	AdminService_DescribeMoves_FullMethodName    = "/penstock.proto.v1.AdminService/DescribeMoves"
-	AdminService_AlterBrokers_FullMethodName     = "/penstock.proto.v1.AdminService/AlterBrokers"
-	AdminService_Finalize_FullMethodName         = "/penstock.proto.v1.AdminService/Finalize"
+	AdminService_CreateTopics_FullMethodName         = "/penstock.proto.v1.AdminService/CreateTopics"
+	AdminService_DeleteTopics_FullMethodName         = "/penstock.proto.v1.AdminService/DeleteTopics"
+	AdminService_CreatePartitions_FullMethodName     = "/penstock.proto.v1.AdminService/CreatePartitions"
+	AdminService_AlterConfigs_FullMethodName         = "/penstock.proto.v1.AdminService/AlterConfigs"
+	AdminService_DescribeConfigs_FullMethodName      = "/penstock.proto.v1.AdminService/DescribeConfigs"
+	AdminService_DeleteRecords_FullMethodName        = "/penstock.proto.v1.AdminService/DeleteRecords"
+	AdminService_ElectLeaders_FullMethodName         = "/penstock.proto.v1.AdminService/ElectLeaders"
+	AdminService_UnregisterBroker_FullMethodName     = "/penstock.proto.v1.AdminService/UnregisterBroker"
+	AdminService_DescribeCluster_FullMethodName      = "/penstock.proto.v1.AdminService/DescribeCluster"
+	AdminService_DescribeLogs_FullMethodName         = "/penstock.proto.v1.AdminService/DescribeLogs"
+	AdminService_AlterAccess_FullMethodName          = "/penstock.proto.v1.AdminService/AlterAccess"
+	AdminService_DescribeAccess_FullMethodName       = "/penstock.proto.v1.AdminService/DescribeAccess"
+	AdminService_CheckAccess_FullMethodName          = "/penstock.proto.v1.AdminService/CheckAccess"
+	AdminService_AlterQuotas_FullMethodName          = "/penstock.proto.v1.AdminService/AlterQuotas"
+	AdminService_DescribeQuotas_FullMethodName       = "/penstock.proto.v1.AdminService/DescribeQuotas"
+	AdminService_AlterReplicas_FullMethodName        = "/penstock.proto.v1.AdminService/AlterReplicas"
+	AdminService_DescribeMoves_FullMethodName        = "/penstock.proto.v1.AdminService/DescribeMoves"
+	AdminService_AlterBrokers_FullMethodName         = "/penstock.proto.v1.AdminService/AlterBrokers"
+	AdminService_Finalize_FullMethodName             = "/penstock.proto.v1.AdminService/Finalize"
+	AdminService_AcquireOperatorEpoch_FullMethodName = "/penstock.proto.v1.AdminService/AcquireOperatorEpoch"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -78,6 +79,9 @@ type AdminServiceClient interface {
 	// Chooses the format of stored metadata. Raising it ends the time in which the release before can
 	// be started again.
 	Finalize(ctx context.Context, in *FinalizeRequest, opts ...grpc.CallOption) (*FinalizeResponse, error)
+	// For operators: the epoch that their changes name in the metadata of a call, under
+	// "penstock-operator-epoch", as a decimal number. From then on those of former ones are refused.
+	AcquireOperatorEpoch(ctx context.Context, in *AcquireOperatorEpochRequest, opts ...grpc.CallOption) (*AcquireOperatorEpochResponse, error)
 }
 
 type adminServiceClient struct {
@@ -278,6 +282,16 @@ func (c *adminServiceClient) Finalize(ctx context.Context, in *FinalizeRequest, 
 	return out, nil
 }
 
+func (c *adminServiceClient) AcquireOperatorEpoch(ctx context.Context, in *AcquireOperatorEpochRequest, opts ...grpc.CallOption) (*AcquireOperatorEpochResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AcquireOperatorEpochResponse)
+	err := c.cc.Invoke(ctx, AdminService_AcquireOperatorEpoch_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -313,6 +327,9 @@ type AdminServiceServer interface {
 	// Chooses the format of stored metadata. Raising it ends the time in which the release before can
 	// be started again.
 	Finalize(context.Context, *FinalizeRequest) (*FinalizeResponse, error)
+	// For operators: the epoch that their changes name in the metadata of a call, under
+	// "penstock-operator-epoch", as a decimal number. From then on those of former ones are refused.
+	AcquireOperatorEpoch(context.Context, *AcquireOperatorEpochRequest) (*AcquireOperatorEpochResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -379,6 +396,9 @@ func (UnimplementedAdminServiceServer) AlterBrokers(context.Context, *AlterBroke
 }
 func (UnimplementedAdminServiceServer) Finalize(context.Context, *FinalizeRequest) (*FinalizeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Finalize not implemented")
+}
+func (UnimplementedAdminServiceServer) AcquireOperatorEpoch(context.Context, *AcquireOperatorEpochRequest) (*AcquireOperatorEpochResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AcquireOperatorEpoch not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -743,6 +763,24 @@ func _AdminService_Finalize_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_AcquireOperatorEpoch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AcquireOperatorEpochRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).AcquireOperatorEpoch(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_AcquireOperatorEpoch_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).AcquireOperatorEpoch(ctx, req.(*AcquireOperatorEpochRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -825,6 +863,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Finalize",
 			Handler:    _AdminService_Finalize_Handler,
+		},
+		{
+			MethodName: "AcquireOperatorEpoch",
+			Handler:    _AdminService_AcquireOperatorEpoch_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

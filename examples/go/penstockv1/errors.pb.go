@@ -246,6 +246,8 @@ const (
 	// A broker does not read the format of the stored metadata, or the request needs a newer format
 	// than the cluster's.
 	ErrorCode_ERROR_CODE_FORMAT_TOO_OLD ErrorCode = 104
+	// Another operator has taken over: this one changes nothing any more.
+	ErrorCode_ERROR_CODE_STALE_OPERATOR_EPOCH ErrorCode = 105
 	// deletion.protection is true. The message says how to lift it.
 	ErrorCode_ERROR_CODE_DELETION_PROTECTED ErrorCode = 106
 )
@@ -319,6 +321,7 @@ var (
 		102: "ERROR_CODE_QUEUE_FULL",
 		103: "ERROR_CODE_NO_MOVE",
 		104: "ERROR_CODE_FORMAT_TOO_OLD",
+		105: "ERROR_CODE_STALE_OPERATOR_EPOCH",
 		106: "ERROR_CODE_DELETION_PROTECTED",
 	}
 	ErrorCode_value = map[string]int32{
@@ -388,6 +391,7 @@ var (
 		"ERROR_CODE_QUEUE_FULL":                 102,
 		"ERROR_CODE_NO_MOVE":                    103,
 		"ERROR_CODE_FORMAT_TOO_OLD":             104,
+		"ERROR_CODE_STALE_OPERATOR_EPOCH":       105,
 		"ERROR_CODE_DELETION_PROTECTED":         106,
 	}
 )
@@ -767,7 +771,7 @@ const file_penstock_proto_v1_errors_proto_rawDesc = "" +
 	"\x04Lost\x12\x14\n" +
 	"\x10LOST_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rLOST_SEQUENCE\x10\x01\x12\x13\n" +
-	"\x0fLOST_MEMBERSHIP\x10\x02*\xc3\x17\n" +
+	"\x0fLOST_MEMBERSHIP\x10\x02*\xf2\x17\n" +
 	"\tErrorCode\x12$\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x1a\b\xa2\xbb\x18\x04\b\x02 \x02\x12!\n" +
 	"\x13ERROR_CODE_INTERNAL\x10\x01\x1a\b\xa2\xbb\x18\x04\b\r \x02\x12(\n" +
@@ -864,7 +868,8 @@ const file_penstock_proto_v1_errors_proto_rawDesc = "" +
 	"\x15ERROR_CODE_QUEUE_FULL\x10f\x1a\n" +
 	"\xa2\xbb\x18\x06\b\b\x10\x01 \x01\x12 \n" +
 	"\x12ERROR_CODE_NO_MOVE\x10g\x1a\b\xa2\xbb\x18\x04\b\t \x01\x12'\n" +
-	"\x19ERROR_CODE_FORMAT_TOO_OLD\x10h\x1a\b\xa2\xbb\x18\x04\b\t \x01\x12+\n" +
+	"\x19ERROR_CODE_FORMAT_TOO_OLD\x10h\x1a\b\xa2\xbb\x18\x04\b\t \x01\x12-\n" +
+	"\x1fERROR_CODE_STALE_OPERATOR_EPOCH\x10i\x1a\b\xa2\xbb\x18\x04\b\t \x01\x12+\n" +
 	"\x1dERROR_CODE_DELETION_PROTECTED\x10j\x1a\b\xa2\xbb\x18\x04\b\t \x01:[\n" +
 	"\x06traits\x12!.google.protobuf.EnumValueOptions\x18\xb4\x87\x03 \x01(\v2\x1e.penstock.proto.v1.ErrorTraitsR\x06traitsB\xba\x01\n" +
 	"\x15com.penstock.proto.v1B\vErrorsProtoP\x01Z.penstock.dev/examples/go/penstockv1;penstockv1\xa2\x02\x03PPX\xaa\x02\x11Penstock.Proto.V1\xca\x02\x11Penstock\\Proto\\V1\xe2\x02\x1dPenstock\\Proto\\V1\\GPBMetadata\xea\x02\x13Penstock::Proto::V1b\x06proto3"

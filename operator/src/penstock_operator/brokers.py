@@ -18,6 +18,7 @@ from penstock.core.manifest.objects import MIN_INSYNC
 from penstock.core.manifest.topics import AddPartitions, AlterConfig, CreateTopic, Step
 from penstock.errors import PenstockError
 from penstock_operator.credentials import Credentials, Files
+from penstock_operator.fence import Fence
 from penstock_operator.model import (
     BrokerFacts,
     BrokerState,
@@ -35,9 +36,11 @@ _CONFIG: Final = ClientConfig(connect_timeout_ms=3_000, request_timeout_ms=8_000
 class Brokers:
     """Asks the brokers of one Cluster. `close` it when the Cluster no longer exists."""
 
-    def __init__(self, credentials: Credentials | None = None) -> None:
-        """`credentials` None: for Clusters that ask nobody who they are."""
+    def __init__(self, credentials: Credentials | None = None, fence: Fence | None = None) -> None:
+        """`credentials` None: for Clusters that ask nobody who they are. `fence` None: no change
+        names an operator."""
         self._credentials = credentials
+        self._fence = fence
         self._admin: AsyncAdmin | None = None
         self._connected: tuple[str, Files | None] = ("", None)
         self._proofs = Proofs()
@@ -92,6 +95,8 @@ class Brokers:
         if self._admin is None or self._connected != (bootstrap, shown):
             await self.close()
             self._admin, self._connected = AsyncAdmin(bootstrap, _config(shown)), (bootstrap, shown)
+            if self._fence is not None:
+                self._fence.guard(self._admin)
         return self._admin
 
     async def move_leaders(self, desired: DesiredCluster, broker_id: int) -> None:

@@ -1,7 +1,7 @@
 """Which of several operator processes reconciles: loops around the Lease of `penstock.kubernetes`.
 
 The others stand by. It is harmless if the Lease changes hands while its former holder still acts:
-every write names the object it was decided for, and restarts are decided from fresh answers.
+every write names the object it was decided for, and brokers refuse former holders (`fence`).
 """
 
 import asyncio
@@ -11,12 +11,15 @@ from functools import partial
 from time import monotonic
 from typing import Final, TypeVar
 
+from penstock.core.control.documents import OperatorLease
 from penstock.kubernetes.errors import KubernetesError
-from penstock.kubernetes.lease import Lease
+from penstock.kubernetes.lease import Held, Lease
 from penstock.logs import EventLog
 
 DURATION_S: Final = 15.0
 RENEW_S: Final = 4.0
+FRESH_S: Final = 2.0
+"""Of a renewal, at most, before an epoch is acquired for it."""
 _Answer = TypeVar("_Answer")
 _log = EventLog("penstock_operator.lease")
 
@@ -58,6 +61,31 @@ class Leadership:
                 _log.warning("lease not renewed", error=str(error))
             if monotonic() - renewed > DURATION_S:
                 raise LeaseLostError(f"the lease could not be renewed for {DURATION_S:.0f} s")
+
+    async def renewed(self) -> OperatorLease:
+        """The Lease, renewed within the last FRESH_S by our own clock.
+
+        Raises LeaseLostError, and KubernetesError if it could not be renewed so fast.
+        """
+        asked = monotonic()
+        held = await self._in_thread(self._renew)
+        if held is None:
+            raise LeaseLostError("another operator has taken over the lease")
+        took_s = monotonic() - asked
+        if took_s > FRESH_S:
+            raise KubernetesError(
+                f"renewing the Lease took {took_s:.1f} s, the limit is {FRESH_S}", 0
+            )
+        return OperatorLease(
+            uid=held.uid,
+            created_s=held.created_s,
+            transitions=held.transitions,
+            holder=held.holder,
+        )
+
+    def _renew(self) -> Held | None:
+        ours = self._lease.acquire(self._holder, int(DURATION_S * 1_000))
+        return self._lease.held() if ours else None
 
     async def release(self) -> None:
         """So that a standby does not have to wait. Raises nothing."""

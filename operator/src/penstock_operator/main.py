@@ -178,7 +178,7 @@ async def serve(settings: Settings) -> int:
             metrics.leader.set(1)
             group.create_task(lease.hold(), name="lease")
             events = Events(kube, settings.identity)
-            deps = Deps(kube, events, metrics, settings.installation)
+            deps = Deps(kube, events, metrics, settings.installation, lease)
             workers = Workers(deps, group)
             running.append(workers)
             await _watch(settings, workers, stop)

@@ -30,6 +30,7 @@ from penstock_operator.clock import now_text
 from penstock_operator.credentials import Credentials
 from penstock_operator.defaults import with_defaults
 from penstock_operator.events import Events
+from penstock_operator.fence import Fence, FencedError, Held
 from penstock_operator.groups import Groups, View
 from penstock_operator.kube import Kube
 from penstock_operator.metrics import Metrics
@@ -70,6 +71,8 @@ class Deps:
     events: Events
     metrics: Metrics
     installation: Installation
+    held: Held | None = None
+    """The Lease of this process; None: it is the only operator, and is not fenced."""
 
 
 class Worker:
@@ -83,12 +86,14 @@ class Worker:
         self._wake.set()
         self._children = Children(deps.kube)
         self._credentials = Credentials(deps.kube)
-        self._brokers = Brokers(self._credentials)
+        self._fence = Fence(deps.held)
+        self._brokers = Brokers(self._credentials, self._fence)
         self._acting = Acting(deps.kube, self._brokers, deps.events)
         self._topics = Topics(deps.kube, self._brokers, deps.events)
         self._access = AccessRules(self._brokers, deps.events)
         # With its own connections: a hanging group must not use up those of the Cluster.
-        self._groups = Groups(deps.kube, deps.events, Brokers(self._credentials), (namespace, name))
+        brokers = Brokers(self._credentials, self._fence)
+        self._groups = Groups(deps.kube, deps.events, brokers, (namespace, name))
         names = ClusterNames(name, namespace)
         self._copies = TrustCopies(deps.kube, deps.events, names, deps.installation.namespaces)
         self._pace = Pace()
@@ -157,6 +162,8 @@ class Worker:
             error = group.exceptions[0]
             _log.warning("reconcile failed", cluster=self.name, error=str(error))
             outcome = Outcome.FAILED
+        except* FencedError:
+            outcome = await self._start_over()
         except* Exception as group:  # noqa: BLE001 - a defect with one Cluster must not end all
             _log.defect("reconcile hit a defect", group, cluster=self.name)
             outcome = Outcome.FAILED
@@ -165,9 +172,19 @@ class Worker:
         self._deps.metrics.reconciled(outcome.value, monotonic() - began)
         return outcome
 
+    async def _start_over(self) -> "Outcome":
+        """Another operator has taken over. If it has our Lease too, this process ends."""
+        _log.warning("another operator has taken over", cluster=self.name)
+        try:
+            await self._fence.start_over()
+        except KubernetesError as error:
+            _log.warning("lease not renewed", cluster=self.name, error=str(error))
+        return Outcome.FAILED
+
     # ── One pass ──────────────────────────────────────────────────────────────────────────
 
     async def _reconcile(self) -> "Outcome":
+        self._fence.check()
         body = await self._deps.kube.get("Cluster", self.namespace, self.name)
         if body is None or body["metadata"].get("deletionTimestamp"):
             await self._read_topics()
@@ -189,9 +206,12 @@ class Worker:
         silence = "" if observed.brokers is not None else observed.brokers_problem
         self._groups.see(View(gone=False, desired=desired, ready=ready, problem=silence))
         failed = await self._act(body, desired, observed, plan)
+        self._fence.check()
         topics_wait, topics_idle = await self._reconcile_topics(desired, observed)
         failed += topics_wait
+        self._fence.check()
         failed += await self._apply_access(body, desired, observed)
+        self._fence.check()
         if not desired.paused and observed.knows(TRUST):
             await self._copies.reconcile(body, self._children.trust_data(desired))
         plan = replace(plan, waits=(*failed, *plan.waits))
@@ -253,6 +273,7 @@ class Worker:
         """Performs every action; returns the failures as waits."""
         failed = []
         for action in plan.actions:
+            self._fence.check()
             try:
                 await self._acting.carry_out(action, body, desired, observed)
             except KubernetesError as error:

@@ -46,6 +46,20 @@ class _Seen:
         return str(self.spec.get("holderIdentity") or "")
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A holding of a Lease: no other one has the same uid and transitions, unless its process had
+    the same name.
+
+    `created_s`: when the Lease was, in seconds since 1970. `transitions`: its holders so far.
+    """
+
+    uid: str
+    created_s: int
+    transitions: int
+    holder: str
+
+
 class Lease:
     """One thread at a time. `clock` is monotonic, in seconds."""
 
@@ -82,6 +96,18 @@ class Lease:
         self._read()
         if self._seen is not None and self._seen.holder == holder:
             self._swap("", 1)
+
+    def held(self) -> Held:
+        """What this process holds: after an `acquire` that returned True."""
+        assert self._seen is not None
+        metadata = self._seen.body["metadata"]
+        created = datetime.fromisoformat(str(metadata["creationTimestamp"]))
+        return Held(
+            uid=str(metadata["uid"]),
+            created_s=int(created.timestamp()),
+            transitions=int(self._seen.spec.get("leaseTransitions") or 0),
+            holder=self._seen.holder,
+        )
 
     def _is_taken(self, holder: str, duration_s: int) -> bool:
         seen = self._seen

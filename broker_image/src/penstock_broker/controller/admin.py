@@ -12,6 +12,7 @@ from typing import Any
 from penstock.core.authorization import Kind, Operation
 from penstock.core.control import contract as c
 from penstock.core.control.move_contract import Finalize, FormatChosen, ReplicasAltered
+from penstock.core.control.operator_contract import OperatorEpochGiven
 from penstock.core.topic import CONFIG_KEYS
 from penstock.core.types import BrokerId, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
@@ -29,6 +30,7 @@ from penstock_broker.controller.move_wire import (
 from penstock_broker.controller.rules import StoredRules, check_access, describe_access
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.wire import (
+    acquire_from_wire,
     alter_access_from_wire,
     alter_quotas_from_wire,
     broker_to_wire,
@@ -253,6 +255,19 @@ class ControllerAdminService(AdminServiceServicer):
             return pb.FinalizeResponse(error=error_to_wire(error))
         assert isinstance(result, FormatChosen)
         return pb.FinalizeResponse(format_before=result.before, format=result.after)
+
+    async def AcquireOperatorEpoch(
+        self, request: pb.AcquireOperatorEpochRequest, context: Any
+    ) -> pb.AcquireOperatorEpochResponse:
+        """From then on former operators change nothing."""
+        try:
+            result = await self._runtime.submit(
+                lambda request_id: acquire_from_wire(request_id, request)
+            )
+        except PenstockError as error:
+            return pb.AcquireOperatorEpochResponse(error=error_to_wire(error))
+        assert isinstance(result, OperatorEpochGiven)
+        return pb.AcquireOperatorEpochResponse(operator_epoch=result.epoch)
 
     async def DescribeCluster(
         self, request: pb.DescribeClusterRequest, context: Any

@@ -43,6 +43,7 @@ from penstock_broker.controller.seams import ControllerSeams
 from penstock_broker.controller.tls_reports import TlsReports
 from penstock_broker.controller.wire import image_to_wire
 from penstock_broker.observability import EventLog
+from penstock_broker.serving.operators import operator_epoch
 
 _TICK_S: Final = 0.05
 _STALL_S: Final = 0.5
@@ -175,7 +176,8 @@ class ControllerRuntime:
         future: asyncio.Future[c.Result] = asyncio.get_running_loop().create_future()
         self._waiting[request_id] = future
         try:
-            self.feed(make(request_id))
+            request, epoch = make(request_id), operator_epoch()
+            self.feed(c.OperatorRequest(epoch, request) if epoch else request)
             async with self._clock.timeout(_REQUEST_TIMEOUT_S):
                 return await future
         except TimeoutError:

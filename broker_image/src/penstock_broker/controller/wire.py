@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from penstock.core.authorization import Kind, Resource
 from penstock.core.control import contract as c
-from penstock.core.control.documents import BrokerRegistration, ClusterAccess
+from penstock.core.control.documents import BrokerRegistration, ClusterAccess, OperatorLease
+from penstock.core.control.operator_contract import AcquireOperatorEpoch
 from penstock.core.control.views import Image, TopicImage
 from penstock.core.types import (
     BrokerId,
@@ -288,3 +289,16 @@ def alter_quotas_from_wire(request_id: int, request: admin_pb2.AlterQuotasReques
 
 def _error(error: PenstockError | None) -> errors_pb2.Error | None:
     return None if error is None else error_to_wire(error)
+
+
+def acquire_from_wire(
+    request_id: int, request: admin_pb2.AcquireOperatorEpochRequest
+) -> AcquireOperatorEpoch:
+    """The event."""
+    lease = OperatorLease(
+        uid=request.lease_uid,
+        created_s=request.lease_created_s,
+        transitions=request.lease_transitions,
+        holder=request.lease_holder,
+    )
+    return AcquireOperatorEpoch(request_id, request.cluster_id, lease)

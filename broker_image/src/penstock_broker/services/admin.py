@@ -214,6 +214,15 @@ class AdminService(AdminServiceServicer):
             self._session.connection().admin.Finalize(request, metadata=on_behalf()),
         )
 
+    async def AcquireOperatorEpoch(
+        self, request: pb.AcquireOperatorEpochRequest, context: Any
+    ) -> pb.AcquireOperatorEpochResponse:
+        """Forwarded."""
+        return await self._session.call(
+            "AcquireOperatorEpoch",
+            self._session.connection().admin.AcquireOperatorEpoch(request, metadata=on_behalf()),
+        )
+
     # ------------------------------------------------------------ told here
 
     async def DescribeConfigs(

@@ -153,6 +153,7 @@ CALLS: Final[Mapping[str, Call]] = {
     "AdminService.AlterBrokers": _cluster(Operation.ALTER, changes=True),
     "AdminService.AlterThrottle": _cluster(Operation.ALTER, changes=True),
     "AdminService.Finalize": _cluster(Operation.ALTER, changes=True),
+    "AdminService.AcquireOperatorEpoch": _cluster(Operation.ALTER, changes=True),
     "AdminService.CheckAccess": Call(
         Who.OPEN, edge=(Need(Operation.DESCRIBE, Kind.CLUSTER, _of_others),)
     ),

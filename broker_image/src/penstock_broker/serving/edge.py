@@ -32,6 +32,7 @@ from penstock_broker.serving import callers
 from penstock_broker.serving.callers import NOBODY, Caller, Door, Identify
 from penstock_broker.serving.expiry import bounded_by_credentials
 from penstock_broker.serving.open_streams import OpenStreams, counted
+from penstock_broker.serving.operators import note_operator
 from penstock_broker.serving.request_limits import RequestCheck
 
 _OURS: Final = "/penstock."
@@ -168,6 +169,7 @@ class Edge(grpc.aio.ServerInterceptor):
         self._check(who, name, request)
         if self._access is not None:
             self._access.admit(who, name, request)
+        note_operator(name, context)
         answer = await inner(request, context)
         if self._access is not None:
             self._access.finished(who, name, request, answer)

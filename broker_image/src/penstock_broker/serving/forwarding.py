@@ -1,4 +1,5 @@
-"""For whom a broker makes a call to the controller: told in the call's metadata.
+"""For whom a broker makes a call to the controller: told in the call's metadata. An operator's
+epoch is passed on as it came (`operators`).
 
     user ─▶ broker ── call, the user's verified principal ─▶ controller, which asks its own rules
 
@@ -8,19 +9,22 @@ in binary metadata, because principals are not always ASCII.
 
 from typing import Any, Final
 
+from penstock.rpc.operators import OPERATOR_EPOCH
 from penstock_broker.serving.callers import Caller, Identify, Role, caller
+from penstock_broker.serving.operators import operator_epoch
 
 _PRINCIPAL: Final = "penstock-principal-bin"
 _GROUP: Final = "penstock-group-bin"
 
 
-def on_behalf() -> tuple[tuple[str, bytes], ...]:
+def on_behalf() -> tuple[tuple[str, str | bytes], ...]:
     """Metadata for a call that a broker makes for the caller of the one being handled."""
-    who = caller()
+    who, epoch = caller(), operator_epoch()
+    named = ((OPERATOR_EPOCH, str(epoch)),) if epoch else ()
     if who.role is not Role.USER:
-        return ()
+        return named
     groups = ((_GROUP, group.encode()) for group in who.groups)
-    return ((_PRINCIPAL, who.principal.encode()), *groups)
+    return ((_PRINCIPAL, who.principal.encode()), *groups, *named)
 
 
 def believing_brokers(identify: Identify) -> Identify:

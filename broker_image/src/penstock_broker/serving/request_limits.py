@@ -109,6 +109,7 @@ REQUEST_LIMITS: Final[Mapping[str, RequestLimit]] = {
     "AdminService.AlterBrokers": _LIST,
     "AdminService.AlterThrottle": _NAMES,
     "AdminService.Finalize": _NAMES,
+    "AdminService.AcquireOperatorEpoch": _NAMES,
 }
 """Every method of every service: a new one without a limit fails at its first call."""
 

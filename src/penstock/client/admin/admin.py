@@ -10,7 +10,7 @@ Every operation is retried, also at other brokers, until it succeeds, is refused
 broker has learned of a change, so that it reads its own writes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Self, Unpack
 
 from penstock.client.admin import (
@@ -52,6 +52,7 @@ from penstock.client.model import (
     TopicDescription,
 )
 from penstock.core.authorization import Operation, Resource, Rule
+from penstock.core.control.documents import OperatorLease
 from penstock.core.lag import PartitionLag
 from penstock.core.offset_reset import Move, ResetTo
 from penstock.core.quotas import QuotaRule
@@ -318,6 +319,24 @@ class AsyncAdmin:
         or cannot hold what the cluster uses.
         """
         return await move_calls.finalize(self._asking, to, validate_only=validate_only)
+
+    async def acquire_operator_epoch(self, lease: OperatorLease) -> int:
+        """For operators: an epoch, for a Lease that the caller has just renewed.
+
+        From then on changes by former operators are refused. 0: the cluster's format has no epochs.
+        Raises ClusterError STALE_OPERATOR_EPOCH if a newer Lease, or holder of it, has got one.
+        """
+        return await move_calls.acquire_operator_epoch(self._asking, lease)
+
+    def name_operator(
+        self, epoch: Callable[[], Awaitable[int]], refused: Callable[[], None]
+    ) -> None:
+        """For operators: changes of metadata name `epoch`, asked for before each; 0: none.
+
+        `refused` is called when another one counts by now; the change raises
+        ClusterError(STALE_OPERATOR_EPOCH).
+        """
+        self._asking.name_operator(epoch, refused)
 
     async def plaintext_callers(self) -> list[PlaintextCallers]:
         """Who calls each live broker in plaintext, of those that have TLS beside it.

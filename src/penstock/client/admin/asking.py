@@ -9,10 +9,12 @@ from typing import Any, Final, Protocol, TypeVar
 
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.connections import Connection
+from penstock.client.cluster.credentials import Metadata
 from penstock.client.process import ProcessGuard
-from penstock.errors import ErrorCode
+from penstock.errors import ErrorCode, PenstockError
 from penstock.proto.v1 import errors_pb2
 from penstock.rpc.errors import error_from_wire
+from penstock.rpc.operators import OPERATOR_EPOCH
 
 PATIENCE_S: Final = 5.0
 """How long one broker may take for a change before another one is asked."""
@@ -41,6 +43,7 @@ class Asking:
         self.cluster = cluster
         self.timeout_s = cluster.config.request_timeout_ms / 1000
         self.guard = ProcessGuard("admin client")
+        self._operator: tuple[Callable[[], Awaitable[int]], Callable[[], None]] | None = None
 
     async def cluster_id(self) -> str:
         """Asks any broker if it is not known yet. Every call starts with this, with `ask` or with
@@ -53,15 +56,42 @@ class Asking:
     async def ask(self, attempt: Callable[[Connection, float], Awaitable[Answer]]) -> Answer:
         """Raises an error that a retry cannot cure, or the last error when time is up."""
         self.guard.check()
-        return await self.cluster.ask(attempt, self.timeout_s, patience_s=PATIENCE_S, final=_FINAL)
+        try:
+            return await self.cluster.ask(
+                attempt, self.timeout_s, patience_s=PATIENCE_S, final=_FINAL
+            )
+        except PenstockError as error:
+            if error.code is ErrorCode.STALE_OPERATOR_EPOCH and self._operator is not None:
+                self._operator[1]()
+            raise
 
-    async def change(self, method: Callable[[Connection], Any], request: object) -> Any:
-        """A call whose answer has one `error` field, which is raised; safe to repeat."""
+    async def read(self, method: Callable[[Connection], Any], request: object) -> Any:
+        """A call whose answer has one `error` field, which is raised; it changes nothing."""
 
         async def attempt(connection: Connection, timeout_s: float) -> Any:
             return checked(await connection.call(method(connection), request, timeout_s))
 
         return await self.ask(attempt)
+
+    async def change(self, method: Callable[[Connection], Any], request: object) -> Any:
+        """As `read`, for a change by this client's operator, if it is one; safe to repeat."""
+        metadata = await self.operator()
+
+        async def attempt(connection: Connection, timeout_s: float) -> Any:
+            return checked(await connection.call(method(connection), request, timeout_s, metadata))
+
+        return await self.ask(attempt)
+
+    async def operator(self) -> Metadata:
+        """What changes show. Raises PenstockError if there is to be an epoch, and is none."""
+        epoch = 0 if self._operator is None else await self._operator[0]()
+        return ((OPERATOR_EPOCH, str(epoch)),) if epoch else None
+
+    def name_operator(
+        self, epoch: Callable[[], Awaitable[int]], refused: Callable[[], None]
+    ) -> None:
+        """See `AsyncAdmin.name_operator`."""
+        self._operator = (epoch, refused)
 
 
 def checked(result: Result) -> Result:

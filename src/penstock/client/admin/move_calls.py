@@ -16,6 +16,7 @@ from penstock.client.admin.move_model import (
     MoveState,
     ReplicaMove,
 )
+from penstock.core.control.documents import OperatorLease
 from penstock.core.types import MoveReason, TopicPartition
 from penstock.proto.v1 import admin_pb2 as pb
 from penstock.rpc.errors import error_from_wire
@@ -79,7 +80,7 @@ async def describe_moves(asking: Asking, topics: Iterable[str] | None) -> MovesD
     request = pb.DescribeMovesRequest(
         cluster_id=await asking.cluster_id(), topics=list(topics or ())
     )
-    answer = await asking.change(lambda connection: connection.admin.DescribeMoves, request)
+    answer = await asking.read(lambda connection: connection.admin.DescribeMoves, request)
     return MovesDescription(
         moves=tuple(_move(move) for move in answer.moves),
         brokers=tuple(_placement(broker) for broker in answer.brokers),
@@ -179,3 +180,17 @@ async def finalize(asking: Asking, to: int, *, validate_only: bool) -> FormatCha
     )
     answer = await asking.change(lambda connection: connection.admin.Finalize, request)
     return FormatChange(answer.format_before, answer.format)
+
+
+async def acquire_operator_epoch(asking: Asking, lease: OperatorLease) -> int:
+    """See `AsyncAdmin.acquire_operator_epoch`."""
+    request = pb.AcquireOperatorEpochRequest(
+        cluster_id=await asking.cluster_id(),
+        lease_uid=lease.uid,
+        lease_created_s=lease.created_s,
+        lease_transitions=lease.transitions,
+        lease_holder=lease.holder,
+    )
+    # It names no epoch: the one before may have been refused.
+    answer = await asking.read(lambda connection: connection.admin.AcquireOperatorEpoch, request)
+    return int(answer.operator_epoch)

@@ -54,12 +54,15 @@ async def create_topic(
             )
         ],
     )
+    metadata = await asking.operator()
     answer_lost = False
 
     async def attempt(connection: Connection, timeout_s: float) -> str:
         nonlocal answer_lost
         try:
-            answer = await connection.call(connection.admin.CreateTopics, request, timeout_s)
+            answer = await connection.call(
+                connection.admin.CreateTopics, request, timeout_s, metadata
+            )
             return checked(_only(answer.results)).topic_id
         except PenstockError as error:
             if answer_lost and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
@@ -97,12 +100,15 @@ async def delete_topic(
         topics=[pb.TopicName(topic=topic, topic_id=topic_id)],
         validate_only=validate_only,
     )
+    metadata = await asking.operator()
     answer_lost = False
 
     async def attempt(connection: Connection, timeout_s: float) -> None:
         nonlocal answer_lost
         try:
-            answer = await connection.call(connection.admin.DeleteTopics, request, timeout_s)
+            answer = await connection.call(
+                connection.admin.DeleteTopics, request, timeout_s, metadata
+            )
             checked(_only(answer.results))
         except PenstockError as error:
             if answer_lost and error.code is ErrorCode.UNKNOWN_TOPIC:
@@ -181,7 +187,7 @@ async def alter_configs(
 async def describe_configs(asking: Asking, topic: str) -> list[ConfigEntry]:
     """See `AsyncAdmin.describe_configs`."""
     request = pb.DescribeConfigsRequest(topic=topic)
-    answer = await asking.change(lambda connection: connection.admin.DescribeConfigs, request)
+    answer = await asking.read(lambda connection: connection.admin.DescribeConfigs, request)
     return [
         ConfigEntry(entry.name, entry.value, entry.is_default, entry.documentation)
         for entry in answer.configs

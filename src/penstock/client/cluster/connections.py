@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from penstock.client.cluster.credentials import Credentials
+from penstock.client.cluster.credentials import Credentials, Metadata, joined
 from penstock.client.cluster.diagnosis import diagnose
 from penstock.client.cluster.streams import StreamPort
 from penstock.client.model import BrokerDescription
@@ -105,19 +105,21 @@ class Connection:
         method: Callable[..., Awaitable[Answer]],
         request: Any,
         timeout_s: float,
+        more: Metadata = None,
     ) -> Answer:
         """One unary call of a method of this connection's stubs; raises PenstockError.
 
-        Made once more if it was refused, and there is a newer token.
+        Made once more if it was refused, and there is a newer token. `more`: further metadata.
         """
         shown = self.credentials.metadata()
         try:
-            return await self._answer(method(request, timeout=timeout_s, metadata=shown))
+            told = joined(shown, more)
+            return await self._answer(method(request, timeout=timeout_s, metadata=told))
         except ClusterError as error:
             if not self.credentials.has_newer(error, shown):
                 raise
-        shown = self.credentials.metadata()
-        return await self._answer(method(request, timeout=timeout_s, metadata=shown))
+        told = joined(self.credentials.metadata(), more)
+        return await self._answer(method(request, timeout=timeout_s, metadata=told))
 
     async def ask_on(self, call: Any, request: Any) -> Any:
         """The next answer on a stream of this connection, after `request` was written to it.

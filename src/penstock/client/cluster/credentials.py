@@ -45,6 +45,11 @@ _log = logging.getLogger("penstock.client")
 Metadata: TypeAlias = tuple[tuple[str, str], ...] | None
 
 
+def joined(shown: Metadata, more: Metadata) -> Metadata:
+    """The metadata of one call."""
+    return shown if more is None else (*(shown or ()), *more)
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """A token, and from when on (seconds since 1970) a newer one should be shown; 0: always."""

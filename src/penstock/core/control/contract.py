@@ -47,6 +47,7 @@ from penstock.core.control.move_contract import (
     ReplicasReported,
     ReportReplicas,
 )
+from penstock.core.control.operator_contract import AcquireOperatorEpoch, OperatorEpochGiven
 from penstock.core.quotas import QuotaRule
 from penstock.core.types import (
     BrokerId,
@@ -333,7 +334,31 @@ Request = (
     | AlterBrokers
     | AlterThrottle
     | Finalize
+    | AcquireOperatorEpoch
 )
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRequest:
+    """A request of an operator, decided only while `operator_epoch` counts (`fencing`)."""
+
+    operator_epoch: int
+    request: Request
+
+    @property
+    def request_id(self) -> int:
+        return self.request.request_id
+
+
+def unwrapped(
+    asked: Request | OperatorRequest | BrokerRegistered,
+) -> tuple[Request | BrokerRegistered, int]:
+    """The request itself, and the epoch of the operator that makes it; 0: none does."""
+    if isinstance(asked, OperatorRequest):
+        return asked.request, asked.operator_epoch
+    return asked, 0
+
+
 Event = (
     Loaded
     | WriteDone
@@ -344,6 +369,7 @@ Event = (
     | HeartbeatReceived
     | StreamClosed
     | Request
+    | OperatorRequest
     | Tick
 )
 
@@ -461,6 +487,7 @@ Result = (
     | ReplicasAltered
     | ReplicasReported
     | FormatChosen
+    | OperatorEpochGiven
     | Done
 )
 

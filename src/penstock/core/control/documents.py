@@ -14,7 +14,8 @@ stored only under a format that it refuses (I36). A document says the format of 
 cluster's says which one counts, and changes only on request (`formats`).
 
     1  the first
-    2  moves, damaged replicas, cordons, fresh brokers, the copy rate, deletion.protection of topics
+    2  moves, damaged replicas, cordons, fresh brokers, the copy rate, deletion.protection of
+       topics, the operator's epoch
 """
 
 import json
@@ -97,6 +98,28 @@ class Cordon:
     by: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorLease:
+    """A holding of the Lease by which operators are elected.
+
+    `created_s`: when the Lease was, in seconds since 1970, by the API server. `transitions`: how
+    often it has had a new holder. `holder`: the process.
+    """
+
+    uid: str
+    created_s: int
+    transitions: int
+    holder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorEpoch:
+    """The last one given, from 1 on, and for what."""
+
+    epoch: int
+    lease: OperatorLease
+
+
 @dataclass(frozen=True, slots=True)
 class Tombstone:
     topic_id: TopicId
@@ -141,6 +164,7 @@ class ClusterDocument:
     format: int = FORMAT_FIRST
     cordons: Mapping[BrokerId, Cordon] = field(default_factory=dict)
     copy_rate: int | None = None
+    operator_epoch: OperatorEpoch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +231,7 @@ def encode_cluster(document: ClusterDocument) -> str:
             **_quotas_to_json(document.quotas),
             **_cordons_to_json(document.cordons),
             **({} if document.copy_rate is None else {"copy_rate": document.copy_rate}),
+            **_operator_to_json(document.operator_epoch),
         }
     )
 
@@ -214,7 +239,8 @@ def encode_cluster(document: ClusterDocument) -> str:
 def uses_moves(document: ClusterDocument) -> bool:
     """Something in it needs FORMAT_MOVES."""
     fresh = any(broker.fresh for broker in document.brokers.values())
-    return fresh or bool(document.cordons) or document.copy_rate is not None
+    own = document.copy_rate is not None or document.operator_epoch is not None
+    return fresh or own or bool(document.cordons)
 
 
 def _external_to_json(broker: BrokerRegistration) -> dict[str, object]:
@@ -296,6 +322,33 @@ def _cordons_from_json(found: list[Mapping[str, Any]]) -> dict[BrokerId, Cordon]
     }
 
 
+def _operator_to_json(given: OperatorEpoch | None) -> dict[str, object]:
+    if given is None:
+        return {}
+    lease = given.lease
+    return {
+        "operator_epoch": {
+            "epoch": given.epoch,
+            "lease": lease.uid,
+            "created_s": lease.created_s,
+            "transitions": lease.transitions,
+            "holder": lease.holder,
+        }
+    }
+
+
+def _operator_from_json(found: Mapping[str, Any] | None) -> OperatorEpoch | None:
+    if found is None:
+        return None
+    lease = OperatorLease(
+        uid=str(found["lease"]),
+        created_s=int(found["created_s"]),
+        transitions=int(found["transitions"]),
+        holder=str(found["holder"]),
+    )
+    return OperatorEpoch(epoch=int(found["epoch"]), lease=lease)
+
+
 def encode_topic(document: TopicDocument) -> str:
     """JSON text; `decode_topic` reads it back."""
     assert document.format >= FORMAT_MOVES or not any(
@@ -358,6 +411,7 @@ def decode_cluster(text: str, where: str) -> ClusterDocument:
             format=found["format"],
             cordons=_cordons_from_json(found.get("cordons", [])) if moves else {},
             copy_rate=int(found["copy_rate"]) if moves and "copy_rate" in found else None,
+            operator_epoch=_operator_from_json(found.get("operator_epoch")) if moves else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unreadable(where, error) from None

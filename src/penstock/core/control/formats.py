@@ -133,7 +133,8 @@ def _choose(draft: Draft, wanted: int) -> None:
     if wanted < before.format:
         # That a broker is fresh is only advice.
         brokers = {key: replace(broker, fresh=False) for key, broker in before.brokers.items()}
-        cluster = replace(cluster, brokers=brokers)
+        # Operators ask again when it is refused.
+        cluster = replace(cluster, brokers=brokers, operator_epoch=None)
         for topic in draft.topics():
             if topic.format > wanted:
                 draft.put_topic(topic)

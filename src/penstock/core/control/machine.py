@@ -21,6 +21,7 @@ from typing import Final, assert_never
 
 from penstock.core.control import contract as c
 from penstock.core.control import move_contract as m
+from penstock.core.control import operator_contract as o
 from penstock.core.control.config import ControlConfig
 from penstock.core.control.copies import Copies
 from penstock.core.control.documents import CLUSTER_KEY, TopicDocument, topic_key
@@ -231,6 +232,8 @@ class ControllerMachine:
                 | m.AlterBrokers()
                 | m.AlterThrottle()
                 | m.Finalize()
+                | o.AcquireOperatorEpoch()
+                | c.OperatorRequest()
             ):
                 self._unanswered.take(event.request_id)
                 self._enqueue(event)
@@ -347,14 +350,15 @@ class ControllerMachine:
             self._activation_due_ms = now_ms + _ACTIVATION_MS
             self._work.activate = True
 
-    def _enqueue(self, event: c.Request | c.BrokerRegistered) -> None:
+    def _enqueue(self, asked: c.Request | c.OperatorRequest | c.BrokerRegistered) -> None:
+        event, epoch = c.unwrapped(asked)
         if self.phase is Phase.DEPOSED:
             self._answer(event, self._not_controller())
         elif self.pending_requests >= self.config.max_pending_requests:
             waiting = f"{self.pending_requests} requests wait for the metadata store"
             self._answer(event, OverloadedError(f"{waiting}; come back later"))
         else:
-            self._work.pending.append(Pending(event))
+            self._work.pending.append(Pending(event, epoch))
 
     # ------------------------------------------------------------ deciding
 

@@ -13,6 +13,7 @@ from typing import assert_never
 from penstock.core.authorization import Kind
 from penstock.core.control import contract as c
 from penstock.core.control import move_contract as m
+from penstock.core.control import operator_contract as o
 from penstock.core.control.access import decide_alter_access
 from penstock.core.control.admin import (
     decide_alter_configs,
@@ -25,6 +26,7 @@ from penstock.core.control.cordons import decide_alter_brokers
 from penstock.core.control.documents import TopicDocument
 from penstock.core.control.draft import Draft, Stored
 from penstock.core.control.election import Liveness
+from penstock.core.control.fencing import check_operator_epoch, decide_acquire
 from penstock.core.control.formats import decide_finalize
 from penstock.core.control.isr import decide_alter_isr
 from penstock.core.control.move_requests import decide_alter_replicas, decide_report
@@ -53,10 +55,12 @@ Outcome = c.Result | PenstockError
 class Pending:
     """A request or registration; `before`: the earlier answer, decided in a write that failed.
 
-    `reread`: the store was read again because of it; once is enough.
+    `operator_epoch`: of the operator that asked; 0: it was none. `reread`: the store was read again
+    because of it; once is enough.
     """
 
     event: c.Request | c.BrokerRegistered
+    operator_epoch: int = 0
     before: Outcome | None = None
     reread: bool = False
 
@@ -155,6 +159,7 @@ def _decide(draft: Draft, entry: Pending, keeping: Keeping, now_ms: int) -> Outc
     names = _topics_to_change(entry)
     before = {name: draft.topic(name) for name in names}
     try:
+        check_operator_epoch(draft, entry.operator_epoch)
         if names:
             keeping.quota.check(now_ms)
         outcome = _decide_or_raise(draft, entry, keeping.sessions, now_ms)
@@ -220,6 +225,7 @@ def _decide_or_raise(draft: Draft, entry: Pending, sessions: Sessions, now_ms: i
             | m.AlterBrokers()
             | m.AlterThrottle()
             | m.Finalize()
+            | o.AcquireOperatorEpoch()
         ):
             return _decide_life(draft, event, entry, sessions)
         case _:
@@ -228,7 +234,12 @@ def _decide_or_raise(draft: Draft, entry: Pending, sessions: Sessions, now_ms: i
 
 def _decide_life(
     draft: Draft,
-    event: m.ReportReplicas | m.AlterReplicas | m.AlterBrokers | m.AlterThrottle | m.Finalize,
+    event: m.ReportReplicas
+    | m.AlterReplicas
+    | m.AlterBrokers
+    | m.AlterThrottle
+    | m.Finalize
+    | o.AcquireOperatorEpoch,
     entry: Pending,
     sessions: Sessions,
 ) -> c.Result:
@@ -245,6 +256,8 @@ def _decide_life(
             return c.Done()
         case m.Finalize():
             return decide_finalize(draft, event, sessions)
+        case o.AcquireOperatorEpoch():
+            return decide_acquire(draft, event)
         case _:
             assert_never(event)
 

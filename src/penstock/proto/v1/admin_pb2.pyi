@@ -1790,3 +1790,63 @@ class FinalizeResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FinalizeResponse: _TypeAlias = FinalizeResponse  # noqa: Y015
+
+@_typing.final
+class AcquireOperatorEpochRequest(_message.Message):
+    """The Lease that elects operators, as its holder wrote it last. An older Lease gets no epoch, and
+    neither do fewer transitions of the same, or as many with another holder.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    LEASE_UID_FIELD_NUMBER: _builtins.int
+    LEASE_CREATED_S_FIELD_NUMBER: _builtins.int
+    LEASE_TRANSITIONS_FIELD_NUMBER: _builtins.int
+    LEASE_HOLDER_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    lease_uid: _builtins.str
+    lease_created_s: _builtins.int
+    """Seconds since 1970."""
+    lease_transitions: _builtins.int
+    lease_holder: _builtins.str
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.str = ...,
+        lease_uid: _builtins.str = ...,
+        lease_created_s: _builtins.int = ...,
+        lease_transitions: _builtins.int = ...,
+        lease_holder: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "lease_created_s", b"lease_created_s", "lease_holder", b"lease_holder", "lease_transitions", b"lease_transitions", "lease_uid", b"lease_uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcquireOperatorEpochRequest: _TypeAlias = AcquireOperatorEpochRequest  # noqa: Y015
+
+@_typing.final
+class AcquireOperatorEpochResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    OPERATOR_EPOCH_FIELD_NUMBER: _builtins.int
+    operator_epoch: _builtins.int
+    """0: the cluster's format has none, and no operator is fenced."""
+    @_builtins.property
+    def error(self) -> _errors_pb2.Error: ...
+    def __init__(
+        self,
+        *,
+        error: _errors_pb2.Error | None = ...,
+        operator_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "operator_epoch", b"operator_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcquireOperatorEpochResponse: _TypeAlias = AcquireOperatorEpochResponse  # noqa: Y015

@@ -134,6 +134,11 @@ class AdminServiceStub:
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.FinalizeRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.FinalizeResponse.FromString,
                 _registered_method=True)
+        self.AcquireOperatorEpoch = channel.unary_unary(
+                '/penstock.proto.v1.AdminService/AcquireOperatorEpoch',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AcquireOperatorEpochRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AcquireOperatorEpochResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -272,6 +277,14 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AcquireOperatorEpoch(self, request, context):
+        """For operators: the epoch that their changes name in the metadata of a call, under
+        "penstock-operator-epoch", as a decimal number. From then on those of former ones are refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -374,6 +387,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Finalize,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.FinalizeRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.FinalizeResponse.SerializeToString,
+            ),
+            'AcquireOperatorEpoch': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcquireOperatorEpoch,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AcquireOperatorEpochRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AcquireOperatorEpochResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -916,6 +934,33 @@ class AdminService:
             '/penstock.proto.v1.AdminService/Finalize',
             penstock_dot_proto_dot_v1_dot_admin__pb2.FinalizeRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.FinalizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AcquireOperatorEpoch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.AdminService/AcquireOperatorEpoch',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.AcquireOperatorEpochRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.AcquireOperatorEpochResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -67,6 +67,10 @@ class AdminServiceStub:
     """Chooses the format of stored metadata. Raising it ends the time in which the release before can
     be started again.
     """
+    AcquireOperatorEpoch: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AcquireOperatorEpochRequest, _admin_pb2.AcquireOperatorEpochResponse]
+    """For operators: the epoch that their changes name in the metadata of a call, under
+    "penstock-operator-epoch", as a decimal number. From then on those of former ones are refused.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -104,6 +108,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     Finalize: _aio.UnaryUnaryMultiCallable[_admin_pb2.FinalizeRequest, _admin_pb2.FinalizeResponse]  # type: ignore[assignment]
     """Chooses the format of stored metadata. Raising it ends the time in which the release before can
     be started again.
+    """
+    AcquireOperatorEpoch: _aio.UnaryUnaryMultiCallable[_admin_pb2.AcquireOperatorEpochRequest, _admin_pb2.AcquireOperatorEpochResponse]  # type: ignore[assignment]
+    """For operators: the epoch that their changes name in the metadata of a call, under
+    "penstock-operator-epoch", as a decimal number. From then on those of former ones are refused.
     """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -259,6 +267,16 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.FinalizeResponse, _abc.Awaitable[_admin_pb2.FinalizeResponse]]:
         """Chooses the format of stored metadata. Raising it ends the time in which the release before can
         be started again.
+        """
+
+    @_abc_1.abstractmethod
+    def AcquireOperatorEpoch(
+        self,
+        request: _admin_pb2.AcquireOperatorEpochRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.AcquireOperatorEpochResponse, _abc.Awaitable[_admin_pb2.AcquireOperatorEpochResponse]]:
+        """For operators: the epoch that their changes name in the metadata of a call, under
+        "penstock-operator-epoch", as a decimal number. From then on those of former ones are refused.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

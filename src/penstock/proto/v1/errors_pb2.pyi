@@ -191,6 +191,8 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """A broker does not read the format of the stored metadata, or the request needs a newer format
     than the cluster's.
     """
+    ERROR_CODE_STALE_OPERATOR_EPOCH: _ErrorCode.ValueType  # 105
+    """Another operator has taken over: this one changes nothing any more."""
     ERROR_CODE_DELETION_PROTECTED: _ErrorCode.ValueType  # 106
     """deletion.protection is true. The message says how to lift it."""
 
@@ -318,6 +320,8 @@ ERROR_CODE_FORMAT_TOO_OLD: ErrorCode.ValueType  # 104
 """A broker does not read the format of the stored metadata, or the request needs a newer format
 than the cluster's.
 """
+ERROR_CODE_STALE_OPERATOR_EPOCH: ErrorCode.ValueType  # 105
+"""Another operator has taken over: this one changes nothing any more."""
 ERROR_CODE_DELETION_PROTECTED: ErrorCode.ValueType  # 106
 """deletion.protection is true. The message says how to lift it."""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015

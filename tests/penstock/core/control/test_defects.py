@@ -11,7 +11,8 @@ from penstock.core.authorization import CLUSTER, AccessRole, Rule
 from penstock.core.control import Phase
 from penstock.core.control import contract as c
 from penstock.core.control import move_contract as m
-from penstock.core.control.documents import FORMATS
+from penstock.core.control import operator_contract as o
+from penstock.core.control.documents import FORMATS, OperatorLease
 from penstock.core.quotas import Limit, QuotaRule
 from penstock.core.types import BrokerId, ControllerEpoch, LeaderEpoch, TopicId, TopicPartition
 from penstock.errors import ErrorCode
@@ -112,6 +113,14 @@ def heard(world: World) -> c.Event:
     return c.HeartbeatReceived(stream_id=world.streams[0], metadata_version=1, wants_stop=True)
 
 
+LEASE = OperatorLease(uid="u", created_s=1, transitions=1, holder="h")
+
+
+def operated(world: World) -> c.Event:
+    change = c.ElectLeaders(request_id=REQUEST, cluster_id="", partitions=())
+    return c.OperatorRequest(operator_epoch=1, request=change)
+
+
 def versions(world: World) -> c.Event:
     assert world.held is not None
     # Nothing was written the second time, when it is made for the machine that has stopped.
@@ -143,6 +152,8 @@ SCENES: dict[type, list[tuple[Callable[[Any], Any], Make]]] = {
     m.AlterBrokers: [(idle, request(m.AlterBrokers, changes=()))],
     m.AlterThrottle: [(idle, request(m.AlterThrottle, copy_rate=1))],
     m.Finalize: [(idle, request(m.Finalize))],
+    o.AcquireOperatorEpoch: [(idle, request(o.AcquireOperatorEpoch, lease=LEASE))],
+    c.OperatorRequest: [(idle, operated), (busy, operated)],
     c.Tick: [(idle, lambda world: c.Tick()), (busy, lambda world: c.Tick())],
 }
 KINDS = {kind for one in get_args(c.Event) for kind in (get_args(one) or (one,))}

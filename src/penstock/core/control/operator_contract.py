@@ -1,0 +1,23 @@
+"""What operators ask of the controller, and what their other requests are wrapped in: a part of
+`contract`. `core.control.fencing` decides.
+"""
+
+from dataclasses import dataclass
+
+from penstock.core.control.documents import OperatorLease
+
+
+@dataclass(frozen=True, slots=True)
+class AcquireOperatorEpoch:
+    """`lease`: which the operator held when it asked, as it last wrote it."""
+
+    request_id: int
+    cluster_id: str
+    lease: OperatorLease
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorEpochGiven:
+    """0: the cluster's format has no operator epochs, and no operator is fenced."""
+
+    epoch: int
