@@ -231,8 +231,10 @@ def _registered(broker_id: BrokerId) -> BrokerRegistration:
 
 
 def _replicas(partition: int, brokers: int) -> tuple[BrokerId, ...]:
-    """Three neighbours: a broker's death concerns as many topics as it has preferred leaders."""
-    return tuple(BrokerId((partition + step) % brokers) for step in range(3))
+    """A third of the brokers apart: a topic lies on as many brokers as it has replicas, as the
+    controller places it."""
+    third = max(1, brokers // 3)
+    return tuple(BrokerId((partition + step * third) % brokers) for step in range(3))
 
 
 def _name(number: int) -> str:
@@ -313,6 +315,8 @@ def _image(name: str, cluster: Cluster, since: int, limit_s: float) -> None:
     _time(f"image {name}", cluster.size, make, limit_s)
     title = _named(f"image {name}: size", cluster.size)
     figure(title, len(made[0]), "bytes", "message", IMAGE_BYTES)
+    sent = len(made[0]) * cluster.size.brokers
+    figure(_named(f"image {name}: sent to all brokers", cluster.size), sent / MIB, "MiB")
 
 
 def _plan(size: Size) -> None:
