@@ -1672,7 +1672,12 @@ type DescribeLogsResponse struct {
 	DiskFreeBytes  uint64                 `protobuf:"varint,3,opt,name=disk_free_bytes,json=diskFreeBytes,proto3" json:"disk_free_bytes,omitempty"`
 	DiskTotalBytes uint64                 `protobuf:"varint,4,opt,name=disk_total_bytes,json=diskTotalBytes,proto3" json:"disk_total_bytes,omitempty"`
 	// Only if the request names no topic: the broker may not know the names of theirs.
-	Orphans       []*OrphanedLog `protobuf:"bytes,5,rep,name=orphans,proto3" json:"orphans,omitempty"`
+	Orphans []*OrphanedLog `protobuf:"bytes,5,rep,name=orphans,proto3" json:"orphans,omitempty"`
+	// What the broker keeps free: it refuses writes below that. 0: unknown.
+	DiskReserveBytes uint64 `protobuf:"varint,20,opt,name=disk_reserve_bytes,json=diskReserveBytes,proto3" json:"disk_reserve_bytes,omitempty"`
+	// Bytes per second that it copies of partitions that move, in and out; 0: no limit. Not set:
+	// unknown.
+	CopyRate      *uint64 `protobuf:"varint,21,opt,name=copy_rate,json=copyRate,proto3,oneof" json:"copy_rate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1740,6 +1745,20 @@ func (x *DescribeLogsResponse) GetOrphans() []*OrphanedLog {
 		return x.Orphans
 	}
 	return nil
+}
+
+func (x *DescribeLogsResponse) GetDiskReserveBytes() uint64 {
+	if x != nil {
+		return x.DiskReserveBytes
+	}
+	return 0
+}
+
+func (x *DescribeLogsResponse) GetCopyRate() uint64 {
+	if x != nil && x.CopyRate != nil {
+		return *x.CopyRate
+	}
+	return 0
 }
 
 // A log that belongs to no replica: by the metadata, this broker has none of its partition.
@@ -2908,7 +2927,9 @@ type DescribeMovesResponse struct {
 	// The newest that this controller writes.
 	NewestFormat uint32 `protobuf:"varint,5,opt,name=newest_format,json=newestFormat,proto3" json:"newest_format,omitempty"`
 	// The metadata store is unavailable: nothing begins or ends now, but copies go on.
-	Paused        bool `protobuf:"varint,6,opt,name=paused,proto3" json:"paused,omitempty"`
+	Paused bool `protobuf:"varint,6,opt,name=paused,proto3" json:"paused,omitempty"`
+	// As in AlterThrottleRequest.
+	CopyRate      *uint64 `protobuf:"varint,7,opt,name=copy_rate,json=copyRate,proto3,oneof" json:"copy_rate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2983,6 +3004,13 @@ func (x *DescribeMovesResponse) GetPaused() bool {
 		return x.Paused
 	}
 	return false
+}
+
+func (x *DescribeMovesResponse) GetCopyRate() uint64 {
+	if x != nil && x.CopyRate != nil {
+		return *x.CopyRate
+	}
+	return 0
 }
 
 type PartitionMove struct {
@@ -3140,9 +3168,14 @@ type Copy struct {
 	BrokerId       int32                  `protobuf:"varint,1,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
 	BytesLeft      uint64                 `protobuf:"varint,2,opt,name=bytes_left,json=bytesLeft,proto3" json:"bytes_left,omitempty"`
 	BytesPerSecond uint64                 `protobuf:"varint,3,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
-	LimitedBy      string                 `protobuf:"bytes,4,opt,name=limited_by,json=limitedBy,proto3" json:"limited_by,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What keeps it from being faster, for people. Empty: nothing known.
+	LimitedBy string `protobuf:"bytes,4,opt,name=limited_by,json=limitedBy,proto3" json:"limited_by,omitempty"`
+	// Since the controller first heard of it.
+	KnownForMs uint64 `protobuf:"varint,5,opt,name=known_for_ms,json=knownForMs,proto3" json:"known_for_ms,omitempty"`
+	// Since bytes were last copied. 0: they are copied now, or none are left.
+	StalledForMs  uint64 `protobuf:"varint,6,opt,name=stalled_for_ms,json=stalledForMs,proto3" json:"stalled_for_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Copy) Reset() {
@@ -3201,6 +3234,20 @@ func (x *Copy) GetLimitedBy() string {
 		return x.LimitedBy
 	}
 	return ""
+}
+
+func (x *Copy) GetKnownForMs() uint64 {
+	if x != nil {
+		return x.KnownForMs
+	}
+	return 0
+}
+
+func (x *Copy) GetStalledForMs() uint64 {
+	if x != nil {
+		return x.StalledForMs
+	}
+	return 0
 }
 
 type BrokerPlacement struct {
@@ -3583,6 +3630,113 @@ func (x *AlterBrokersResponse) GetError() *Error {
 	return nil
 }
 
+type AlterThrottleRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// Bytes per second that each broker copies of partitions that move, in and out; 0: no limit. Not
+	// set: each broker's own setting.
+	CopyRate      *uint64 `protobuf:"varint,2,opt,name=copy_rate,json=copyRate,proto3,oneof" json:"copy_rate,omitempty"`
+	ValidateOnly  bool    `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterThrottleRequest) Reset() {
+	*x = AlterThrottleRequest{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterThrottleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterThrottleRequest) ProtoMessage() {}
+
+func (x *AlterThrottleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterThrottleRequest.ProtoReflect.Descriptor instead.
+func (*AlterThrottleRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *AlterThrottleRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *AlterThrottleRequest) GetCopyRate() uint64 {
+	if x != nil && x.CopyRate != nil {
+		return *x.CopyRate
+	}
+	return 0
+}
+
+func (x *AlterThrottleRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
+type AlterThrottleResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Set: nothing was changed.
+	Error         *Error `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterThrottleResponse) Reset() {
+	*x = AlterThrottleResponse{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterThrottleResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterThrottleResponse) ProtoMessage() {}
+
+func (x *AlterThrottleResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterThrottleResponse.ProtoReflect.Descriptor instead.
+func (*AlterThrottleResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *AlterThrottleResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
 type FinalizeRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
@@ -3595,7 +3749,7 @@ type FinalizeRequest struct {
 
 func (x *FinalizeRequest) Reset() {
 	*x = FinalizeRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[53]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3607,7 +3761,7 @@ func (x *FinalizeRequest) String() string {
 func (*FinalizeRequest) ProtoMessage() {}
 
 func (x *FinalizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[53]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3620,7 +3774,7 @@ func (x *FinalizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinalizeRequest.ProtoReflect.Descriptor instead.
 func (*FinalizeRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *FinalizeRequest) GetClusterId() string {
@@ -3655,7 +3809,7 @@ type FinalizeResponse struct {
 
 func (x *FinalizeResponse) Reset() {
 	*x = FinalizeResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[54]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3667,7 +3821,7 @@ func (x *FinalizeResponse) String() string {
 func (*FinalizeResponse) ProtoMessage() {}
 
 func (x *FinalizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[54]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3680,7 +3834,7 @@ func (x *FinalizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinalizeResponse.ProtoReflect.Descriptor instead.
 func (*FinalizeResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *FinalizeResponse) GetError() *Error {
@@ -3720,7 +3874,7 @@ type AcquireOperatorEpochRequest struct {
 
 func (x *AcquireOperatorEpochRequest) Reset() {
 	*x = AcquireOperatorEpochRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[55]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3732,7 +3886,7 @@ func (x *AcquireOperatorEpochRequest) String() string {
 func (*AcquireOperatorEpochRequest) ProtoMessage() {}
 
 func (x *AcquireOperatorEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[55]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3745,7 +3899,7 @@ func (x *AcquireOperatorEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcquireOperatorEpochRequest.ProtoReflect.Descriptor instead.
 func (*AcquireOperatorEpochRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *AcquireOperatorEpochRequest) GetClusterId() string {
@@ -3794,7 +3948,7 @@ type AcquireOperatorEpochResponse struct {
 
 func (x *AcquireOperatorEpochResponse) Reset() {
 	*x = AcquireOperatorEpochResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[56]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3806,7 +3960,7 @@ func (x *AcquireOperatorEpochResponse) String() string {
 func (*AcquireOperatorEpochResponse) ProtoMessage() {}
 
 func (x *AcquireOperatorEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[56]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3819,7 +3973,7 @@ func (x *AcquireOperatorEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcquireOperatorEpochResponse.ProtoReflect.Descriptor instead.
 func (*AcquireOperatorEpochResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *AcquireOperatorEpochResponse) GetError() *Error {
@@ -3965,13 +4119,17 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x04open\x18\x02 \x01(\rR\x04open\x12\x17\n" +
 	"\aidle_ms\x18\x03 \x01(\x04R\x06idleMs\"-\n" +
 	"\x13DescribeLogsRequest\x12\x16\n" +
-	"\x06topics\x18\x01 \x03(\tR\x06topics\"\xef\x01\n" +
+	"\x06topics\x18\x01 \x03(\tR\x06topics\"\xcd\x02\n" +
 	"\x14DescribeLogsResponse\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12.\n" +
 	"\x04logs\x18\x02 \x03(\v2\x1a.penstock.proto.v1.LogInfoR\x04logs\x12&\n" +
 	"\x0fdisk_free_bytes\x18\x03 \x01(\x04R\rdiskFreeBytes\x12(\n" +
 	"\x10disk_total_bytes\x18\x04 \x01(\x04R\x0ediskTotalBytes\x128\n" +
-	"\aorphans\x18\x05 \x03(\v2\x1e.penstock.proto.v1.OrphanedLogR\aorphans\"\\\n" +
+	"\aorphans\x18\x05 \x03(\v2\x1e.penstock.proto.v1.OrphanedLogR\aorphans\x12,\n" +
+	"\x12disk_reserve_bytes\x18\x14 \x01(\x04R\x10diskReserveBytes\x12 \n" +
+	"\tcopy_rate\x18\x15 \x01(\x04H\x00R\bcopyRate\x88\x01\x01B\f\n" +
+	"\n" +
+	"_copy_rate\"\\\n" +
 	"\vOrphanedLog\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x14\n" +
@@ -4057,14 +4215,17 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x14DescribeMovesRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x16\n" +
-	"\x06topics\x18\x02 \x03(\tR\x06topics\"\x92\x02\n" +
+	"\x06topics\x18\x02 \x03(\tR\x06topics\"\xc2\x02\n" +
 	"\x15DescribeMovesResponse\x12.\n" +
 	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x126\n" +
 	"\x05moves\x18\x02 \x03(\v2 .penstock.proto.v1.PartitionMoveR\x05moves\x12<\n" +
 	"\abrokers\x18\x03 \x03(\v2\".penstock.proto.v1.BrokerPlacementR\abrokers\x12\x16\n" +
 	"\x06format\x18\x04 \x01(\rR\x06format\x12#\n" +
 	"\rnewest_format\x18\x05 \x01(\rR\fnewestFormat\x12\x16\n" +
-	"\x06paused\x18\x06 \x01(\bR\x06paused\"\xc7\x03\n" +
+	"\x06paused\x18\x06 \x01(\bR\x06paused\x12 \n" +
+	"\tcopy_rate\x18\a \x01(\x04H\x00R\bcopyRate\x88\x01\x01B\f\n" +
+	"\n" +
+	"_copy_rate\"\xc7\x03\n" +
 	"\rPartitionMove\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12\x1c\n" +
@@ -4081,14 +4242,17 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\adamaged\x18\f \x03(\x05R\adamaged\x12\x1f\n" +
 	"\vwaiting_for\x18\r \x01(\tR\n" +
 	"waitingFor\x12/\n" +
-	"\x06copies\x18\x0e \x03(\v2\x17.penstock.proto.v1.CopyR\x06copies\"\x8b\x01\n" +
+	"\x06copies\x18\x0e \x03(\v2\x17.penstock.proto.v1.CopyR\x06copies\"\xd3\x01\n" +
 	"\x04Copy\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12\x1d\n" +
 	"\n" +
 	"bytes_left\x18\x02 \x01(\x04R\tbytesLeft\x12(\n" +
 	"\x10bytes_per_second\x18\x03 \x01(\x04R\x0ebytesPerSecond\x12\x1d\n" +
 	"\n" +
-	"limited_by\x18\x04 \x01(\tR\tlimitedBy\"\x89\x02\n" +
+	"limited_by\x18\x04 \x01(\tR\tlimitedBy\x12 \n" +
+	"\fknown_for_ms\x18\x05 \x01(\x04R\n" +
+	"knownForMs\x12$\n" +
+	"\x0estalled_for_ms\x18\x06 \x01(\x04R\fstalledForMs\"\x89\x02\n" +
 	"\x0fBrokerPlacement\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12!\n" +
 	"\fdirectory_id\x18\x02 \x01(\tR\vdirectoryId\x12\x12\n" +
@@ -4117,6 +4281,15 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x06spread\x18\x04 \x01(\bH\x00R\x06spreadB\b\n" +
 	"\x06change\"F\n" +
 	"\x14AlterBrokersResponse\x12.\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\"\x8a\x01\n" +
+	"\x14AlterThrottleRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12 \n" +
+	"\tcopy_rate\x18\x02 \x01(\x04H\x00R\bcopyRate\x88\x01\x01\x12#\n" +
+	"\rvalidate_only\x18\x03 \x01(\bR\fvalidateOnlyB\f\n" +
+	"\n" +
+	"_copy_rate\"G\n" +
+	"\x15AlterThrottleResponse\x12.\n" +
 	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\"e\n" +
 	"\x0fFinalizeRequest\x12\x1d\n" +
 	"\n" +
@@ -4149,7 +4322,7 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x16MOVE_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12MOVE_STATE_SETTLED\x10\x01\x12\x15\n" +
 	"\x11MOVE_STATE_QUEUED\x10\x02\x12\x16\n" +
-	"\x12MOVE_STATE_COPYING\x10\x032\xe4\x0f\n" +
+	"\x12MOVE_STATE_COPYING\x10\x032\xc8\x10\n" +
 	"\fAdminService\x12_\n" +
 	"\fCreateTopics\x12&.penstock.proto.v1.CreateTopicsRequest\x1a'.penstock.proto.v1.CreateTopicsResponse\x12_\n" +
 	"\fDeleteTopics\x12&.penstock.proto.v1.DeleteTopicsRequest\x1a'.penstock.proto.v1.DeleteTopicsResponse\x12k\n" +
@@ -4168,7 +4341,8 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x0eDescribeQuotas\x12(.penstock.proto.v1.DescribeQuotasRequest\x1a).penstock.proto.v1.DescribeQuotasResponse\x12b\n" +
 	"\rAlterReplicas\x12'.penstock.proto.v1.AlterReplicasRequest\x1a(.penstock.proto.v1.AlterReplicasResponse\x12b\n" +
 	"\rDescribeMoves\x12'.penstock.proto.v1.DescribeMovesRequest\x1a(.penstock.proto.v1.DescribeMovesResponse\x12_\n" +
-	"\fAlterBrokers\x12&.penstock.proto.v1.AlterBrokersRequest\x1a'.penstock.proto.v1.AlterBrokersResponse\x12S\n" +
+	"\fAlterBrokers\x12&.penstock.proto.v1.AlterBrokersRequest\x1a'.penstock.proto.v1.AlterBrokersResponse\x12b\n" +
+	"\rAlterThrottle\x12'.penstock.proto.v1.AlterThrottleRequest\x1a(.penstock.proto.v1.AlterThrottleResponse\x12S\n" +
 	"\bFinalize\x12\".penstock.proto.v1.FinalizeRequest\x1a#.penstock.proto.v1.FinalizeResponse\x12w\n" +
 	"\x14AcquireOperatorEpoch\x12..penstock.proto.v1.AcquireOperatorEpochRequest\x1a/.penstock.proto.v1.AcquireOperatorEpochResponseB\xb9\x01\n" +
 	"\x15com.penstock.proto.v1B\n" +
@@ -4187,7 +4361,7 @@ func file_penstock_proto_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_penstock_proto_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
+var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
 var file_penstock_proto_v1_admin_proto_goTypes = []any{
 	(MoveReason)(0),                      // 0: penstock.proto.v1.MoveReason
 	(MoveState)(0),                       // 1: penstock.proto.v1.MoveState
@@ -4244,68 +4418,70 @@ var file_penstock_proto_v1_admin_proto_goTypes = []any{
 	(*AlterBrokersRequest)(nil),          // 52: penstock.proto.v1.AlterBrokersRequest
 	(*BrokerChange)(nil),                 // 53: penstock.proto.v1.BrokerChange
 	(*AlterBrokersResponse)(nil),         // 54: penstock.proto.v1.AlterBrokersResponse
-	(*FinalizeRequest)(nil),              // 55: penstock.proto.v1.FinalizeRequest
-	(*FinalizeResponse)(nil),             // 56: penstock.proto.v1.FinalizeResponse
-	(*AcquireOperatorEpochRequest)(nil),  // 57: penstock.proto.v1.AcquireOperatorEpochRequest
-	(*AcquireOperatorEpochResponse)(nil), // 58: penstock.proto.v1.AcquireOperatorEpochResponse
-	nil,                                  // 59: penstock.proto.v1.NewTopic.ConfigsEntry
-	nil,                                  // 60: penstock.proto.v1.AlterConfigsRequest.SetEntry
-	(*Error)(nil),                        // 61: penstock.proto.v1.Error
-	(*PartitionName)(nil),                // 62: penstock.proto.v1.PartitionName
-	(*BrokerInfo)(nil),                   // 63: penstock.proto.v1.BrokerInfo
-	(*AccessResource)(nil),               // 64: penstock.proto.v1.AccessResource
-	(*AccessRule)(nil),                   // 65: penstock.proto.v1.AccessRule
-	(*ResourceAccess)(nil),               // 66: penstock.proto.v1.ResourceAccess
-	(AccessOperation)(0),                 // 67: penstock.proto.v1.AccessOperation
-	(*QuotaRule)(nil),                    // 68: penstock.proto.v1.QuotaRule
+	(*AlterThrottleRequest)(nil),         // 55: penstock.proto.v1.AlterThrottleRequest
+	(*AlterThrottleResponse)(nil),        // 56: penstock.proto.v1.AlterThrottleResponse
+	(*FinalizeRequest)(nil),              // 57: penstock.proto.v1.FinalizeRequest
+	(*FinalizeResponse)(nil),             // 58: penstock.proto.v1.FinalizeResponse
+	(*AcquireOperatorEpochRequest)(nil),  // 59: penstock.proto.v1.AcquireOperatorEpochRequest
+	(*AcquireOperatorEpochResponse)(nil), // 60: penstock.proto.v1.AcquireOperatorEpochResponse
+	nil,                                  // 61: penstock.proto.v1.NewTopic.ConfigsEntry
+	nil,                                  // 62: penstock.proto.v1.AlterConfigsRequest.SetEntry
+	(*Error)(nil),                        // 63: penstock.proto.v1.Error
+	(*PartitionName)(nil),                // 64: penstock.proto.v1.PartitionName
+	(*BrokerInfo)(nil),                   // 65: penstock.proto.v1.BrokerInfo
+	(*AccessResource)(nil),               // 66: penstock.proto.v1.AccessResource
+	(*AccessRule)(nil),                   // 67: penstock.proto.v1.AccessRule
+	(*ResourceAccess)(nil),               // 68: penstock.proto.v1.ResourceAccess
+	(AccessOperation)(0),                 // 69: penstock.proto.v1.AccessOperation
+	(*QuotaRule)(nil),                    // 70: penstock.proto.v1.QuotaRule
 }
 var file_penstock_proto_v1_admin_proto_depIdxs = []int32{
-	59, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
+	61, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
 	3,  // 1: penstock.proto.v1.NewTopic.assignment:type_name -> penstock.proto.v1.ReplicaList
 	2,  // 2: penstock.proto.v1.CreateTopicsRequest.topics:type_name -> penstock.proto.v1.NewTopic
 	6,  // 3: penstock.proto.v1.CreateTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	61, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
+	63, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
 	8,  // 5: penstock.proto.v1.DeleteTopicsRequest.topics:type_name -> penstock.proto.v1.TopicName
 	6,  // 6: penstock.proto.v1.DeleteTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	61, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
-	60, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
-	61, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
-	61, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	63, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
+	62, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
+	63, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	63, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
 	16, // 11: penstock.proto.v1.DescribeConfigsResponse.configs:type_name -> penstock.proto.v1.ConfigEntry
-	61, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
-	62, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
-	61, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
-	61, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
-	63, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
+	63, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
+	64, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
+	63, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
+	63, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
+	65, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
 	25, // 17: penstock.proto.v1.DescribeClusterResponse.plaintext:type_name -> penstock.proto.v1.PlaintextCallers
 	26, // 18: penstock.proto.v1.PlaintextCallers.callers:type_name -> penstock.proto.v1.PlaintextCaller
 	30, // 19: penstock.proto.v1.DescribeLogsResponse.logs:type_name -> penstock.proto.v1.LogInfo
 	29, // 20: penstock.proto.v1.DescribeLogsResponse.orphans:type_name -> penstock.proto.v1.OrphanedLog
-	64, // 21: penstock.proto.v1.AlterAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
-	65, // 22: penstock.proto.v1.AlterAccessRequest.rules:type_name -> penstock.proto.v1.AccessRule
-	66, // 23: penstock.proto.v1.AlterAccessRequest.expected:type_name -> penstock.proto.v1.ResourceAccess
-	61, // 24: penstock.proto.v1.AlterAccessResponse.error:type_name -> penstock.proto.v1.Error
-	64, // 25: penstock.proto.v1.DescribeAccessRequest.resources:type_name -> penstock.proto.v1.AccessResource
-	61, // 26: penstock.proto.v1.DescribeAccessResponse.error:type_name -> penstock.proto.v1.Error
-	66, // 27: penstock.proto.v1.DescribeAccessResponse.access:type_name -> penstock.proto.v1.ResourceAccess
-	64, // 28: penstock.proto.v1.CheckAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
-	67, // 29: penstock.proto.v1.CheckAccessRequest.operation:type_name -> penstock.proto.v1.AccessOperation
-	61, // 30: penstock.proto.v1.CheckAccessResponse.error:type_name -> penstock.proto.v1.Error
-	64, // 31: penstock.proto.v1.CheckAccessResponse.resource:type_name -> penstock.proto.v1.AccessResource
-	65, // 32: penstock.proto.v1.CheckAccessResponse.rule:type_name -> penstock.proto.v1.AccessRule
-	68, // 33: penstock.proto.v1.AlterQuotasRequest.rules:type_name -> penstock.proto.v1.QuotaRule
+	66, // 21: penstock.proto.v1.AlterAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	67, // 22: penstock.proto.v1.AlterAccessRequest.rules:type_name -> penstock.proto.v1.AccessRule
+	68, // 23: penstock.proto.v1.AlterAccessRequest.expected:type_name -> penstock.proto.v1.ResourceAccess
+	63, // 24: penstock.proto.v1.AlterAccessResponse.error:type_name -> penstock.proto.v1.Error
+	66, // 25: penstock.proto.v1.DescribeAccessRequest.resources:type_name -> penstock.proto.v1.AccessResource
+	63, // 26: penstock.proto.v1.DescribeAccessResponse.error:type_name -> penstock.proto.v1.Error
+	68, // 27: penstock.proto.v1.DescribeAccessResponse.access:type_name -> penstock.proto.v1.ResourceAccess
+	66, // 28: penstock.proto.v1.CheckAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	69, // 29: penstock.proto.v1.CheckAccessRequest.operation:type_name -> penstock.proto.v1.AccessOperation
+	63, // 30: penstock.proto.v1.CheckAccessResponse.error:type_name -> penstock.proto.v1.Error
+	66, // 31: penstock.proto.v1.CheckAccessResponse.resource:type_name -> penstock.proto.v1.AccessResource
+	67, // 32: penstock.proto.v1.CheckAccessResponse.rule:type_name -> penstock.proto.v1.AccessRule
+	70, // 33: penstock.proto.v1.AlterQuotasRequest.rules:type_name -> penstock.proto.v1.QuotaRule
 	38, // 34: penstock.proto.v1.AlterQuotasRequest.expected:type_name -> penstock.proto.v1.Quotas
-	68, // 35: penstock.proto.v1.Quotas.rules:type_name -> penstock.proto.v1.QuotaRule
-	61, // 36: penstock.proto.v1.AlterQuotasResponse.error:type_name -> penstock.proto.v1.Error
-	61, // 37: penstock.proto.v1.DescribeQuotasResponse.error:type_name -> penstock.proto.v1.Error
-	68, // 38: penstock.proto.v1.DescribeQuotasResponse.rules:type_name -> penstock.proto.v1.QuotaRule
+	70, // 35: penstock.proto.v1.Quotas.rules:type_name -> penstock.proto.v1.QuotaRule
+	63, // 36: penstock.proto.v1.AlterQuotasResponse.error:type_name -> penstock.proto.v1.Error
+	63, // 37: penstock.proto.v1.DescribeQuotasResponse.error:type_name -> penstock.proto.v1.Error
+	70, // 38: penstock.proto.v1.DescribeQuotasResponse.rules:type_name -> penstock.proto.v1.QuotaRule
 	43, // 39: penstock.proto.v1.AlterReplicasRequest.changes:type_name -> penstock.proto.v1.ReplicaChange
 	0,  // 40: penstock.proto.v1.AlterReplicasRequest.reason:type_name -> penstock.proto.v1.MoveReason
-	61, // 41: penstock.proto.v1.AlterReplicasResponse.error:type_name -> penstock.proto.v1.Error
+	63, // 41: penstock.proto.v1.AlterReplicasResponse.error:type_name -> penstock.proto.v1.Error
 	45, // 42: penstock.proto.v1.AlterReplicasResponse.results:type_name -> penstock.proto.v1.ReplicaChangeResult
-	61, // 43: penstock.proto.v1.ReplicaChangeResult.error:type_name -> penstock.proto.v1.Error
+	63, // 43: penstock.proto.v1.ReplicaChangeResult.error:type_name -> penstock.proto.v1.Error
 	1,  // 44: penstock.proto.v1.ReplicaChangeResult.state:type_name -> penstock.proto.v1.MoveState
-	61, // 45: penstock.proto.v1.DescribeMovesResponse.error:type_name -> penstock.proto.v1.Error
+	63, // 45: penstock.proto.v1.DescribeMovesResponse.error:type_name -> penstock.proto.v1.Error
 	48, // 46: penstock.proto.v1.DescribeMovesResponse.moves:type_name -> penstock.proto.v1.PartitionMove
 	50, // 47: penstock.proto.v1.DescribeMovesResponse.brokers:type_name -> penstock.proto.v1.BrokerPlacement
 	1,  // 48: penstock.proto.v1.PartitionMove.state:type_name -> penstock.proto.v1.MoveState
@@ -4314,54 +4490,57 @@ var file_penstock_proto_v1_admin_proto_depIdxs = []int32{
 	51, // 51: penstock.proto.v1.BrokerPlacement.cordon:type_name -> penstock.proto.v1.Cordon
 	53, // 52: penstock.proto.v1.AlterBrokersRequest.changes:type_name -> penstock.proto.v1.BrokerChange
 	51, // 53: penstock.proto.v1.BrokerChange.cordon:type_name -> penstock.proto.v1.Cordon
-	61, // 54: penstock.proto.v1.AlterBrokersResponse.error:type_name -> penstock.proto.v1.Error
-	61, // 55: penstock.proto.v1.FinalizeResponse.error:type_name -> penstock.proto.v1.Error
-	61, // 56: penstock.proto.v1.AcquireOperatorEpochResponse.error:type_name -> penstock.proto.v1.Error
-	4,  // 57: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
-	7,  // 58: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
-	10, // 59: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
-	12, // 60: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
-	14, // 61: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
-	17, // 62: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
-	19, // 63: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
-	21, // 64: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
-	23, // 65: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
-	27, // 66: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
-	31, // 67: penstock.proto.v1.AdminService.AlterAccess:input_type -> penstock.proto.v1.AlterAccessRequest
-	33, // 68: penstock.proto.v1.AdminService.DescribeAccess:input_type -> penstock.proto.v1.DescribeAccessRequest
-	35, // 69: penstock.proto.v1.AdminService.CheckAccess:input_type -> penstock.proto.v1.CheckAccessRequest
-	37, // 70: penstock.proto.v1.AdminService.AlterQuotas:input_type -> penstock.proto.v1.AlterQuotasRequest
-	40, // 71: penstock.proto.v1.AdminService.DescribeQuotas:input_type -> penstock.proto.v1.DescribeQuotasRequest
-	42, // 72: penstock.proto.v1.AdminService.AlterReplicas:input_type -> penstock.proto.v1.AlterReplicasRequest
-	46, // 73: penstock.proto.v1.AdminService.DescribeMoves:input_type -> penstock.proto.v1.DescribeMovesRequest
-	52, // 74: penstock.proto.v1.AdminService.AlterBrokers:input_type -> penstock.proto.v1.AlterBrokersRequest
-	55, // 75: penstock.proto.v1.AdminService.Finalize:input_type -> penstock.proto.v1.FinalizeRequest
-	57, // 76: penstock.proto.v1.AdminService.AcquireOperatorEpoch:input_type -> penstock.proto.v1.AcquireOperatorEpochRequest
-	5,  // 77: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
-	9,  // 78: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
-	11, // 79: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
-	13, // 80: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
-	15, // 81: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
-	18, // 82: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
-	20, // 83: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
-	22, // 84: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
-	24, // 85: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
-	28, // 86: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
-	32, // 87: penstock.proto.v1.AdminService.AlterAccess:output_type -> penstock.proto.v1.AlterAccessResponse
-	34, // 88: penstock.proto.v1.AdminService.DescribeAccess:output_type -> penstock.proto.v1.DescribeAccessResponse
-	36, // 89: penstock.proto.v1.AdminService.CheckAccess:output_type -> penstock.proto.v1.CheckAccessResponse
-	39, // 90: penstock.proto.v1.AdminService.AlterQuotas:output_type -> penstock.proto.v1.AlterQuotasResponse
-	41, // 91: penstock.proto.v1.AdminService.DescribeQuotas:output_type -> penstock.proto.v1.DescribeQuotasResponse
-	44, // 92: penstock.proto.v1.AdminService.AlterReplicas:output_type -> penstock.proto.v1.AlterReplicasResponse
-	47, // 93: penstock.proto.v1.AdminService.DescribeMoves:output_type -> penstock.proto.v1.DescribeMovesResponse
-	54, // 94: penstock.proto.v1.AdminService.AlterBrokers:output_type -> penstock.proto.v1.AlterBrokersResponse
-	56, // 95: penstock.proto.v1.AdminService.Finalize:output_type -> penstock.proto.v1.FinalizeResponse
-	58, // 96: penstock.proto.v1.AdminService.AcquireOperatorEpoch:output_type -> penstock.proto.v1.AcquireOperatorEpochResponse
-	77, // [77:97] is the sub-list for method output_type
-	57, // [57:77] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	63, // 54: penstock.proto.v1.AlterBrokersResponse.error:type_name -> penstock.proto.v1.Error
+	63, // 55: penstock.proto.v1.AlterThrottleResponse.error:type_name -> penstock.proto.v1.Error
+	63, // 56: penstock.proto.v1.FinalizeResponse.error:type_name -> penstock.proto.v1.Error
+	63, // 57: penstock.proto.v1.AcquireOperatorEpochResponse.error:type_name -> penstock.proto.v1.Error
+	4,  // 58: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
+	7,  // 59: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
+	10, // 60: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
+	12, // 61: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
+	14, // 62: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
+	17, // 63: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
+	19, // 64: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
+	21, // 65: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
+	23, // 66: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
+	27, // 67: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
+	31, // 68: penstock.proto.v1.AdminService.AlterAccess:input_type -> penstock.proto.v1.AlterAccessRequest
+	33, // 69: penstock.proto.v1.AdminService.DescribeAccess:input_type -> penstock.proto.v1.DescribeAccessRequest
+	35, // 70: penstock.proto.v1.AdminService.CheckAccess:input_type -> penstock.proto.v1.CheckAccessRequest
+	37, // 71: penstock.proto.v1.AdminService.AlterQuotas:input_type -> penstock.proto.v1.AlterQuotasRequest
+	40, // 72: penstock.proto.v1.AdminService.DescribeQuotas:input_type -> penstock.proto.v1.DescribeQuotasRequest
+	42, // 73: penstock.proto.v1.AdminService.AlterReplicas:input_type -> penstock.proto.v1.AlterReplicasRequest
+	46, // 74: penstock.proto.v1.AdminService.DescribeMoves:input_type -> penstock.proto.v1.DescribeMovesRequest
+	52, // 75: penstock.proto.v1.AdminService.AlterBrokers:input_type -> penstock.proto.v1.AlterBrokersRequest
+	55, // 76: penstock.proto.v1.AdminService.AlterThrottle:input_type -> penstock.proto.v1.AlterThrottleRequest
+	57, // 77: penstock.proto.v1.AdminService.Finalize:input_type -> penstock.proto.v1.FinalizeRequest
+	59, // 78: penstock.proto.v1.AdminService.AcquireOperatorEpoch:input_type -> penstock.proto.v1.AcquireOperatorEpochRequest
+	5,  // 79: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
+	9,  // 80: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
+	11, // 81: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
+	13, // 82: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
+	15, // 83: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
+	18, // 84: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
+	20, // 85: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
+	22, // 86: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
+	24, // 87: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
+	28, // 88: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
+	32, // 89: penstock.proto.v1.AdminService.AlterAccess:output_type -> penstock.proto.v1.AlterAccessResponse
+	34, // 90: penstock.proto.v1.AdminService.DescribeAccess:output_type -> penstock.proto.v1.DescribeAccessResponse
+	36, // 91: penstock.proto.v1.AdminService.CheckAccess:output_type -> penstock.proto.v1.CheckAccessResponse
+	39, // 92: penstock.proto.v1.AdminService.AlterQuotas:output_type -> penstock.proto.v1.AlterQuotasResponse
+	41, // 93: penstock.proto.v1.AdminService.DescribeQuotas:output_type -> penstock.proto.v1.DescribeQuotasResponse
+	44, // 94: penstock.proto.v1.AdminService.AlterReplicas:output_type -> penstock.proto.v1.AlterReplicasResponse
+	47, // 95: penstock.proto.v1.AdminService.DescribeMoves:output_type -> penstock.proto.v1.DescribeMovesResponse
+	54, // 96: penstock.proto.v1.AdminService.AlterBrokers:output_type -> penstock.proto.v1.AlterBrokersResponse
+	56, // 97: penstock.proto.v1.AdminService.AlterThrottle:output_type -> penstock.proto.v1.AlterThrottleResponse
+	58, // 98: penstock.proto.v1.AdminService.Finalize:output_type -> penstock.proto.v1.FinalizeResponse
+	60, // 99: penstock.proto.v1.AdminService.AcquireOperatorEpoch:output_type -> penstock.proto.v1.AcquireOperatorEpochResponse
+	79, // [79:100] is the sub-list for method output_type
+	58, // [58:79] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_admin_proto_init() }
@@ -4372,17 +4551,20 @@ func file_penstock_proto_v1_admin_proto_init() {
 	file_penstock_proto_v1_access_proto_init()
 	file_penstock_proto_v1_broker_proto_init()
 	file_penstock_proto_v1_errors_proto_init()
+	file_penstock_proto_v1_admin_proto_msgTypes[26].OneofWrappers = []any{}
+	file_penstock_proto_v1_admin_proto_msgTypes[45].OneofWrappers = []any{}
 	file_penstock_proto_v1_admin_proto_msgTypes[51].OneofWrappers = []any{
 		(*BrokerChange_Cordon)(nil),
 		(*BrokerChange_Spread)(nil),
 	}
+	file_penstock_proto_v1_admin_proto_msgTypes[53].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_admin_proto_rawDesc), len(file_penstock_proto_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   59,
+			NumMessages:   61,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -40,6 +40,7 @@ const (
 	AdminService_AlterReplicas_FullMethodName        = "/penstock.proto.v1.AdminService/AlterReplicas"
 	AdminService_DescribeMoves_FullMethodName        = "/penstock.proto.v1.AdminService/DescribeMoves"
 	AdminService_AlterBrokers_FullMethodName         = "/penstock.proto.v1.AdminService/AlterBrokers"
+	AdminService_AlterThrottle_FullMethodName        = "/penstock.proto.v1.AdminService/AlterThrottle"
 	AdminService_Finalize_FullMethodName             = "/penstock.proto.v1.AdminService/Finalize"
 	AdminService_AcquireOperatorEpoch_FullMethodName = "/penstock.proto.v1.AdminService/AcquireOperatorEpoch"
 )
@@ -76,6 +77,8 @@ type AdminServiceClient interface {
 	DescribeMoves(ctx context.Context, in *DescribeMovesRequest, opts ...grpc.CallOption) (*DescribeMovesResponse, error)
 	// Cordons brokers, and lifts cordons.
 	AlterBrokers(ctx context.Context, in *AlterBrokersRequest, opts ...grpc.CallOption) (*AlterBrokersResponse, error)
+	// How fast partitions move.
+	AlterThrottle(ctx context.Context, in *AlterThrottleRequest, opts ...grpc.CallOption) (*AlterThrottleResponse, error)
 	// Chooses the format of stored metadata. Raising it ends the time in which the release before can
 	// be started again.
 	Finalize(ctx context.Context, in *FinalizeRequest, opts ...grpc.CallOption) (*FinalizeResponse, error)
@@ -272,6 +275,16 @@ func (c *adminServiceClient) AlterBrokers(ctx context.Context, in *AlterBrokersR
 	return out, nil
 }
 
+func (c *adminServiceClient) AlterThrottle(ctx context.Context, in *AlterThrottleRequest, opts ...grpc.CallOption) (*AlterThrottleResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AlterThrottleResponse)
+	err := c.cc.Invoke(ctx, AdminService_AlterThrottle_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) Finalize(ctx context.Context, in *FinalizeRequest, opts ...grpc.CallOption) (*FinalizeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(FinalizeResponse)
@@ -324,6 +337,8 @@ type AdminServiceServer interface {
 	DescribeMoves(context.Context, *DescribeMovesRequest) (*DescribeMovesResponse, error)
 	// Cordons brokers, and lifts cordons.
 	AlterBrokers(context.Context, *AlterBrokersRequest) (*AlterBrokersResponse, error)
+	// How fast partitions move.
+	AlterThrottle(context.Context, *AlterThrottleRequest) (*AlterThrottleResponse, error)
 	// Chooses the format of stored metadata. Raising it ends the time in which the release before can
 	// be started again.
 	Finalize(context.Context, *FinalizeRequest) (*FinalizeResponse, error)
@@ -393,6 +408,9 @@ func (UnimplementedAdminServiceServer) DescribeMoves(context.Context, *DescribeM
 }
 func (UnimplementedAdminServiceServer) AlterBrokers(context.Context, *AlterBrokersRequest) (*AlterBrokersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AlterBrokers not implemented")
+}
+func (UnimplementedAdminServiceServer) AlterThrottle(context.Context, *AlterThrottleRequest) (*AlterThrottleResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AlterThrottle not implemented")
 }
 func (UnimplementedAdminServiceServer) Finalize(context.Context, *FinalizeRequest) (*FinalizeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Finalize not implemented")
@@ -745,6 +763,24 @@ func _AdminService_AlterBrokers_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_AlterThrottle_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AlterThrottleRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).AlterThrottle(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_AlterThrottle_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).AlterThrottle(ctx, req.(*AlterThrottleRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_Finalize_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(FinalizeRequest)
 	if err := dec(in); err != nil {
@@ -859,6 +895,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AlterBrokers",
 			Handler:    _AdminService_AlterBrokers_Handler,
+		},
+		{
+			MethodName: "AlterThrottle",
+			Handler:    _AdminService_AlterThrottle_Handler,
 		},
 		{
 			MethodName: "Finalize",

@@ -355,6 +355,8 @@ type Heartbeat struct {
 	DiskFull bool `protobuf:"varint,3,opt,name=disk_full,json=diskFull,proto3" json:"disk_full,omitempty"`
 	// Of the partitions that this broker leads and others copy, every two seconds; empty: as before.
 	Copies []*CopyProgress `protobuf:"bytes,4,rep,name=copies,proto3" json:"copies,omitempty"`
+	// The disk is too full for partitions to move here; writes are still accepted.
+	NoSpaceForCopies bool `protobuf:"varint,5,opt,name=no_space_for_copies,json=noSpaceForCopies,proto3" json:"no_space_for_copies,omitempty"`
 	// What its TLS uses now. Not set: it has none.
 	Tls           *TlsReport `protobuf:"bytes,60,opt,name=tls,proto3" json:"tls,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -417,6 +419,13 @@ func (x *Heartbeat) GetCopies() []*CopyProgress {
 		return x.Copies
 	}
 	return nil
+}
+
+func (x *Heartbeat) GetNoSpaceForCopies() bool {
+	if x != nil {
+		return x.NoSpaceForCopies
+	}
+	return false
 }
 
 func (x *Heartbeat) GetTls() *TlsReport {
@@ -819,7 +828,10 @@ type ClusterImage struct {
 	// Rules of topics in `topics`; a topic that is not among them has none.
 	TopicAccess []*ResourceAccess `protobuf:"bytes,8,rep,name=topic_access,json=topicAccess,proto3" json:"topic_access,omitempty"`
 	// What principals may take. Not set: unchanged.
-	Quotas        *QuotasImage `protobuf:"bytes,10,opt,name=quotas,proto3" json:"quotas,omitempty"`
+	Quotas *QuotasImage `protobuf:"bytes,10,opt,name=quotas,proto3" json:"quotas,omitempty"`
+	// Bytes per second that each broker copies of partitions that move, in and out; 0: no limit. Not
+	// set: its own setting.
+	CopyRate      *uint64 `protobuf:"varint,11,opt,name=copy_rate,json=copyRate,proto3,oneof" json:"copy_rate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -915,6 +927,13 @@ func (x *ClusterImage) GetQuotas() *QuotasImage {
 		return x.Quotas
 	}
 	return nil
+}
+
+func (x *ClusterImage) GetCopyRate() uint64 {
+	if x != nil && x.CopyRate != nil {
+		return *x.CopyRate
+	}
+	return 0
 }
 
 type QuotasImage struct {
@@ -1727,13 +1746,14 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x10certificate_port\x18P \x01(\rR\x0fcertificatePort\x12:\n" +
 	"\x19external_certificate_port\x18Q \x01(\rR\x17externalCertificatePort\x12)\n" +
 	"\x10software_version\x18R \x01(\tR\x0fsoftwareVersion\x12\x18\n" +
-	"\aformats\x18S \x03(\rR\aformats\"\xdb\x01\n" +
+	"\aformats\x18S \x03(\rR\aformats\"\x8a\x02\n" +
 	"\tHeartbeat\x12)\n" +
 	"\x10metadata_version\x18\x01 \x01(\x03R\x0fmetadataVersion\x12\x1d\n" +
 	"\n" +
 	"wants_stop\x18\x02 \x01(\bR\twantsStop\x12\x1b\n" +
 	"\tdisk_full\x18\x03 \x01(\bR\bdiskFull\x127\n" +
-	"\x06copies\x18\x04 \x03(\v2\x1f.penstock.proto.v1.CopyProgressR\x06copies\x12.\n" +
+	"\x06copies\x18\x04 \x03(\v2\x1f.penstock.proto.v1.CopyProgressR\x06copies\x12-\n" +
+	"\x13no_space_for_copies\x18\x05 \x01(\bR\x10noSpaceForCopies\x12.\n" +
 	"\x03tls\x18< \x01(\v2\x1c.penstock.proto.v1.TlsReportR\x03tls\"\xcc\x01\n" +
 	"\fCopyProgress\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
@@ -1765,7 +1785,7 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x15heartbeat_interval_ms\x18\x04 \x01(\rR\x13heartbeatIntervalMs\x12,\n" +
 	"\x12session_timeout_ms\x18\x05 \x01(\rR\x10sessionTimeoutMs\")\n" +
 	"\fHeartbeatAck\x12\x19\n" +
-	"\bmay_stop\x18\x01 \x01(\bR\amayStop\"\xc9\x03\n" +
+	"\bmay_stop\x18\x01 \x01(\bR\amayStop\"\xf9\x03\n" +
 	"\fClusterImage\x12)\n" +
 	"\x10controller_epoch\x18\x01 \x01(\x03R\x0fcontrollerEpoch\x12)\n" +
 	"\x10metadata_version\x18\x02 \x01(\x03R\x0fmetadataVersion\x12\x12\n" +
@@ -1776,7 +1796,10 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x06access\x18\a \x01(\v2\x1e.penstock.proto.v1.AccessImageR\x06access\x12D\n" +
 	"\ftopic_access\x18\b \x03(\v2!.penstock.proto.v1.ResourceAccessR\vtopicAccess\x126\n" +
 	"\x06quotas\x18\n" +
-	" \x01(\v2\x1e.penstock.proto.v1.QuotasImageR\x06quotas\"A\n" +
+	" \x01(\v2\x1e.penstock.proto.v1.QuotasImageR\x06quotas\x12 \n" +
+	"\tcopy_rate\x18\v \x01(\x04H\x00R\bcopyRate\x88\x01\x01B\f\n" +
+	"\n" +
+	"_copy_rate\"A\n" +
 	"\vQuotasImage\x122\n" +
 	"\x05rules\x18\x01 \x03(\v2\x1c.penstock.proto.v1.QuotaRuleR\x05rules\"\x81\x01\n" +
 	"\vAccessImage\x127\n" +
@@ -1943,6 +1966,7 @@ func file_penstock_proto_v1_controller_proto_init() {
 		(*SessionResponse_HeartbeatAck)(nil),
 		(*SessionResponse_Error)(nil),
 	}
+	file_penstock_proto_v1_controller_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
