@@ -272,10 +272,13 @@ def _check_formats(draft: Draft, event: BrokerRegistered) -> None:
         )
     wanted = draft.cluster.format
     if wanted not in event.formats:
+        release = (
+            f"release {event.software_version}" if event.software_version else "an old release"
+        )
         raise ClusterError(
-            f"broker {event.broker_id} runs release {event.software_version or 'unknown'}, which "
-            f"reads metadata of formats {list(event.formats)}; this cluster was finalized to "
-            f"format {wanted}: start a release that reads it",
+            f"broker {event.broker_id} runs {release}, which reads metadata of formats "
+            f"{list(event.formats)}; this cluster was finalized to format {wanted}: start a "
+            "release that reads it",
             ErrorCode.FORMAT_TOO_OLD,
         )
 

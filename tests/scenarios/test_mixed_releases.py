@@ -1,0 +1,150 @@
+"""Brokers and controllers of three releases in one cluster: N-2 to N and back, under load.
+
+What former releases store and say is theirs: their own code runs, from their own trees.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.cluster import Cluster
+from support.load import Load, assert_nothing_noticed
+from support.processes import ServerProcess
+from support.releases import Releases
+from support.waiting import wait_until
+
+from penstock.client import Admin, ReplicaMove, TopicPartition
+from penstock.core.control.documents import FORMAT_NEWEST
+from penstock.errors import ClusterError, ErrorCode
+
+
+@pytest.fixture(scope="module")
+def releases(tmp_path_factory: pytest.TempPathFactory) -> Releases:
+    return Releases(tmp_path_factory.mktemp("releases"))
+
+
+@pytest.fixture
+def cluster(
+    tmp_path: Path, releases: Releases, request: pytest.FixtureRequest
+) -> Iterator[Cluster]:
+    """Four brokers and their controller, of the release that the test names."""
+    with Cluster(tmp_path / "cluster", brokers=4, start=False) as cluster:
+        for process in cluster.processes:
+            releases.use(process, request.param)
+        cluster.start()
+        yield cluster
+
+
+@pytest.fixture
+def load(cluster: Cluster, tmp_path: Path) -> Iterator[Load]:
+    with Load(cluster, tmp_path / "history.jsonl", topic="mixed", partitions=3) as load:
+        yield load
+
+
+Change = Callable[[ServerProcess, str], None]
+
+
+@pytest.fixture
+def change(cluster: Cluster, releases: Releases, load: Load) -> Change:
+    """Stops a process and starts it as another release, when all replicas are in sync."""
+
+    def change(process: ServerProcess, release: str) -> None:
+        cluster.wait_in_sync("mixed")
+        process.stop()
+        releases.use(process, release)
+        process.start(wait=False)
+        process.wait_serving()
+        cluster.wait_controller()
+        cluster.wait_alive(set(cluster.brokers))
+        load.wait_writing()
+
+    return change
+
+
+@pytest.mark.parametrize("cluster", ["N-2"], indirect=True)
+def test_a_cluster_goes_through_three_releases_and_back_and_no_client_notices(
+    cluster: Cluster, change: Change, load: Load
+) -> None:
+    newest, *others = cluster.brokers.values()
+    for release in ("N-1", "N"):
+        change(cluster.controller, release)
+        for broker in cluster.brokers.values():
+            change(broker, release)
+    with Admin(cluster.bootstrap) as admin:
+        assert admin.describe_moves().format == 1, "an upgrade alone can be taken back"
+    change(newest, "N-2")
+    with Admin(others[0].address) as admin:
+        with pytest.raises(ClusterError, match="broker 0") as refused:
+            admin.finalize()
+        assert refused.value.code is ErrorCode.FORMAT_TOO_OLD
+        change(newest, "N")
+
+        admin.finalize()
+        assert admin.describe_moves().format == FORMAT_NEWEST
+        _move_one(admin, load)
+
+    # One release back, with what the present one has stored, and forth again.
+    for broker in others:
+        change(broker, "N-1")
+    change(cluster.controller, "N-1")
+    with Admin(cluster.bootstrap) as admin:
+        _move_one(admin, load)
+    change(cluster.controller, "N")
+    for broker in others:
+        change(broker, "N")
+    assert_nothing_noticed(load.judge())
+
+
+@pytest.mark.parametrize("cluster", ["N"], indirect=True)
+def test_a_new_cluster_refuses_older_releases_until_its_format_is_taken_back(
+    cluster: Cluster, change: Change, releases: Releases, load: Load
+) -> None:
+    older, controller = cluster.brokers[3], cluster.controller
+    older.stop()
+    releases.use(older, "N-2")
+    older.start(wait=False)
+    wait_until(
+        lambda: "this cluster was finalized to format 2" in controller.log_text(),
+        what="the controller refuses broker 3",
+    )
+    load.wait_writing()
+    older.stop()
+
+    controller.stop()
+    releases.use(controller, "N-2")
+    controller.start(wait=False)
+    assert controller.wait_end(60) == 2
+    assert "has format 2, but this version reads 1" in controller.log_text()
+    releases.use(controller, "N")
+    controller.start(wait=False)
+    controller.wait_serving()
+    cluster.wait_controller()
+
+    with Admin(cluster.brokers[0].address) as admin:
+        assert admin.describe_moves().format == FORMAT_NEWEST, "nothing was rewritten"
+        # A format is chosen only while all brokers are there, and know it.
+        releases.use(older, "N")
+        older.start()
+        cluster.wait_alive(set(cluster.brokers))
+        admin.finalize(1)
+    change(older, "N-2")
+    change(controller, "N-2")
+    assert_nothing_noticed(load.judge())
+
+
+def _move_one(admin: Admin, load: Load) -> None:
+    """A partition's last replica goes to the broker that has none, and the move ends."""
+    topic = load.config.topic
+    [partition, *_] = admin.describe_topics([topic])[topic].partitions
+    outside = next(one for one in range(4) if one not in partition.replicas)
+    target = (*partition.replicas[:-1], outside)
+    where = TopicPartition(topic, partition.partition)
+    [outcome] = admin.alter_replicas([ReplicaMove(where, target, partition.replicas)])
+    assert outcome.error is None
+
+    def ended() -> bool:
+        now = admin.describe_topics([topic])[topic].partitions[partition.partition]
+        return set(now.replicas) == set(target) and not admin.describe_moves([topic]).moves
+
+    wait_until(ended, what="the replica has moved", timeout_s=120)
+    load.wait_writing()
