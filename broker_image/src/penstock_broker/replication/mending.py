@@ -248,9 +248,7 @@ class Mending:
 
     def _may_rebuild(self, replica: Replica, state: PartitionState) -> bool:
         local, version = self._replicas.broker_id, self._replicas.confirmed.get(replica.key)
-        known = local in state.adding or (
-            version is not None and version <= self._view.metadata_version
-        )
+        known = version is not None and version <= self._view.metadata_version
         return (
             known and replica.machine.error is not None and may_rebuild(state, local, self._live())
         )
