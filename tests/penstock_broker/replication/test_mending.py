@@ -1,7 +1,7 @@
 """Damaged replicas are mended from others or copied again, and come back without a restart."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -79,10 +79,13 @@ class Others:
     def __init__(self) -> None:
         self.has: dict[int, dict[int, Batch]] = {1: {}, 2: {}}
         self.asked: list[tuple[int, int]] = []
+        self.meanwhile: Callable[[], Awaitable[None]] | None = None
 
     async def exact(self, broker_id: BrokerId, key: ReplicaKey, header: BatchHeader) -> Batch:
         assert key == KEY
         self.asked.append((broker_id, header.base_offset))
+        if self.meanwhile is not None:
+            await self.meanwhile()
         batch = self.has[broker_id].get(header.base_offset)
         if batch is None:
             raise ClusterError("not here", ErrorCode.DATA_CORRUPTED)
@@ -271,6 +274,21 @@ async def test_a_log_that_cannot_be_opened_stops_its_replica_and_no_other() -> N
             await until(lambda: world.replica.is_opened, "it is copied again")
             task.cancel()
         assert world.replicas.damaged == {}
+
+
+async def test_a_topic_may_be_deleted_while_its_damaged_log_is_mended() -> None:
+    async with mended(**FOLLOWS) as world:
+        world.disk.lost = {3}
+        world.others.has[1] = {3: BATCHES[3]}
+        world.others.meanwhile = lambda: world.replicas.drop_topics([KEY.topic_id])
+        world.found()
+        await until(lambda: world.others.asked, "a batch is asked for")
+        await until(lambda: not world.mending._wake.is_set(), "it has looked")
+        assert world.replicas.by_key == {}
+        assert world.disk.slots() == {}
+        world.mending.changed()
+        await until(lambda: not world.mending._wake.is_set(), "it still looks")
+        assert world.mending._cases == {}
 
 
 async def test_a_log_that_contradicts_the_leaders_is_left_alone() -> None:

@@ -221,6 +221,16 @@ async def test_a_given_up_log_is_reported_until_its_mark_is_in_the_store_itself(
     assert scene.replicas.confirmed == {ZERO: 9}
 
 
+async def test_a_damaged_copy_is_reported_until_it_is_none_any_more(scene: Scene) -> None:
+    """A controller of an older release hears it, and does nothing."""
+    scene.replicas.mending, scene.controller.stores = None, True
+    scene.replicas.damaged, scene.replicas.given_up = {ZERO: None}, {ZERO}
+    scene.image(3, {"replicas": [1], "isr": [1], "adding": [0]})
+    assert await scene.heard(2) == [({}, [0])] * 2
+    scene.image(4, {"replicas": [1], "isr": [1]})
+    await scene.nothing_more()
+
+
 async def test_a_refusal_and_a_lost_session_are_survived(scene: Scene) -> None:
     scene.controller.refuses = True
     scene.replicas.damaged = {ZERO: None}

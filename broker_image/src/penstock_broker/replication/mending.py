@@ -70,6 +70,8 @@ class Mending:
         self._cases: dict[ReplicaKey, _Case] = {}
         self._opened_again: set[ReplicaKey] = set()
         """Replicas that a defect has stopped in this run of the broker."""
+        self._opening: Replica | None = None
+        """The one treated now, once it is opened again: before, only others remove it."""
         self._wake = asyncio.Event()
         self.mended_batches = 0
         self.rebuilt_replicas = 0
@@ -106,10 +108,11 @@ class Mending:
                 replica.machine.error, state, replicas.broker_id, before=again
             ):
                 continue
+            self._opening = None
             try:
                 await self._treat(replica)
             except PenstockError as error:
-                if replicas.by_key.get(replica.key) is not replica:
+                if self._opening is replica and replicas.by_key.get(replica.key) is not replica:
                     raise  # neither the old one is there nor a new one
                 _events.warning("replica not mended yet", replica=replica, reason=str(error))
 
@@ -131,9 +134,13 @@ class Mending:
             return
         if not isinstance(error, UnreadableLogError):
             self._opened_again.add(replica.key)
-        opened = await self._reopen(replica, empty=False)
+        opened = await self._open_again(replica, empty=False)
         if opened is not None:
             self._replicas.found_sound(opened)
+
+    async def _open_again(self, replica: Replica, *, empty: bool) -> Replica | None:
+        self._opening = replica
+        return await self._reopen(replica, empty=empty)
 
     # ------------------------------------------------------------ mending
 
@@ -240,7 +247,7 @@ class Mending:
         why = case.hopeless or f"nobody has {len(case.lost)} of its damaged batches"
         _events.warning("replica is copied again", replica=replica, leader=state.leader, reason=why)
         del self._cases[replica.key]
-        opened = await self._reopen(replica, empty=True)
+        opened = await self._open_again(replica, empty=True)
         self.rebuilt_replicas += 1
         if opened is not None:
             # Nothing damaged is left, and who copies a log gets no seat before it has all of it.
@@ -248,9 +255,7 @@ class Mending:
 
     def _may_rebuild(self, replica: Replica, state: PartitionState) -> bool:
         local, version = self._replicas.broker_id, self._replicas.confirmed.get(replica.key)
-        known = local in state.adding or (
-            version is not None and version <= self._view.metadata_version
-        )
+        known = version is not None and version <= self._view.metadata_version
         return (
             known and replica.machine.error is not None and may_rebuild(state, local, self._live())
         )

@@ -132,8 +132,11 @@ class ReplicaReports:
         return state is not None and local in state.isr and local not in state.damaged
 
     def _needs_word(self, key: ReplicaKey) -> bool:
-        """Its log is given up only when a controller has stored that it is damaged."""
-        return key in self._replicas.given_up and key not in self._replicas.confirmed
+        """Its log is given up only when a controller has stored that it is damaged, or, if it only
+        copies, has asked for it to be deleted, which older ones do not."""
+        state = self._view.state(key)
+        copies = state is not None and self._replicas.broker_id in state.adding
+        return key in self._replicas.given_up and (copies or key not in self._replicas.confirmed)
 
     def _is_news(self, key: ReplicaKey) -> bool:
         """It may be one of those that are eligible outside the ISR, which no image shows."""

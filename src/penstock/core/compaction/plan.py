@@ -134,9 +134,10 @@ def plan_compaction(
             `min.compaction.lag.ms`.
         config: The topic's; its cleanup.policy is ignored.
         now_ms: The clock of the records' timestamps, ms since 1970 UTC.
-        copied_to: Up to where the slowest broker has it that the partition moves to; None: it moves
-            to nobody. Null values from there on stay, however long that takes: the copy can have an
-            older record of their key, which was removed here since.
+        copied_to: Up to where the slowest broker has it on disk that the partition moves to; None:
+            it moves to nobody. Null values from there on stay, however long that takes: the copy
+            can have an older record of their key, which was removed here since. What it has only
+            written it may lose with the power, and ask for again.
     """
     tombstones_end = facts.cleaned.tombstones_end(config.delete_retention_ms, now_ms)
     if copied_to is not None:

@@ -360,8 +360,22 @@ def _damaged(
     draft: Draft, topic: TopicDocument, partition: int, broker_id: BrokerId, liveness: Liveness
 ) -> None:
     before = topic.partitions[partition]
+    copies = broker_id in before.state.adding
+    if copies and draft.journaling:
+        return  # as for every step of a move; the broker will say it again
     marked = found_damaged(before, broker_id)
     if marked is before:
+        return
+    if copies:
+        draft.put_partition(topic.name, partition, marked)
+        draft.stored_only = True
+        draft.decide(
+            Severity.WARNING,
+            "copy damaged: it is deleted, and begins again",
+            topic=topic.name,
+            partition=partition,
+            broker=broker_id,
+        )
         return
     settings = election_settings(draft.topic_config(topic), len(before.state.replicas))
     after, _ = settle(marked, liveness, settings)

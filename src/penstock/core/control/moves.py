@@ -125,8 +125,15 @@ def dropped(document: PartitionDocument, broker_id: BrokerId) -> PartitionDocume
 
 
 def found_damaged(document: PartitionDocument, broker_id: BrokerId) -> PartitionDocument:
-    """A replica cannot serve all it once acknowledged; `settle` then takes its seat away."""
+    """A replica cannot serve all it once acknowledged; `settle` then takes its seat away.
+
+    Who only copies has to delete that, and begins again: what it had acknowledged must not be
+    switched to, which may be proposed already (I29).
+    """
     state = document.state
+    if broker_id in state.adding:
+        kept = tuple(one for one in state.adding if one != broker_id)
+        return replace(document, state=_with_adding(state, kept))
     if broker_id not in state.replicas or broker_id in state.damaged:
         return document
     damaged = tuple(one for one in state.replicas if one in {*state.damaged, broker_id})

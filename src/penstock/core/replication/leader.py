@@ -333,9 +333,10 @@ class Leader:
 
     @property
     def copied_to(self) -> Offset | None:
-        """Up to where the slowest has it of those that the partition moves to; None: to nobody."""
-        state = self.isr.state
-        return min(map(self.written_by, state.adding), default=None)
+        """Up to where the slowest has it on disk of those that the partition moves to; None: to
+        nobody."""
+        known = (self._followers.get(one) for one in self.isr.state.adding)
+        return min((Offset(0) if one is None else one.synced_end for one in known), default=None)
 
     def _stop_feed(self, follower: BrokerId, progress: FollowerProgress, out: Outbox) -> None:
         if progress.started:

@@ -161,9 +161,14 @@ class ReplicaMachine:
 
     @property
     def copied_to(self) -> Offset | None:
-        """Up to where the slowest has the log of those that the partition moves to, by what they
-        have said in this epoch; None: it moves to nobody, or another broker leads it."""
-        return self._role.copied_to if isinstance(self._role, Leader) else None
+        """Up to where the slowest of those that the partition moves to have the log for certain:
+        fsynced, as they said in this epoch. None: it moves to nobody.
+
+        Who does not lead is not told, and may lead before the copy has ended: 0, as a new leader.
+        """
+        if isinstance(self._role, Leader):
+            return self._role.copied_to
+        return Offset(0) if self._state is not None and self._state.adding else None
 
     def look(self) -> Marks:
         """As `marks`, for other threads: possibly in the middle of an event, and not cached."""

@@ -43,11 +43,11 @@ def may_rebuild(state: PartitionState, local: BrokerId, live: Container[BrokerId
     """Whether nobody relies on the log here, and somebody sound leads, from whom it can be copied.
 
     A mark that is stored keeps the replica out of ISR and ELR for as long as it is there, because a
-    live member that is sound has its seat: the leader. Nobody ever relies on who only copies.
+    live member that is sound has its seat: the leader. Who only copies is not marked: it may be
+    switched to before it hears of that. The controller has its copy deleted, and begun again.
     """
     sound_leader = state.leader in live and state.leader not in {local, *state.damaged}
-    unseated = local in state.damaged and local not in state.isr
-    return sound_leader and (unseated or local in state.adding)
+    return sound_leader and local in state.damaged and local not in state.isr
 
 
 def may_open_again(

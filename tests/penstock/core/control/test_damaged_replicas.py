@@ -9,6 +9,7 @@ from support.moving import (
     copying,
     damaged,
     document,
+    dropped,
     ids,
     missing,
     move,
@@ -170,7 +171,6 @@ def test_a_report_about_a_replica_of_another_broker_changes_nothing() -> None:
     world = moving_world()
     copying(world, 3, 1, 2)
     writes = world.writes
-    damaged(world, 3)
     damaged(world, 4)
     assert world.writes == writes
 
@@ -271,3 +271,37 @@ def test_reports_are_settled_with_those_that_shut_down() -> None:
     damaged(world, 1)
     assert document(world).state.leader == 2
     assert replace(document(world)).state.damaged == ids(1)
+
+
+# ---------------------------------------------------------------- copies
+
+
+def test_a_damaged_copy_is_deleted_and_begun_again() -> None:
+    world = moving_world()
+    copying(world, 3, 1, 2)
+    version = document(world).state.version
+    damaged(world, 3)
+    state = document(world).state
+    assert (state.adding, state.dropping, state.damaged) == ((), ids(3), ())
+    assert document(world).target == ids(3, 1, 2)
+    late = world.alter_isr(0, (0, 1, 2, 3), version=version)
+    assert document(world).state.replicas == ids(0, 1, 2), (late, "proposed before the damage")
+    writes = world.writes
+    damaged(world, 3)
+    assert world.writes == writes, "it was said already"
+    dropped(world, 3)
+    world.pass_time(2_100)
+    assert document(world).state.adding == ids(3)
+    assert caught_up(world).error is None
+    assert document(world).state.replicas == ids(3, 1, 2)
+
+
+def test_a_damaged_copy_stays_while_decisions_are_journaled() -> None:
+    world = moving_world()
+    copying(world, 3, 1, 2)
+    world.step(c.StoreState(journaling=True))
+    damaged(world, 3)
+    assert document(world).state.adding == ids(3)
+    world.step(c.StoreState(journaling=False))
+    damaged(world, 3)
+    assert document(world).state.dropping == ids(3)

@@ -67,9 +67,10 @@ def test_a_log_is_not_given_up_for_a_leader_that_is_not_there() -> None:
     assert not may_rebuild(MARKED, LOCAL, LIVE - {LEADER})
 
 
-def test_who_only_copies_may_begin_anew_without_a_mark() -> None:
+def test_who_only_copies_waits_for_the_controller_to_begin_the_copy_again() -> None:
+    """Its leader may have proposed the switch on what it had acknowledged; then it is the log."""
     copies = replace(MARKED, replicas=(LEADER, THIRD), adding=(LOCAL,), damaged=())
-    assert may_rebuild(copies, LOCAL, LIVE)
+    assert not may_rebuild(copies, LOCAL, LIVE)
 
 
 def test_a_log_that_contradicts_the_leaders_is_left_for_a_person() -> None:

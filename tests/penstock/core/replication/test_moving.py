@@ -75,7 +75,16 @@ def test_the_slowest_copy_is_known_by_what_it_has_acknowledged(leader: Driver) -
     leader.do(c.PeerLost(FIVE))
     assert leader.machine.copied_to == 3, "what it had when its stream broke"
     leader.assign(leader=2, epoch=2, version=3, adding=(4, 5))
-    assert (leader.machine.copied_to, leader.machine.written_by(FOUR)) == (None, 0)
+    assert (leader.machine.copied_to, leader.machine.written_by(FOUR)) == (0, 0)
+    leader.assign(leader=2, epoch=2, version=4)
+    assert leader.machine.copied_to is None, "the move has ended"
+
+
+def test_what_a_copy_has_not_synced_it_may_ask_for_again(leader: Driver) -> None:
+    """Without power it loses that; an older record of a key whose null value is gone would stay."""
+    moving(leader, 4)
+    leader.ack(4, 5, synced=2)
+    assert (leader.machine.copied_to, leader.machine.written_by(FOUR)) == (2, 5)
 
 
 def test_others_enter_and_leave_while_a_copy_is_not_complete(leader: Driver) -> None:
