@@ -361,6 +361,18 @@ async def test_refusals_of_all_moves_are_shown(asked: Asked) -> None:
     assert refused.wait.message == "t/0 would have too few"
 
 
+async def test_what_is_refused_leaves_the_turn_to_others(asked: Asked) -> None:
+    now_s = [0.0]
+    made = factors_of(asked, now_s)
+    asked.refusal = ClusterError("t/0 would have too few", ErrorCode.INVALID_REPLICATION_FACTOR)
+    refused = await carry(made, 1)
+    assert await carry(made, 1) == refused
+    assert (asked.asked, len(asked.altered)) == (1, 2)
+    asked.refusal = None
+    now_s[0] = BLOCKED_S
+    assert (await carry(made, 1)).moves
+
+
 async def test_topics_of_one_pass_do_not_fill_the_same_disk(asked: Asked) -> None:
     made = factors_of(asked, [0.0])
     wish = desired()

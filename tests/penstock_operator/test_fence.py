@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 from support.apiserver import ApiServer
+from support.kube_scene import Scene
 
 from penstock.client import AsyncAdmin
 from penstock.core.control.documents import OperatorLease
@@ -51,7 +52,7 @@ class Brokers(AsyncAdmin):
         return answer
 
     def name_operator(
-        self, epoch: Callable[[], Awaitable[int]], refused: Callable[[], None]
+        self, epoch: Callable[[], Awaitable[int]], refused: Callable[[str], None]
     ) -> None:
         self.epoch, self.refused = epoch, refused
 
@@ -79,11 +80,11 @@ async def test_nothing_is_asked_after_a_refusal_before_it_starts_over() -> None:
     held = Held()
     fence, brokers = fenced(held, 1, 2)
     assert await brokers.epoch() == 1
-    brokers.refused()
+    brokers.refused("operator 'b' counts")
     with pytest.raises(ClusterError) as refused:
         await brokers.epoch()
     assert refused.value.code is ErrorCode.STALE_OPERATOR_EPOCH
-    with pytest.raises(FencedError):
+    with pytest.raises(FencedError, match="operator 'b' counts"):
         fence.check()
     assert held.renewals == 1
     await fence.start_over()
@@ -130,7 +131,7 @@ async def test_a_fenced_worker_does_nothing_before_its_lease_is_renewed(
     installation = Installation("penstock-broker:test")
     worker = Worker(Deps(kube, Events(kube, "test"), Metrics(), installation, held), "ns", "c")
     closing.callback(worker._credentials.close)
-    worker._fence._refused()
+    worker._fence._refused("refused")
     before = kube.calls
     for _ in range(2):
         assert await worker._pass() is Outcome.FAILED
@@ -140,6 +141,24 @@ async def test_a_fenced_worker_does_nothing_before_its_lease_is_renewed(
     assert kube.calls == before
     worker._fence.check()
     held.problem = LeaseLostError("lost")
-    worker._fence._refused()
+    worker._fence._refused("refused")
     with pytest.raises(LeaseLostError):
         await worker._pass()
+
+
+async def test_an_operator_that_is_refused_with_its_own_lease_says_so(
+    kube: Kube, closing: ExitStack, api_server: ApiServer
+) -> None:
+    """For ever, if its Lease is older than the one that the cluster has seen."""
+    scene = Scene(api_server)
+    scene.cluster()
+    installation = Installation("penstock-broker:test")
+    deps = Deps(kube, Events(kube, "test"), Metrics(), installation, Held())
+    worker = Worker(deps, scene.namespace, "flights")
+    closing.callback(worker._credentials.close)
+    worker._fence._refused("gets no epoch: delete the Lease")
+    assert await worker._pass() is Outcome.FAILED
+    await worker._pass()
+    path = f"/apis/events.k8s.io/v1/namespaces/{scene.namespace}/events"
+    told = {each["reason"]: each["note"] for each in api_server.request("GET", path)["items"]}
+    assert told["OperatorRefused"] == "gets no epoch: delete the Lease"

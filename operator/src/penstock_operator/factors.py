@@ -79,23 +79,29 @@ class Factors:
         # Without waiting in between: all Topics are carried out at once.
         placement.seen = taken(placement.seen, plan.moves)
         placement.planned += plan.asked
-        if plan.wait is not None and plan.wait.severity is Severity.BLOCKED:
-            self._blocked[step] = (self._now_s(), plan)
         if not plan.moves:
-            return plan
+            return self._held(step, plan)
         try:
             admin = await self._brokers.admin(desired)
             outcomes = await admin.alter_replicas(
                 plan.moves, reason=MoveReason.FACTOR, change_factor=True
             )
         except PenstockError as error:
-            severity = Severity.PROGRESS if error.retriable else Severity.BLOCKED
-            return FactorPlan(wait=Wait("BrokersRefused", error.message, severity))
+            return self._held(step, _refused(error))
         refused = [one.error for one in outcomes if one.error is not None]
         _log.info("replicas altered", topic=step.topic, moves=len(outcomes) - len(refused))
         if len(refused) == len(outcomes):
-            first = refused[0]
-            severity = Severity.PROGRESS if first.retriable else Severity.BLOCKED
-            return FactorPlan(wait=Wait("BrokersRefused", first.message, severity))
+            return self._held(step, _refused(refused[0]))
         await self._events.tell(body, "Topic", "ChangingFactor", str(step))
         return plan
+
+    def _held(self, step: ChangeReplicas, plan: FactorPlan) -> FactorPlan:
+        """What is blocked is not planned again for a while: others have their turn."""
+        if plan.wait is not None and plan.wait.severity is Severity.BLOCKED:
+            self._blocked[step] = (self._now_s(), plan)
+        return plan
+
+
+def _refused(error: PenstockError) -> FactorPlan:
+    severity = Severity.PROGRESS if error.retriable else Severity.BLOCKED
+    return FactorPlan(wait=Wait("BrokersRefused", error.message, severity))

@@ -23,7 +23,7 @@ _log: Final = EventLog("penstock_operator.fence")
 
 
 class FencedError(Exception):
-    """Another operator has taken over this Cluster."""
+    """Another operator has taken over this Cluster; its text is what the brokers said."""
 
 
 class Held(Protocol):
@@ -43,7 +43,7 @@ class Fence:
         """`held` None: there is one operator, by other means, and nothing is fenced."""
         self._held = held
         self._epoch = 0
-        self._lost = False
+        self._lost = ""
         self._acquiring = asyncio.Lock()
 
     def guard(self, admin: AsyncAdmin) -> None:
@@ -54,13 +54,13 @@ class Fence:
     def check(self) -> None:
         """Raises FencedError once an epoch was refused, until `start_over`."""
         if self._lost:
-            raise FencedError
+            raise FencedError(self._lost)
 
     async def start_over(self) -> None:
         """With a Lease that was renewed after the refusal. Raises as `Held.renewed`."""
         if self._held is not None:
             await self._held.renewed()
-        self._epoch, self._lost = 0, False
+        self._epoch, self._lost = 0, ""
 
     async def _current(self, admin: AsyncAdmin, held: Held) -> int:
         """Raises PenstockError. 0 while the cluster has no epochs: asked for again each time."""
@@ -70,13 +70,13 @@ class Fence:
             if self._epoch == 0:
                 try:
                     self._epoch = await _acquire(admin, held)
-                except LeaseLostError:
-                    self._lost = True
+                except LeaseLostError as error:
+                    self._lost = str(error)
                     raise _stale() from None
             return self._epoch
 
-    def _refused(self) -> None:
-        self._lost = True
+    def _refused(self, why: str) -> None:
+        self._lost = why
 
 
 async def _acquire(admin: AsyncAdmin, held: Held) -> int:

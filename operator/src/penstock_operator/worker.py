@@ -87,6 +87,7 @@ class Worker:
         self._children = Children(deps.kube)
         self._credentials = Credentials(deps.kube)
         self._fence = Fence(deps.held)
+        self._refusal = ""
         self._brokers = Brokers(self._credentials, self._fence)
         self._acting = Acting(deps.kube, self._brokers, deps.events)
         self._topics = Topics(deps.kube, self._brokers, deps.events)
@@ -162,8 +163,8 @@ class Worker:
             error = group.exceptions[0]
             _log.warning("reconcile failed", cluster=self.name, error=str(error))
             outcome = Outcome.FAILED
-        except* FencedError:
-            outcome = await self._start_over()
+        except* FencedError as group:
+            outcome = await self._start_over(str(group.exceptions[0]))
         except* Exception as group:  # noqa: BLE001 - a defect with one Cluster must not end all
             _log.defect("reconcile hit a defect", group, cluster=self.name)
             outcome = Outcome.FAILED
@@ -172,14 +173,21 @@ class Worker:
         self._deps.metrics.reconciled(outcome.value, monotonic() - began)
         return outcome
 
-    async def _start_over(self) -> "Outcome":
+    async def _start_over(self, why: str) -> "Outcome":
         """Another operator has taken over. If it has our Lease too, this process ends."""
-        _log.warning("another operator has taken over", cluster=self.name)
+        _log.warning("another operator has taken over", cluster=self.name, error=why)
         try:
             await self._fence.start_over()
+            self._refusal = why
         except KubernetesError as error:
             _log.warning("lease not renewed", cluster=self.name, error=str(error))
         return Outcome.FAILED
+
+    async def _tell_refusal(self, body: Object) -> None:
+        """We have the Lease and were refused: it may be so for ever, and nothing else says it."""
+        why, self._refusal = self._refusal, ""
+        if why:
+            await self._deps.events.tell(body, "Cluster", "OperatorRefused", why, warning=True)
 
     # ── One pass ──────────────────────────────────────────────────────────────────────────
 
@@ -193,6 +201,7 @@ class Worker:
             copied = not await self._copies.reconcile(body, None)
             left = self._resources or not self._groups.are_gone or copied
             return Outcome.BUSY if left or body is not None else Outcome.GONE
+        await self._tell_refusal(body)
         names = Names(self.name, self.namespace)
         await self._children.read(names)
         body, undecided = await with_defaults(self._deps.kube, body)

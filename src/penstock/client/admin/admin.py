@@ -329,11 +329,11 @@ class AsyncAdmin:
         return await move_calls.acquire_operator_epoch(self._asking, lease)
 
     def name_operator(
-        self, epoch: Callable[[], Awaitable[int]], refused: Callable[[], None]
+        self, epoch: Callable[[], Awaitable[int]], refused: Callable[[str], None]
     ) -> None:
         """For operators: changes of metadata name `epoch`, asked for before each; 0: none.
 
-        `refused` is called when another one counts by now; the change raises
+        `refused` is called with the reason when another one counts by now; the change raises
         ClusterError(STALE_OPERATOR_EPOCH).
         """
         self._asking.name_operator(epoch, refused)

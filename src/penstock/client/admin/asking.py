@@ -43,7 +43,7 @@ class Asking:
         self.cluster = cluster
         self.timeout_s = cluster.config.request_timeout_ms / 1000
         self.guard = ProcessGuard("admin client")
-        self._operator: tuple[Callable[[], Awaitable[int]], Callable[[], None]] | None = None
+        self._operator: tuple[Callable[[], Awaitable[int]], Callable[[str], None]] | None = None
 
     async def cluster_id(self) -> str:
         """Asks any broker if it is not known yet. Every call starts with this, with `ask` or with
@@ -62,7 +62,7 @@ class Asking:
             )
         except PenstockError as error:
             if error.code is ErrorCode.STALE_OPERATOR_EPOCH and self._operator is not None:
-                self._operator[1]()
+                self._operator[1](error.message)
             raise
 
     async def read(self, method: Callable[[Connection], Any], request: object) -> Any:
@@ -88,7 +88,7 @@ class Asking:
         return ((OPERATOR_EPOCH, str(epoch)),) if epoch else None
 
     def name_operator(
-        self, epoch: Callable[[], Awaitable[int]], refused: Callable[[], None]
+        self, epoch: Callable[[], Awaitable[int]], refused: Callable[[str], None]
     ) -> None:
         """See `AsyncAdmin.name_operator`."""
         self._operator = (epoch, refused)
