@@ -81,7 +81,8 @@ class CopyWatch:
         found = []
         for key, replica in self._replicas.by_key.items():
             state = self._view.state(key)
-            if replica.marks.is_leader and state is not None:
+            # It may begin to lead after the image: then no other one would say that it does.
+            if state is not None and state.leader == self._replicas.broker_id:
                 found += [(replica, broker_id) for broker_id in state.adding]
         return found[:_COPIES_MAX]
 

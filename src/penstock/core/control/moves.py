@@ -93,8 +93,8 @@ def switch(
 ) -> PartitionDocument:
     """The replicas are the target; nothing was lacking (`lacks`).
 
-    There is no ELR: the ISR has min.insync.replicas members. Who is not in the target has to
-    delete its data, and no longer leads.
+    Nobody else is eligible: the ISR has min.insync.replicas members. Who is not in the target has
+    to delete its data, and no longer leads.
     """
     state, target = document.state, document.target
     seats = {one for one in isr if one in target}
@@ -111,7 +111,6 @@ def switch(
             dropping=(*state.dropping, *_others(state.replicas, target)),
             damaged=tuple(one for one in state.damaged if one in target),
         ),
-        lossy=tuple(one for one in document.lossy if one in target and one not in seats),
     )
 
 

@@ -44,7 +44,7 @@ def may_rebuild(state: PartitionState, local: BrokerId, live: Container[BrokerId
 
     A mark that is stored keeps the replica out of ISR and ELR for as long as it is there, because a
     live member that is sound has its seat: the leader. Who only copies is not marked: it may be
-    switched to before it hears of that. The controller has its copy deleted, and begun again.
+    switched to before it learns that. The controller has its copy deleted, and begun again.
     """
     sound_leader = state.leader in live and state.leader not in {local, *state.damaged}
     return sound_leader and local in state.damaged and local not in state.isr

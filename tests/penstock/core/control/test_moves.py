@@ -218,6 +218,19 @@ def test_a_larger_factor_is_reached_in_one_step() -> None:
     assert document(world).state.dropping == ()
 
 
+def test_who_lost_unsynced_data_is_no_candidate_any_more_after_the_switch() -> None:
+    """From then on records are committed that it does not have."""
+    world = moving_world()
+    for broker in (2, 1, 0):
+        world.kill(broker)
+    world.register(1, run=2, data_intact=False)
+    world.register(0, run=2)
+    assert (document(world).state.isr, document(world).lossy) == (ids(0), ids(1))
+    copying(world, 3, 0, 1)
+    assert caught_up(world).error is None
+    assert (document(world).state.isr, document(world).lossy) == (ids(3, 0), ())
+
+
 def test_a_member_that_lags_in_both_sets_does_not_block_the_switch() -> None:
     world = moving_world()
     world.kill(2)

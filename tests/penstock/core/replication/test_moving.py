@@ -26,6 +26,10 @@ def moving(leader: Driver, *adding: int) -> None:
         leader.follow(broker, 0)
 
 
+def copied_to(leader: Driver) -> Offset | None:
+    return leader.machine.copied_to
+
+
 def append(leader: Driver, count: int = 1) -> None:
     """So many records are written here and by 2 and 3, and fsynced by all of them."""
     leader.produce(count)
@@ -65,26 +69,26 @@ def test_those_that_copy_enter_together_after_the_replicas(leader: Driver) -> No
 
 
 def test_the_slowest_copy_is_known_by_what_it_has_acknowledged(leader: Driver) -> None:
-    assert leader.machine.copied_to is None, "it moves to nobody"
+    assert copied_to(leader) is None, "it moves to nobody"
     moving(leader, 4, 5)
     leader.ack(4, 5)
-    assert leader.machine.copied_to == 0
+    assert copied_to(leader) == 0
     leader.ack(5, 3)
-    assert leader.machine.copied_to == 3
+    assert copied_to(leader) == 3
     assert [leader.machine.written_by(one) for one in (FOUR, FIVE, BrokerId(9))] == [5, 3, 0]
     leader.do(c.PeerLost(FIVE))
-    assert leader.machine.copied_to == 3, "what it had when its stream broke"
+    assert copied_to(leader) == 3, "what it had when its stream broke"
     leader.assign(leader=2, epoch=2, version=3, adding=(4, 5))
-    assert (leader.machine.copied_to, leader.machine.written_by(FOUR)) == (0, 0)
+    assert (copied_to(leader), leader.machine.written_by(FOUR)) == (0, 0)
     leader.assign(leader=2, epoch=2, version=4)
-    assert leader.machine.copied_to is None, "the move has ended"
+    assert copied_to(leader) is None, "the move has ended"
 
 
 def test_what_a_copy_has_not_synced_it_may_ask_for_again(leader: Driver) -> None:
     """Without power it loses that; an older record of a key whose null value is gone would stay."""
     moving(leader, 4)
     leader.ack(4, 5, synced=2)
-    assert (leader.machine.copied_to, leader.machine.written_by(FOUR)) == (2, 5)
+    assert (copied_to(leader), leader.machine.written_by(FOUR)) == (2, 5)
 
 
 def test_others_enter_and_leave_while_a_copy_is_not_complete(leader: Driver) -> None:
