@@ -62,7 +62,7 @@ def choose_brokers(
             places = ", ".join(sorted({str(where) for where in nodes.values() if where}))
             raise MisuseError(
                 f"no broker of Cluster {name} runs on node {node!r}; brokers run on: "
-                f"{places or 'no node'}",
+                f"{places or 'no node'}; one that has left it since is named with --broker",
                 ErrorCode.INVALID_REQUEST,
             )
         return dict(sorted(found.items()))

@@ -125,6 +125,7 @@ def test_a_drain_is_taken_back_while_its_broker_is_away(reachable: Reachable, ad
         (("--broker", "1", "--cancel", "--data"), "--cancel goes with none of"),
         (("--broker", "7"), "has no pod of broker 7; it has pods of 0, 1, 2"),
         (("--node", "nowhere"), "no broker of Cluster"),
+        (("--node", "nowhere", "--cancel"), "is named with --broker"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(
