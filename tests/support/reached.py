@@ -13,6 +13,18 @@ from support.cluster import Cluster
 from support.kube_scene import Scene
 from support.kubelet import Kubelet
 
+_FINDING = """
+import runpy, socket
+known = socket.getaddrinfo
+
+def found(host, *more, **named):
+    return known("127.0.0.1" if str(host).endswith(".svc") else host, *more, **named)
+
+socket.getaddrinfo = found
+runpy.run_module("penstock_broker.local.child", run_name="__main__")
+"""
+"""Brokers that find each other by the names of a Kubernetes that is not there."""
+
 
 @dataclass
 class Reachable:
@@ -53,11 +65,15 @@ class Reachable:
 
 
 @contextmanager
-def reached(api_server: ApiServer, files: Path, brokers: int) -> Iterator[Reachable]:
-    """Brokers that advertise names nobody here can resolve, not even they themselves."""
+def reached(
+    api_server: ApiServer, files: Path, brokers: int, *, replicate: bool = False
+) -> Iterator[Reachable]:
+    """Brokers that advertise names nobody here can resolve, not even they themselves, unless they
+    `replicate`: others leave the ISR of their leader after ten seconds."""
     scene = Scene(api_server)
     scene.cluster(brokers=brokers)
-    cluster = Cluster(files, brokers=brokers, start=False)
+    launcher = ["-c", _FINDING] if replicate else None
+    cluster = Cluster(files, brokers=brokers, start=False, launcher=launcher)
     files = api_server.directory
     with Kubelet(files / "server.crt", files / "server.key") as kubelet:
         for index, broker in cluster.brokers.items():

@@ -219,6 +219,9 @@ def test_a_topic_gets_the_replicas_of_its_manifest(manifest: WriteManifest, tmp_
             fewer = load(back, data_dir=tmp_path / "d").manifest
             assert cluster.apply(fewer) == ["topic flights: 1 replica of every partition"]
             wait_until(lambda: has(1), what="one replica")
+            both = manifest(brokers=2, partitions=4, replicas=2)
+            assert len(cluster.apply(load(both, data_dir=tmp_path / "d").manifest)) == 2
+            wait_until(lambda: has(2), what="two replicas of the new partitions, too")
 
 
 def test_a_stopped_process_is_killed_when_the_cluster_stops(

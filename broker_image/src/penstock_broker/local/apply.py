@@ -53,9 +53,13 @@ def apply_topics(
         moves = _moves(admin, moving, steps, manifest.source)
         altered = plan_access(rules, admin.describe_access(list(rules))) if rules else []
         limited = None if quotas is None else plan_quotas(quotas, admin.describe_quotas())
+        grown = [step for step in steps if isinstance(step, AddPartitions)]
         for step in steps:
-            _take(admin, step)
+            if step not in grown:
+                _take(admin, step)
         _move(admin, moves)
+        for step in grown:  # with as many replicas as the topic shall have by now
+            _take(admin, step)
         for each in altered:
             admin.alter_access(each.resource, each.rules)
         if limited is not None:

@@ -62,7 +62,7 @@ def choose_brokers(
             places = ", ".join(sorted({str(where) for where in nodes.values() if where}))
             raise MisuseError(
                 f"no broker of Cluster {name} runs on node {node!r}; brokers run on: "
-                f"{places or 'no node'}",
+                f"{places or 'no node'}; one that has left it since is named with --broker",
                 ErrorCode.INVALID_REQUEST,
             )
         return dict(sorted(found.items()))
@@ -162,7 +162,7 @@ def _wish(brokers: Iterable[int]) -> balance.Drain:
 def cancel(admin: "Admin", brokers: Iterable[int]) -> "list[MoveOutcome]":
     """Lifts the cordons, cancels moves away from the brokers, and gives leaderships back to them.
 
-    What has moved stays.
+    What has moved stays. What they cannot lead yet returns by itself, once they can.
     """
     ids = set(brokers)
     outcomes = [found for one in ids for found in broker_commands.cancel_drain(admin, one)]
@@ -170,7 +170,7 @@ def cancel(admin: "Admin", brokers: Iterable[int]) -> "list[MoveOutcome]":
         TopicPartition(name, one.partition)
         for name, topic in admin.describe_topics().items()
         for one in topic.partitions
-        if one.replicas[0] in ids and one.replicas[0] != one.leader
+        if one.replicas[0] in ids & set(one.isr) and one.replicas[0] != one.leader
     ]
     if theirs:
         # Asked for, because by itself the controller returns none for a minute after they moved.

@@ -17,7 +17,7 @@ def reachable(
     api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Reachable]:
     """Three brokers; `lone` has no replica but the one on broker 1."""
-    with reached(api_server, tmp_path_factory.mktemp("drain"), 3) as found:
+    with reached(api_server, tmp_path_factory.mktemp("drain"), 3, replicate=True) as found:
         found.cluster.create_topic("t", assignment=[[0, 1, 2], [1, 2, 0], [2, 0, 1]])
         found.cluster.create_topic("lone", assignment=[[1]])
         yield found
@@ -35,6 +35,11 @@ def leaders(admin: Admin) -> list[int]:
     """Of the three partitions of `t`, and of `lone`."""
     topics = admin.describe_topics(["t", "lone"])
     return [one.leader for name in ("t", "lone") for one in topics[name].partitions]
+
+
+def in_sync(admin: Admin, broker: int) -> bool:
+    """Whether it is in every ISR of `t`."""
+    return all(broker in one.isr for one in admin.describe_topics(["t"])["t"].partitions)
 
 
 def drain(reachable: Reachable, *words: object, code: int = 0) -> tuple[str, str]:
@@ -97,6 +102,21 @@ def test_data_that_fits_nowhere_else_stays_and_nothing_is_cordoned(
     assert not any(one.cordon for one in admin.describe_moves().brokers)
 
 
+def test_a_drain_is_taken_back_while_its_broker_is_away(reachable: Reachable, admin: Admin) -> None:
+    broker = reachable.cluster.brokers[2]
+    drain(reachable, "--broker", 2)
+    broker.kill()
+    try:
+        wait_until(lambda: not in_sync(admin, 2), what="broker 2 is in no ISR")
+        drain(reachable, "--broker", 2, "--cancel")
+        assert not any(one.cordon for one in admin.describe_moves().brokers)
+    finally:
+        broker.start()
+        wait_until(lambda: in_sync(admin, 2), what="broker 2 is in every ISR")
+    drain(reachable, "--broker", 2, "--cancel")
+    assert leaders(admin)[2] == 2
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -105,6 +125,7 @@ def test_data_that_fits_nowhere_else_stays_and_nothing_is_cordoned(
         (("--broker", "1", "--cancel", "--data"), "--cancel goes with none of"),
         (("--broker", "7"), "has no pod of broker 7; it has pods of 0, 1, 2"),
         (("--node", "nowhere"), "no broker of Cluster"),
+        (("--node", "nowhere", "--cancel"), "is named with --broker"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(
