@@ -407,9 +407,11 @@ class Checks:
                 for member in (*old.isr, *before.elr)
                 if self._dealt_with.get((int(member), key), -1) <= old.version
             }
-            if state.leader in before.lossy:
-                # It lost its seat earlier, and every other holder has lost data since.
-                others = {one for one in self._before[key] if (one, key) not in self.lost}
+            others = {one for one in self._before[key] if (one, key) not in self.lost}
+            switched = set(old.replicas) != set(state.replicas)
+            if state.leader in before.lossy and not others & seats and not switched:
+                # It lost its seat earlier, and every other holder has lost data since: no leader
+                # took it into the ISR again before it was elected, in the same write.
                 if others:
                     raise RuleError(f"I7: {state.leader} lost data and leads {key}, not {others}")
                 self._last_replica_standing(self.world.brokers[state.leader], key)
