@@ -23,7 +23,7 @@ from penstock_broker.local.security import LocalSecurity, write_token
 
 ADA = "serviceaccount:local/ada"
 FLIGHTS = Resource(Kind.TOPIC, "flights")
-BARE = MANIFEST % {"brokers": 1, "partitions": 2}
+BARE = MANIFEST % {"brokers": 1, "partitions": 2, "more": ""}
 
 
 def with_access(access: str) -> str:

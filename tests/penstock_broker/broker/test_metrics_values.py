@@ -32,6 +32,7 @@ HEALTHY: Final = {
     "compaction_waiting_seconds": 0,
     "stable_offset_lag": 0,
     "stopped_replicas": 0,
+    "damaged_replicas": 0,
     "transactional_ids": 0,
     "transactions_open": 0,
     "transactions_oldest_open_seconds": 0,
