@@ -10,7 +10,6 @@ from penstock.core.compaction.outcomes import Outcomes
 from penstock.core.compaction.rewrite import Rewriter
 from penstock.core.records import decode_batch
 from penstock.core.replication.follower import Follower
-from penstock.core.replication.leader import Leader
 from penstock.core.types import Offset
 from penstock_broker.maintenance.compaction import Pass
 from penstock_sim import compaction
@@ -34,18 +33,6 @@ def wait_for_markers_that_were_swept(patch: Any) -> None:
         answered(self, replace(answer, swept_end=Offset(0)), out, now_ms)
 
     patch.setattr(Follower, "answered", deaf)
-
-
-def feed_a_follower_that_does_not_know_of_swept_markers(patch: Any) -> None:
-    """The pass began between the answer to its look-up and its start."""
-    follow_started = Leader.follow_started
-
-    def hasty(self: Leader, start: Any, out: Any) -> None:
-        for progress in self._followers.values():
-            progress.told_swept_end = self._log.swept_end
-        follow_started(self, start, out)
-
-    patch.setattr(Leader, "follow_started", hasty)
 
 
 def let_aborted_records_supersede(patch: Any) -> None:
@@ -75,7 +62,6 @@ COMPACTION_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     for bug in (
         sweep_markers_in_the_pass_of_their_data,
         wait_for_markers_that_were_swept,
-        feed_a_follower_that_does_not_know_of_swept_markers,
         let_aborted_records_supersede,
         compact_with_half_of_the_outcomes,
         compact_what_is_not_decided,
