@@ -60,7 +60,7 @@ def register(app: typer.Typer) -> None:
             (
                 "penstock drain flights --node worker-2",
                 "kubectl penstock drain flights --broker 1 --data --dry-run",
-                "kubectl penstock drain flights --node worker-2 --cancel",
+                "kubectl penstock drain flights --broker 1 --cancel",
             ),
         ),
         (rotate_ca, ("penstock rotate-ca flights --dry-run", "kubectl penstock rotate-ca flights")),
@@ -281,7 +281,7 @@ def drain(
     api, choice = _open(namespace, context, kubeconfig)
     found, module = _snapshot(api, choice, cluster), _module("drain")
     brokers = module.choose_brokers(found, broker or (), node)
-    with module.open_admin(api, found.cluster) as admin:
+    with _module("reach").open_admin(api, found.cluster) as admin:
         if cancel:
             module.run_cancel(admin, brokers, output)
         elif not module.run(admin, brokers, output, data=data, dry_run=dry_run):

@@ -9,8 +9,7 @@ return only then. The operator takes away none that it did not set.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -27,8 +26,6 @@ from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
     from penstock.client import Admin, BrokerPlacement, MoveOutcome
-    from penstock.kubernetes.api import Api
-    from penstock.kubernetes.resources import Json
 
 LEADERS_S: Final = 60.0
 _POLL_S: Final = 0.5
@@ -89,12 +86,7 @@ def describe_led(admin: "Admin", brokers: Mapping[int, str | None]) -> list[Led]
     return found
 
 
-def move_leaders(
-    admin: "Admin",
-    brokers: Mapping[int, str | None],
-    *,
-    clock: Callable[[], float] = time.monotonic,
-) -> list[Led]:
+def move_leaders(admin: "Admin", brokers: Mapping[int, str | None]) -> list[Led]:
     """Cordons the brokers for leadership and waits until they lead only what nobody else can.
 
     Returns what they still lead, after a minute at the latest.
@@ -103,12 +95,12 @@ def move_leaders(
     # All of them first: leaderships must not move from one to the next.
     for broker in brokers:
         _cordon_leadership(admin, _registered(placed, broker))
-    until = clock() + LEADERS_S
+    until = time.monotonic() + LEADERS_S
     while True:
         for broker in brokers:
             admin.elect_leaders(away_from_broker=broker)
         left = describe_led(admin, brokers)
-        if all(one.leads == one.alone for one in left) or clock() > until:
+        if all(one.leads == one.alone for one in left) or time.monotonic() > until:
             return left
         time.sleep(_POLL_S)
 
@@ -176,22 +168,6 @@ def cancel(admin: "Admin", brokers: Iterable[int]) -> "list[MoveOutcome]":
         # Asked for, because by itself the controller returns none for a minute after they moved.
         admin.elect_leaders(theirs)
     return outcomes
-
-
-@contextmanager
-def open_admin(api: "Api", cluster: "Json") -> "Iterator[Admin]":
-    """Through the API server's port-forward, with the rights of the Cluster's admin."""
-    from penstock.cli.kube.reach import reach_cluster  # noqa: PLC0415 - grpc only when it is needed
-    from penstock.client import Admin  # noqa: PLC0415 - the same
-
-    reached = reach_cluster(api, cluster)
-    try:
-        with Admin(
-            reached.bootstrap, resolve_address=reached.forwarder.resolve, **reached.options
-        ) as admin:
-            yield admin
-    finally:
-        reached.close()
 
 
 def run(

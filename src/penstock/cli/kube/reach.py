@@ -8,9 +8,10 @@ translated when it connects. Brokers that appear later are reached in the same w
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from penstock.cli.kube.choice import KubeChoice, connect
 from penstock.cli.kube.forward import Forwarder, open_with
@@ -29,11 +30,13 @@ from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
 from penstock.kubernetes.resources import Json, path_of
 
 if TYPE_CHECKING:
-    from penstock.client.config import SecurityOptions
+    from penstock.client import Admin
+    from penstock.client.config import ClientOptions, SecurityOptions
     from penstock.kubernetes.api import Api
 
 GRPC_PORT: Final = 9092
 SECURE_PORT: Final = 9095
+_TIMEOUTS: Final = ("connect_timeout_ms", "request_timeout_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,31 @@ def reach_cluster(
     login = login_to(api, cluster, only_look=only_look) if _mode(pods).has_tls else None
     forwarder = Forwarder(name, namespace, open_with(api, namespace), complain or _complain)
     return Reached(full_name(cluster), ",".join(addresses), forwarder, login)
+
+
+@contextmanager
+def open_admin(
+    api: "Api",
+    cluster: Json,
+    complain: Callable[[str], None] | None = None,
+    *,
+    only_look: bool = False,
+    timeout_ms: int | None = None,
+) -> "Iterator[Admin]":
+    """An admin client of a Cluster while the block runs; the rest is as in `reach_cluster`.
+
+    `timeout_ms`: for connecting, and for each request; None: the client's own.
+    """
+    from penstock.client import Admin  # noqa: PLC0415 - grpc only when it is needed
+
+    reached = reach_cluster(api, cluster, complain, only_look=only_look)
+    timeouts = {} if timeout_ms is None else dict.fromkeys(_TIMEOUTS, timeout_ms)
+    options = {"resolve_address": reached.forwarder.resolve, **reached.options, **timeouts}
+    try:
+        with Admin(reached.bootstrap, **cast("ClientOptions", options)) as admin:
+            yield admin
+    finally:
+        reached.close()
 
 
 def bootstrap_addresses(cluster: str, namespace: str, pods: list[Json]) -> list[str]:

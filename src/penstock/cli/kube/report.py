@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock import __version__
-from penstock.cli.kube.reach import reach_cluster
+from penstock.cli.kube.reach import open_admin
 from penstock.cli.kube.redact import redact, redact_text
 from penstock.cli.kube.snapshot import Snapshot, full_name, name_of
 from penstock.cli.kube.status import describe, phase
@@ -142,17 +142,7 @@ def _metrics(api: Api, pod: Json) -> str | None:
 
 
 def _ask_brokers(api: Api, snapshot: Snapshot) -> Any:
-    from penstock.client import Admin  # noqa: PLC0415 - grpc only when it is needed
-
-    reached = reach_cluster(api, snapshot.cluster, only_look=True)
-    resolve = reached.forwarder.resolve
-    with Admin(
-        reached.bootstrap,
-        resolve_address=resolve,
-        **reached.options,
-        request_timeout_ms=DESCRIBE_MS,
-        connect_timeout_ms=DESCRIBE_MS,
-    ) as admin:
+    with open_admin(api, snapshot.cluster, only_look=True, timeout_ms=DESCRIBE_MS) as admin:
         return asdict(admin.describe_cluster())
 
 

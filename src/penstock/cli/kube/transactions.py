@@ -29,29 +29,19 @@ TRANSACTION_CODES: Final = ("transaction-open", "transaction-finishing", "transa
 
 def look(api: "Api", snapshot: Snapshot) -> Snapshot:
     """The snapshot with its brokers' answers about transactions; unchanged if none is ready."""
-    from penstock.cli.kube.reach import reach_cluster  # noqa: PLC0415 - grpc only when it is needed
-    from penstock.client import Admin  # noqa: PLC0415 - the same
+    from penstock.cli.kube.reach import open_admin  # noqa: PLC0415 - grpc only when it is needed
 
     if not any(is_pod_ready(pod) for pod in snapshot.pods_of("broker")):
         return snapshot
     told: list[str] = []
-    reached = None
     try:
-        reached = reach_cluster(api, snapshot.cluster, told.append, only_look=True)
-        with Admin(
-            reached.bootstrap,
-            resolve_address=reached.forwarder.resolve,
-            **reached.options,
-            connect_timeout_ms=TIMEOUT_MS,
-            request_timeout_ms=TIMEOUT_MS,
+        with open_admin(
+            api, snapshot.cluster, told.append, only_look=True, timeout_ms=TIMEOUT_MS
         ) as admin:
             found = admin.blocking_transactions(older_than_ms=BLOCKING_MS)
     except PenstockError as error:
         gap = f"transactions, which only brokers know: {(*told, error.message)[0]}"
         return replace(snapshot, gaps=(*snapshot.gaps, gap))
-    finally:
-        if reached is not None:
-            reached.close()
     return replace(snapshot, blocking=tuple(found))
 
 
