@@ -33,13 +33,20 @@ def table(seen: "MovesDescription") -> str:
     return f"{format_table([_row(one) for one in seen.moves])}\n{summary(seen)}"
 
 
-def _record(one: "MoveDescription") -> dict[str, object]:
+def _begun(one: "MoveDescription") -> dict[str, object]:
+    """What is the same for people and programs, with which both begin."""
     return {
         "partition": str(one.where),
         "state": one.state.value,
         "reason": one.reason.value if one.reason else None,
         "replicas": list(one.replicas),
         "target": list(one.target),
+    }
+
+
+def _record(one: "MoveDescription") -> dict[str, object]:
+    return {
+        **_begun(one),
         "bytes_left": one.bytes_left,
         "bytes_per_second": _pace(one),
         "seconds_left": one.seconds_left,
@@ -66,11 +73,7 @@ def _row(one: "MoveDescription") -> dict[str, object]:
     limits = dict.fromkeys(copy.limited_by for copy in one.copies if copy.limited_by)
     unknown = "unknown" if one.adding else None
     return {
-        "partition": str(one.where),
-        "state": one.state.value,
-        "reason": one.reason.value if one.reason else None,
-        "replicas": list(one.replicas),
-        "target": list(one.target),
+        **_begun(one),
         "left": unknown if left is None else move_plan.size(left),
         "rate": unknown if pace is None else f"{move_plan.size(pace)}/s",
         "time_left": unknown if seconds is None else move_plan.duration(-(-seconds // 60)),
