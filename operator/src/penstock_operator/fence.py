@@ -26,7 +26,7 @@ class FencedError(Exception):
     """Another operator has taken over this Cluster; its text is what the brokers said."""
 
 
-class Held(Protocol):
+class LeaseHolder(Protocol):
     """The Lease of this process."""
 
     async def renewed(self) -> OperatorLease:
@@ -39,7 +39,7 @@ class Held(Protocol):
 class Fence:
     """Of one Cluster. Used by one event loop."""
 
-    def __init__(self, held: Held | None) -> None:
+    def __init__(self, held: LeaseHolder | None) -> None:
         """`held` None: there is one operator, by other means, and nothing is fenced."""
         self._held = held
         self._epoch = 0
@@ -57,12 +57,12 @@ class Fence:
             raise FencedError(self._lost)
 
     async def start_over(self) -> None:
-        """With a Lease that was renewed after the refusal. Raises as `Held.renewed`."""
+        """With a Lease that was renewed after the refusal. Raises as `LeaseHolder.renewed`."""
         if self._held is not None:
             await self._held.renewed()
         self._epoch, self._lost = 0, ""
 
-    async def _current(self, admin: AsyncAdmin, held: Held) -> int:
+    async def _current(self, admin: AsyncAdmin, held: LeaseHolder) -> int:
         """Raises PenstockError. 0 while the cluster has no epochs: asked for again each time."""
         async with self._acquiring:
             if self._lost:
@@ -79,7 +79,7 @@ class Fence:
         self._lost = why
 
 
-async def _acquire(admin: AsyncAdmin, held: Held) -> int:
+async def _acquire(admin: AsyncAdmin, held: LeaseHolder) -> int:
     try:
         lease = await held.renewed()
     except KubernetesError as error:

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from penstock.core.control.documents import OperatorLease
 from penstock.kubernetes.errors import KubernetesError
-from penstock.kubernetes.lease import Held, Lease
+from penstock.kubernetes.lease import Holding, Lease
 from penstock.logs import EventLog
 
 DURATION_S: Final = 15.0
@@ -83,7 +83,7 @@ class Leadership:
             holder=held.holder,
         )
 
-    def _renew(self) -> Held | None:
+    def _renew(self) -> Holding | None:
         ours = self._lease.acquire(self._holder, int(DURATION_S * 1_000))
         return self._lease.held() if ours else None
 

@@ -30,7 +30,7 @@ from penstock_operator.clock import now_text
 from penstock_operator.credentials import Credentials
 from penstock_operator.defaults import with_defaults
 from penstock_operator.events import Events
-from penstock_operator.fence import Fence, FencedError, Held
+from penstock_operator.fence import Fence, FencedError, LeaseHolder
 from penstock_operator.groups import Groups, View
 from penstock_operator.kube import Kube
 from penstock_operator.metrics import Metrics
@@ -71,7 +71,7 @@ class Deps:
     events: Events
     metrics: Metrics
     installation: Installation
-    held: Held | None = None
+    held: LeaseHolder | None = None
     """The Lease of this process; None: it is the only operator, and is not fenced."""
 
 

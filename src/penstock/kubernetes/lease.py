@@ -47,7 +47,7 @@ class _Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Holding:
     """A holding of a Lease: no other one has the same uid and transitions, unless its process had
     the same name.
 
@@ -97,12 +97,12 @@ class Lease:
         if self._seen is not None and self._seen.holder == holder:
             self._swap("", 1)
 
-    def held(self) -> Held:
+    def held(self) -> Holding:
         """What this process holds: after an `acquire` that returned True."""
         assert self._seen is not None
         metadata = self._seen.body["metadata"]
         created = datetime.fromisoformat(str(metadata["creationTimestamp"]))
-        return Held(
+        return Holding(
             uid=str(metadata["uid"]),
             created_s=int(created.timestamp()),
             transitions=int(self._seen.spec.get("leaseTransitions") or 0),

@@ -1,5 +1,5 @@
-"""What operators ask of the controller, and what their other requests are wrapped in: a part of
-`contract`. `core.control.fencing` decides.
+"""What operators alone ask of the controller: a part of `contract`, which has the wrapper of their
+other requests. `core.control.fencing` decides.
 """
 
 from dataclasses import dataclass
