@@ -9,7 +9,7 @@ FRESH_SECONDS ?= 60
 ROUNDS ?= 20
 BUF := node_modules/.bin/buf
 
-.PHONY: help setup demo test check types unit scenarios sim mutate proto proto-check crds wheel bench images e2e e2e-up e2e-down lock clean
+.PHONY: help setup demo test check types unit scenarios sim mutate proto proto-check crds wheel docs bench images e2e e2e-up e2e-down lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -24,7 +24,7 @@ demo: setup  ## Stream real flights exactly once, kill a broker, the transformer
 	@$(BIN)/python -m examples.flights.demo
 
 test: setup  ## All that CI checks; what keeps one core busy runs two at a time
-	@$(MAKE) --no-print-directory -j2 check types proto-check wheel
+	@$(MAKE) --no-print-directory -j2 check types proto-check wheel docs
 	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory sim
 	@echo "make test: everything passed"
@@ -62,6 +62,9 @@ crds: setup  ## Regenerate crds/, the chart's copy, docs/resources.md from the t
 
 wheel: setup  ## Build the wheel, check its contents, install it bare and with its command line, use it
 	$(BIN)/python tools/check_wheel.py
+
+docs: setup  ## The documentation's site in build/site; a broken link fails
+	$(BIN)/python -m tools.site
 
 bench: setup  ## Benchmarks beside a real Kafka; JSON lines in benchmarks/results/
 	$(BIN)/python -m benchmarks && $(BIN)/python -m benchmarks.table

@@ -57,9 +57,12 @@ class Elsewhere(TyperGroup):
         super().__init__(name=name, help=text)
         self._module = module
 
+    def load(self) -> Any:
+        """The group itself."""
+        return typer.main.get_command(importlib.import_module(self._module).app)
+
     def make_context(self, *args: Any, **options: Any) -> Any:
-        app = importlib.import_module(self._module).app
-        return typer.main.get_command(app).make_context(*args, **options)
+        return self.load().make_context(*args, **options)
 
 
 class PenstockGroup(TyperGroup):

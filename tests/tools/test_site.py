@@ -1,0 +1,104 @@
+"""The documentation's site: links lead to pages, and pages tell what the code has."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.main import app
+from penstock.errors import ErrorCode
+from tools.site.__main__ import stage
+from tools.site.command_reference import command_pages
+from tools.site.links import BrokenLinkError, rewrite
+from tools.site.pages import pages
+from tools.site.reference import reference_pages
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = pages(ROOT)
+
+
+def rewritten(text: str, source: str) -> str:
+    return rewrite(text, source, PAGES, ROOT)
+
+
+def test_a_link_leads_to_the_page_wherever_it_lies_on_the_site() -> None:
+    assert rewritten("[a](docs/spark.md#options)", "README.md") == "[a](spark.md#options)"
+    assert rewritten("[a](../SECURITY.md)", "docs/security.md") == "[a](security-policy.md)"
+    assert (
+        rewritten("[a](../../docs/security.md)", "examples/go/README.md") == "[a](../security.md)"
+    )
+    assert rewritten("[a](docs/decisions)", "README.md") == "[a](decisions/index.md)"
+    assert rewritten("![a](docs/images/demo.svg)", "README.md") == "![a](images/demo.svg)"
+
+
+def test_a_link_to_a_file_that_is_no_page_stays_as_text() -> None:
+    assert rewritten("see [the test](../tests/conftest.py)", "docs/testing.md") == "see the test"
+
+
+def test_links_to_other_sites_and_within_the_page_and_code_stay_as_they_are() -> None:
+    text = "[a](https://example.org/x.md) [b](#here)\n```\n[c](nowhere.md)\n```"
+    assert rewritten(text, "README.md") == text
+
+
+def test_a_link_to_nothing_is_an_error_that_says_where_it_is() -> None:
+    with pytest.raises(BrokenLinkError, match=r"README.md:2: docs/nowhere.md#x does not exist"):
+        rewritten("first\n[a](docs/nowhere.md#x)", "README.md")
+
+
+def test_every_page_is_staged(tmp_path: Path) -> None:
+    count = stage(ROOT, tmp_path / "site")
+    files = [path for path in (tmp_path / "site").rglob("*") if path.is_file()]
+    assert len(files) == count
+    assert (tmp_path / "site/index.md").read_text().startswith("# Penstock")
+
+
+def test_the_navigation_names_pages_that_exist_and_leaves_out_only_decisions_and_runbooks(
+    tmp_path: Path,
+) -> None:
+    stage(ROOT, tmp_path)
+    named = set(re.findall(r":\s+([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    there = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.md")}
+    assert named <= there
+    listed = {"decisions/index.md", "runbooks/index.md"}
+    folders = ("decisions/", "runbooks/")
+    assert {page for page in there - named if not page.startswith(folders)} == set()
+    assert {page for page in named if page.startswith(folders)} <= listed
+
+
+def test_the_links_that_a_package_index_shows_lead_to_pages_of_the_site(tmp_path: Path) -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "hatch_fancy_pypi_readme"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    stage(ROOT, tmp_path)
+    links = re.findall(r"\]\(([^)\s]+)\)", shown)
+    assert len(links) > 10
+    for link in links:
+        assert link.startswith("https://penstock.dev/"), link
+        page = link.removeprefix("https://penstock.dev/").partition("#")[0].rstrip("/")
+        there = [tmp_path / page, tmp_path / f"{page}.md", tmp_path / page / "index.md"]
+        assert any(path.is_file() for path in there), link
+
+
+def test_every_command_and_every_error_has_its_place_in_the_reference() -> None:
+    (commands,) = command_pages().values()
+    for group in app.registered_groups:
+        assert group.name is not None
+        assert f"## `penstock {group.name} " in commands
+    assert "## `kubectl penstock why`" in commands
+    assert "## `penstock verify run`" in commands
+    errors = reference_pages(ROOT)["reference/errors.md"]
+    assert all(f"| `{code.name}` |" in errors for code in ErrorCode)
+
+
+def test_the_python_reference_has_no_member_without_words() -> None:
+    text = reference_pages(ROOT)["reference/python.md"]
+    parts = re.split(r"^### ", text, flags=re.MULTILINE)[1:]
+    bodies = {
+        part.split("\n", 1)[0]: re.sub(r"```.*?```", "", part, flags=re.DOTALL).split("\n", 1)[1]
+        for part in parts
+    }
+    empty = [title for title, body in bodies.items() if not body.strip()]
+    assert not empty
