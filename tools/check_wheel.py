@@ -6,6 +6,7 @@ must import and say in one line that nobody answers, and the scripts must say in
 they lack. With the extra `cli` they must run.
 """
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -57,7 +58,18 @@ def check_contents(wheel: Path) -> None:
     stray = [name for name in names if name.startswith(UNWANTED)]
     if missing or stray:
         raise SystemExit(f"{wheel.name}: missing {missing}, not wanted {stray}")
+    check_description(wheel, names)
     print(f"{wheel.name}: {len(names)} files, nothing missing, nothing stray")
+
+
+def check_description(wheel: Path, names: list[str]) -> None:
+    """A package index shows it without the files beside it, so its links must be whole."""
+    (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+    text = zipfile.ZipFile(wheel).read(metadata).decode()
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    partial = [link for link in links if not link.startswith(("https://", "#"))]
+    if not links or partial:
+        raise SystemExit(f"{wheel.name}: links of the description lead nowhere: {partial}")
 
 
 def install(wheel: Path, extra: str, environment: Path, resolution: str) -> Path:
