@@ -23,6 +23,7 @@ from support.manifests import PLURALS, ROOT
 from support.waiting import wait_until
 
 import penstock
+from penstock.core.manifest import parse_manifest
 from penstock.kubernetes.resources import RESOURCES, path_of
 from penstock_operator.objects import Installation, broker_objects, controller_objects, read_cluster
 from penstock_operator.objects.security import authority_owner, authority_secret
@@ -58,6 +59,16 @@ class TestWithoutHelm:
         assert chart["appVersion"] == penstock.__version__
         # 0.1.0.dev0 is no semantic version, which Helm wants.
         assert chart["version"] == re.sub(r"\.dev", "-dev", penstock.__version__)
+
+    def test_a_catalogue_can_show_it(self) -> None:
+        chart = load(CHART / "Chart.yaml")
+        assert chart["home"]
+        assert chart["maintainers"]
+        assert (ROOT / "docs" / chart["icon"].removeprefix("https://penstock.dev/")).is_file()
+        notes = chart["annotations"]
+        listed = {each["name"] for each in yaml.safe_load(notes["artifacthub.io/crds"])}
+        assert listed == {f"{plural}.penstock.dev" for plural in PLURALS.values()}
+        assert parse_manifest(yaml.safe_load(notes["artifacthub.io/crdsExamples"]), "Chart.yaml")
 
     def test_every_value_is_described_and_nothing_else_is_taken(self) -> None:
         schema = json.loads((CHART / "values.schema.json").read_text())
