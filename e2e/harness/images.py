@@ -17,6 +17,7 @@ from typing import Final
 from e2e.harness.kubectl import Kubectl
 from e2e.harness.nodes import Nodes
 from e2e.harness.process import CLUSTER_NAME, ROOT, CommandError, E2EError, kubeconfig, run
+from penstock import __version__
 from tools.sbom import LISTING, sbom
 
 TAG: Final = "e2e"
@@ -53,8 +54,9 @@ def build(image: Image, on: str) -> None:
     """Builds one image. Raises CommandError with docker's last line."""
     published = on.startswith("python:")
     chosen = () if published and image.own_base else ("--build-arg", f"BASE={on}")
+    version = ("--build-arg", f"VERSION={__version__}")
     run(
-        "docker", "build", "-q", "-f", image.dockerfile, "-t", image.tag, *chosen, ".",
+        "docker", "build", "-q", "-f", image.dockerfile, "-t", image.tag, *chosen, *version, ".",
         timeout_s=BUILD_S,
     )  # fmt: skip
 

@@ -19,6 +19,7 @@ LOCKS = {
     "examples/spark/requirements.lock": ("spark",),
     "tools/build-requirements.lock": (),
 }
+DOCKERFILES = ("broker_image/Dockerfile", "operator/Dockerfile", "examples/spark/Dockerfile")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -54,14 +55,24 @@ def test_a_list_has_what_the_project_asks_for_in_the_versions_that_are_tested(
     assert {each: tested.get(each) for each in found} == found, "run make lock"
 
 
-@pytest.mark.parametrize(
-    "dockerfile", ["broker_image/Dockerfile", "operator/Dockerfile", "examples/spark/Dockerfile"]
-)
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
 def test_images_install_nothing_without_a_hash(dockerfile: str) -> None:
     text = (ROOT / dockerfile).read_text()
     assert re.search(r"^ARG BASE=", text, re.MULTILINE), "the base can be given by digest"
     for install in re.findall(r"pip (?:--python \S+ )?install[^\n&]*", text):
         assert "--require-hashes" in install or "penstock-*.whl" in install, install
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_images_say_what_they_are(dockerfile: str) -> None:
+    text = (ROOT / dockerfile).read_text().rpartition("\nFROM ")[2]
+    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]+)"', text))
+    assert labels.keys() == {
+        "title", "description", "url", "documentation", "licenses", "version", "revision",
+    }  # fmt: skip
+    assert labels["licenses"] == PROJECT["license"]
+    assert labels["url"] == PROJECT["urls"]["Homepage"]
+    assert (labels["version"], labels["revision"]) == ("${VERSION}", "${REVISION}")
 
 
 def test_a_bill_of_materials_names_what_is_installed() -> None:
