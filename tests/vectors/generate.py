@@ -26,7 +26,7 @@ from penstock.core.batch import (
 )
 from penstock.core.columns import Columns
 from penstock.core.compression import compress
-from penstock.core.partitioner import partition_for_key
+from penstock.core.partitioner import KeyHash, murmur2, partition_for_key
 from penstock.core.records import build_batch, decode_batch, encode_columns
 from penstock.core.records_wire import encode_message
 from penstock.core.types import LeaderEpoch, Offset, ProducerId
@@ -277,13 +277,18 @@ def records_document(kept: dict[str, bytes]) -> dict[str, Any]:
 
 def partitioner_document() -> dict[str, Any]:
     return {
-        "hash": "crc32c",
+        "hashes": ["crc32c", "murmur2"],
         "cases": [
             {
                 "key": key.hex(),
                 "crc32c": f"{partition_for_key(key, 2**32):08x}",
                 "partitions": {
                     str(count): partition_for_key(key, count) for count in PARTITION_COUNTS
+                },
+                "murmur2": f"{murmur2(key):08x}",
+                "kafka": {
+                    str(count): partition_for_key(key, count, KeyHash.MURMUR2)
+                    for count in PARTITION_COUNTS
                 },
             }
             for key in KEYS

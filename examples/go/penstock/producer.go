@@ -52,7 +52,11 @@ func (p *Producer) Produce(ctx context.Context, topic string, records []Record) 
 	if err := p.identify(ctx, topic); err != nil {
 		return err
 	}
-	parts := split(records, len(info.Partitions))
+	choose, err := partitioner(info.Configs)
+	if err != nil {
+		return err
+	}
+	parts := split(records, len(info.Partitions), choose)
 	failures := make([]error, len(parts))
 	var sends sync.WaitGroup
 	for partition, part := range parts {
@@ -79,13 +83,13 @@ func (p *Producer) Produce(ctx context.Context, topic string, records []Record) 
 }
 
 // split puts each record where its key belongs; those without a key go together, anywhere.
-func split(records []Record, partitions int) [][]Record {
+func split(records []Record, partitions int, choose func([]byte, int) int) [][]Record {
 	parts := make([][]Record, partitions)
 	sticky := rand.IntN(partitions)
 	for _, record := range records {
 		partition := sticky
 		if record.Key != nil {
-			partition = PartitionForKey(record.Key, partitions)
+			partition = choose(record.Key, partitions)
 		}
 		parts[partition] = append(parts[partition], record)
 	}

@@ -211,6 +211,8 @@ func TestPartitions(t *testing.T) {
 			Key        hexBytes
 			Crc32c     string
 			Partitions map[string]int
+			Murmur2    string
+			Kafka      map[string]int
 		}
 	}
 	read(t, "partitioner.json", &known)
@@ -221,15 +223,34 @@ func TestPartitions(t *testing.T) {
 		if hash := fmt.Sprintf("%08x", crc32.Checksum(one.Key, castagnoli)); hash != one.Crc32c {
 			t.Errorf("crc32c of %x is %s, want %s", one.Key, hash, one.Crc32c)
 		}
-		for text, want := range one.Partitions {
-			count, err := strconv.Atoi(text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if seen := PartitionForKey(one.Key, count); seen != want {
-				t.Errorf("%x of %d is in partition %d, want %d", one.Key, count, seen, want)
-			}
+		if hash := fmt.Sprintf("%08x", murmur2(one.Key)); hash != one.Murmur2 {
+			t.Errorf("murmur2 of %x is %s, want %s", one.Key, hash, one.Murmur2)
 		}
+		checkPartitions(t, one.Key, one.Partitions, map[string]string{})
+		checkPartitions(t, one.Key, one.Kafka, map[string]string{"partitioner": "murmur2"})
+	}
+}
+
+func checkPartitions(t *testing.T, key []byte, wanted map[string]int, configs map[string]string) {
+	choose, err := partitioner(configs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range wanted {
+		count, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen := choose(key, count); seen != want {
+			t.Errorf("%x of %d is in partition %d by %v, want %d", key, count, seen, configs, want)
+		}
+	}
+}
+
+func TestAnUnknownPartitionerIsRefused(t *testing.T) {
+	_, err := partitioner(map[string]string{"partitioner": "dice"})
+	if codeOf(err) != pb.ErrorCode_ERROR_CODE_INVALID_CONFIG {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum, StrEnum
 from typing import Any, Final
 
+from penstock.core.partitioner import KeyHash
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 
 TOPIC_NAME_MAX_CHARS: Final = 249
@@ -29,6 +30,7 @@ _NAME_RULE: Final = (
 )
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 DELETION_PROTECTION: Final = "deletion.protection"
+PARTITIONER: Final = "partitioner"
 SHARE_PATTERN: Final = r"0(\.[0-9]{1,4})?|1(\.0{1,4})?"
 """A fraction as text: 0 to 1, with at most four decimal places."""
 SHARE_RANGE: Final = "a number from 0 to 1 with at most four decimal places, like 0.5"
@@ -133,6 +135,7 @@ class TopicConfig:
     unclean_leader_election: bool = False
     deletion_protection: bool = False
     compression_type: CompressionType = CompressionType.PRODUCER
+    partitioner: KeyHash = KeyHash.CRC32C
 
     @staticmethod
     def parse(mapping: Mapping[str, str], defaults: "TopicConfig | None" = None) -> "TopicConfig":
@@ -305,6 +308,14 @@ CONFIG_KEYS: Final = (
         "compression_type",
         "producer: batches keep the producer's compression; brokers never re-encode them.",
         choices=CompressionType,
+    ),
+    ConfigKey(
+        PARTITIONER,
+        "partitioner",
+        "Which partition a key belongs to; clients obey it. crc32c: crc32c(key) mod partitions; "
+        "murmur2: as Kafka's Java clients choose, for topics that come from Kafka. A change moves "
+        "keys to other partitions: what was sent before stays where it is.",
+        choices=KeyHash,
     ),
 )
 _KEY_OF: Final = {key.name: key for key in CONFIG_KEYS}

@@ -14,7 +14,7 @@ import pytest
 import zstandard
 
 from penstock.core.batch import Codec, unpack_batch
-from penstock.core.partitioner import partition_for_key
+from penstock.core.partitioner import KeyHash, partition_for_key
 from penstock.core.records import build_batch, decode_batch, encode_columns
 from penstock.core.types import ProducerId
 from penstock.errors import ClusterError, ErrorCode
@@ -165,6 +165,9 @@ def test_keys_have_the_partitions_of_the_vectors(case: dict[str, Any]) -> None:
     for count, partition in case["partitions"].items():
         assert int(case["crc32c"], 16) % int(count) == partition
         assert partition_for_key(key, int(count)) == partition
+    for count, partition in case["kafka"].items():
+        assert (int(case["murmur2"], 16) & 0x7FFFFFFF) % int(count) == partition
+        assert partition_for_key(key, int(count), KeyHash.MURMUR2) == partition
 
 
 @pytest.fixture

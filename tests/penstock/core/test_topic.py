@@ -67,6 +67,7 @@ def test_defaults_are_those_users_expect() -> None:
         "unclean.leader.election.enable": "false",
         "deletion.protection": "false",
         "compression.type": "producer",
+        "partitioner": "crc32c",
     }
 
 

@@ -131,7 +131,11 @@ def _by_partition(buffer: TopicBuffer, rows: Rows) -> dict[int | None, list[int]
     if buffer.has_partitioner or None in keys:
         partitions = [buffer.partition_of(key) for key in keys]
     else:
-        partitions = partitions_for_keys(keys, len(buffer.queues))  # type: ignore[arg-type]  # no None in it
+        partitions = partitions_for_keys(
+            keys,  # type: ignore[arg-type]  # no None in it
+            len(buffer.queues),
+            buffer.key_hash,
+        )
     indexes: dict[int | None, list[int]] = {partition: [] for partition in set(partitions)}
     for index, partition in enumerate(partitions):
         indexes[partition].append(index)

@@ -26,8 +26,8 @@ from penstock.client.producer.delivery import Delivery
 from penstock.client.serializers import BytesSerializer, Serializer
 from penstock.core.columns import Columns, Header
 from penstock.core.limits import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from penstock.core.partitioner import partition_for_key
-from penstock.core.topic import TopicConfig
+from penstock.core.partitioner import KeyHash, partition_for_key
+from penstock.core.topic import PARTITIONER, TopicConfig
 from penstock.core.types import NO_LEADER, TopicPartition
 from penstock.errors import ErrorCode, MisuseError
 
@@ -35,6 +35,20 @@ RECORD_OVERHEAD_BYTES: Final = 20
 HEADER_OVERHEAD_BYTES: Final = 8
 _DEFAULT_LIMIT_BYTES: Final = TopicConfig().max_message_bytes
 _to_bytes: Final = BytesSerializer()
+
+
+def key_hash_of(topic: TopicDescription) -> KeyHash:
+    """Raises MisuseError for one that this client does not know: another partition would break the
+    order of the key's records."""
+    name = topic.configs.get(PARTITIONER, KeyHash.CRC32C)
+    try:
+        return KeyHash(name)
+    except ValueError:
+        raise MisuseError(
+            f"topic {topic.topic!r} has the setting {PARTITIONER}={name}, which this client does "
+            f"not know: it knows {' and '.join(KeyHash)}; upgrade the client",
+            ErrorCode.INVALID_CONFIG,
+        ) from None
 
 
 class TopicBuffer:
@@ -58,12 +72,14 @@ class TopicBuffer:
     def update(self, topic: TopicDescription) -> None:
         """Adopts new partitions, limits and leaders from the metadata."""
         limit_bytes = topic.configs.get("max.message.bytes")
+        key_hash = key_hash_of(topic)
         with self._lock:
             if topic.topic_id != self.topic_id:
                 self._start_over()
             for index in range(len(self.queues), len(topic.partitions)):
                 self.queues.append(PartitionQueue(TopicPartition(self.name, index)))
             self.topic_id = topic.topic_id
+            self.key_hash = key_hash
             self.limit_bytes = int(limit_bytes) if limit_bytes else _DEFAULT_LIMIT_BYTES
             self.batch_bytes = min(self._accumulator.config.batch_bytes, self.limit_bytes)
             self._led = [
@@ -150,7 +166,7 @@ class TopicBuffer:
         """The partition a serialized key belongs to; None = any."""
         count = len(self.queues)
         if self._partitioner is None:
-            return None if key is None else partition_for_key(key, count)
+            return None if key is None else partition_for_key(key, count, self.key_hash)
         chosen = self._partitioner(self.name, key, count)
         if not isinstance(chosen, int) or not 0 <= chosen < count:
             raise MisuseError(

@@ -14,8 +14,8 @@ stored only under a format that it refuses (I36). A document says the format of 
 cluster's says which one counts, and changes only on request (`formats`).
 
     1  the first
-    2  moves, damaged replicas, cordons, fresh brokers, the copy rate, deletion.protection of
-       topics, the operator's epoch
+    2  moves, damaged replicas, cordons, fresh brokers, the copy rate, deletion.protection and
+       partitioner of topics, the operator's epoch
 """
 
 import json

@@ -24,9 +24,11 @@ from penstock.core.control.draft import Draft
 from penstock.core.control.move_contract import Finalize, FormatChosen
 from penstock.core.control.requests import check_cluster_id
 from penstock.core.control.sessions import Sessions
-from penstock.core.topic import DELETION_PROTECTION
+from penstock.core.topic import DELETION_PROTECTION, PARTITIONER
 from penstock.errors import ClusterError, ErrorCode
 
+_NEW_SETTINGS = (DELETION_PROTECTION, PARTITIONER)
+"""Of topics, in a document from FORMAT_MOVES on."""
 _NAMED_MAX = 5
 """Obstacles that an error names; there may be thousands."""
 
@@ -70,10 +72,11 @@ def check_moves(draft: Draft) -> None:
 def check_configs(draft: Draft, configs: Mapping[str, str]) -> None:
     """Raises ClusterError(FORMAT_TOO_OLD) for a topic setting that an older release, which reads
     the cluster's format, does not know: its controllers could decide nothing about the topic."""
-    if DELETION_PROTECTION in configs and draft.format < FORMAT_MOVES:
+    new = [key for key in _NEW_SETTINGS if key in configs]
+    if new and draft.format < FORMAT_MOVES:
         raise ClusterError(
             f"the metadata of this cluster has format {draft.format}, and a topic can set "
-            f"{DELETION_PROTECTION} from {FORMAT_MOVES} on: when all brokers run this release, run "
+            f"{new[0]} from {FORMAT_MOVES} on: when all brokers run this release, run "
             "`penstock cluster finalize`",
             ErrorCode.FORMAT_TOO_OLD,
         )
@@ -116,8 +119,9 @@ def _uses(draft: Draft) -> Iterator[str]:
     if draft.cluster.copy_rate is not None:
         yield "a copy rate is set"
     for topic in draft.topics():
-        if DELETION_PROTECTION in topic.configs:
-            yield f"topic {topic.name!r} sets {DELETION_PROTECTION}"
+        for key in _NEW_SETTINGS:
+            if key in topic.configs:
+                yield f"topic {topic.name!r} sets {key}"
         for index, partition in enumerate(topic.partitions):
             if partition.target:
                 yield f"{topic.name}/{index} is moved to {list(partition.target)}"

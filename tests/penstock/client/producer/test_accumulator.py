@@ -21,7 +21,7 @@ from penstock.client.producer.topic_buffer import TopicBuffer
 from penstock.client.serializers import JsonSerializer, StringSerializer
 from penstock.core.batch import HEADER_BYTES
 from penstock.core.limits import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from penstock.core.partitioner import partition_for_key
+from penstock.core.partitioner import KeyHash, partition_for_key
 from penstock.core.records import build_batch, encode_columns
 from penstock.errors import ErrorCode, MisuseError
 
@@ -98,6 +98,22 @@ def test_keys_explicit_partitions_and_own_partitioners_decide() -> None:
     own.send(b"v", b"12345")
     own.send(b"v", None)
     assert [partition for partition, _ in own.drain()] == [0, 2]
+
+
+def test_the_topic_says_how_keys_are_hashed() -> None:
+    made = Made(topic(12, partitioner="murmur2"))
+    made.send(b"v", b"foobar")
+    kafkas = partition_for_key(b"foobar", 12, KeyHash.MURMUR2)
+    assert kafkas != partition_for_key(b"foobar", 12)
+    assert [partition for partition, _ in made.drain()] == [kafkas]
+    made.topic.update(topic(12))
+    made.send(b"v", b"foobar")
+    assert [partition for partition, _ in made.drain()] == [partition_for_key(b"foobar", 12)]
+
+
+def test_a_hash_that_this_client_does_not_know_is_refused() -> None:
+    with pytest.raises(MisuseError, match=r"partitioner=dice, which .* crc32c and murmur2; upgr"):
+        Made(topic(partitioner="dice"))
 
 
 @pytest.mark.parametrize("answer", [3, -1, "0", None])

@@ -13,15 +13,18 @@ from penstock.client.producer import shards
 from penstock.client.producer.accumulator import Accumulator
 from penstock.client.producer.shards import Shard, shard_columns
 from penstock.client.producer.topic_buffer import TopicBuffer
-from penstock.core.partitioner import partition_for_key
+from penstock.core.partitioner import KeyHash, partition_for_key
 from penstock.errors import ErrorCode, MisuseError
 
 Rows = list[tuple[Any, ...]]
 
 
-def buffer(partitions: int = 3, limit: int = 1_048_576, **settings: Any) -> TopicBuffer:
+def buffer(
+    partitions: int = 3, limit: int = 1_048_576, *, hashed_by: str = "crc32c", **settings: Any
+) -> TopicBuffer:
     entries = tuple(PartitionDescription(index, 0, 1, (0,), (0,)) for index in range(partitions))
-    topic = TopicDescription("t", "id", entries, {"max.message.bytes": str(limit)})
+    configs = {"max.message.bytes": str(limit), "partitioner": hashed_by}
+    topic = TopicDescription("t", "id", entries, configs)
     return TopicBuffer(topic, Accumulator(ProducerConfig(**settings), lambda _: None))
 
 
@@ -146,6 +149,13 @@ def test_keys_decide_the_partition_and_keep_the_order_within_it(
             if partition_for_key(key, 3) == partition
         ]
         assert mine == expected
+
+
+def test_the_topic_says_how_many_keys_are_hashed() -> None:
+    keys = [b"key%d" % index for index in range(100)]
+    seen = {row[1]: row[0] for row in rows(cut(keys, keys, into=buffer(hashed_by="murmur2")))}
+    assert seen == {key: partition_for_key(key, 3, KeyHash.MURMUR2) for key in keys}
+    assert seen != {key: partition_for_key(key, 3) for key in keys}
 
 
 def test_null_keys_go_anywhere_and_own_partitioners_are_asked() -> None:

@@ -21,7 +21,7 @@ from penstock.core.control.documents import (
     topic_key,
 )
 from penstock.core.control.partition import PartitionDocument, partition_to_json
-from penstock.core.topic import DELETION_PROTECTION
+from penstock.core.topic import DELETION_PROTECTION, PARTITIONER
 from penstock.core.types import BrokerId, ControllerEpoch, LeaderEpoch, MoveReason, PartitionState
 from penstock.errors import ErrorCode, PenstockError
 
@@ -359,19 +359,22 @@ def test_a_format_with_cordons_is_not_given_up(three: World) -> None:
     assert FORMATS == (1, 2)
 
 
-def test_a_setting_that_the_release_before_cannot_read_needs_the_newer_format() -> None:
+@pytest.mark.parametrize("setting", [PROTECTED, {PARTITIONER: "murmur2"}], ids=str)
+def test_a_setting_that_the_release_before_cannot_read_needs_the_newer_format(
+    setting: dict[str, str],
+) -> None:
     """Its controller would stop at the next broker that dies, and so could not be gone back to."""
     world = old_world(0, 1, 2)
-    error = world.create("u", replication_factor=1, configs=PROTECTED).error
+    error = world.create("u", replication_factor=1, configs=setting).error
     assert "penstock cluster finalize" in refused(error, ErrorCode.FORMAT_TOO_OLD)
     assert world.create(replication_factor=1).error is None
-    changing = world.ask(c.AlterConfigs, topic="t", set_configs=PROTECTED)
+    changing = world.ask(c.AlterConfigs, topic="t", set_configs=setting)
     assert "has format 1" in refused(changing, ErrorCode.FORMAT_TOO_OLD)
     assert finalize(world) == m.FormatChosen(1, 2)
-    assert world.ask(c.AlterConfigs, topic="t", set_configs=PROTECTED) == c.Done()
+    assert world.ask(c.AlterConfigs, topic="t", set_configs=setting) == c.Done()
     giving_up = finalize(world, 1)
-    assert "topic 't' sets deletion.protection" in refused(giving_up, ErrorCode.INVALID_REQUEST)
-    gone = (DELETION_PROTECTION,)
+    gone = tuple(setting)
+    assert f"topic 't' sets {gone[0]}" in refused(giving_up, ErrorCode.INVALID_REQUEST)
     unset = world.ask(c.AlterConfigs, topic="t", set_configs={}, unset_configs=gone)
     assert unset == c.Done()
     assert finalize(world, 1) == m.FormatChosen(2, 1)
