@@ -31,6 +31,7 @@ from penstock.cli import (
     dump_log,
     group,
     local,
+    migrate,
     offsets,
     partitions,
     perf,
@@ -208,7 +209,7 @@ def _assemble() -> typer.Typer:
     app.add_typer(acl.app, name="acl")
     app.add_typer(quota.app, name="quota")
     app.add_typer(profile.app, name="profile")
-    for module in (produce, consume, offsets, dump_log, kube):
+    for module in (produce, consume, offsets, migrate, dump_log, kube):
         module.register(app)
     app.add_typer(perf.app, name="perf")
     return app

@@ -1,0 +1,301 @@
+"""`penstock import` and `penstock export`: topics from Apache Kafka, and back.
+
+    --from/--to kafka://… ─┐
+    --topics ──────────────┴▶ Migration.prepare ──▶ table ──▶ execute ──▶ verdicts, groups
+
+With --dry-run nothing is written. Ctrl-C ends the copy where it is; the same command continues.
+"""
+
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from penstock.cli.connect import locate
+from penstock.cli.extras import describe_missing
+from penstock.cli.options import Bootstrap, Output, OutputOption, example
+from penstock.cli.output import print_record
+from penstock.errors import ErrorCode, MisuseError
+
+if TYPE_CHECKING:
+    from penstock.migration.copying import Copy
+    from penstock.migration.groups import Translation
+    from penstock.migration.plan import TopicPlan
+    from penstock.migration.run import Migration
+    from penstock.migration.verifying import Verdict
+
+SCHEME: Final = "kafka://"
+PROGRESS_S: Final = 1.0
+
+Topics = Annotated[
+    str,
+    typer.Option(
+        "--topics", metavar="NAME[,…]", help="Topics, or patterns with * and ?, by commas."
+    ),
+]
+Groups = Annotated[
+    str,
+    typer.Option(
+        "--groups",
+        metavar="GROUP[,…]",
+        help="Consumer groups whose committed offsets come along, when the copy has ended.",
+    ),
+]
+Follow = Annotated[
+    bool, typer.Option("--follow", help="Go on with new records until Ctrl-C, then finish.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
+NoVerify = Annotated[
+    bool, typer.Option("--no-verify", help="Do not read the copy again to compare it.")
+]
+KafkaConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--kafka-config",
+        metavar="FILE",
+        help="Settings of librdkafka, a line each: security.protocol=SASL_SSL.",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds both commands."""
+    app.command(
+        "import",
+        epilog=example(
+            "penstock import --from kafka://broker:9092 --topics 'orders*' --dry-run",
+            "penstock import --from kafka://broker:9092 --topics orders --groups billing --follow",
+        ),
+    )(import_topics)
+    app.command(
+        "export",
+        epilog=example("penstock export --to kafka://broker:9092 --topics orders --dry-run"),
+    )(export_topics)
+
+
+def import_topics(
+    source: Annotated[
+        str, typer.Option("--from", metavar="kafka://HOST:PORT[,…]", help="The Kafka cluster.")
+    ],
+    topics: Topics,
+    groups: Groups = "",
+    follow: Follow = False,
+    dry_run: DryRun = False,
+    no_verify: NoVerify = False,
+    kafka_config: KafkaConfig = None,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Copy topics from Apache Kafka, partition by partition: keys, values, headers and times.
+
+    Only committed records are copied. The same command again continues where the last one ended;
+    no record comes twice. At the end, the copy is read again and compared.
+    """
+    with _ends(source, kafka_config, bootstrap) as (kafka, own):
+        from penstock.migration.run import Migration, settings_here  # noqa: PLC0415
+
+        own.copy_id = f"penstock-import-{kafka.cluster_id}"
+        migration = Migration(kafka, own, own.check, lambda topic: settings_here(kafka, topic))
+        _migrate(migration, topics, groups, follow, dry_run, no_verify, output)
+
+
+def export_topics(
+    target: Annotated[
+        str, typer.Option("--to", metavar="kafka://HOST:PORT[,…]", help="The Kafka cluster.")
+    ],
+    topics: Topics,
+    groups: Groups = "",
+    follow: Follow = False,
+    dry_run: DryRun = False,
+    no_verify: NoVerify = False,
+    kafka_config: KafkaConfig = None,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Copy topics to Apache Kafka: the way back; as `penstock import`."""
+    with _ends(target, kafka_config, bootstrap) as (kafka, own):
+        from penstock.migration.run import Migration, settings_there  # noqa: PLC0415
+
+        kafka.copy_id = f"penstock-export-{own.cluster_id}"
+        migration = Migration(own, kafka, lambda _: "", settings_there)
+        _migrate(migration, topics, groups, follow, dry_run, no_verify, output)
+
+
+@contextmanager
+def _ends(address: str, kafka_config: Path | None, bootstrap: str | None) -> Iterator[Any]:
+    if not address.startswith(SCHEME) or not address.removeprefix(SCHEME):
+        raise MisuseError(
+            f"the Kafka cluster is {address!r}; it must be {SCHEME}HOST:PORT[,HOST:PORT…]",
+            ErrorCode.INVALID_REQUEST,
+        )
+    try:
+        from penstock.migration.kafka import Kafka  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        missing = describe_missing(error, "moving topics from or to Kafka", "kafka")
+        if missing is None:
+            raise
+        raise MisuseError(missing) from None
+    from penstock.migration.own import Penstock  # noqa: PLC0415
+
+    settings = _settings(kafka_config)
+    located = locate(bootstrap)
+    kafka = Kafka(address.removeprefix(SCHEME), settings)
+    with Penstock(located.bootstrap, located.options) as own:
+        yield kafka, own
+
+
+def _settings(path: Path | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise MisuseError(f"--kafka-config: {path}: {error.strerror}") from None
+    settings = {}
+    for number, line in enumerate(lines, start=1):
+        name, equals, value = (part.strip() for part in line.partition("="))
+        if not name or name.startswith("#"):
+            continue
+        if not equals:
+            raise MisuseError(f"--kafka-config: {path}:{number}: {line!r} is not name=value")
+        settings[name] = value
+    return settings
+
+
+def _listed(option: str, text: str) -> list[str]:
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names and option == "--topics":
+        raise MisuseError("--topics is empty; name at least one topic or pattern")
+    return names
+
+
+def _migrate(
+    migration: "Migration",
+    topics: str,
+    groups: str,
+    follow: bool,
+    dry_run: bool,
+    no_verify: bool,
+    output: Output,
+) -> None:
+    plans = migration.prepare(_listed("--topics", topics))
+    if dry_run:
+        print_record({"topics": [_plan_row(plan) for plan in plans]} | _dropped(plans), output)
+        if any(plan.reason for plan in plans):
+            raise typer.Exit(1)
+        return
+    total = sum(plan.records for plan in plans)
+    progress = _Progress(total)
+    with _until_interrupted() as stop:
+        done = migration.execute(plans, follow=follow, stop=stop, report=progress.copied)
+        interrupted = stop()
+    progress.line(done.copy, "copied")
+    verdicts = [] if no_verify else done.verify(progress.compared)
+    moved = [
+        (group, each) for group in _listed("--groups", groups) for each in done.move_group(group)
+    ]
+    result: dict[str, object] = {
+        "complete": done.complete,
+        "topics": [_plan_row(plan) for plan in plans],
+    }
+    if verdicts:
+        result["partitions"] = [_verdict_row(each) for each in verdicts]
+    if moved:
+        result["groups"] = [_group_row(group, each) for group, each in moved]
+    print_record(result | _dropped(plans), output)
+    if not all(each.good for each in verdicts):
+        raise MisuseError(
+            "the copy differs from what was read: see the partitions above; delete those topics "
+            "at the target and start over"
+        )
+    if interrupted and not follow and not done.complete:
+        sys.stderr.write("interrupted; the same command continues\n")
+        raise typer.Exit(130)
+
+
+def _plan_row(plan: "TopicPlan") -> dict[str, object]:
+    return {
+        "topic": plan.wanted.name,
+        "partitions": plan.wanted.partitions,
+        "replicas": plan.wanted.replicas,
+        "records": plan.records,
+        "action": plan.action.value,
+        "settings": dict(plan.settings.kept),
+        "reason": plan.reason,
+    }
+
+
+def _dropped(plans: Sequence["TopicPlan"]) -> dict[str, object]:
+    rows = [
+        {"topic": plan.wanted.name, "dropped": f"{name}={value}", "because": why}
+        for plan in plans
+        for name, (value, why) in plan.settings.dropped.items()
+    ]
+    return {"settings": rows} if rows else {}
+
+
+def _verdict_row(verdict: "Verdict") -> dict[str, object]:
+    return {
+        "partition": str(verdict.where),
+        "copied": verdict.copied,
+        "found": verdict.found,
+        "checksum": "same" if verdict.same else "expired" if verdict.expired else "DIFFERS",
+    }
+
+
+def _group_row(group: str, moved: "Translation") -> dict[str, object]:
+    return {
+        "group": group,
+        "partition": str(moved.where),
+        "source_offset": moved.source,
+        "target_offset": moved.target if moved.target >= 0 else None,
+    }
+
+
+class _Progress:
+    """A line per second on standard error."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._began = monotonic()
+        self._first: int | None = None
+        self._compared = 0
+        self._shown_at = 0.0
+
+    def copied(self, copy: "Copy") -> None:
+        self.line(copy, "copying")
+
+    def line(self, copy: "Copy", what: str) -> None:
+        records = sum(each.records for each in copy.progress.values())
+        self._first = records if self._first is None else self._first
+        seconds = max(monotonic() - self._began, 0.001)
+        rate = (records - self._first) / seconds
+        sys.stderr.write(f"{what}: {records:,} records in the target, {rate:,.0f}/s\n")
+
+    def compared(self, records: int) -> None:
+        self._compared += records
+        if monotonic() - self._shown_at >= PROGRESS_S:
+            self._shown_at = monotonic()
+            sys.stderr.write(f"comparing: {self._compared:,} records\n")
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C ends the copy after what is in flight; the second ends the program."""
+    asked = []
+
+    def ask(number: int, _: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: bool(asked)
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,226 @@
+"""The copy itself: row after row of each partition, once, resumable after any end.
+
+    Reader ──rows──▶ append ──▶ in flight ──offset as expected──▶ Progress ──each second──▶ store
+                                               └─ not: somebody else writes there, stop
+
+The target's end is the truth about what was appended; the stored progress may be behind it, never
+ahead. So a new run first reads what the target has beyond the progress, and the same number of
+records of the source: if their digests agree, they are the copy's own. Therefore no record comes
+twice and none is left out, whatever ended the run before, without transactions and their markers.
+Two copies at the same time see each other's records at an unexpected offset, and both stop.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Final
+
+from penstock.core.types import TopicPartition
+from penstock.errors import ErrorCode, PenstockError
+from penstock.migration.digest import extended
+from penstock.migration.model import Appending, Progress, Reader, Rows, Source, Target
+
+IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
+STORE_EVERY_S: Final = 1.0
+POLL_S: Final = 0.5
+QUIET_S: Final = 60.0
+"""A partition that should have records, and from which none come for this long, is an error."""
+
+
+class CopyError(PenstockError):
+    """The copy cannot go on; what is stored is right, and another run continues."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ErrorCode.MISUSE)
+
+
+@dataclass(slots=True)
+class _InFlight:
+    where: TopicPartition
+    rows: Rows
+    appending: Appending
+    size_bytes: int
+
+
+class Copy:
+    """Copies partitions until each has reached the source's end. Used by one thread."""
+
+    def __init__(
+        self, source: Source, target: Target, partitions: Iterable[TopicPartition]
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._partitions = tuple(partitions)
+        self._in_flight: deque[_InFlight] = deque()
+        self._in_flight_bytes = 0
+        self._stored_at = monotonic()
+        self.progress: dict[TopicPartition, Progress] = {}
+
+    def begin(self) -> None:
+        """Finds out where each partition continues. Raises CopyError if the target has records
+        that this copy did not write."""
+        stored = self._target.progress(self._partitions)
+        there = self._target.bounds(self._partitions)
+        sources = self._source.bounds(self._partitions)
+        for where in self._partitions:
+            known, bounds = stored[where], there[where]
+            if known is None:
+                # Records before the first store of a run that ended are found as its surplus.
+                known = Progress(
+                    source_first=sources[where].first,
+                    source_next=sources[where].first,
+                    target_first=bounds.first,
+                    target_next=bounds.first,
+                )
+            if bounds.end < known.target_next:
+                raise CopyError(
+                    f"{self._target.name}: {where.topic}/{where.partition} ends at {bounds.end}, "
+                    f"and {known.target_next} was reached before: it has lost records or was "
+                    "created again; delete the topic and start over"
+                )
+            self.progress[where] = self._with_surplus(where, known, bounds.end)
+        self._store()
+
+    def run(
+        self, *, follow: bool, stop: Callable[[], bool], report: Callable[["Copy"], None]
+    ) -> bool:
+        """Copies until the end, with `follow` until `stop`. Returns whether the end was reached."""
+        reader = self._source.read({w: p.source_next for w, p in self.progress.items()})
+        try:
+            while not stop():
+                for where, rows in reader.poll(POLL_S):
+                    self._append(where, rows)
+                self._settle(wait_above=0 if self._ended(reader) else IN_FLIGHT_BYTES)
+                if monotonic() - self._stored_at >= STORE_EVERY_S:
+                    self._store()
+                    report(self)
+                if not follow and self._ended(reader):
+                    return True
+            return self._ended(reader)
+        finally:
+            try:
+                self._settle(wait_above=0)
+            finally:
+                self._store()
+                reader.close()
+
+    def _ended(self, reader: Reader) -> bool:
+        return all(reader.at_end(where) for where in self._partitions)
+
+    def _append(self, where: TopicPartition, rows: Rows) -> None:
+        if not rows:
+            if not any(each.where == where for each in self._in_flight):
+                self.progress[where] = replace(self.progress[where], source_next=rows.next_offset)
+            return
+        size_bytes = rows.bytes + 64 * len(rows)
+        appending = self._target.append(where, rows)
+        self._in_flight.append(_InFlight(where, rows, appending, size_bytes))
+        self._in_flight_bytes += size_bytes
+
+    def _settle(self, *, wait_above: int) -> None:
+        """Takes over what was appended; waits while more bytes than that are in flight."""
+        while self._in_flight:
+            oldest = self._in_flight[0]
+            if self._in_flight_bytes <= wait_above and not oldest.appending.done():
+                return
+            base = oldest.appending.base_offset()
+            self._in_flight.popleft()
+            self._in_flight_bytes -= oldest.size_bytes
+            before = self.progress[oldest.where]
+            if base != before.target_next:
+                raise CopyError(
+                    f"{self._target.name}: {oldest.where.topic}/{oldest.where.partition} got a "
+                    f"record at {base}, and {before.target_next} was expected: somebody else "
+                    "writes to the topic; end that, delete the topic and start over"
+                )
+            self.progress[oldest.where] = advanced(before, oldest.rows)
+
+    def _store(self) -> None:
+        self._target.store(self.progress)
+        self._stored_at = monotonic()
+
+    def _with_surplus(self, where: TopicPartition, known: Progress, end: int) -> Progress:
+        """`known`, moved over what the target has beyond it."""
+        count = end - known.target_next
+        if count == 0:
+            return known
+        own = read_exactly(self._target.read({where: known.target_next}), where, count)
+        theirs = read_exactly(self._source.read({where: known.source_next}), where, count)
+        if extended(0, own) != extended(0, theirs):
+            raise CopyError(
+                f"{self._target.name}: {where.topic}/{where.partition} has {count} records from "
+                f"{known.target_next} on that are not the source's: somebody else wrote to the "
+                "topic; delete it and start over"
+            )
+        return advanced(known, theirs)
+
+
+def advanced(progress: Progress, rows: Rows) -> Progress:
+    """Progress after these rows."""
+    return replace(
+        progress,
+        source_next=rows.next_offset,
+        target_next=progress.target_next + len(rows),
+        digest=extended(progress.digest, rows),
+    )
+
+
+def read_exactly(reader: Reader, where: TopicPartition, count: int) -> Rows:
+    """The next `count` records, fewer if there are no more. Closes the reader."""
+    found = Rows(0)
+    heard_at = monotonic()
+    try:
+        while len(found) < count:
+            polled = reader.poll(POLL_S)
+            for _, rows in polled:
+                _extend(found, rows.cut(0, min(len(rows), count - len(found))))
+                heard_at = monotonic()
+            if not polled and reader.at_end(where):
+                break
+            if monotonic() - heard_at > QUIET_S:
+                raise CopyError(
+                    f"{where.topic}/{where.partition} should have {count} more records, and "
+                    f"{len(found)} came in {QUIET_S:.0f} s"
+                )
+    finally:
+        reader.close()
+    return found
+
+
+def _extend(found: Rows, rows: Rows) -> None:
+    found.next_offset = rows.next_offset
+    found.offsets += rows.offsets
+    found.keys += rows.keys
+    found.values += rows.values
+    found.timestamps_ms += rows.timestamps_ms
+    found.headers += rows.headers
+
+
+def digests(
+    reader: Reader, ends: Mapping[TopicPartition, int], tick: Callable[[int], None]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """(records, digest) of each partition from where the reader begins to these offsets."""
+    found = dict.fromkeys(ends, (0, 0))
+    reached = {where for where, end in ends.items() if end == 0}
+    heard_at = monotonic()
+    try:
+        while reached != set(ends):
+            polled = reader.poll(POLL_S)
+            for where, rows in polled:
+                first = next((i for i, o in enumerate(rows.offsets) if o >= ends[where]), len(rows))
+                part = rows.cut(0, first) if first < len(rows) else rows
+                records, digest = found[where]
+                found[where] = (records + len(part), extended(digest, part))
+                if rows.next_offset >= ends[where]:
+                    reached.add(where)
+                tick(len(part))
+                heard_at = monotonic()
+            if not polled:
+                reached |= {where for where in ends if reader.at_end(where)}
+            if monotonic() - heard_at > QUIET_S:
+                waiting = ", ".join(f"{w.topic}/{w.partition}" for w in set(ends) - reached)
+                raise CopyError(f"no records came for {QUIET_S:.0f} s from {waiting}")
+    finally:
+        reader.close()
+    return found

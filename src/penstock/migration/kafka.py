@@ -1,0 +1,345 @@
+"""Apache Kafka as a source and as a target, by confluent-kafka.
+
+Reads committed records only, from assigned partitions: no group of Kafka changes by an import. An
+export keeps its progress as committed offsets with metadata, in a group of Kafka that has its
+name. Further settings of librdkafka (security.protocol, sasl.…, ssl.…) come from the user's file.
+"""
+
+import fnmatch
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from time import monotonic, sleep
+from typing import Any, Final
+
+import confluent_kafka as kafka
+from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, NewTopic
+
+from penstock.core.types import TopicPartition
+from penstock.errors import ClusterError, ErrorCode, MisuseError
+from penstock.migration.model import Bounds, Progress, Reader, Rows, Topic
+
+_log = logging.getLogger(__name__)
+_log.addHandler(logging.NullHandler())  # our errors say what lasts; --debug shows the rest
+TIMEOUT_S: Final = 30.0
+RETRY_S: Final = 0.2
+POLL_RECORDS: Final = 10_000
+_MAX_MESSAGE: Final = "max.message.bytes"
+
+
+class Kafka:
+    """A Kafka cluster: a `Source`, and a `Target`.
+
+    Args:
+        bootstrap: host:port,…
+        settings: Of librdkafka, over ours.
+        copy_id: Names this copy; two with one name and one target continue each other.
+    """
+
+    def __init__(self, bootstrap: str, settings: Mapping[str, str], copy_id: str = "") -> None:
+        self._bootstrap = bootstrap
+        self._settings: dict[str, Any] = {
+            "bootstrap.servers": bootstrap, **settings, "logger": _log,
+        }  # fmt: skip
+        self.copy_id = copy_id
+        self._admin = AdminClient(dict(self._settings))
+        self._producer: Any = None
+        self._metadata = _asked(self.name, lambda: self._admin.list_topics(timeout=TIMEOUT_S))
+
+    @property
+    def name(self) -> str:
+        return f"Kafka at {self._bootstrap}"
+
+    @property
+    def cluster_id(self) -> str:
+        return str(self._metadata.cluster_id)
+
+    @property
+    def brokers(self) -> int:
+        return len(self._metadata.brokers)
+
+    def topics(self, patterns: Sequence[str]) -> list[Topic]:
+        """See `Source.topics`. Patterns are names, or have * and ?."""
+        known = sorted(name for name in self._metadata.topics if not name.startswith("__"))
+        chosen: dict[str, None] = {}
+        for pattern in patterns:
+            found = fnmatch.filter(known, pattern)
+            if not found:
+                some = ", ".join(known[:20]) or "none"
+                raise MisuseError(f"{self.name} has no topic {pattern!r}; it has: {some}")
+            chosen.update(dict.fromkeys(found))
+        return [self._topic(name) for name in chosen]
+
+    def find(self, topic: str) -> Topic | None:
+        return self._topic(topic) if topic in self._metadata.topics else None
+
+    def _topic(self, name: str) -> Topic:
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+        entries = _asked(
+            self.name, lambda: self._admin.describe_configs([resource])[resource].result(TIMEOUT_S)
+        )
+        own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        partitions = self._metadata.topics[name].partitions
+        return Topic(
+            name=name,
+            partitions=len(partitions),
+            replicas=max(len(each.replicas) for each in partitions.values()),
+            configs={key: str(e.value) for key, e in entries.items() if e.source == own},
+            max_message_bytes=int(entries[_MAX_MESSAGE].value),
+        )
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        consumer = self._consumer()
+        try:
+            return {
+                where: Bounds(
+                    *_asked(
+                        self.name,
+                        lambda at=where: consumer.get_watermark_offsets(
+                            kafka.TopicPartition(at.topic, at.partition), timeout=TIMEOUT_S
+                        ),
+                    )
+                )
+                for where in partitions
+            }
+        finally:
+            consumer.close()
+
+    def read(self, starts: Mapping[TopicPartition, int]) -> Reader:
+        return _KafkaReader(self.name, self._consumer(), starts)
+
+    def _consumer(self, group: str = "penstock-copy") -> Any:
+        return kafka.Consumer(
+            {
+                **self._settings,
+                "group.id": group,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "error",
+                "check.crcs": True,
+            }
+        )
+
+    def group_offsets(self, group: str, topics: Iterable[str]) -> dict[TopicPartition, int]:
+        request = kafka.ConsumerGroupTopicPartitions(group)
+        found = _asked(
+            self.name,
+            lambda: self._admin.list_consumer_group_offsets([request])[group].result(TIMEOUT_S),
+        )
+        wanted = set(topics)
+        return {
+            TopicPartition(each.topic, each.partition): each.offset
+            for each in found.topic_partitions
+            if each.topic in wanted and each.offset >= 0
+        }
+
+    def create(self, topic: Topic) -> None:
+        new = NewTopic(
+            topic.name,
+            num_partitions=topic.partitions,
+            replication_factor=min(topic.replicas, self.brokers),
+            config=dict(topic.configs),
+        )
+        _asked(self.name, lambda: self._admin.create_topics([new])[topic.name].result(TIMEOUT_S))
+        self._metadata = _asked(self.name, lambda: self._admin.list_topics(timeout=TIMEOUT_S))
+
+    def append(self, where: TopicPartition, rows: Rows) -> "_KafkaAppending":
+        if self._producer is None:
+            self._producer = kafka.Producer(
+                {
+                    **self._settings,
+                    "enable.idempotence": True,
+                    "acks": "all",
+                    "linger.ms": 20,
+                    "queue.buffering.max.messages": 1_000_000,
+                }
+            )
+        return _KafkaAppending(self.name, self._producer, where, rows)
+
+    def progress(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, Progress | None]:
+        consumer = self._consumer(self.copy_id)
+        try:
+            wanted = [kafka.TopicPartition(each.topic, each.partition) for each in partitions]
+            found = _asked(self.name, lambda: consumer.committed(wanted, timeout=TIMEOUT_S))
+        finally:
+            consumer.close()
+        return {
+            TopicPartition(each.topic, each.partition): (
+                Progress(**json.loads(each.metadata)) if each.offset >= 0 else None
+            )
+            for each in found
+        }
+
+    def store(self, progress: Mapping[TopicPartition, Progress]) -> None:
+        offsets = [
+            kafka.TopicPartition(w.topic, w.partition, p.target_next, json.dumps(asdict(p)))
+            for w, p in progress.items()
+        ]
+        self._commit(self.copy_id, offsets)
+
+    def set_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Kafka refuses while the group has members."""
+        self._commit(
+            group, [kafka.TopicPartition(w.topic, w.partition, at) for w, at in offsets.items()]
+        )
+
+    def _commit(self, group: str, offsets: list[Any]) -> None:
+        consumer = self._consumer(group)
+        try:
+            for each in _asked(
+                self.name, lambda: consumer.commit(offsets=offsets, asynchronous=False)
+            ):
+                if each.error is not None:
+                    raise ClusterError(
+                        f"{self.name}: group {group!r}, {each.topic}/{each.partition}: "
+                        f"{each.error.str()}",
+                        ErrorCode.INVALID_REQUEST,
+                    )
+        finally:
+            consumer.close()
+
+
+class _KafkaReader:
+    def __init__(self, name: str, consumer: Any, starts: Mapping[TopicPartition, int]) -> None:
+        self._name = name
+        self._consumer = consumer
+        self._at_end: set[TopicPartition] = set()
+        consumer.assign(
+            [kafka.TopicPartition(w.topic, w.partition, at) for w, at in starts.items()]
+        )
+
+    def poll(self, timeout_s: float) -> list[tuple[TopicPartition, Rows]]:
+        found: dict[TopicPartition, Rows] = {}
+        for message in self._consumer.consume(POLL_RECORDS, timeout_s):
+            error = message.error()
+            if error is not None and error.code() != kafka.KafkaError._PARTITION_EOF:  # noqa: SLF001
+                if error.retriable() or error.code() in _PASSING:
+                    continue
+                raise _failed(self._name, error)
+            where = TopicPartition(message.topic(), message.partition())
+            rows = found.setdefault(where, Rows(0))
+            if error is not None:
+                rows.next_offset = message.offset()
+                self._at_end.add(where)
+                continue
+            self._at_end.discard(where)
+            rows.next_offset = message.offset() + 1
+            rows.offsets.append(message.offset())
+            rows.keys.append(message.key())
+            rows.values.append(message.value())
+            rows.timestamps_ms.append(message.timestamp()[1])
+            rows.headers.append(message.headers())
+        return list(found.items())
+
+    def at_end(self, where: TopicPartition) -> bool:
+        return where in self._at_end
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class _KafkaAppending:
+    """Rows that librdkafka sends; the offsets come by its callbacks, in order."""
+
+    def __init__(self, name: str, producer: Any, where: TopicPartition, rows: Rows) -> None:
+        self._name = name
+        self._producer = producer
+        self._left = len(rows)
+        self._base = -1
+        self._expected = -1
+        self._failure: Exception | None = None
+        for key, value, timestamp_ms, headers in zip(
+            rows.keys, rows.values, rows.timestamps_ms, rows.headers, strict=True
+        ):
+            if timestamp_ms <= 0:
+                raise MisuseError(
+                    f"{where.topic}/{where.partition} has a record with timestamp {timestamp_ms}, "
+                    "which Kafka's clients cannot send: it means the present to them"
+                )
+            self._produce(where, key, value, timestamp_ms, headers)
+
+    def _produce(
+        self, where: TopicPartition, key: Any, value: Any, at_ms: int, headers: Any
+    ) -> None:
+        while True:
+            try:
+                self._producer.produce(
+                    where.topic, value, key,
+                    partition=where.partition, timestamp=timestamp_ms, headers=list(headers or ()),
+                    on_delivery=self._delivered,
+                )  # fmt: skip
+            except BufferError:
+                self._producer.poll(0.1)
+            except kafka.KafkaException as error:
+                raise _failed(self._name, error.args[0]) from None
+            else:
+                return
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        self._left -= 1
+        if error is not None:
+            self._failure = self._failure or _failed(self._name, error)
+            return
+        if self._base < 0:
+            self._base = self._expected = message.offset()
+        if message.offset() != self._expected:
+            self._failure = self._failure or ClusterError(
+                f"{self._name}: {message.topic()}/{message.partition()}: a record got offset "
+                f"{message.offset()}, and {self._expected} was expected: others write there too",
+                ErrorCode.INVALID_REQUEST,
+            )
+        self._expected += 1
+
+    def done(self) -> bool:
+        self._producer.poll(0)
+        return self._left == 0
+
+    def base_offset(self) -> int:
+        while self._left:
+            self._producer.poll(0.1)
+        if self._failure is not None:
+            raise self._failure
+        return self._base
+
+
+_PASSING: Final = frozenset(
+    {
+        kafka.KafkaError._TRANSPORT,  # noqa: SLF001 - the names that the library gives them
+        kafka.KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        kafka.KafkaError._TIMED_OUT,  # noqa: SLF001
+        kafka.KafkaError._RESOLVE,  # noqa: SLF001
+    }
+)
+"""librdkafka goes on by itself; `QUIET_S` ends what does not come back."""
+_COORDINATOR: Final = frozenset(
+    {
+        kafka.KafkaError.NOT_COORDINATOR,
+        kafka.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        kafka.KafkaError.COORDINATOR_NOT_AVAILABLE,
+    }
+)
+
+
+def _asked(name: str, call: Callable[[], Any]) -> Any:
+    """Again while the error says so: coordinators are found and loaded on first use."""
+    ends_at = monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return call()
+        except kafka.KafkaException as error:
+            cause = error.args[0]
+            if not (cause.retriable() or cause.code() in _COORDINATOR) or monotonic() > ends_at:
+                raise _failed(name, cause) from None
+            sleep(RETRY_S)
+
+
+def _failed(name: str, error: Any) -> ClusterError:
+    if error.code() in _PASSING:
+        text = f"cannot be reached ({error.str()}); check the address, and that it runs"
+        return ClusterError(f"{name} {text}", ErrorCode.UNREACHABLE)
+    return ClusterError(f"{name}: {error.name()}: {error.str()}", ErrorCode.INVALID_REQUEST)

@@ -1,0 +1,166 @@
+"""What a copy sees of its two ends: topics, rows, progress, and the seams `Source` and `Target`.
+
+Offsets of the source and of the target differ where the source has gaps (compaction, markers of
+transactions): the target has none, because one writer appends row after row.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from penstock.core.columns import Header
+from penstock.core.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic of either end.
+
+    Attributes:
+        configs: What was set on the topic itself, by name; the names are Kafka's.
+        max_message_bytes: The limit in force, set or not.
+    """
+
+    name: str
+    partitions: int
+    replicas: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+    max_message_bytes: int = 0
+
+
+class Bounds(NamedTuple):
+    """Offsets of a partition: of its first record, and the one after its last."""
+
+    first: int
+    end: int
+
+
+@dataclass(slots=True)
+class Rows:
+    """Records of one partition in order, as parallel lists.
+
+    `next_offset`: where the source continues. It may be beyond the last row, and there may be no
+    rows at all: then the source has no visible records up to there.
+    """
+
+    next_offset: int
+    offsets: list[int] = field(default_factory=list)
+    keys: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    timestamps_ms: list[int] = field(default_factory=list)
+    headers: list[Sequence[Header] | None] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(each) for column in (self.keys, self.values) for each in column if each)
+
+    def cut(self, first: int, end: int) -> "Rows":
+        """The rows at these indexes, end excluded."""
+        whole = end >= len(self.offsets)
+        return Rows(
+            self.next_offset if whole else self.offsets[end],
+            self.offsets[first:end],
+            self.keys[first:end],
+            self.values[first:end],
+            self.timestamps_ms[first:end],
+            self.headers[first:end],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far the copy of a partition is; stored beside the target's data.
+
+    Attributes:
+        source_first: Offset in the source at which the copy began.
+        source_next: Where the source continues.
+        target_first: Offset in the target of the first copied record.
+        target_next: The target's end after the last copied record.
+        digest: Of all copied records in order (`digest.extended`).
+    """
+
+    source_first: int
+    source_next: int
+    target_first: int
+    target_next: int
+    digest: int = 0
+
+    @property
+    def records(self) -> int:
+        return self.target_next - self.target_first
+
+    @property
+    def gapless(self) -> bool:
+        """Whether every offset of the source so far is a record that was copied."""
+        return self.source_next - self.source_first == self.records
+
+
+class Reader(Protocol):
+    """Reads partitions from given offsets to their ends, and on."""
+
+    def poll(self, timeout_s: float) -> list[tuple[TopicPartition, Rows]]:
+        """What has come, in order within each partition; empty after the timeout."""
+
+    def at_end(self, where: TopicPartition) -> bool:
+        """Whether everything that was visible when the end was last seen has been returned."""
+
+    def close(self) -> None: ...
+
+
+class Source(Protocol):
+    """Where records come from; only committed ones are seen."""
+
+    @property
+    def name(self) -> str:
+        """For texts: the system and its address."""
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    def topics(self, patterns: Sequence[str]) -> list[Topic]:
+        """Those that match; raises MisuseError for a pattern that matches none."""
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]: ...
+
+    def read(self, starts: Mapping[TopicPartition, int]) -> Reader: ...
+
+    def group_offsets(self, group: str, topics: Iterable[str]) -> dict[TopicPartition, int]:
+        """Committed offsets of a group in these topics."""
+
+
+class Appending(Protocol):
+    """An append that is under way."""
+
+    def done(self) -> bool: ...
+
+    def base_offset(self) -> int:
+        """Waits. Offset of the first record; the others follow without gaps, or it raises."""
+
+
+class Target(Protocol):
+    """Where records go."""
+
+    @property
+    def name(self) -> str: ...
+
+    def find(self, topic: str) -> Topic | None: ...
+
+    def create(self, topic: Topic) -> None: ...
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]: ...
+
+    def append(self, where: TopicPartition, rows: Rows) -> Appending: ...
+
+    def read(self, starts: Mapping[TopicPartition, int]) -> Reader: ...
+
+    def progress(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, Progress | None]: ...
+
+    def store(self, progress: Mapping[TopicPartition, Progress]) -> None: ...
+
+    def set_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commits offsets for a group that has no members; raises if it has."""

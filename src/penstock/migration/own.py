@@ -1,0 +1,250 @@
+"""A Penstock cluster as a target, and as a source, by its client.
+
+Progress is kept as committed offsets with metadata of a group named after the source's cluster:
+its lag is what the copy has not written, so 0. Reading is of committed records only.
+"""
+
+import fnmatch
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from types import TracebackType
+from typing import Final, Self
+
+from penstock.client import (
+    EARLIEST,
+    LATEST,
+    Admin,
+    ColumnsDelivery,
+    Consumer,
+    OffsetAndMetadata,
+    Producer,
+    TopicDescription,
+)
+from penstock.client.config import ClientOptions
+from penstock.core.topic import TopicConfig
+from penstock.core.types import TopicPartition
+from penstock.errors import ClusterError, ErrorCode, MisuseError
+from penstock.migration.model import Bounds, Progress, Reader, Rows, Topic
+from penstock.migration.plan import refused_here
+
+_MAX_MESSAGE: Final = "max.message.bytes"
+
+
+class Penstock:
+    """A `Target` and a `Source`; to be closed."""
+
+    def __init__(self, bootstrap: str, options: ClientOptions, copy_id: str = "") -> None:
+        self._bootstrap = bootstrap
+        self._options = options
+        self.copy_id = copy_id
+        self._admin = Admin(bootstrap, **options)
+        self._cluster = self._admin.describe_cluster()
+        self._producer: Producer | None = None
+        self._committer: Consumer | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        for each in (self._producer, self._committer, self._admin):
+            if each is not None:
+                each.close()
+
+    @property
+    def name(self) -> str:
+        return f"Penstock at {self._bootstrap}"
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster.cluster_id
+
+    def topics(self, patterns: Sequence[str]) -> list[Topic]:
+        known = self._admin.list_topics()
+        chosen: dict[str, None] = {}
+        for pattern in patterns:
+            found = fnmatch.filter(known, pattern)
+            if not found:
+                some = ", ".join(known[:20]) or "none"
+                raise MisuseError(f"{self.name} has no topic {pattern!r}; it has: {some}")
+            chosen.update(dict.fromkeys(found))
+        return [_topic(each) for each in self._admin.describe_topics(chosen).values()]
+
+    def find(self, topic: str) -> Topic | None:
+        if topic not in self._admin.list_topics():
+            return None
+        return _topic(self._admin.describe_topics([topic])[topic])
+
+    def check(self, topic: Topic) -> str:
+        """What is refused about a new topic, or ""."""
+        reason = refused_here(topic)
+        if reason:
+            return reason
+        try:
+            self._create(topic, validate_only=True)
+        except (ClusterError, MisuseError) as error:
+            return error.message
+        return ""
+
+    def create(self, topic: Topic) -> None:
+        self._create(topic, validate_only=False)
+
+    def _create(self, topic: Topic, *, validate_only: bool) -> None:
+        alive = sum(broker.alive for broker in self._cluster.brokers)
+        self._admin.create_topic(
+            topic.name,
+            topic.partitions,
+            min(topic.replicas, alive),
+            dict(topic.configs),
+            validate_only=validate_only,
+        )
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        wanted = list(partitions)
+        first = self._admin.list_offsets(dict.fromkeys(wanted, EARLIEST))
+        end = self._admin.list_offsets(dict.fromkeys(wanted, LATEST))
+        return {where: Bounds(first[where].offset, end[where].offset) for where in wanted}
+
+    def append(self, where: TopicPartition, rows: Rows) -> "_OwnAppending":
+        if self._producer is None:
+            self._producer = Producer(self._bootstrap, acks="all", **self._options)
+        delivery = self._producer.send_columns(
+            where.topic,
+            rows.values,
+            rows.keys,
+            timestamps_ms=rows.timestamps_ms,
+            partition=where.partition,
+            headers=rows.headers,
+        )
+        return _OwnAppending(self.name, where, delivery)
+
+    def read(self, starts: Mapping[TopicPartition, int]) -> Reader:
+        return _OwnReader(self._bootstrap, self._options, starts, self.bounds)
+
+    def progress(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, Progress | None]:
+        found = self._of_group().committed(partitions)
+        return {
+            where: None if entry is None else Progress(**json.loads(entry.metadata))
+            for where, entry in found.items()
+        }
+
+    def store(self, progress: Mapping[TopicPartition, Progress]) -> None:
+        self._of_group().commit(
+            {
+                where: OffsetAndMetadata(each.target_next, json.dumps(asdict(each)))
+                for where, each in progress.items()
+            }
+        )
+
+    def _of_group(self) -> Consumer:
+        if self._committer is None:
+            self._committer = Consumer(
+                self._bootstrap, group_id=self.copy_id, enable_auto_commit=False, **self._options
+            )
+        return self._committer
+
+    def group_offsets(self, group: str, topics: Iterable[str]) -> dict[TopicPartition, int]:
+        wanted = set(topics)
+        described = self._admin.describe_group(group)
+        return {
+            where: entry.offset
+            for where, entry in described.offsets.items()
+            if where.topic in wanted
+        }
+
+    def set_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self._admin.reset_offsets(group, dict(offsets), reason="imported")
+
+
+class _OwnAppending:
+    def __init__(self, name: str, where: TopicPartition, delivery: ColumnsDelivery) -> None:
+        self._name = name
+        self._where = where
+        self._delivery = delivery
+
+    def done(self) -> bool:
+        return self._delivery.done()
+
+    def base_offset(self) -> int:
+        reports = self._delivery.result()
+        expected = reports[0].base_offset
+        for report in reports:
+            if report.base_offset != expected:
+                raise ClusterError(
+                    f"{self._name}: {self._where}: records got offset {report.base_offset}, and "
+                    f"{expected} was expected: somebody else writes there",
+                    ErrorCode.INVALID_REQUEST,
+                )
+            expected += report.record_count
+        return reports[0].base_offset
+
+
+class _OwnReader:
+    """Ends are asked for when a poll brings nothing."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        options: ClientOptions,
+        starts: Mapping[TopicPartition, int],
+        bounds: Callable[[Iterable[TopicPartition]], dict[TopicPartition, Bounds]],
+    ) -> None:
+        self._bounds = bounds
+        self._positions = dict(starts)
+        self._ends: dict[TopicPartition, int] = {}
+        self._consumer = Consumer(
+            bootstrap, isolation_level="read_committed", auto_offset_reset="error", **options
+        )
+        self._consumer.assign(starts)
+        for where, offset in starts.items():
+            self._consumer.seek(where, offset)
+
+    def poll(self, timeout_s: float) -> list[tuple[TopicPartition, Rows]]:
+        found = []
+        for batch in self._consumer.poll(timeout_s):
+            where = batch.topic_partition
+            self._positions[where] = batch.next_offset
+            found.append(
+                (
+                    where,
+                    Rows(
+                        batch.next_offset,
+                        list(batch.offsets()),
+                        batch.keys(),
+                        batch.values(),
+                        batch.timestamps_ms(),
+                        list(batch.headers()),
+                    ),
+                )
+            )
+        if not found:
+            self._ends = {where: each.end for where, each in self._bounds(self._positions).items()}
+            for where in self._positions:
+                self._positions[where] = max(self._positions[where], self._consumer.position(where))
+        return found
+
+    def at_end(self, where: TopicPartition) -> bool:
+        end = self._ends.get(where)
+        return end is not None and self._positions[where] >= end
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _topic(described: TopicDescription) -> Topic:
+    own = {k: v for k, v in described.configs.items() if k not in described.inherited}
+    limit = described.configs.get(_MAX_MESSAGE)
+    return Topic(
+        name=described.topic,
+        partitions=len(described.partitions),
+        replicas=max(len(each.replicas) for each in described.partitions),
+        configs=own,
+        max_message_bytes=int(limit) if limit else TopicConfig().max_message_bytes,
+    )

@@ -1,0 +1,156 @@
+"""An import or an export from its plan to its verdict; the command line only shows it.
+
+prepare: topics, settings, partitioner, what is there ──▶ plans (nothing is written)
+execute: create ──▶ copy ──▶ verdicts ──▶ groups
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+from penstock.core.partitioner import KeyHash
+from penstock.core.types import TopicPartition
+from penstock.errors import MisuseError
+from penstock.migration.copying import POLL_S, Copy
+from penstock.migration.groups import Translation, translated
+from penstock.migration.model import Source, Target, Topic
+from penstock.migration.plan import (
+    Action,
+    TopicPlan,
+    Translated,
+    into_kafka,
+    into_penstock,
+    planned,
+    spread_by,
+)
+from penstock.migration.verifying import Verdict, verdicts
+
+SAMPLE_S: Final = 3.0
+SAMPLE_KEYS: Final = 200
+"""Per partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One direction: from `source` to `target`.
+
+    `check`: what the target refuses about a new topic. `translate`: a topic's settings there.
+    """
+
+    source: Source
+    target: Target
+    check: Callable[[Topic], str]
+    translate: Callable[[Topic], Translated]
+
+    def prepare(self, patterns: Sequence[str]) -> list[TopicPlan]:
+        """What would be done; writes nothing."""
+        return [self._plan(topic) for topic in self.source.topics(patterns)]
+
+    def _plan(self, topic: Topic) -> TopicPlan:
+        there = self.target.find(topic.name)
+        wheres = partitions_of(topic)
+        sources = self.source.bounds(wheres)
+        left = {where: sources[where].end - sources[where].first for where in wheres}
+        bounds, started = [], False
+        if there is not None and there.partitions == topic.partitions:
+            bounds = list(self.target.bounds(wheres).values())
+            for where, progress in self.target.progress(wheres).items():
+                if progress is not None:
+                    started = True
+                    left[where] = max(0, sources[where].end - progress.source_next)
+        return planned(
+            topic,
+            self.translate(topic),
+            there,
+            bounds,
+            started=started,
+            check=self.check,
+            records=sum(left.values()),
+        )
+
+    def execute(
+        self,
+        plans: Sequence[TopicPlan],
+        *,
+        follow: bool,
+        stop: Callable[[], bool],
+        report: Callable[[Copy], None],
+    ) -> "Done":
+        """Creates, copies. Raises MisuseError if a plan is refused: then nothing was written."""
+        refused = [plan for plan in plans if plan.action is Action.REFUSED]
+        if refused:
+            raise MisuseError(
+                "; ".join(f"topic {each.wanted.name!r}: {each.reason}" for each in refused)
+            )
+        for plan in plans:
+            if plan.action is Action.CREATE:
+                self.target.create(plan.wanted)
+        wheres = [where for plan in plans for where in partitions_of(plan.wanted)]
+        copy = Copy(self.source, self.target, wheres)
+        copy.begin()
+        complete = copy.run(follow=follow, stop=stop, report=report)
+        return Done(self, copy, complete)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A copy that has ended. `complete`: it has all that the source had."""
+
+    migration: Migration
+    copy: Copy
+    complete: bool
+
+    def verify(self, tick: Callable[[int], None]) -> list[Verdict]:
+        return verdicts(self.migration.target, self.copy.progress, tick)
+
+    def move_group(self, group: str) -> list[Translation]:
+        """Commits a group's offsets at the target. Raises MisuseError if it has none at the source
+        in the copied topics; partitions that the copy has not passed are left out."""
+        topics = {where.topic for where in self.copy.progress}
+        committed = self.migration.source.group_offsets(group, topics)
+        if not committed:
+            raise MisuseError(
+                f"group {group!r} has no committed offsets at {self.migration.source.name} in "
+                f"{', '.join(sorted(topics))}"
+            )
+        moved = translated(self.migration.source, committed, self.copy.progress)
+        offsets = {each.where: each.target for each in moved if each.target >= 0}
+        if offsets:
+            self.migration.target.set_group(group, offsets)
+        return moved
+
+
+def partitions_of(topic: Topic) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, index) for index in range(topic.partitions)]
+
+
+def settings_here(source: Source, topic: Topic) -> Translated:
+    """Settings of a topic of Kafka for one here; its partitioner is found from its keys."""
+    return into_penstock(topic, _spread(source, topic))
+
+
+def settings_there(topic: Topic) -> Translated:
+    return into_kafka(topic)
+
+
+def _spread(source: Source, topic: Topic) -> KeyHash | None:
+    wheres = partitions_of(topic)
+    bounds = source.bounds(wheres)
+    waited = {where for where in wheres if bounds[where].first < bounds[where].end}
+    if topic.partitions < 2 or not waited:
+        return None
+    samples: dict[int, list[bytes]] = {where.partition: [] for where in wheres}
+    reader = source.read({where: bounds[where].first for where in waited})
+    ends_at = monotonic() + SAMPLE_S
+    try:
+        while waited and monotonic() < ends_at:
+            for where, rows in reader.poll(POLL_S):
+                keys = samples[where.partition]
+                keys += [key for key in rows.keys if key is not None][: SAMPLE_KEYS - len(keys)]
+                if len(keys) >= SAMPLE_KEYS:
+                    waited.discard(where)
+            waited = {where for where in waited if not reader.at_end(where)}
+    finally:
+        reader.close()
+    return spread_by(samples, topic.partitions)
