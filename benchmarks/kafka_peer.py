@@ -108,10 +108,10 @@ def _start(libraries: str, home: Path, config: Path) -> subprocess.Popen[bytes]:
     for command in (tool, fallback):
         if subprocess.run([*command, *arguments], capture_output=True, check=False).returncode == 0:
             break
-    log = (home / f"{config.stem}.log").open("wb")
     options = ["-Xmx1g", "-Xms512m", f"-Dlog4j2.configurationFile={home / 'log4j2.xml'}"]
     command = ["java", *options, "-cp", libraries, "kafka.Kafka", str(config)]
-    return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    with (home / f"{config.stem}.log").open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
 
 def _await_port(port: int, process: subprocess.Popen[bytes]) -> None:

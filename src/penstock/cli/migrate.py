@@ -287,7 +287,7 @@ class _Progress:
 @contextmanager
 def _until_interrupted() -> Iterator[Callable[[], bool]]:
     """The first Ctrl-C ends the copy after what is in flight; the second ends the program."""
-    asked = []
+    asked: list[int] = []
 
     def ask(number: int, _: object) -> None:
         if asked:

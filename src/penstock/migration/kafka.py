@@ -91,18 +91,13 @@ class Kafka:
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
         consumer = self._consumer()
+
+        def watermarks(where: TopicPartition) -> Any:
+            at = kafka.TopicPartition(where.topic, where.partition)
+            return _asked(self.name, lambda: consumer.get_watermark_offsets(at, timeout=TIMEOUT_S))
+
         try:
-            return {
-                where: Bounds(
-                    *_asked(
-                        self.name,
-                        lambda at=where: consumer.get_watermark_offsets(
-                            kafka.TopicPartition(at.topic, at.partition), timeout=TIMEOUT_S
-                        ),
-                    )
-                )
-                for where in partitions
-            }
+            return {where: Bounds(*watermarks(where)) for where in partitions}
         finally:
             consumer.close()
 
@@ -270,7 +265,7 @@ class _KafkaAppending:
             try:
                 self._producer.produce(
                     where.topic, value, key,
-                    partition=where.partition, timestamp=timestamp_ms, headers=list(headers or ()),
+                    partition=where.partition, timestamp=at_ms, headers=list(headers or ()),
                     on_delivery=self._delivered,
                 )  # fmt: skip
             except BufferError:

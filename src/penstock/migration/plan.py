@@ -30,6 +30,10 @@ BATCH_HEADROOM_BYTES: Final = 1_024
 _KAFKA_FRAMING_BYTES: Final = 12
 """Kafka's default of max.message.bytes is 1 MiB and this much (Records.LOG_OVERHEAD)."""
 _ENOUGH_KEYS: Final = 8
+_OTHERWISE: Final = (
+    "keys lie neither by murmur2 nor by crc32c: producers here put them elsewhere, so let all "
+    "producers change over at once, after the last record was copied"
+)
 _MAX_MESSAGE: Final = "max.message.bytes"
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 _KEYS: Final = {key.name: key for key in CONFIG_KEYS}
@@ -41,6 +45,16 @@ class Action(Enum):
     CONTINUE = "continue"
     FILL = "fill the empty topic"
     REFUSED = "refused"
+
+
+class Spread(Enum):
+    """How the keys of a topic lie on its partitions."""
+
+    CRC32C = KeyHash.CRC32C
+    MURMUR2 = KeyHash.MURMUR2
+    OTHERWISE = "otherwise"
+    UNKNOWN = "unknown"
+    """One partition, or too few keys to tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +78,8 @@ class TopicPlan:
     """Still to copy, at most: offsets, of which some may hold no record."""
 
 
-def into_penstock(topic: Topic, partitioner: KeyHash | None) -> Translated:
-    """Settings of a topic of Kafka, for one here.
-
-    `partitioner`: how its keys are spread, if that is known.
-    """
+def into_penstock(topic: Topic, spread: Spread) -> Translated:
+    """Settings of a topic of Kafka, for one here; `spread`: how its keys are."""
     translated = Translated()
     for name, value in sorted(topic.configs.items()):
         problem = _problem(name, value)
@@ -81,8 +92,10 @@ def into_penstock(topic: Topic, partitioner: KeyHash | None) -> Translated:
     limit = topic.max_message_bytes + BATCH_HEADROOM_BYTES
     if limit > TopicConfig().max_message_bytes:
         translated.kept[_MAX_MESSAGE] = str(min(limit, _KEYS[_MAX_MESSAGE].maximum))
-    if partitioner is not None and partitioner is not KeyHash.CRC32C:
-        translated.kept[PARTITIONER] = partitioner.value
+    if spread is Spread.MURMUR2:
+        translated.kept[PARTITIONER] = KeyHash.MURMUR2.value
+    if spread is Spread.OTHERWISE:
+        translated.dropped[PARTITIONER] = ("unknown", _OTHERWISE)
     return translated
 
 
@@ -97,16 +110,15 @@ def into_kafka(topic: Topic) -> Translated:
     return translated
 
 
-def spread_by(samples: Mapping[int, Iterable[bytes]], partitions: int) -> KeyHash | None:
-    """The hash by which the sampled keys, by their partition, were spread; None: none that fits,
-    or too few keys to tell."""
+def spread_by(samples: Mapping[int, Iterable[bytes]], partitions: int) -> Spread:
+    """From sampled keys, by their partition."""
     pairs = [(key, where) for where, keys in samples.items() for key in keys]
     if partitions < 2 or len({key for key, _ in pairs}) < _ENOUGH_KEYS:
-        return None
+        return Spread.UNKNOWN
     for key_hash in KeyHash:
         if all(partition_for_key(key, partitions, key_hash) == where for key, where in pairs):
-            return key_hash
-    return None
+            return Spread(key_hash)
+    return Spread.OTHERWISE
 
 
 def planned(

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
-from penstock.core.partitioner import KeyHash
 from penstock.core.types import TopicPartition
 from penstock.errors import MisuseError
-from penstock.migration.copying import POLL_S, Copy
+from penstock.migration.copying import POLL_S, QUIET_S, Copy, CopyError
 from penstock.migration.groups import Translation, translated
 from penstock.migration.model import Source, Target, Topic
 from penstock.migration.plan import (
     Action,
+    Spread,
     TopicPlan,
     Translated,
     into_kafka,
@@ -26,9 +26,9 @@ from penstock.migration.plan import (
 )
 from penstock.migration.verifying import Verdict, verdicts
 
-SAMPLE_S: Final = 3.0
 SAMPLE_KEYS: Final = 200
-"""Per partition."""
+SAMPLE_RECORDS: Final = 5_000
+"""Per partition: enough to tell how keys are spread, whatever comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,23 +134,35 @@ def settings_there(topic: Topic) -> Translated:
     return into_kafka(topic)
 
 
-def _spread(source: Source, topic: Topic) -> KeyHash | None:
+def _spread(source: Source, topic: Topic) -> Spread:
+    """Raises CopyError if the records to tell by do not come."""
     wheres = partitions_of(topic)
     bounds = source.bounds(wheres)
     waited = {where for where in wheres if bounds[where].first < bounds[where].end}
     if topic.partitions < 2 or not waited:
-        return None
+        return Spread.UNKNOWN
     samples: dict[int, list[bytes]] = {where.partition: [] for where in wheres}
+    seen = dict.fromkeys(wheres, 0)
     reader = source.read({where: bounds[where].first for where in waited})
-    ends_at = monotonic() + SAMPLE_S
+    heard_at = monotonic()
     try:
-        while waited and monotonic() < ends_at:
+        while waited:
             for where, rows in reader.poll(POLL_S):
                 keys = samples[where.partition]
                 keys += [key for key in rows.keys if key is not None][: SAMPLE_KEYS - len(keys)]
-                if len(keys) >= SAMPLE_KEYS:
-                    waited.discard(where)
-            waited = {where for where in waited if not reader.at_end(where)}
+                seen[where] += len(rows)
+                heard_at = monotonic()
+            waited = {
+                where
+                for where in waited
+                if not reader.at_end(where)
+                and len(samples[where.partition]) < SAMPLE_KEYS
+                and seen[where] < SAMPLE_RECORDS
+            }
+            if monotonic() - heard_at > QUIET_S:
+                raise CopyError(
+                    f"{source.name}: no records came for {QUIET_S:.0f} s from {topic.name}"
+                )
     finally:
         reader.close()
     return spread_by(samples, topic.partitions)

@@ -1,0 +1,339 @@
+"""`penstock import` and `export` with a real Kafka; and the contract of both ends of a copy."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka as ck
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from support.copied import MemoryEnd, row, rows_of
+from support.waiting import wait_until
+
+from benchmarks.kafka_peer import Peer, available, kafka
+from penstock.client import LATEST, Admin, Consumer, TopicPartition
+from penstock.core.partitioner import KeyHash, partition_for_key
+from penstock.migration.kafka import Kafka
+from penstock.migration.model import Bounds, Progress, Rows, Topic
+from penstock.migration.own import Penstock
+
+if TYPE_CHECKING:
+    from .conftest import Program
+
+TIMEOUT_S = 60
+
+
+@pytest.fixture(scope="module")
+def peer() -> Iterator[Peer]:
+    missing = available()
+    if missing is not None:
+        if os.environ.get("CI"):
+            pytest.fail(f"{missing}: CI needs both to run Kafka")
+        pytest.skip(f"{missing}; both are needed to run Kafka")
+    with kafka(1) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def bootstrap(penstock: "Program") -> str:
+    brokers = json.loads(penstock.ok("cluster", "describe", "-o", "json"))["brokers"]
+    return str(brokers[0]["address"])
+
+
+def make(peer: Peer, name: str, partitions: int, **configs: str) -> None:
+    admin = AdminClient({"bootstrap.servers": peer.bootstrap})
+    named = {key.replace("_", "."): value for key, value in configs.items()}
+    admin.create_topics([NewTopic(name, partitions, 1, config=named)])[name].result(TIMEOUT_S)
+
+
+def produce(peer: Peer, name: str, count: int, **settings: Any) -> None:
+    producer = ck.Producer({"bootstrap.servers": peer.bootstrap, **settings})
+    for index in range(count):
+        value = None if index % 50 == 49 else b"value %d" % index
+        headers: Any = [("h", b"%d" % index), ("null", None)] if index % 7 == 0 else None
+        producer.produce(
+            name, value, b"key-%d" % (index % 100), timestamp=1_700_000_000_000 + index,
+            headers=headers or [],
+        )  # fmt: skip
+        producer.poll(0)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def from_kafka(peer: Peer, topics: str, *more: object) -> list[object]:
+    return ["import", "--from", f"kafka://{peer.bootstrap}", "--topics", topics, *more]
+
+
+def imported(penstock: "Program", peer: Peer, topics: str, *more: object) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(penstock.ok(*from_kafka(peer, topics, "-o", "json", *more)))
+    return found
+
+
+def everything(bootstrap: str, topic: str, count: int) -> list[tuple[object, ...]]:
+    """All records of a topic here: partition, key, value, time, headers."""
+    with Admin(bootstrap) as admin:
+        partitions = len(admin.describe_topics([topic])[topic].partitions)
+    found: list[tuple[object, ...]] = []
+    with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
+        wheres = [TopicPartition(topic, index) for index in range(partitions)]
+        consumer.assign(wheres)
+        consumer.seek_to_beginning(wheres)
+
+        def more() -> bool:
+            for batch in consumer.poll(0.2):
+                found.extend(
+                    (each.partition, each.key, each.value, each.timestamp_ms, tuple(each.headers))
+                    for each in batch.records()
+                )
+            return len(found) >= count
+
+        wait_until(more, what=f"{count} records of {topic}")
+    return found
+
+
+class TestBothEnds:
+    """What the copy relies on; the end in memory passes it too, so it may stand for both."""
+
+    @pytest.fixture(params=["memory", "penstock", "kafka"])
+    def end(self, request: pytest.FixtureRequest) -> Iterator[Any]:
+        if request.param == "memory":
+            yield MemoryEnd()
+        elif request.param == "kafka":
+            made = Kafka(request.getfixturevalue("peer").bootstrap, {}, "copy-of-a-test")
+            yield made
+        else:
+            with Penstock(request.getfixturevalue("bootstrap"), {}, "copy-of-a-test") as own:
+                yield own
+
+    def test_rows_come_back_as_they_were_appended(self, end: Any) -> None:
+        topic = Topic(name="both-ends", partitions=2, replicas=1)
+        assert end.find(topic.name) is None
+        end.create(topic)
+        found = end.find(topic.name)
+        assert (found.name, found.partitions, found.replicas) == ("both-ends", 2, 1)
+        first, second = TopicPartition(topic.name, 0), TopicPartition(topic.name, 1)
+        assert end.bounds([first, second]) == {first: Bounds(0, 0), second: Bounds(0, 0)}
+        rows = rows_of(
+            0,
+            row("a", b"k"),
+            (None, None, 5, None),
+            (b"", b"", 1_700_000_000_001, [("h", b"1"), ("h", None), ("", b"")]),
+            row("d"),
+        )
+        assert end.append(first, rows.cut(0, 3)).base_offset() == 0
+        assert end.append(first, rows.cut(3, 4)).base_offset() == 3
+        assert end.bounds([first])[first] == Bounds(0, 4)
+        for start in (0, 2):
+            reader = end.read({first: start, second: 0})
+            seen = Rows(0)
+
+            def more(reader: Any = reader, seen: Rows = seen) -> bool:
+                for where, part in reader.poll(0.2):
+                    assert where == first or not part
+                    for column in ("offsets", "keys", "values", "timestamps_ms", "headers"):
+                        getattr(seen, column).extend(getattr(part, column))
+                    if where == first:
+                        seen.next_offset = part.next_offset
+                return bool(reader.at_end(first) and reader.at_end(second))
+
+            wait_until(more, what="the ends")
+            reader.close()
+            expected = rows.cut(start, 4)
+            plain = [tuple(each or ()) for each in expected.headers]
+            assert [tuple(each or ()) for each in seen.headers] == plain
+            seen.headers = expected.headers
+            assert seen == expected
+
+    def test_progress_is_kept(self, end: Any) -> None:
+        end.create(Topic(name="kept", partitions=2, replicas=1))
+        first, second = TopicPartition("kept", 0), TopicPartition("kept", 1)
+        assert end.progress([first, second]) == {first: None, second: None}
+        reached = Progress(
+            source_first=3, source_next=9, target_first=0, target_next=0, digest=2**32 - 1
+        )
+        end.store({first: reached})
+        assert end.progress([first, second]) == {first: reached, second: None}
+
+    def test_offsets_of_a_group_are_set_and_seen(self, end: Any) -> None:
+        end.create(Topic(name="grouped", partitions=2, replicas=1))
+        first = TopicPartition("grouped", 0)
+        end.append(first, rows_of(0, row("a"), row("b"))).base_offset()
+        end.set_group("readers-of-a-test", {first: 1})
+        assert end.group_offsets("readers-of-a-test", ["grouped"]) == {first: 1}
+        assert end.group_offsets("readers-of-a-test", ["kept"]) == {}
+
+
+class TestImport:
+    def test_everything_arrives_where_it_was(
+        self, penstock: "Program", peer: Peer, bootstrap: str
+    ) -> None:
+        make(peer, "orders", 6, retention_ms="86400000000", segment_ms="1000000")
+        produce(peer, "orders", 1_000, partitioner="murmur2_random")
+        (plan,) = json.loads(penstock.ok(*from_kafka(peer, "orders", "--dry-run", "-o", "json")))[
+            "topics"
+        ]
+        assert (plan["action"], plan["records"]) == ("create", 1_000)
+        assert "does not exist" in penstock.fails("topic", "describe", "orders")
+        found = imported(penstock, peer, "orders")
+        assert found["complete"]
+        assert {each["checksum"] for each in found["partitions"]} == {"same"}
+        assert sum(each["found"] for each in found["partitions"]) == 1_000
+        assert found["settings"] == [
+            {
+                "topic": "orders",
+                "dropped": "segment.ms=1000000",
+                "because": "logs have no segments; retention works batch by batch",
+            }
+        ]
+        seen = everything(bootstrap, "orders", 1_000)
+        assert sorted(each[3] for each in seen) == [1_700_000_000_000 + i for i in range(1_000)]  # type: ignore[type-var]
+        for partition, key, value, at_ms, headers in seen:
+            assert isinstance(key, bytes)
+            assert isinstance(at_ms, int)
+            index = at_ms - 1_700_000_000_000
+            assert partition == partition_for_key(key, 6, KeyHash.MURMUR2)
+            assert value == (None if index % 50 == 49 else b"value %d" % index)
+            expected = (("h", b"%d" % index), ("null", None)) if index % 7 == 0 else ()
+            assert headers == expected
+
+    def test_producers_here_go_on_where_kafkas_wrote(
+        self, penstock: "Program", peer: Peer, bootstrap: str
+    ) -> None:
+        make(peer, "cut-over", 6)
+        produce(peer, "cut-over", 200, partitioner="murmur2_random")
+        found = imported(penstock, peer, "cut-over")
+        assert found["topics"][0]["settings"]["partitioner"] == "murmur2"
+        penstock.ok(
+            "produce", "cut-over", "-K", ":", stdin="".join(f"key-{i}:x\n" for i in range(100))
+        )
+        places: dict[object, set[object]] = {}
+        for partition, key, *_ in everything(bootstrap, "cut-over", 300):
+            places.setdefault(key, set()).add(partition)
+        assert len(places) == 100
+        assert all(len(partitions) == 1 for partitions in places.values())
+
+    def test_aborted_records_are_left_out_and_groups_count_records(
+        self, penstock: "Program", peer: Peer, bootstrap: str
+    ) -> None:
+        make(peer, "tx", 1)
+        producer = ck.Producer({"bootstrap.servers": peer.bootstrap, "transactional.id": "tests"})
+        producer.init_transactions(TIMEOUT_S)
+        for number in range(6):
+            producer.begin_transaction()
+            for index in range(5):
+                producer.produce("tx", b"%d-%d" % (number, index), timestamp=1_700_000_000_000)
+            producer.flush(TIMEOUT_S)
+            if number % 2:
+                producer.commit_transaction()
+            else:
+                producer.abort_transaction()
+        # Five records and a marker each: 0 to 5 aborted, 6 to 11 committed, 12 to 17 aborted, …
+        Kafka(peer.bootstrap, {}).set_group("billing", {TopicPartition("tx", 0): 20})
+        found = imported(penstock, peer, "tx", "--groups", "billing")
+        assert [each["found"] for each in found["partitions"]] == [15]
+        assert found["groups"] == [
+            {"group": "billing", "partition": "tx/0", "source_offset": 20, "target_offset": 7}
+        ]
+        values = [each[2] for each in everything(bootstrap, "tx", 15)]
+        assert values == [b"%d-%d" % (number, index) for number in (1, 3, 5) for index in range(5)]
+        assert values[7] == b"3-2"
+        described = json.loads(penstock.ok("group", "describe", "billing", "-o", "json"))
+        assert "7" in json.dumps(described)
+
+    @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+    def test_an_import_that_was_ended_continues(
+        self, penstock: "Program", peer: Peer, bootstrap: str, way: signal.Signals
+    ) -> None:
+        """Nothing comes twice and nothing is missing."""
+        name, count = f"ended-{way.name.lower()}", 60_000
+        make(peer, name, 3)
+        produce(peer, name, count)
+        began = penstock.start(*from_kafka(peer, name))
+        try:
+            with Admin(bootstrap) as admin:
+                wait_until(lambda: written(admin, name) > 0, what="the first records")
+            began.send_signal(way)
+            began.communicate(timeout=TIMEOUT_S)
+        finally:
+            began.kill()
+        found = imported(penstock, peer, name)
+        assert {each["checksum"] for each in found["partitions"]} == {"same"}
+        assert sum(each["found"] for each in found["partitions"]) == count
+        with Admin(bootstrap) as admin:
+            assert written(admin, name) == count
+
+    def test_followed_records_arrive_until_it_is_interrupted(
+        self, penstock: "Program", peer: Peer, bootstrap: str
+    ) -> None:
+        make(peer, "followed", 2)
+        produce(peer, "followed", 10)
+        began = penstock.start(*from_kafka(peer, "followed", "--follow", "-o", "json"))
+        try:
+            with Admin(bootstrap) as admin:
+                wait_until(lambda: written(admin, "followed") == 10, what="the first records")
+                produce(peer, "followed", 15)
+                wait_until(lambda: written(admin, "followed") == 25, what="the next records")
+            began.send_signal(signal.SIGINT)
+            out, error = began.communicate(timeout=TIMEOUT_S)
+        finally:
+            began.kill()
+        assert began.returncode == 0, error
+        assert sum(each["found"] for each in json.loads(out)["partitions"]) == 25
+
+    def test_a_topic_that_others_write_to_is_refused(self, penstock: "Program", peer: Peer) -> None:
+        make(peer, "foreign", 1)
+        produce(peer, "foreign", 3)
+        penstock.ok("topic", "create", "foreign", "-p", "1", "--set", "max.message.bytes=1050000")
+        penstock.ok("produce", "foreign", stdin="mine\n")
+        assert "has records, and no copy from this source" in penstock.fails(
+            *from_kafka(peer, "foreign")
+        )
+        dry = penstock.run(*from_kafka(peer, "foreign", "--dry-run"))
+        assert dry.returncode == 1
+        assert "refused" in dry.stdout
+
+    def test_wrong_words_are_one_line(
+        self, penstock: "Program", peer: Peer, tmp_path: Path
+    ) -> None:
+        fails = penstock.fails
+        assert "has no topic 'nope'; it has: " in fails(*from_kafka(peer, "nope"))
+        assert "must be kafka://HOST:PORT" in fails("import", "--from", "x:1", "--topics", "t")
+        assert "--topics is empty" in fails(*from_kafka(peer, " , "))
+        assert "No such file" in fails(*from_kafka(peer, "t", "--kafka-config", tmp_path / "none"))
+        (tmp_path / "wrong").write_text("# yes\nsasl\n")
+        wrong = fails(*from_kafka(peer, "t", "--kafka-config", tmp_path / "wrong"))
+        assert "wrong:2: 'sasl' is not name=value" in wrong
+        make(peer, "ungrouped", 1)
+        assert "group 'nobody' has no committed offsets" in fails(
+            *from_kafka(peer, "ungrouped", "--groups", "nobody")
+        )
+
+
+def written(admin: Admin, topic: str) -> int:
+    if topic not in admin.list_topics():
+        return 0
+    partitions = admin.describe_topics([topic])[topic].partitions
+    with_ends = admin.list_offsets(
+        {TopicPartition(topic, each.partition): LATEST for each in partitions}
+    )
+    return sum(each.offset for each in with_ends.values())
+
+
+class TestExport:
+    def test_the_way_back(self, penstock: "Program", peer: Peer) -> None:
+        penstock.ok("topic", "create", "back", "-p", "3", "--set", "retention.ms=-1")
+        export = ["export", "--to", f"kafka://{peer.bootstrap}", "--topics", "back", "-o", "json"]
+        total = 0
+        for count in (30, 5):
+            total += count
+            penstock.ok(
+                "produce", "back", "-K", ":", stdin="".join(f"{i}:v\n" for i in range(count))
+            )
+            found = json.loads(penstock.ok(*export))
+            assert {each["checksum"] for each in found["partitions"]} == {"same"}
+            assert sum(each["found"] for each in found["partitions"]) == total
+        there = Kafka(peer.bootstrap, {})
+        assert there.find("back") is not None
+        assert there.find("back").configs["retention.ms"] == "-1"  # type: ignore[union-attr]

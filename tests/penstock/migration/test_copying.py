@@ -1,0 +1,168 @@
+"""A copy has each record once, whatever ended the run before; foreign records stop it."""
+
+from dataclasses import replace
+
+import pytest
+from support.copied import MemoryEnd, Row, row
+
+from penstock.core.types import TopicPartition
+from penstock.migration.copying import Copy, CopyError
+from penstock.migration.groups import translated
+from penstock.migration.model import Rows, Topic
+from penstock.migration.verifying import verdicts
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+TOPIC = Topic(name="t", partitions=2, replicas=1)
+
+
+class KilledError(Exception):
+    """The copying process ends here."""
+
+
+def source_of(**logs: list[Row | None]) -> MemoryEnd:
+    source = MemoryEnd()
+    source.create(TOPIC)
+    for name, entries in logs.items():
+        source.logs[TopicPartition("t", "ab".index(name))].entries = entries
+    return source
+
+
+def target() -> MemoryEnd:
+    made = MemoryEnd()
+    made.create(TOPIC)
+    return made
+
+
+def begun(source: MemoryEnd, into: MemoryEnd) -> Copy:
+    copy = Copy(source, into, [A, B])
+    copy.begin()
+    return copy
+
+
+def copied(source: MemoryEnd, into: MemoryEnd) -> Copy:
+    copy = begun(source, into)
+    assert copy.run(follow=False, stop=lambda: False, report=lambda _: None)
+    return copy
+
+
+SOME = [row(f"v{index}", b"k", [("h", b"1"), ("n", None)]) for index in range(10)]
+
+
+def test_every_record_is_there_once_in_order_and_gaps_are_not() -> None:
+    gaps = [None, *SOME[:3], None, None, *SOME[3:], None]
+    source, into = source_of(a=gaps, b=SOME), target()
+    copy = copied(source, into)
+    assert into.logs[A].entries == SOME
+    assert into.logs[B].entries == SOME
+    assert copy.progress[A].source_next == len(gaps)
+    assert (copy.progress[A].records, copy.progress[A].gapless) == (10, False)
+    assert copy.progress[B].gapless
+    assert all(each.good for each in verdicts(into, copy.progress, lambda _: None))
+
+
+@pytest.mark.parametrize("appends", range(1, 8))
+@pytest.mark.parametrize("stores", [False, True])
+def test_a_run_continues_one_that_was_killed(appends: int, stores: bool) -> None:
+    """Before or after it stored how far it was."""
+    source, into = source_of(a=[None, *SOME[:4], None, *SOME[4:]], b=list(SOME)), target()
+    left = [appends]
+
+    def kill(where: TopicPartition, rows: Rows) -> None:
+        del where, rows
+        left[0] -= 1
+        if left[0] < 0:
+            raise KilledError
+
+    into.on_append = kill
+    store = into.store
+    if not stores:
+        into.store = lambda _: None  # type: ignore[method-assign]
+    with pytest.raises(KilledError):
+        copied(source, into)
+    into.on_append = lambda _w, _r: None
+    into.store = store  # type: ignore[method-assign]
+    copy = copied(source, into)
+    assert into.logs[A].entries == SOME
+    assert into.logs[B].entries == SOME
+    assert all(each.good for each in verdicts(into, copy.progress, lambda _: None))
+
+
+def test_new_records_of_the_source_are_copied_by_the_next_run() -> None:
+    source, into = source_of(a=SOME[:3]), target()
+    copied(source, into)
+    source.logs[A].entries += SOME[3:]
+    copied(source, into)
+    assert into.logs[A].entries == SOME
+
+
+def test_records_of_somebody_else_before_the_next_run_are_found() -> None:
+    source, into = source_of(a=SOME[:3]), target()
+    copied(source, into)
+    into.logs[A].entries.append(row("foreign"))
+    source.logs[A].entries += SOME[3:]
+    with pytest.raises(CopyError, match=r"t/0 has 1 records from 3 on that are not the source's"):
+        begun(source, into)
+
+
+def test_records_of_somebody_else_during_the_copy_are_found() -> None:
+    source, into = source_of(a=list(SOME)), target()
+
+    def intrude(where: TopicPartition, rows: Rows) -> None:
+        if rows.offsets[0] > 0:
+            into.logs[where].entries.append(row("foreign"))
+
+    into.on_append = intrude
+    with pytest.raises(CopyError, match="somebody else writes to the topic"):
+        copied(source, into)
+
+
+def test_a_target_that_lost_records_is_refused() -> None:
+    source, into = source_of(a=SOME[:3]), target()
+    copied(source, into)
+    into.logs[A].entries.pop()
+    with pytest.raises(CopyError, match="ends at 2, and 3 was reached before"):
+        begun(source, into)
+
+
+@pytest.mark.parametrize("change", ["value", "order", "lost", "doubled"])
+def test_a_copy_that_differs_is_seen(change: str) -> None:
+    source, into = source_of(a=list(SOME)), target()
+    copy = copied(source, into)
+    entries = into.logs[A].entries
+    if change == "value":
+        entries[4] = row("other", b"k")
+    elif change == "order":
+        entries[4], entries[5] = entries[5], entries[4]
+    elif change == "lost":
+        del entries[4]
+    else:
+        entries.insert(4, entries[4])
+    verdict = verdicts(into, copy.progress, lambda _: None)[0]
+    assert (verdict.where, verdict.good) == (A, False)
+
+
+def test_what_retention_removed_is_not_judged() -> None:
+    source, into = source_of(a=list(SOME)), target()
+    copy = copied(source, into)
+    into.logs[A].first = 2
+    verdict = verdicts(into, copy.progress, lambda _: None)[0]
+    assert (verdict.expired, verdict.same, verdict.good) == (True, False, True)
+
+
+def test_offsets_of_a_group_count_records_and_not_gaps() -> None:
+    entries = [None, *SOME[:3], None, None, *SOME[3:], None]
+    source, into = source_of(a=entries, b=SOME), target()
+    copy = copied(source, into)
+    for offset in range(len(entries) + 1):
+        (moved,) = translated(source, {A: offset}, copy.progress)
+        assert moved.target == sum(entry is not None for entry in entries[:offset]), offset
+    assert [each.target for each in translated(source, {B: 4}, copy.progress)] == [4]
+
+
+def test_an_offset_that_the_copy_has_not_passed_waits() -> None:
+    source, into = source_of(a=SOME[:3]), target()
+    copy = copied(source, into)
+    source.logs[A].entries += SOME[3:]
+    assert [each.target for each in translated(source, {A: 5}, copy.progress)] == [-1]
+    behind = replace(copy.progress[A], target_first=7, source_first=2)
+    assert [each.target for each in translated(source, {A: 1}, {A: behind})] == [7]

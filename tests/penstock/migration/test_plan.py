@@ -1,0 +1,137 @@
+"""What a topic of Kafka becomes, and what is refused before anything is written."""
+
+import pytest
+
+from penstock.core.partitioner import KeyHash, partition_for_key
+from penstock.migration.model import Bounds, Topic
+from penstock.migration.plan import (
+    Action,
+    Spread,
+    TopicPlan,
+    into_kafka,
+    into_penstock,
+    planned,
+    refused_here,
+    spread_by,
+)
+
+KAFKAS_LIMIT = 1_048_588
+"""Kafka's default of max.message.bytes."""
+
+
+def topic(name: str = "t", partitions: int = 3, limit: int = KAFKAS_LIMIT, **configs: str) -> Topic:
+    named = {key.replace("_", "."): value for key, value in configs.items()}
+    return Topic(
+        name=name, partitions=partitions, replicas=2, configs=named, max_message_bytes=limit
+    )
+
+
+def plan(there: Topic | None, *bounds: Bounds, started: bool = False, check: str = "") -> TopicPlan:
+    source = topic()
+    settings = into_penstock(source, Spread.UNKNOWN)
+    return planned(
+        source, settings, there, bounds, started=started, check=lambda _: check, records=5
+    )
+
+
+def test_settings_keep_their_names_and_values() -> None:
+    found = into_penstock(
+        topic(retention_ms="60000", cleanup_policy="compact", min_insync_replicas="2"),
+        Spread.UNKNOWN,
+    )
+    assert found.kept == {
+        "retention.ms": "60000",
+        "cleanup.policy": "compact",
+        "min.insync.replicas": "2",
+        "max.message.bytes": str(KAFKAS_LIMIT + 1_024),
+    }
+    assert found.dropped == {}
+
+
+def test_what_is_dropped_has_its_value_and_a_reason() -> None:
+    dropped = into_penstock(
+        topic(
+            segment_bytes="1000",
+            compression_type="lz4",
+            message_timestamp_type="LogAppendTime",
+            follower_replication_throttled_replicas="*",
+        ),
+        Spread.UNKNOWN,
+    ).dropped
+    assert dropped["segment.bytes"][1].startswith("logs have no segments")
+    assert dropped["compression.type"] == (
+        "lz4",
+        "config compression.type is 'lz4'; it must be producer",
+    )
+    assert "records keep the time they have" in dropped["message.timestamp.type"][1]
+    assert dropped["follower.replication.throttled.replicas"] == ("*", "there is no such setting")
+
+
+@pytest.mark.parametrize("key_hash", KeyHash)
+def test_the_partitioner_is_found_from_the_keys(key_hash: KeyHash) -> None:
+    keys = [b"key-%d" % index for index in range(40)]
+    samples: dict[int, list[bytes]] = {index: [] for index in range(6)}
+    for key in keys:
+        samples[partition_for_key(key, 6, key_hash)].append(key)
+    assert spread_by(samples, 6) is Spread(key_hash)
+    samples[0].append(next(key for key in keys if key not in samples[0]))
+    assert spread_by(samples, 6) is Spread.OTHERWISE
+
+
+def test_too_few_keys_tell_nothing() -> None:
+    assert spread_by({0: [b"a"], 1: [b"a"] * 100}, 2) is Spread.UNKNOWN
+    assert spread_by({0: [b"k%d" % index for index in range(100)]}, 1) is Spread.UNKNOWN
+
+
+def test_a_partitioner_that_is_not_the_default_is_set() -> None:
+    assert into_penstock(topic(), Spread.MURMUR2).kept["partitioner"] == "murmur2"
+    assert "partitioner" not in into_penstock(topic(), Spread.CRC32C).kept
+    otherwise = into_penstock(topic(), Spread.OTHERWISE)
+    assert "all producers change over at once" in otherwise.dropped["partitioner"][1]
+
+
+def test_what_only_we_have_is_not_taken_back() -> None:
+    found = into_kafka(topic(retention_ms="1", partitioner="murmur2", deletion_protection="true"))
+    assert found.kept == {"retention.ms": "1"}
+    assert found.dropped == {
+        "partitioner": ("murmur2", "Kafka has no such setting"),
+        "deletion.protection": ("true", "Kafka has no such setting"),
+    }
+
+
+def test_a_topic_is_created_filled_or_continued() -> None:
+    assert plan(None).action is Action.CREATE
+    assert plan(topic(), Bounds(0, 0)).action is Action.FILL
+    assert plan(topic(), Bounds(0, 9), started=True).action is Action.CONTINUE
+
+
+def test_our_default_limit_is_as_good_as_kafkas() -> None:
+    assert plan(topic(limit=1_048_576), Bounds(0, 0)).action is Action.FILL
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (plan(None, check="no"), "no"),
+        (plan(topic(partitions=4)), "has 4 partitions, the source's 3"),
+        (plan(topic(limit=1_000_000)), "raise the target's to 1049612"),
+        (plan(topic(), Bounds(0, 0), Bounds(3, 4)), "has records, and no copy from this source"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_way_out(found: TopicPlan, reason: str) -> None:
+    assert found.action is Action.REFUSED
+    assert reason in found.reason
+
+
+@pytest.mark.parametrize(
+    ("refused", "reason"),
+    [
+        (topic("a b"), "illegal character"),
+        (topic("__mine"), "two underscores"),
+        (topic(partitions=5_001), "5001 partitions"),
+        (topic(limit=64 * 1024 * 1024), "at most 33554432"),
+    ],
+)
+def test_topics_that_cannot_be_here(refused: Topic, reason: str) -> None:
+    assert reason in refused_here(refused)
+    assert not refused_here(topic())
