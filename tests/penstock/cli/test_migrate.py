@@ -285,7 +285,7 @@ class TestImport:
     def test_a_topic_that_others_write_to_is_refused(self, penstock: "Program", peer: Peer) -> None:
         make(peer, "foreign", 1)
         produce(peer, "foreign", 3)
-        penstock.ok("topic", "create", "foreign", "-p", "1", "--set", "max.message.bytes=1050000")
+        penstock.ok("topic", "create", "foreign", "-p", "1", "-c", "max.message.bytes=1050000")
         penstock.ok("produce", "foreign", stdin="mine\n")
         assert "has records, and no copy from this source" in penstock.fails(
             *from_kafka(peer, "foreign")
@@ -323,7 +323,7 @@ def written(admin: Admin, topic: str) -> int:
 
 class TestExport:
     def test_the_way_back(self, penstock: "Program", peer: Peer) -> None:
-        penstock.ok("topic", "create", "back", "-p", "3", "--set", "retention.ms=-1")
+        penstock.ok("topic", "create", "back", "-p", "3", "-c", "retention.ms=-1")
         export = ["export", "--to", f"kafka://{peer.bootstrap}", "--topics", "back", "-o", "json"]
         total = 0
         for count in (30, 5):
