@@ -184,6 +184,8 @@ def _migrate(
     output: Output,
 ) -> None:
     plans = migration.prepare(_listed("--topics", topics))
+    wanted_groups = _listed("--groups", groups)
+    migration.check_groups(wanted_groups, plans)
     if dry_run:
         print_record({"topics": [_plan_row(plan) for plan in plans]} | _dropped(plans), output)
         if any(plan.reason for plan in plans):
@@ -196,9 +198,7 @@ def _migrate(
         interrupted = stop()
     progress.line(done.copy, "copied")
     verdicts = [] if no_verify else done.verify(progress.compared)
-    moved = [
-        (group, each) for group in _listed("--groups", groups) for each in done.move_group(group)
-    ]
+    moved = [(group, each) for group in wanted_groups for each in done.move_group(group)]
     result: dict[str, object] = {
         "complete": done.complete,
         "topics": [_plan_row(plan) for plan in plans],

@@ -69,6 +69,16 @@ class Migration:
             records=sum(left.values()),
         )
 
+    def check_groups(self, groups: Sequence[str], plans: Sequence[TopicPlan]) -> None:
+        """Raises MisuseError for one that has no offsets in these topics."""
+        topics = [plan.wanted.name for plan in plans]
+        for group in groups:
+            if not self.source.group_offsets(group, topics):
+                raise MisuseError(
+                    f"group {group!r} has no committed offsets at {self.source.name} in "
+                    f"{', '.join(topics)}"
+                )
+
     def execute(
         self,
         plans: Sequence[TopicPlan],
@@ -105,15 +115,10 @@ class Done:
         return verdicts(self.migration.target, self.copy.progress, tick)
 
     def move_group(self, group: str) -> list[Translation]:
-        """Commits a group's offsets at the target. Raises MisuseError if it has none at the source
-        in the copied topics; partitions that the copy has not passed are left out."""
+        """Commits a group's offsets at the target; partitions that the copy has not passed are
+        left out."""
         topics = {where.topic for where in self.copy.progress}
         committed = self.migration.source.group_offsets(group, topics)
-        if not committed:
-            raise MisuseError(
-                f"group {group!r} has no committed offsets at {self.migration.source.name} in "
-                f"{', '.join(sorted(topics))}"
-            )
         moved = translated(self.migration.source, committed, self.copy.progress)
         offsets = {each.where: each.target for each in moved if each.target >= 0}
         if offsets:

@@ -3,7 +3,8 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,8 @@ def bootstrap(penstock: "Program") -> str:
 
 def make(peer: Peer, name: str, partitions: int, **configs: str) -> None:
     admin = AdminClient({"bootstrap.servers": peer.bootstrap})
-    named = {key.replace("_", "."): value for key, value in configs.items()}
+    # Records have times of long ago.
+    named = {"retention.ms": "-1"} | {k.replace("_", "."): v for k, v in configs.items()}
     admin.create_topics([NewTopic(name, partitions, 1, config=named)])[name].result(TIMEOUT_S)
 
 
@@ -91,6 +93,17 @@ def everything(bootstrap: str, topic: str, count: int) -> list[tuple[object, ...
 
         wait_until(more, what=f"{count} records of {topic}")
     return found
+
+
+def while_it_runs(process: "subprocess.Popen[bytes]", holds: Callable[[], bool], what: str) -> None:
+    """A program that ends first fails the test with its words."""
+
+    def seen() -> bool:
+        if process.poll() is not None and not holds():
+            pytest.fail(f"it ended before {what}: {process.communicate()}")
+        return holds()
+
+    wait_until(seen, what=what)
 
 
 class TestBothEnds:
@@ -169,7 +182,7 @@ class TestImport:
     def test_everything_arrives_where_it_was(
         self, penstock: "Program", peer: Peer, bootstrap: str
     ) -> None:
-        make(peer, "orders", 6, retention_ms="86400000000", segment_ms="1000000")
+        make(peer, "orders", 6, segment_ms="1000000")
         produce(peer, "orders", 1_000, partitioner="murmur2_random")
         (plan,) = json.loads(penstock.ok(*from_kafka(peer, "orders", "--dry-run", "-o", "json")))[
             "topics"
@@ -253,7 +266,7 @@ class TestImport:
         began = penstock.start(*from_kafka(peer, name))
         try:
             with Admin(bootstrap) as admin:
-                wait_until(lambda: written(admin, name) > 0, what="the first records")
+                while_it_runs(began, lambda: written(admin, name) > 0, "the first records")
             began.send_signal(way)
             began.communicate(timeout=TIMEOUT_S)
         finally:
@@ -272,9 +285,9 @@ class TestImport:
         began = penstock.start(*from_kafka(peer, "followed", "--follow", "-o", "json"))
         try:
             with Admin(bootstrap) as admin:
-                wait_until(lambda: written(admin, "followed") == 10, what="the first records")
+                while_it_runs(began, lambda: written(admin, "followed") == 10, "ten records")
                 produce(peer, "followed", 15)
-                wait_until(lambda: written(admin, "followed") == 25, what="the next records")
+                while_it_runs(began, lambda: written(admin, "followed") == 25, "25 records")
             began.send_signal(signal.SIGINT)
             out, error = began.communicate(timeout=TIMEOUT_S)
         finally:
