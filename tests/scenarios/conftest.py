@@ -23,10 +23,14 @@ RESERVE = {"disk.reserve.bytes": str(1 << 30)}
 
 
 @pytest.fixture(scope="module")
-def module_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def module_cluster(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Cluster]:
+    """`FORKED = False` in a module: its processes start as users' do."""
+    forked = getattr(request.module, "FORKED", True)
     quick = {"broker.session.timeout.ms": str(SESSION_TIMEOUT_MS)}
     folder = tmp_path_factory.mktemp("cluster")
-    with Cluster(folder, brokers=3, controller_config=quick) as cluster:
+    with Cluster(folder, brokers=3, controller_config=quick, forked=forked) as cluster:
         yield cluster
 
 

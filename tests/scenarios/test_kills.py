@@ -14,6 +14,7 @@ from support.waiting import wait_until
 
 from penstock.client import Admin
 
+FORKED = False
 GAP_MS_MAX = 10_000
 """A hard kill costs a third of a second, a planned move less; `benchmarks/failover.py` measures.
 Here other tests share the cores, and only what somebody waits out for nothing is caught."""

@@ -55,10 +55,11 @@ class Cluster:
         secure: bool = False,
         broker_options: list[str] | None = None,
         controller_options: list[str] | None = None,
+        forked: bool = True,
     ) -> None:
         """`launcher`: of the brokers, other than `local.child`: words after `python`. `secure`:
         all have TLS; this object calls brokers as broker 0 does, at their internal ports.
-        `…_options`: more command line."""
+        `…_options`: more command line. `forked`: see `ServerProcess`."""
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
         self.certificates = Certificates(path / "certificates") if secure else None
@@ -96,6 +97,8 @@ class Cluster:
         self._broker_config = {**BROKER_CONFIG, **(broker_config or {})}
         self._racks = racks or []
         self._launcher = launcher
+        self._forked = forked
+        self.controller.forked = forked
         self.brokers: dict[int, ServerProcess] = {}
         for broker_id in range(brokers):
             self.brokers[broker_id] = self.new_broker(broker_id)
@@ -141,6 +144,7 @@ class Cluster:
         )
         made.health_address = (more or [port])[0].address
         made.launcher = self._launcher or made.launcher
+        made.forked = self._forked
         self._made.append(made)
         return made
 

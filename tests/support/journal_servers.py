@@ -64,6 +64,24 @@ class Hanging(JournalServiceServicer):
         return pb.KeepJournalResponse()
 
 
+class Failing(JournalServiceServicer):
+    """A broker that is not to be reached, until `answers` is set."""
+
+    def __init__(self) -> None:
+        self.answers = asyncio.Event()
+        self.asked = 0
+        self.promised: list[int] = []
+
+    async def PromiseJournal(  # noqa: N802 - gRPC's name
+        self, request: pb.PromiseJournalRequest, context: Any
+    ) -> pb.PromiseJournalResponse:
+        self.asked += 1
+        if not self.answers.is_set():
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "as if the connection had broken")
+        self.promised.append(request.controller_epoch)
+        return pb.PromiseJournalResponse()
+
+
 class Servers:
     """The brokers of a cluster `c`."""
 
@@ -93,6 +111,12 @@ class Servers:
     async def add_hanging(self) -> Hanging:
         """One more broker, that answers when it is told to."""
         service = Hanging()  # type: ignore[abstract]  # other calls are unimplemented
+        await self.add_server(service)
+        return service
+
+    async def add_failing(self) -> Failing:
+        """One more broker, that fails until it is told to answer."""
+        service = Failing()  # type: ignore[abstract]  # other calls are unimplemented
         await self.add_server(service)
         return service
 

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from support import waiting
+from support import forked, waiting
 from support.apiserver import ApiServer
 from support.processes import ReservedPort
 from support.waiting import unwatch, wait_until
@@ -77,9 +76,9 @@ class Operator:
         name = f"op-{self._reserved.port}"
         self.log = directory / f"{name}.log"
         self._stderr = self.log.open("ab")
-        self._process = subprocess.Popen(
+        self._process = forked.Popen(
+            forked.OPERATOR,
             [
-                sys.executable,
                 "-m",
                 "penstock_operator",
                 "--broker-image=penstock-broker:test",

@@ -2,12 +2,12 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from support import forked
 from support.apiserver import ApiServer
 from support.cluster import Cluster
 from support.kube_scene import Scene
@@ -41,8 +41,9 @@ class Reachable:
     def start(self, *words: object, cluster: bool = True) -> "subprocess.Popen[bytes]":
         clean = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK")}
         which = ["--cluster", self.name] if cluster else ["-n", self.scene.namespace]
-        return subprocess.Popen(
-            [sys.executable, "-m", "penstock.cli", *which, *map(str, words)],
+        return forked.Popen(
+            forked.COMMAND_LINE,
+            ["-m", "penstock.cli", *which, *map(str, words)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -3,13 +3,13 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import forked
 from support.local import processes_of, write_manifest
 from support.waiting import wait_until
 
@@ -32,11 +32,11 @@ class Program:
     def start(self, *words: object, **options: Any) -> "subprocess.Popen[bytes]":
         """In the background; standard input, output and error are pipes."""
         pipe = subprocess.PIPE
-        process: subprocess.Popen[bytes] = subprocess.Popen(
-            [sys.executable, "-m", "penstock.cli", *map(str, words)],
+        return forked.Popen(
+            forked.COMMAND_LINE,
+            ["-m", "penstock.cli", *map(str, words)],
             stdin=pipe, stdout=pipe, stderr=pipe, env=self.environment, cwd=self.folder, **options,
         )  # fmt: skip
-        return process
 
     def run(self, *words: object, stdin: str = "") -> "subprocess.CompletedProcess[str]":
         """To its end, whatever its exit code. No run may ever print a traceback."""

@@ -59,7 +59,7 @@ def cluster(make_cluster: Callable[..., Cluster]) -> Cluster:
         "cache.bytes": CACHE_BYTES,
     }
     config = {key: str(value) for key, value in limits.items()}
-    cluster = make_cluster(brokers=1, broker_config=config)
+    cluster = make_cluster(brokers=1, broker_config=config, forked=False)
     cluster.create_topic("t", partitions=STREAMS)
     return cluster
 

@@ -10,8 +10,9 @@ import pytest
 from support.journal_servers import JOURNAL, Servers, asking
 from support.waiting import wait_until_async
 
-from penstock.core.control.journal.contract import AskKeep, Holders, Journal, Kept
-from penstock.core.types import ControllerEpoch
+from penstock.core.control.journal.contract import AskKeep, AskPromises, Holders, Journal, Kept
+from penstock.core.types import BrokerId, ControllerEpoch
+from penstock_broker.controller.metadata_store import journal_holders
 
 
 @pytest.fixture
@@ -121,3 +122,38 @@ async def test_a_question_under_way_does_without_a_broker_that_another_looks_up_
         await wait_until_async(lambda: anew.cancelled, what="the first has lost that broker")
         late.answers.set()
         assert await asks == Kept(2)
+
+
+async def test_a_broker_that_was_not_reached_is_asked_again_for_its_promise(
+    servers: Servers,
+) -> None:
+    """A majority decides without it. Not told, it would stay with the former controller until that
+    one gives up, and the new one would declare it dead before."""
+    for _ in range(2):
+        await servers.add()
+    away = await servers.add_failing()
+    async with asking() as calls, asyncio.timeout(60):
+        promises = await calls.promise(AskPromises(servers.holders(), ControllerEpoch(2)))
+        assert set(promises.journals) == {BrokerId(0), BrokerId(1)}
+        await wait_until_async(lambda: away.asked > 1, what="it is asked again")
+        away.answers.set()
+        await wait_until_async(lambda: away.promised == [2], what="it promises")
+    assert servers.told == [2, 2], "the others were asked once"
+
+
+async def test_only_the_newest_round_asks_again_and_only_until_the_end(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_holders, "_ASK_AGAIN_S", 600.0)
+    away = await servers.add_failing()
+    async with asyncio.timeout(60), asking() as calls:
+        for epoch in (2, 3):
+            await calls.promise(AskPromises(servers.holders(), ControllerEpoch(epoch)))
+            away.asked = 0
+            await wait_until_async(lambda: away.asked > 1, what="it is asked again")
+        await wait_until_async(lambda: asking_tasks() == 1, what="the first round has ended")
+    assert asking_tasks() == 0
+
+
+def asking_tasks() -> int:
+    return sum(task.get_name() == "a broker's journal" for task in asyncio.all_tasks())

@@ -10,7 +10,7 @@ import pytest
 from support.journal_servers import FILE, JOURNAL, Servers, asking, keep, promise
 from support.waiting import wait_until_async
 
-from penstock.core.control.journal.contract import AskKeep, Journal, Kept, Promises
+from penstock.core.control.journal.contract import AskKeep, AskPromises, Journal, Kept, Promises
 from penstock.core.types import BrokerId, ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.datadir import DurableFile
@@ -128,5 +128,26 @@ async def test_what_was_begun_is_finished_when_the_controller_is_gone(servers: S
         assert keeps.result() == Kept(1)
         assert service._holder.journal == JOURNAL
         assert servers.service(file)._holder == service._holder
+    finally:
+        file.gate.set()
+
+
+async def test_a_promise_ends_the_older_session_though_its_caller_is_gone(servers: Servers) -> None:
+    """Else this broker would follow neither: it refuses the older controller from then on."""
+    file = SlowFile()
+    service = servers.service(file)
+    await servers.add_server(service)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            async with asking() as calls:
+                asks = AskPromises(servers.holders(), ControllerEpoch(2))
+                gone = tasks.create_task(calls.promise(asks))
+                await wait_until_async(lambda: file.writing, what="the broker writes")
+                gone.cancel()
+            await wait_until_async(lambda: servers.cancelled, what="nobody waits any more")
+            assert not servers.told
+            file.gate.set()
+            await wait_until_async(lambda: servers.told == [2], what="the session is told")
+        assert service.promised == 2
     finally:
         file.gate.set()

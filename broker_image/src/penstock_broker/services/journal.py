@@ -4,12 +4,14 @@
 
 One call at a time, in a thread: the file is durable before the answer is sent, and a write that has
 begun is finished even if the caller has gone. A promise of a newer epoch ends the session with an
-older controller, so that nothing waits for one controller to notice the other.
+older controller, so that nothing waits for one controller to notice the other; so it does once it
+is durable, whoever still waits for the answer.
 """
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -97,9 +99,13 @@ class JournalService(JournalServiceServicer):
 
     async def _change(self, epoch: ControllerEpoch, change: _Change) -> JournalHolder:
         loop = asyncio.get_running_loop()
-        kept = await loop.run_in_executor(self._executor, self._store, epoch, change)
-        self._promised(epoch)
-        return kept
+        storing = loop.run_in_executor(self._executor, self._store, epoch, change)
+        storing.add_done_callback(partial(self._stored, epoch))
+        return await asyncio.shield(storing)
+
+    def _stored(self, epoch: ControllerEpoch, storing: "asyncio.Future[JournalHolder]") -> None:
+        if not storing.cancelled() and storing.exception() is None:
+            self._promised(epoch)
 
     def _store(self, epoch: ControllerEpoch, change: _Change) -> JournalHolder:
         """Applies and stores a change. Only in the executor's thread, so one at a time."""

@@ -2,12 +2,12 @@
 
 A broker that does not have the service is of an older version: it keeps nothing, and that counts as
 a promise. An unavailable broker costs no time once the others have answered. Calls to slow brokers
-continue until the timeout: a broker that has not been told of a newer controller stays with the
-older one, and the newer one considers it dead.
+continue until the timeout, and a broker that has not answered is asked for its promise again, in
+the background: without it, it stays with the older controller, and the newer one considers it dead.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -32,8 +32,10 @@ from penstock.rpc.transport import Transport
 
 TIMEOUT_S: Final = 1.5
 """For all brokers together. Less time than a controller continues without its lease."""
-
-
+_ASK_AGAIN_S: Final = 6.0
+"""As long as the lease: by then a controller without it has ended its sessions by itself, and the
+brokers look for the newer one without being asked."""
+_PAUSE_S: Final = 0.2
 _KEEPS_NOTHING: Final = pb.PromiseJournalResponse()
 _REFUSED: Final = object()
 _Outcomes: TypeAlias = "asyncio.Queue[tuple[BrokerId, Any]]"
@@ -57,9 +59,13 @@ class GrpcJournalHolders:
         self._timeout_s = timeout_s
         self._channels: dict[str, tuple[tuple[str, int], grpc.aio.Channel]] = {}
         """By address: the broker's incarnation and the generation of TLS; the channel to it."""
+        self._rounds = 0
+        """Of promises; the newest one alone asks again."""
 
     async def promise(self, ask: AskPromises) -> Promises:
-        """See `AskPromises`."""
+        """See `AskPromises`. Brokers that do not answer are asked again for a while: the result is
+        decided without them, but a broker that is asked too late is considered dead."""
+        self._rounds += 1
         request = pb.PromiseJournalRequest(
             cluster_id=ask.holders.cluster_id, controller_epoch=ask.epoch
         )
@@ -67,6 +73,7 @@ class GrpcJournalHolders:
             ask.holders,
             lambda stub: stub.PromiseJournal(request, timeout=self._timeout_s),
             without_service=_KEEPS_NOTHING,
+            again_s=_ASK_AGAIN_S,
         )
         journals = {broker: journal_from_wire(one.journal) for broker, one in answers.items()}
         return Promises(journals, refused)
@@ -90,23 +97,54 @@ class GrpcJournalHolders:
             await channel.close()
 
     async def _ask_all(
-        self, holders: Holders, call: Callable[[Any], Any], *, without_service: Any
+        self,
+        holders: Holders,
+        call: Callable[[Any], Any],
+        *,
+        without_service: Any,
+        again_s: float = 0.0,
     ) -> tuple[dict[BrokerId, Any], bool]:
         """The answers, and whether one broker refused.
 
         `without_service`: the answer assumed for a broker that does not have the service.
+        `again_s`: for how long those are asked again that do not answer.
         """
         channels, replaced = self._channels_to(holders.brokers)
         outcomes: _Outcomes = asyncio.Queue(len(channels))
         for broker, channel in zip(holders.brokers, channels, strict=True):
             calling = call(JournalServiceStub(channel))
-            hearing = _hear(broker.broker_id, calling, without_service, outcomes)
-            self._tasks.create_task(hearing, name="a broker's journal")
+            first = _hear(broker.broker_id, calling, without_service, outcomes)
+            reaching = self._reach(first, channel, call, again_s)
+            self._tasks.create_task(reaching, name="a broker's journal")
         try:
             return await self._decisive(outcomes, len(channels), holders.majority)
         finally:
             for channel in replaced:
                 await channel.close()
+
+    async def _reach(
+        self,
+        first: Awaitable[Any],
+        channel: grpc.aio.Channel,
+        call: Callable[[Any], Any],
+        again_s: float,
+    ) -> None:
+        """Asks again until the broker has answered, for `again_s` at most.
+
+        A newer round asks for itself. A channel is replaced when the broker has registered again,
+        as a new run, and closed at the end.
+        """
+        rounds, loop = self._rounds, asyncio.get_running_loop()
+        until_s = loop.time() + again_s
+        outcome = await first
+        while outcome is None and loop.time() < until_s:
+            await asyncio.sleep(_PAUSE_S)
+            if rounds != self._rounds or not self._uses(channel):
+                return
+            outcome = await _end(call(JournalServiceStub(channel)), _KEEPS_NOTHING)
+
+    def _uses(self, channel: grpc.aio.Channel) -> bool:
+        return any(channel is used for _, used in self._channels.values())
 
     async def _decisive(
         self, outcomes: _Outcomes, asked: int, enough: int
@@ -149,17 +187,23 @@ class GrpcJournalHolders:
         return channels, replaced
 
 
-async def _hear(broker: BrokerId, call: Any, without_service: Any, outcomes: _Outcomes) -> None:
-    """Queues once how the call ended, also if its channel was closed meanwhile."""
+async def _hear(broker: BrokerId, calling: Any, without_service: Any, outcomes: _Outcomes) -> Any:
+    """Queues once how the call ended, also if its channel was closed meanwhile; returns it."""
     outcome: Any = None
     try:
-        outcome = await call
-    except grpc.aio.AioRpcError as error:
-        if error_from_rpc(error).code is ErrorCode.STALE_CONTROLLER_EPOCH:
-            outcome = _REFUSED
-        elif error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            outcome = without_service
+        outcome = await _end(calling, without_service)
     except Exception as error:  # noqa: BLE001 - the caller gets the defect
         outcome = error
     finally:
         outcomes.put_nowait((broker, outcome))
+    return outcome
+
+
+async def _end(calling: Any, without_service: Any) -> Any:
+    """How a call ended, as in `_Outcomes`; raises a defect."""
+    try:
+        return await calling
+    except grpc.aio.AioRpcError as error:
+        if error_from_rpc(error).code is ErrorCode.STALE_CONTROLLER_EPOCH:
+            return _REFUSED
+        return without_service if error.code() is grpc.StatusCode.UNIMPLEMENTED else None
