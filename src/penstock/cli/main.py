@@ -39,6 +39,7 @@ from penstock.cli import (
     quota,
     topic,
     txn,
+    ui,
 )
 from penstock.cli.connect import WANTED, Wanted
 from penstock.cli.extras import describe_missing
@@ -205,7 +206,7 @@ def _assemble() -> typer.Typer:
     app.add_typer(acl.app, name="acl")
     app.add_typer(quota.app, name="quota")
     app.add_typer(profile.app, name="profile")
-    for module in (produce, consume, offsets, dump_log, kube):
+    for module in (produce, consume, offsets, dump_log, kube, ui):
         module.register(app)
     app.add_typer(perf.app, name="perf")
     return app

@@ -1,9 +1,9 @@
 """Transactions that block readers, for `kubectl penstock why`: from the brokers themselves.
 
-    broker pods ──port-forward──▶ Admin.blocking_transactions ──▶ Snapshot.blocking (findings: penstock.views.blocking)
+    broker pods ──port-forward──▶ Admin.blocking_transactions ──▶ Snapshot.blocking
 
 Kubernetes knows nothing of transactions. Brokers that cannot be asked are a gap, like anything else
-that could not be read.
+that could not be read. `penstock.views.blocking` makes findings of what they say.
 """
 
 from dataclasses import replace
