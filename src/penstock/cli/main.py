@@ -37,6 +37,7 @@ from penstock.cli import (
     produce,
     profile,
     quota,
+    top,
     topic,
     txn,
     ui,
@@ -206,7 +207,7 @@ def _assemble() -> typer.Typer:
     app.add_typer(acl.app, name="acl")
     app.add_typer(quota.app, name="quota")
     app.add_typer(profile.app, name="profile")
-    for module in (produce, consume, offsets, dump_log, kube, ui):
+    for module in (produce, consume, offsets, dump_log, kube, top, ui):
         module.register(app)
     app.add_typer(perf.app, name="perf")
     return app

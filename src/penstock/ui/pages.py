@@ -48,6 +48,7 @@ from penstock.views.records import (
     record_view,
 )
 from penstock.views.topics import (
+    is_internal,
     partition_table,
     settings_table,
     topic_facts,
@@ -172,7 +173,7 @@ class Pages:
         found = [
             one
             for name, one in sorted((answer.value or {}).items())
-            if sought in name and (internal or not (one.internal or name.startswith("__")))
+            if sought in name and (internal or not is_internal(name, one))
         ]
         query = {"q": sought, **({"internal": "on"} if internal else {})}
         shown, pager = _page(request, found, TOPICS_SHOWN, query)
@@ -293,7 +294,7 @@ class Pages:
             title=f"{where} at {offset}",
             topic=where.topic,
             tab="records",
-            record=record_view(found, form, DETAIL_BYTES),
+            record=record_view(found, form, DETAIL_BYTES, compact=False),
             form=form,
             forms=FORMS,
             here=request.url.path,

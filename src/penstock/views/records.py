@@ -30,7 +30,8 @@ SHOWN_BYTES: Final = 2_048
 """Of one value in a list: a screen's worth."""
 DETAIL_BYTES: Final = 64 * 1024
 """Of one value on its own page."""
-JSON_DEPTH_BYTES_MAX: Final = 256 * 1024
+LINE_BYTES: Final = 160
+JSON_BYTES_MAX: Final = 256 * 1024
 """Larger documents are shown as they are: indenting them would not make them readable."""
 
 
@@ -124,8 +125,10 @@ class RecordView:
     href: str
 
 
-def record_view(record: "Record", form: Form, limit: int = SHOWN_BYTES) -> RecordView:
-    """`limit`: bytes of each field that are shown."""
+def record_view(
+    record: "Record", form: Form, limit: int = SHOWN_BYTES, *, compact: bool = True
+) -> RecordView:
+    """`limit`: bytes of each field that are shown. `compact`: short JSON stays on its line."""
     page = f"records/{record.partition}/{record.offset}"
     query = "" if form == "auto" else "?" + urlencode({"form": form})
     return RecordView(
@@ -133,19 +136,21 @@ def record_view(record: "Record", form: Form, limit: int = SHOWN_BYTES) -> Recor
         record.offset,
         cells.moment(record.timestamp_ms),
         show(record.key, form if form != "json" else "auto", limit),
-        show(record.value, form, limit),
+        show(record.value, form, limit, compact=compact),
         tuple((name, show(value, "auto", limit)) for name, value in record.headers),
         topic_href(record.topic, page) + query,
     )
 
 
-def show(data: bytes | None, form: Form, limit: int) -> Shown:
+def show(data: bytes | None, form: Form, limit: int, *, compact: bool = False) -> Shown:
     """Bytes in the wanted form, or in the next one that is possible: JSON, text, base64."""
     if data is None:
         return Shown("null", "null", is_null=True)
     length = cells.bytes_text(len(data))
     if form in ("auto", "json"):
         pretty = _as_json(data, only_documents=form == "auto")
+        if pretty is not None and compact and len(data) <= LINE_BYTES and b"\n" not in data.strip():
+            pretty = data.decode().strip()
         if pretty is not None:
             return Shown(pretty[:limit], f"JSON, {length}", len(pretty) > limit)
     if form != "base64":
@@ -158,7 +163,7 @@ def show(data: bytes | None, form: Form, limit: int) -> Shown:
 
 def _as_json(data: bytes, *, only_documents: bool) -> str | None:
     """Indented. Numbers keep their digits, because they are not converted."""
-    if len(data) > JSON_DEPTH_BYTES_MAX:
+    if len(data) > JSON_BYTES_MAX:
         return None
     if only_documents and data.lstrip()[:1] not in (b"{", b"["):
         return None

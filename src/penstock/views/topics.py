@@ -57,6 +57,11 @@ def topic_href(topic: str, page: str = "") -> str:
     return f"/topics/{quote(topic, safe='')}" + (f"/{page}" if page else "")
 
 
+def is_internal(name: str, one: "TopicDescription") -> bool:
+    """Made by the cluster for itself."""
+    return one.internal or name.startswith("__")
+
+
 def topic_table(
     topics: "Iterable[TopicDescription]", moving: Mapping[str, TopicTraffic], empty: str
 ) -> Table:
