@@ -4,7 +4,6 @@ Names come from clients: whatever is not printable in them is replaced, so that 
 reaches the terminal.
 """
 
-import asyncio
 import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -58,6 +57,8 @@ def top(
             "without a terminal, or with -o json, add --once: the live view needs a terminal",
             ErrorCode.INVALID_REQUEST,
         )
+    import asyncio  # noqa: PLC0415 - not needed for --help
+
     where = locate(bootstrap)
     if not once:
         asyncio.run(_watch(where, interval))
@@ -74,6 +75,8 @@ def top(
 
 
 async def _look_once(where: Located) -> "Top":
+    import asyncio  # noqa: PLC0415 - not needed for --help
+
     from penstock.ui.reader import Reader  # noqa: PLC0415 - grpc only when it is needed
 
     reader = Reader(where.bootstrap, **where.options)
@@ -86,6 +89,8 @@ async def _look_once(where: Located) -> "Top":
 
 
 async def _watch(where: Located, interval_s: float) -> None:
+    import asyncio  # noqa: PLC0415 - not needed for --help
+
     from rich.console import Console  # noqa: PLC0415 - only for the live view
     from rich.live import Live  # noqa: PLC0415
 
