@@ -67,6 +67,7 @@ def test_all_commands_are_there() -> None:
         "partitions plan", "partitions move", "partitions status", "partitions cancel",
         "broker list", "broker describe", "broker cordon", "broker uncordon", "broker drain",
         "produce", "consume", "offsets", "dump-log", "perf produce", "perf consume", "verify",
+        "top", "ui",
     } <= present  # fmt: skip
 
 
