@@ -86,7 +86,7 @@ class Browser:
 
     def complaints(self) -> list[str]:
         """What the browser's console has said since the last call."""
-        return [str(one["message"]) for one in self.driver.get_log("browser")]
+        return [str(one["message"]) for one in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
 
 
 def _patient(look: Callable[[], A]) -> A | None:

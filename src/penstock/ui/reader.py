@@ -31,7 +31,7 @@ from penstock.views.answers import Answer, Logs, TopicTraffic, traffic
 from penstock.views.groups import GroupAnswer
 from penstock.views.overview import ClusterAnswers
 from penstock.views.shortfalls import Shortfall, topic_shortfalls
-from penstock.views.topics import Offsets
+from penstock.views.topics import Offsets, is_internal
 
 CONNECT_TIMEOUT_MS: Final = 3_000
 REQUEST_TIMEOUT_MS: Final = 5_000
@@ -159,14 +159,12 @@ class Reader:
         ):
             return Answer(())
         topics = await self.topics()
-        return Answer(
-            tuple(
-                short
-                for _, topic in sorted((topics.value or {}).items())
-                for short in topic_shortfalls(topic)
-            ),
-            topics.problem,
+        # The users' own come first: of many, only the first are named.
+        ordered = sorted(
+            (topics.value or {}).items(), key=lambda item: (is_internal(*item), item[0])
         )
+        short = tuple(one for _, topic in ordered for one in topic_shortfalls(topic))
+        return Answer(short, topics.problem)
 
     async def _all_logs(self) -> Logs:
         cluster = await self._admin.describe_cluster()

@@ -5,7 +5,7 @@ The same rows as on the console's pages, in another order. Pure.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.views.answers import Answer, TopicTraffic
 from penstock.views.cells import Fact, Table
@@ -57,7 +57,7 @@ def look(seen: TopAnswers, rows: int) -> Top:
     groups = sorted(
         seen.listed.value or (), key=lambda one: (-_behind(seen.groups, one.group_id), one.group_id)
     )
-    answers = (seen.topics, seen.listed, *seen.groups.values())
+    answers: list[Answer[Any]] = [seen.topics, seen.listed, *seen.groups.values()]
     return Top(
         explain(seen.cluster),
         facts(seen.cluster),

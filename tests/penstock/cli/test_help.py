@@ -187,7 +187,7 @@ def test_both_scripts_begin_where_missing_modules_are_told() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [("to", ["topic"]), ("topic de", ["describe", "delete"]), ("verify ch", ["check"])],
+    [("to", ["top", "topic"]), ("topic de", ["describe", "delete"]), ("verify ch", ["check"])],
 )
 def test_the_shell_completes_commands(typed: str, offered: list[str]) -> None:
     program = Path(sys.executable).with_name("penstock")
