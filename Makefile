@@ -14,9 +14,9 @@ BUF := node_modules/.bin/buf
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-setup: $(VENV)/.stamp  ## Virtual environment with everything pinned; Java for Spark
+setup: $(VENV)/.stamp  ## Virtual environment with everything pinned; Java for Spark, a browser for the console's tests
 
-$(VENV)/.stamp: requirements.lock tools/build-requirements.lock pyproject.toml tools/setup.sh
+$(VENV)/.stamp: requirements.lock tools/build-requirements.lock pyproject.toml tools/setup.sh tools/browser.sh
 	@bash tools/setup.sh "$(PYTHON)" "$(VENV)"
 	@touch $@
 

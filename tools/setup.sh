@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the virtual environment and sees to Java. Usage: tools/setup.sh PYTHON VENV
+# Makes the virtual environment, sees to Java and to a browser. Usage: tools/setup.sh PYTHON VENV
 set -euo pipefail
 python=$1 venv=$2
 
@@ -42,3 +42,4 @@ echo "Installing Python packages (a few minutes the first time; PySpark alone is
 # environment uses. Only what nothing refers to goes, and the environment is complete without it.
 "$venv/bin/uv" cache prune -q || echo "uv's cache was not tidied; it may need more space than it has to." >&2
 bash tools/java.sh
+bash tools/browser.sh

@@ -20,6 +20,7 @@ LONG_FIRST = (
     "tests/benchmarks/",
     "tests/penstock_broker/",
     "tests/penstock/cli/",
+    "tests/ui/",
     "tests/penstock/verify/",
     "tests/go/",
     "tests/security/",

@@ -38,8 +38,10 @@ from penstock.cli import (
     produce,
     profile,
     quota,
+    top,
     topic,
     txn,
+    ui,
 )
 from penstock.cli.connect import WANTED, Wanted
 from penstock.cli.extras import describe_missing
@@ -209,7 +211,7 @@ def _assemble() -> typer.Typer:
     app.add_typer(acl.app, name="acl")
     app.add_typer(quota.app, name="quota")
     app.add_typer(profile.app, name="profile")
-    for module in (produce, consume, offsets, migrate, dump_log, kube):
+    for module in (produce, consume, offsets, migrate, dump_log, kube, top, ui):
         module.register(app)
     app.add_typer(perf.app, name="perf")
     return app

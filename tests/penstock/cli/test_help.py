@@ -67,6 +67,7 @@ def test_all_commands_are_there() -> None:
         "partitions plan", "partitions move", "partitions status", "partitions cancel",
         "broker list", "broker describe", "broker cordon", "broker uncordon", "broker drain",
         "produce", "consume", "offsets", "dump-log", "perf produce", "perf consume", "verify",
+        "top", "ui",
     } <= present  # fmt: skip
 
 
@@ -186,7 +187,7 @@ def test_both_scripts_begin_where_missing_modules_are_told() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [("to", ["topic"]), ("topic de", ["describe", "delete"]), ("verify ch", ["check"])],
+    [("to", ["top", "topic"]), ("topic de", ["describe", "delete"]), ("verify ch", ["check"])],
 )
 def test_the_shell_completes_commands(typed: str, offered: list[str]) -> None:
     program = Path(sys.executable).with_name("penstock")

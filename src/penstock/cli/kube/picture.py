@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.kube.status import some
 from penstock.cli.kube.why import Explanation
 from penstock.kubernetes.resources import Json
+from penstock.views.findings import some
 
 GOOD: Final = "green"
 BAD: Final = "bold red"

@@ -11,8 +11,9 @@ from typing import Final
 
 from penstock.cli.kube.snapshot import condition, name_of, parse_time
 from penstock.cli.kube.status import age, containers, is_leaving, is_pod_ready
-from penstock.cli.kube.words import Finding, warnings_about
+from penstock.cli.kube.words import warnings_about
 from penstock.kubernetes.resources import Json
+from penstock.views.findings import Finding
 
 _IMAGE: Final = frozenset(
     {

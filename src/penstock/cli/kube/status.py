@@ -6,8 +6,7 @@ The same document is printed as JSON or YAML, or drawn by `picture`. Partitions 
 controller's own documents: a leader, the in-sync replicas, and min.insync.replicas.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -21,31 +20,12 @@ from penstock.cli.kube.snapshot import (
     parse_time,
 )
 from penstock.core.control.documents import TopicDocument
-from penstock.core.topic import TopicConfig
-from penstock.core.types import NO_LEADER
-from penstock.errors import PenstockError
 from penstock.kubernetes.resources import Json
+from penstock.views.findings import count_age
+from penstock.views.shortfalls import Shortfall, judge, min_isr_of
 
 EVENTS_SHOWN: Final = 8
-NAMES_SHOWN: Final = 20
 CONDITIONS: Final = ("Ready", "Reconciling", "Stalled")
-
-
-@dataclass(frozen=True, slots=True)
-class Shortfall:
-    """A partition with a problem. `kind`: offline, under_min_isr, under_replicated; only the worst
-    is named."""
-
-    kind: str
-    topic: str
-    partition: int
-    isr: tuple[int, ...]
-    replicas: tuple[int, ...]
-    min_isr: int
-
-    @property
-    def text(self) -> str:
-        return f"{self.topic}/{self.partition}"
 
 
 def shortfalls(snapshot: Snapshot) -> list[Shortfall]:
@@ -58,23 +38,13 @@ def shortfalls(snapshot: Snapshot) -> list[Shortfall]:
 
 
 def _topic_shortfalls(topic: TopicDocument) -> Iterator[Shortfall]:
-    try:
-        config = TopicConfig.parse(topic.configs)
-    except PenstockError:  # of a newer version
-        config = TopicConfig()
     for index, partition in enumerate(topic.partitions):
         state = partition.state
-        min_isr = config.effective_min_insync_replicas(len(state.replicas))
-        if state.leader == NO_LEADER:
-            kind = "offline"
-        elif len(state.isr) < min_isr:
-            kind = "under_min_isr"
-        elif len(state.isr) < len(state.replicas):
-            kind = "under_replicated"
-        else:
-            continue
         isr, replicas = tuple(map(int, state.isr)), tuple(map(int, state.replicas))
-        yield Shortfall(kind, topic.name, index, isr, replicas, min_isr)
+        min_isr = min_isr_of(topic.configs, len(replicas))
+        kind = judge(state.leader, len(isr), len(replicas), min_isr)
+        if kind is not None:
+            yield Shortfall(kind, topic.name, index, isr, replicas, min_isr)
 
 
 def describe(snapshot: Snapshot) -> Json:
@@ -293,18 +263,3 @@ def age(now: datetime, text: str | None) -> str | None:
     """`12s`, `5m`, `3h`, `9d`: as kubectl counts; None if never."""
     moment = parse_time(text)
     return None if moment is None else count_age((now - moment).total_seconds())
-
-
-def count_age(seconds: float) -> str:
-    """See `age`; a clock that went back shows as 0s."""
-    whole = max(0, int(seconds))
-    for size, letter in ((86_400, "d"), (3_600, "h"), (60, "m")):
-        if whole >= 2 * size:
-            return f"{whole // size}{letter}"
-    return f"{whole}s"
-
-
-def some(names: Sequence[str]) -> str:
-    """The first names and how many more."""
-    more = len(names) - NAMES_SHOWN
-    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

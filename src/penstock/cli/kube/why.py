@@ -22,7 +22,6 @@ from penstock.cli.kube.snapshot import (
     name_of,
 )
 from penstock.cli.kube.status import (
-    Shortfall,
     age,
     broker_id,
     is_pod_ready,
@@ -31,26 +30,17 @@ from penstock.cli.kube.status import (
     lease_holder,
     phase,
     shortfalls,
-    some,
     topic_name,
 )
-from penstock.cli.kube.transactions import TRANSACTION_CODES, transaction_findings
-from penstock.cli.kube.words import Finding, warnings_about
+from penstock.cli.kube.words import warnings_about
 from penstock.kubernetes.names import AUTHORITY_ENDS, PAUSED
 from penstock.kubernetes.quantity import quantity
 from penstock.kubernetes.resources import Json
+from penstock.views.blocking import TRANSACTION_CODES, transaction_findings
+from penstock.views.findings import Finding, some
+from penstock.views.shortfalls import Shortfall, partition_findings
 
 TOPICS_SHOWN: Final = 10
-_KINDS: Final = {
-    "offline": "without a leader: no writes, no reads",
-    "under_min_isr": "below min.insync.replicas: writes with acks=all are refused",
-    "under_replicated": "with a replica that lags or is down: writes and reads continue",
-}
-_TO_DO: Final = {
-    "offline": "bring back a broker whose replicas are in sync; no other way keeps every record",
-    "under_min_isr": "bring back the brokers that are down; they catch up by themselves",
-    "under_replicated": "nothing, if the brokers are back and catching up",
-}
 _NOT_SERVED: Final = frozenset({"offline", "under-min-isr", *TRANSACTION_CODES})
 """Codes of findings that mean: clients cannot write or read. They count whatever `Ready` says,
 which the operator set a moment ago without knowledge of transactions."""
@@ -332,28 +322,12 @@ def _unregistered(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _partitions(snapshot: Snapshot, short: Sequence[Shortfall]) -> Iterator[Finding]:
     by_id = {broker_id(pod): pod for pod in snapshot.pods_of("broker")}
-    for kind, meaning in _KINDS.items():
-        found = [one for one in short if one.kind == kind]
-        if not found:
-            continue
-        away = sorted({broker for one in found for broker in set(one.replicas) - set(one.isr)})
-        evidence = [
-            f"broker {one} is not in sync: pod {name_of(pod)} is {phase(pod)}"
-            if (pod := by_id.get(one))
-            else f"broker {one} is not in sync: it has no pod"
-            for one in away
-        ]
-        needs = max(one.min_isr for one in found)
-        if kind == "under_min_isr":
-            evidence.append(f"in sync: {min(len(one.isr) for one in found)} of {needs} needed")
-        names = some([one.text for one in found])
-        yield Finding(
-            "1 partition" if len(found) == 1 else f"{len(found)} partitions",
-            kind.replace("_", "-"),
-            f"{meaning}: {names}",
-            evidence=tuple(evidence),
-            do=_TO_DO[kind],
-        )
+
+    def reason(broker: int) -> str:
+        pod = by_id.get(broker)
+        return f"pod {name_of(pod)} is {phase(pod)}" if pod else "it has no pod"
+
+    return partition_findings(short, reason)
 
 
 def _absent(snapshot: Snapshot, topic: Json) -> Iterator[Finding]:

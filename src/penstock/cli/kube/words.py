@@ -1,28 +1,11 @@
-"""A finding, and the events that support it: shared by `why` and `pods`. Pure."""
+"""The events that support a finding: shared by `why` and `pods`. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from penstock.kubernetes.resources import Json
 
 WARNINGS_SHOWN: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is wrong or waited for.
-
-    `subject` and `what` make a sentence; `code` is for programs; `since` as `5m`; `do`: what the
-    user can do, None = only wait.
-    """
-
-    subject: str
-    code: str
-    what: str
-    since: str | None = None
-    evidence: tuple[str, ...] = ()
-    do: str | None = None
 
 
 def warnings_about(

@@ -1,0 +1,442 @@
+"""The pages: each asks the reader, makes views, and renders a template. Thin on purpose.
+
+Every page is complete without its script; `#live` is the part that refreshes itself, by asking for
+the same page again. There are only GET routes, and no route changes anything.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from time import time_ns
+from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from penstock.client import TopicDescription, TopicPartition
+from penstock.errors import MisuseError, PenstockError
+from penstock.ui.reader import Reader
+from penstock.ui.records import Records, reason_of
+from penstock.views import cells
+from penstock.views.answers import Answer, Logs, partition_sizes
+from penstock.views.cells import Table
+from penstock.views.groups import (
+    GroupAnswer,
+    group_facts,
+    group_table,
+    lag_table,
+    member_table,
+    pending_table,
+    reader_table,
+)
+from penstock.views.overview import broker_table, explain, facts
+from penstock.views.records import (
+    COUNTS,
+    DETAIL_BYTES,
+    FORMS,
+    Form,
+    Page,
+    Wanted,
+    empty_note,
+    page_note,
+    parse_wanted,
+    record_view,
+)
+from penstock.views.topics import (
+    is_internal,
+    partition_table,
+    settings_table,
+    topic_facts,
+    topic_table,
+)
+from penstock.views.transactions import blocking_table, open_table
+
+HERE: Final = Path(__file__).parent
+TOPICS_SHOWN: Final = 50
+PARTITIONS_SHOWN: Final = 100
+GROUPS_SHOWN: Final = 25
+READERS_MAX: Final = 100
+"""Groups that are asked whether they read a topic."""
+TRANSACTIONS_SHOWN: Final = 200
+FIELDS: Final = ("partition", "since_ms", "key", "text")
+TIME_MAX_MS: Final = 10**15
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pager:
+    """Which part of a list is shown: rows [first, first + size) of `total`."""
+
+    first: int
+    size: int
+    total: int
+    path: str
+    query: Mapping[str, str]
+
+    @property
+    def text(self) -> str:
+        last = min(self.first + self.size, self.total)
+        return f"{self.first + 1:,} to {last:,} of {self.total:,}"
+
+    @property
+    def needed(self) -> bool:
+        return self.total > self.size
+
+    @property
+    def before(self) -> str:
+        return self._href(self.first // self.size) if self.first else ""
+
+    @property
+    def after(self) -> str:
+        last = self.first + self.size >= self.total
+        return "" if last else self._href(self.first // self.size + 2)
+
+    def _href(self, page: int) -> str:
+        return f"{self.path}?{urlencode({**self.query, 'page': page})}"
+
+
+class Pages:
+    """Endpoints. `cluster`: the name on top, as the user gave it."""
+
+    def __init__(self, reader: Reader, records: Records, cluster: str) -> None:
+        self._reader = reader
+        self._records = records
+        self._cluster = cluster
+        self._templates = Environment(
+            loader=PackageLoader("penstock.ui"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters["iso"] = _iso
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        one = "/topics/{topic}"
+        record = f"{one}/records/{{partition:int}}/{{offset:int}}"
+        return [
+            Route("/", self.overview),
+            Route("/topics", self.topics),
+            Route(one, self.topic),
+            Route(f"{one}/records", self.records),
+            Route(f"{one}/settings", self.settings),
+            Route(f"{one}/groups", self.readers),
+            Route(record, self.record),
+            Route(f"{record}/{{part}}.bin", self.raw),
+            Route("/groups", self.groups),
+            Route("/group", self.group),
+            Route("/transactions", self.transactions),
+            Mount("/static", StaticFiles(directory=HERE / "static")),
+        ]
+
+    # -- the cluster --------------------------------------------------------------------
+
+    async def overview(self, request: Request) -> Response:
+        seen = await self._reader.overview()
+        why = explain(seen)
+        return self._render(
+            request,
+            "overview.html",
+            title="Overview",
+            why=why,
+            facts=facts(seen),
+            tables=[broker_table(seen)] if seen.cluster.value else [],
+        )
+
+    async def transactions(self, request: Request) -> Response:
+        listed = await self._reader.transactions()
+        blocking = await self._reader.blocking()
+        return self._render(
+            request,
+            "list.html",
+            title="Transactions",
+            problems=_problems(listed, blocking),
+            tables=[
+                open_table(listed.value or [], TRANSACTIONS_SHOWN),
+                blocking_table(blocking.value or [], TRANSACTIONS_SHOWN),
+            ]
+            if listed.value is not None
+            else [],
+        )
+
+    # -- topics -------------------------------------------------------------------------
+
+    async def topics(self, request: Request) -> Response:
+        answer = await self._reader.topics()
+        sought, internal = request.query_params.get("q", ""), "internal" in request.query_params
+        found = [
+            one
+            for name, one in sorted((answer.value or {}).items())
+            if sought in name and (internal or not is_internal(name, one))
+        ]
+        query = {"q": sought, **({"internal": "on"} if internal else {})}
+        shown, pager = _page(request, found, TOPICS_SHOWN, query)
+        moving = await self._reader.traffic() if shown else {}
+        empty = (
+            f"No topic has {sought!r} in its name."
+            if sought
+            else "There are no topics. To create one: penstock topic create NAME"
+        )
+        return self._render(
+            request,
+            "list.html",
+            title="Topics",
+            problems=_problems(answer),
+            tables=[topic_table(shown, moving, empty)] if answer.value is not None else [],
+            pager=pager,
+            search=sought,
+            internal=internal,
+        )
+
+    async def topic(self, request: Request) -> Response:
+        answer = await self._topic(request)
+        topic = answer.value
+        if topic is None:
+            return self._missing(request, answer.problem)
+        shown, pager = _page(request, topic.partitions, PARTITIONS_SHOWN, {})
+        led = [TopicPartition(topic.topic, one.partition) for one in shown if one.leader >= 0]
+        offsets = await self._reader.offsets(led)
+        logs = await self._reader.logs()
+        moving = (await self._reader.traffic()).get(topic.topic)
+        sizes = partition_sizes(logs.value or Logs(0.0), topic.topic)
+        return self._render(
+            request,
+            "topic.html",
+            title=topic.topic,
+            topic=topic.topic,
+            tab="partitions",
+            facts=topic_facts(topic, moving),
+            problems=_problems(offsets, logs),
+            tables=[partition_table(topic, shown, offsets.value, sizes)],
+            pager=pager,
+        )
+
+    async def settings(self, request: Request) -> Response:
+        answer = await self._topic(request)
+        if answer.value is None:
+            return self._missing(request, answer.problem)
+        found = await self._reader.settings(answer.value.topic)
+        return self._render(
+            request,
+            "topic.html",
+            title=f"{answer.value.topic}: settings",
+            topic=answer.value.topic,
+            tab="settings",
+            problems=_problems(found),
+            tables=[settings_table(found.value or [], answer.value)],
+        )
+
+    async def readers(self, request: Request) -> Response:
+        answer = await self._topic(request)
+        if answer.value is None:
+            return self._missing(request, answer.problem)
+        listed = await self._reader.groups()
+        groups = [one.group_id for one in listed.value or ()]
+        note = "" if len(groups) <= READERS_MAX else f"of the first {READERS_MAX:,} groups"
+        seen = await self._reader.several_groups(groups[:READERS_MAX])
+        return self._render(
+            request,
+            "topic.html",
+            title=f"{answer.value.topic}: groups",
+            topic=answer.value.topic,
+            tab="groups",
+            problems=_problems(listed, *seen.values()),
+            tables=[reader_table(answer.value.topic, seen, note)],
+        )
+
+    # -- records ------------------------------------------------------------------------
+
+    async def records(self, request: Request) -> Response:
+        answer = await self._topic(request)
+        topic = answer.value
+        if topic is None:
+            return self._missing(request, answer.problem)
+        given = dict(request.query_params)
+        found, wanted, problems = Page((), 0), Wanted(), list[str]()
+        try:
+            wanted = parse_wanted(given, _time(given.get("since_ms", "")))
+            found = await self._records.find(topic, wanted)
+        except (PenstockError, TimeoutError) as error:
+            problems = [reason_of(error)]
+        return self._render(
+            request,
+            "records.html",
+            title=f"{topic.topic}: records",
+            topic=topic.topic,
+            tab="records",
+            wanted=wanted,
+            given={name: given.get(name, "") for name in FIELDS},
+            counts=COUNTS,
+            forms=FORMS,
+            partitions=len(topic.partitions),
+            problems=[*problems, *found.skipped],
+            records=found.records,
+            note=page_note(found, wanted),
+            empty="" if problems else empty_note(found, wanted, topic.topic),
+        )
+
+    async def record(self, request: Request) -> Response:
+        where, offset = _where(request)
+        form = _form(request.query_params.get("form", "auto"))
+        try:
+            found = await self._records.one(where, offset)
+        except (PenstockError, TimeoutError) as error:
+            return self._missing(request, reason_of(error))
+        return self._render(
+            request,
+            "record.html",
+            title=f"{where} at {offset}",
+            topic=where.topic,
+            tab="records",
+            record=record_view(found, form, DETAIL_BYTES, compact=False),
+            form=form,
+            forms=FORMS,
+            here=request.url.path,
+        )
+
+    async def raw(self, request: Request) -> Response:
+        """A key or value as a file to save: no browser interprets it."""
+        where, offset = _where(request)
+        part = request.path_params["part"]
+        try:
+            found = await self._records.one(where, offset)
+        except (PenstockError, TimeoutError) as error:
+            return self._missing(request, reason_of(error))
+        data = {"key": found.key, "value": found.value}.get(part)
+        if data is None:
+            return self._missing(request, f"this record has no {part}"[:80])
+        name = f"{where.topic}-{where.partition}-{offset}-{part}.bin"
+        return Response(
+            data,
+            media_type="application/octet-stream",
+            headers={"content-disposition": f'attachment; filename="{name}"'},
+        )
+
+    # -- groups -------------------------------------------------------------------------
+
+    async def groups(self, request: Request) -> Response:
+        answer = await self._reader.groups()
+        sought = request.query_params.get("q", "")
+        found = [one for one in answer.value or () if sought in one.group_id]
+        shown, pager = _page(request, found, GROUPS_SHOWN, {"q": sought})
+        seen = await self._reader.several_groups(one.group_id for one in shown)
+        empty = (
+            f"No group has {sought!r} in its id."
+            if sought
+            else "There are no groups. To start one: penstock consume TOPIC --group NAME"
+        )
+        return self._render(
+            request,
+            "list.html",
+            title="Groups",
+            problems=_problems(answer, *seen.values()),
+            tables=[group_table(shown, seen, empty)] if answer.value is not None else [],
+            pager=pager,
+            search=sought,
+        )
+
+    async def group(self, request: Request) -> Response:
+        group_id = request.query_params.get("id", "")
+        answer: Answer[GroupAnswer] = await self._reader.group(group_id)
+        found = answer.value
+        if found is None:
+            return self._missing(request, answer.problem)
+        # What waits longest is what a reader of this page looks for.
+        ordered = sorted(found.lags, key=lambda one: (-(found.lags[one].records or 0), one))
+        shown, pager = _page(request, ordered, PARTITIONS_SHOWN, {"id": group_id})
+        tables: list[Table] = [member_table(found.seen), lag_table(found, shown)]
+        if found.seen.pending:
+            tables.insert(1, pending_table(found.seen))
+        return self._render(
+            request,
+            "list.html",
+            title=group_id,
+            kind="Group",
+            facts=group_facts(found),
+            tables=tables,
+            pager=pager,
+        )
+
+    # -- what all share -----------------------------------------------------------------
+
+    def plain(
+        self, request: Request, title: str, text: str, status: int, *, outside: bool = False
+    ) -> Response:
+        """A page without data. `outside`: for somebody who is not let in, who sees no names."""
+        shown = {"cluster": ""} if outside else {}
+        return self._render(request, "plain.html", status, title=title, text=text, **shown)
+
+    async def _topic(self, request: Request) -> Answer[TopicDescription]:
+        return await self._reader.topic(request.path_params["topic"])
+
+    def _missing(self, request: Request, problem: str) -> Response:
+        return self.plain(request, "This cannot be shown", problem, 404)
+
+    def _render(
+        self, request: Request, template: str, status: int = 200, **values: Any
+    ) -> Response:
+        defaults: dict[str, Any] = {
+            "problems": [], "facts": (), "tables": (), "pager": None, "search": None,
+            "internal": None, "kind": "", "why": None,
+        }  # fmt: skip
+        path = request.url.path
+        url = f"{path}?{request.url.query}" if request.url.query else path
+        html = self._templates.get_template(template).render(
+            {
+                **defaults,
+                "cluster": self._cluster,
+                "section": path.split("/")[1],
+                "url": url,
+                "now": cells.moment(time_ns() // 1_000_000),
+                **values,
+            }
+        )
+        return HTMLResponse(html, status)
+
+
+def _page(
+    request: Request, rows: Sequence[T], size: int, query: Mapping[str, str]
+) -> tuple[Sequence[T], Pager]:
+    """The rows of the wanted page; the last one for a page that does not exist."""
+    text = request.query_params.get("page", "1")
+    wanted = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 1
+    last = max(1, -(-len(rows) // size))
+    first = (min(max(wanted, 1), last) - 1) * size
+    return rows[first : first + size], Pager(first, size, len(rows), request.url.path, query)
+
+
+def _problems(*answers: Answer[Any]) -> list[str]:
+    return list(dict.fromkeys(one.problem for one in answers if one.problem))[:5]
+
+
+def _where(request: Request) -> tuple[TopicPartition, int]:
+    given = request.path_params
+    return TopicPartition(given["topic"], given["partition"]), given["offset"]
+
+
+def _time(text: str) -> int | None:
+    """Milliseconds since 1970. Raises MisuseError."""
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()) or int(text[:20]) > TIME_MAX_MS:
+        raise MisuseError(f"since_ms is {text[:40]!r}; it must be milliseconds since 1970")
+    return int(text)
+
+
+def _iso(time_ms: int) -> str:
+    """UTC; a time that no calendar has is shown as the number it is."""
+    try:
+        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _form(text: str) -> Form:
+    return next((one for one in FORMS if one == text), "auto")

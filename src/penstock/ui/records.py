@@ -1,0 +1,222 @@
+"""Reads some records of a topic for a page, within limits of records, bytes and time.
+
+    last N:        begins N records before the end of each partition
+    with a filter: begins SCAN_RECORDS before the end, and keeps the last that match
+    since a time:  begins there, and keeps the first ones
+
+Reading uses an ordinary consumer of committed records, without a group: it commits nothing. What a
+limit cuts off is told, never hidden. At most AT_ONCE searches run, the others wait their turn.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final, Unpack
+
+from penstock.client import (
+    EARLIEST,
+    LATEST,
+    AsyncAdmin,
+    AsyncConsumer,
+    ConsumedBatch,
+    Record,
+    TopicDescription,
+    TopicPartition,
+)
+from penstock.client.config import ClientOptions, ConsumerConfig
+from penstock.errors import ErrorCode, MisuseError, PenstockError
+from penstock.ui.reader import bounded
+from penstock.views.records import Page, Wanted, record_view
+
+AT_ONCE: Final = 3
+SCAN_RECORDS: Final = 20_000
+"""Of all partitions together, if there is a filter."""
+SCAN_BYTES: Final = 16 << 20
+TIME_S: Final = 6.0
+PARTITIONS_MAX: Final = 200
+POLL_S: Final = 0.25
+POLL_RECORDS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Offsets [start, end) of a partition."""
+
+    start: int
+    end: int
+
+
+class Records:
+    """Opens a consumer per search: a search holds nothing when it has ended."""
+
+    def __init__(self, bootstrap: str, **options: Unpack[ClientOptions]) -> None:
+        self._bootstrap = bootstrap
+        self._options = bounded(options)
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def find(self, topic: TopicDescription, wanted: Wanted) -> Page:
+        """Raises MisuseError for a partition that does not exist, and errors of the cluster."""
+        partitions, skipped = _partitions(topic, wanted.partition)
+        if not partitions:
+            return Page((), 0, "", tuple(skipped))
+        async with self._turns, asyncio.timeout(3 * TIME_S):
+            async with AsyncAdmin(self._bootstrap, **self._options) as admin:
+                ranges = await _ranges(admin, partitions, wanted)
+            return await self._search(ranges, wanted, skipped)
+
+    async def one(self, where: TopicPartition, offset: int) -> Record:
+        """Raises MisuseError if there is no such record, or it is not visible."""
+        async with self._turns, asyncio.timeout(3 * TIME_S), self._consumer() as consumer:
+            await consumer.assign([where])
+            await consumer.seek(where, offset)
+            deadline = monotonic() + TIME_S
+            while monotonic() < deadline:
+                for batch in await consumer.poll(POLL_S, 1):
+                    for record in batch.records():
+                        if record.offset == offset:
+                            return record
+                        raise _absent(where, offset)
+                if await consumer.position(where) > offset:
+                    break
+        raise _absent(where, offset)
+
+    async def _search(
+        self, ranges: Mapping[TopicPartition, _Range], wanted: Wanted, skipped: list[str]
+    ) -> Page:
+        search = _Search(wanted, ranges)
+        async with self._consumer() as consumer:
+            await consumer.assign(list(ranges))
+            for where, one in ranges.items():
+                await consumer.seek(where, one.start)
+            deadline = monotonic() + TIME_S
+            while not search.is_over:
+                if monotonic() >= deadline:
+                    search.stopped = f"{TIME_S:.0f} s have passed"
+                    break
+                for batch in await consumer.poll(POLL_S, POLL_RECORDS):
+                    search.take(batch)
+                for where in list(search.left):
+                    if await consumer.position(where) >= ranges[where].end:
+                        search.left.discard(where)
+        return search.page(skipped)
+
+    def _consumer(self) -> AsyncConsumer:
+        config = ConsumerConfig(
+            fetch_max_bytes=4 << 20,
+            max_partition_fetch_bytes=1 << 20,
+            buffer_bytes=8 << 20,
+            fetch_max_wait_ms=100,
+            on_offset_out_of_range="earliest",
+            client_id="penstock-ui",
+            **self._options,
+        )
+        return AsyncConsumer(self._bootstrap, config)
+
+
+class _Search:
+    """What has been found so far."""
+
+    def __init__(self, wanted: Wanted, ranges: Mapping[TopicPartition, _Range]) -> None:
+        self._wanted = wanted
+        self._ranges = ranges
+        self._first = wanted.since_ms is not None
+        self._found: dict[TopicPartition, deque[Record]] = {}
+        self.left = {where for where, one in ranges.items() if one.start < one.end}
+        self.scanned = 0
+        self._bytes = 0
+        self.stopped = ""
+
+    @property
+    def is_over(self) -> bool:
+        return not self.left or bool(self.stopped)
+
+    def take(self, batch: ConsumedBatch) -> None:
+        where = batch.topic_partition
+        part = batch.between(self._ranges[where].start, self._ranges[where].end)
+        # The newest ones are wanted, or the first ones: as many of each partition are enough.
+        keep = None if self._first else self._wanted.count
+        found = self._found.setdefault(where, deque(maxlen=keep))
+        for record in part.records():
+            if self.stopped:
+                return
+            self.scanned += 1
+            self._bytes += len(record.value or b"") + len(record.key or b"")
+            if self._wanted.matches(record) and (
+                not self._first or len(found) < self._wanted.count
+            ):
+                found.append(record)
+            if self._first and len(found) >= self._wanted.count:
+                self.left.discard(where)
+            if self._bytes > SCAN_BYTES:
+                self.stopped = f"{SCAN_BYTES >> 20} MiB were read"
+            elif self.scanned >= SCAN_RECORDS:
+                self.stopped = f"{SCAN_RECORDS:,} records were looked at"
+
+    def page(self, skipped: list[str]) -> Page:
+        """The newest first; since a time, the oldest first."""
+        found = [record for each in self._found.values() for record in each]
+        found.sort(
+            key=lambda one: (one.timestamp_ms, one.partition, one.offset), reverse=not self._first
+        )
+        shown = found[: self._wanted.count]
+        views = tuple(record_view(one, self._wanted.form) for one in shown)
+        return Page(views, self.scanned, self.stopped, tuple(skipped))
+
+
+def _partitions(
+    topic: TopicDescription, wanted: int | None
+) -> tuple[list[TopicPartition], list[str]]:
+    """Those to read, and why others are not."""
+    if wanted is not None and wanted >= len(topic.partitions):
+        raise MisuseError(
+            f"topic {topic.topic} has partitions 0 to {len(topic.partitions) - 1}, not {wanted}",
+            ErrorCode.UNKNOWN_PARTITION,
+        )
+    chosen = [one for one in topic.partitions if wanted in (None, one.partition)]
+    without = [one.partition for one in chosen if one.leader < 0]
+    skipped = [f"partition {one} has no leader" for one in without[:10]]
+    if len(without) > 10:
+        skipped.append(f"{len(without) - 10} more have no leader")
+    led = [one for one in chosen if one.leader >= 0]
+    if len(led) > PARTITIONS_MAX:
+        skipped.append(
+            f"only the first {PARTITIONS_MAX} of {len(led):,} partitions are read; choose one"
+        )
+    return [TopicPartition(topic.topic, one.partition) for one in led[:PARTITIONS_MAX]], skipped
+
+
+async def _ranges(
+    admin: AsyncAdmin, partitions: Iterable[TopicPartition], wanted: Wanted
+) -> dict[TopicPartition, _Range]:
+    """Where to begin and to end; up to now, so that a busy topic ends too."""
+    named = list(partitions)
+    ends = await admin.list_offsets(dict.fromkeys(named, LATEST))
+    starts = await admin.list_offsets(dict.fromkeys(named, EARLIEST))
+    if wanted.since_ms is not None:
+        times = await admin.list_offsets(dict.fromkeys(named, wanted.since_ms))
+        return {
+            one: _Range(
+                times[one].offset if times[one].offset >= 0 else ends[one].offset, ends[one].offset
+            )
+            for one in named
+        }
+    back = max(wanted.count, SCAN_RECORDS // len(named)) if wanted.is_filtered else wanted.count
+    return {
+        one: _Range(max(starts[one].offset, ends[one].offset - back), ends[one].offset)
+        for one in named
+    }
+
+
+def _absent(where: TopicPartition, offset: int) -> MisuseError:
+    return MisuseError(
+        f"{where} has no readable record at offset {offset}: it was removed by retention or "
+        "compaction, belongs to a transaction that is open or aborted, or is not written yet",
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+    )
+
+
+def reason_of(error: Exception) -> str:
+    """Of a search that failed."""
+    return error.message if isinstance(error, PenstockError) else "the search took too long"

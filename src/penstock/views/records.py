@@ -1,0 +1,252 @@
+"""Records as people read them: which ones are wanted, and their bytes as text. Pure.
+
+    Wanted ──(the reader fetches)──▶ Record ──matches?──▶ RecordView
+
+Bytes are never interpreted: JSON is parsed only to be indented, text is shown as text, and all else
+is base64. What is longer than `SHOWN_BYTES` is cut, and says so; its page offers the whole value as
+a file.
+"""
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import urlencode
+
+from penstock.errors import ErrorCode, MisuseError
+from penstock.views import cells
+from penstock.views.cells import Cell
+from penstock.views.topics import topic_href
+
+if TYPE_CHECKING:
+    from penstock.client import Record
+
+Form = Literal["auto", "json", "text", "base64"]
+FORMS: Final[tuple[Form, ...]] = ("auto", "json", "text", "base64")
+COUNTS: Final = (20, 50, 100, 200)
+COUNT_DEFAULT: Final = 50
+FILTER_CHARS_MAX: Final = 1_000
+SHOWN_BYTES: Final = 2_048
+"""Of one value in a list: a screen's worth."""
+DETAIL_BYTES: Final = 64 * 1024
+"""Of one value on its own page."""
+LINE_BYTES: Final = 160
+JSON_BYTES_MAX: Final = 256 * 1024
+"""Larger documents are shown as they are: indenting them would not make them readable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which records of a topic.
+
+    Attributes:
+        partition: None = all.
+        since_ms: From this moment on; None = the last ones.
+        key: Only records whose key is exactly this text; "" = any.
+        text: Only records that have this text in the key or the value; "" = any.
+        count: At most this many.
+        form: How bytes are shown.
+    """
+
+    partition: int | None = None
+    since_ms: int | None = None
+    key: str = ""
+    text: str = ""
+    count: int = COUNT_DEFAULT
+    form: Form = "auto"
+
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.key or self.text)
+
+    def matches(self, record: "Record") -> bool:
+        if self.key and record.key != self.key.encode():
+            return False
+        sought = self.text.encode()
+        return not sought or sought in (record.value or b"") or sought in (record.key or b"")
+
+
+def parse_wanted(given: dict[str, str], since_ms: int | None) -> Wanted:
+    """From a form's fields. Raises MisuseError that names the field, the value and what is
+    possible."""
+    partition, count = given.get("partition", ""), given.get("count", "") or str(COUNT_DEFAULT)
+    if partition and not _is_number(partition):
+        raise _wrong("partition", partition, "a number, or empty for all")
+    if not _is_number(count) or int(count) not in COUNTS:
+        raise _wrong("count", count, "one of " + ", ".join(map(str, COUNTS)))
+    form = next((one for one in FORMS if one == given.get("form", "auto")), None)
+    if form is None:
+        raise _wrong("form", given["form"], "one of " + ", ".join(FORMS))
+    for name in ("key", "text"):
+        if len(given.get(name, "")) > FILTER_CHARS_MAX:
+            raise MisuseError(
+                f"{name} has {len(given[name]):,} characters; the limit is {FILTER_CHARS_MAX:,}",
+                ErrorCode.INVALID_REQUEST,
+            )
+    return Wanted(
+        partition=int(partition) if partition else None,
+        since_ms=since_ms,
+        key=given.get("key", ""),
+        text=given.get("text", ""),
+        count=int(count),
+        form=form,
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10
+
+
+def _wrong(name: str, seen: str, possible: str) -> MisuseError:
+    return MisuseError(f"{name} is {seen[:40]!r}; it must be {possible}", ErrorCode.INVALID_REQUEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Bytes as text. `label`: which form was used, and how long the whole is; `cut`: not all is
+    shown. A null is not an empty value."""
+
+    text: str
+    label: str
+    cut: bool = False
+    is_null: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecordView:
+    """One record on a page."""
+
+    partition: int
+    offset: int
+    moment: Cell
+    key: Shown
+    value: Shown
+    headers: tuple[tuple[str, Shown], ...]
+    href: str
+
+
+def record_view(
+    record: "Record", form: Form, limit: int = SHOWN_BYTES, *, compact: bool = True
+) -> RecordView:
+    """`limit`: bytes of each field that are shown. `compact`: short JSON stays on its line."""
+    page = f"records/{record.partition}/{record.offset}"
+    query = "" if form == "auto" else "?" + urlencode({"form": form})
+    return RecordView(
+        record.partition,
+        record.offset,
+        cells.moment(record.timestamp_ms),
+        show(record.key, form if form != "json" else "auto", limit),
+        show(record.value, form, limit, compact=compact),
+        tuple((name, show(value, "auto", limit)) for name, value in record.headers),
+        topic_href(record.topic, page) + query,
+    )
+
+
+def show(data: bytes | None, form: Form, limit: int, *, compact: bool = False) -> Shown:
+    """Bytes in the wanted form, or in the next one that is possible: JSON, text, base64."""
+    if data is None:
+        return Shown("null", "null", is_null=True)
+    length = cells.bytes_text(len(data))
+    if form in ("auto", "json"):
+        pretty = _as_json(data, only_documents=form == "auto")
+        if pretty is not None and compact and len(data) <= LINE_BYTES and b"\n" not in data.strip():
+            pretty = data.decode().strip()
+        if pretty is not None:
+            return Shown(pretty[:limit], f"JSON, {length}", len(pretty) > limit)
+    if form != "base64":
+        text = _as_text(data[:limit], whole=len(data) <= limit, force=form == "text")
+        if text is not None:
+            return Shown(text, f"text, {length}", len(data) > limit)
+    part = data[: limit // 4 * 3]
+    return Shown(base64.b64encode(part).decode(), f"base64, {length}", len(part) < len(data))
+
+
+def _as_json(data: bytes, *, only_documents: bool) -> str | None:
+    """Indented. Numbers keep their digits, because they are not converted."""
+    if len(data) > JSON_BYTES_MAX:
+        return None
+    if only_documents and data.lstrip()[:1] not in (b"{", b"["):
+        return None
+    try:
+        document = json.loads(data, parse_float=_Digits, parse_int=_Digits, parse_constant=_Digits)
+        return _indented(document, 0)
+    except (ValueError, RecursionError):
+        return None
+
+
+class _Digits(str):
+    """A number of a document, digit by digit."""
+
+    __slots__ = ()
+
+
+def _indented(value: object, depth: int) -> str:
+    """As json.dumps would, and short lists of plain values on one line."""
+    if isinstance(value, _Digits):
+        return str(value)
+    pad, end = "  " * (depth + 1), "  " * depth
+    if isinstance(value, dict) and value:
+        lines = [
+            f"{pad}{json.dumps(key, ensure_ascii=False)}: {_indented(each, depth + 1)}"
+            for key, each in value.items()
+        ]
+        return "{\n" + ",\n".join(lines) + f"\n{end}}}"
+    if isinstance(value, list) and value:
+        parts = [_indented(each, depth + 1) for each in value]
+        if sum(map(len, parts)) < 60 and not any("\n" in part for part in parts):
+            return "[" + ", ".join(parts) + "]"
+        return "[\n" + ",\n".join(pad + part for part in parts) + f"\n{end}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _as_text(data: bytes, *, whole: bool, force: bool) -> str | None:
+    """None if it is not text; a character that the cut divides is left out."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        if not whole and error.start >= len(data) - 3:
+            text = data[: error.start].decode()
+        elif force:
+            text = data.decode(errors="replace")
+        else:
+            return None
+    if not force and any(not one.isprintable() and one not in "\t\r\n" for one in text):
+        return None
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The records found, the newest first, and how far the search went.
+
+    Attributes:
+        scanned: How many records were looked at.
+        stopped: Why it ended before all were looked at; "" = it did not.
+        skipped: Partitions that could not be read, with the reason.
+    """
+
+    records: tuple[RecordView, ...]
+    scanned: int
+    stopped: str = ""
+    skipped: tuple[str, ...] = ()
+
+
+def page_note(page: Page, wanted: Wanted) -> str:
+    """One line below the records."""
+    found = cells.plural(len(page.records), "record")
+    looked = f"{found} of {page.scanned:,} looked at" if wanted.is_filtered else found
+    return looked + (f"; stopped: {page.stopped}" if page.stopped else "")
+
+
+def empty_note(page: Page, wanted: Wanted, topic: str) -> str:
+    """What to do if there are none."""
+    if page.skipped and not page.scanned:
+        return "No record could be read; see above."
+    if wanted.is_filtered:
+        return (
+            f"None of the {page.scanned:,} records looked at matches. "
+            "Give an earlier time to look further back."
+        )
+    if wanted.since_ms is not None:
+        return "No record is that recent. Leave the time empty for the last ones."
+    return f"There are no records to read. To write some: echo hello | penstock produce {topic}"

@@ -1,0 +1,104 @@
+"""The sentence on top: each thing that can be wrong, and that the worst one is named."""
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.client import (
+    BlockingTransaction,
+    BrokerDescription,
+    ClusterDescription,
+    LogDescription,
+    TopicPartition,
+)
+from penstock.views.answers import Answer, Logs
+from penstock.views.overview import ClusterAnswers, broker_table, explain
+from penstock.views.shortfalls import Shortfall
+
+BROKERS = tuple(BrokerDescription(one, "h", 9092, "", alive=True) for one in range(3))
+CLUSTER = ClusterDescription(
+    "id", 1, 1, controller_reachable=True, brokers=BROKERS, topics=1, partitions=6,
+    offline_partitions=0, under_replicated_partitions=0, under_min_isr_partitions=0,
+)  # fmt: skip
+DISK = LogDescription(0, (), 50, 100, disk_reserve_bytes=10)
+FINE = ClusterAnswers(
+    cluster=Answer(CLUSTER),
+    logs=Answer(Logs(1.0, {one: replace(DISK, broker_id=one) for one in range(3)})),
+    short=Answer(()),
+    blocking=Answer([]),
+)
+
+
+def short(kind: str) -> Answer[tuple[Shortfall, ...]]:
+    return Answer((Shortfall(kind, "flights", 0, (0,), (0, 1), 2),))
+
+
+def test_all_is_well() -> None:
+    why = explain(FINE)
+    assert (why.tone, why.findings) == ("good", ())
+    assert why.sentence.startswith("All is well: 6 partitions")
+
+
+@pytest.mark.parametrize(
+    ("seen", "code", "tone"),
+    [
+        (replace(FINE, cluster=Answer(problem="no route")), "no-answer", "bad"),
+        (
+            replace(FINE, cluster=Answer(replace(CLUSTER, controller_reachable=False))),
+            "controller-unreachable",
+            "odd",
+        ),
+        (
+            replace(
+                FINE,
+                cluster=Answer(
+                    replace(CLUSTER, brokers=(*BROKERS[:2], replace(BROKERS[2], alive=False)))
+                ),
+            ),
+            "broker-down",
+            "odd",
+        ),
+        (replace(FINE, logs=Answer(Logs(1.0, {}, {2: "late"}))), "broker-silent", "odd"),
+        (replace(FINE, short=short("offline")), "offline", "bad"),
+        (replace(FINE, short=short("under_min_isr")), "under-min-isr", "bad"),
+        (replace(FINE, short=short("under_replicated")), "under-replicated", "odd"),
+        (
+            replace(FINE, logs=Answer(Logs(1.0, {1: replace(DISK, disk_free_bytes=9)}))),
+            "disk-full",
+            "bad",
+        ),
+        (
+            replace(
+                FINE,
+                blocking=Answer(
+                    [
+                        BlockingTransaction(
+                            where=TopicPartition("t", 0), last_stable_offset=1, high_watermark=5,
+                            producer_id=7, producer_epoch=0, last_ms=None, owner=None,
+                        )
+                    ]
+                ),
+            ),
+            "transaction-unknown",
+            "odd",
+        ),
+        (replace(FINE, blocking=Answer(problem="loading")), "not-readable", "odd"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said(seen: ClusterAnswers, code: str, tone: str) -> None:
+    why = explain(seen)
+    assert [one.code for one in why.findings] == [code]
+    assert why.tone == tone
+
+
+def test_the_worst_is_in_the_sentence_although_causes_come_first() -> None:
+    down = replace(CLUSTER, brokers=(*BROKERS[:2], replace(BROKERS[2], alive=False)))
+    why = explain(replace(FINE, cluster=Answer(down), short=short("offline")))
+    assert [one.code for one in why.findings] == ["broker-down", "offline"]
+    assert why.sentence.startswith("Some clients are not served: 1 partition without a leader")
+
+
+def test_what_is_not_known_is_no_zero() -> None:
+    table = broker_table(replace(FINE, logs=Answer(problem="late")))
+    assert table.to_rows()[0]["leaders"] is None
+    assert {cell.text for cell in table.rows[0][4:]} == {"–"}

@@ -1,0 +1,108 @@
+"""`penstock ui` as a process, and a client that speaks HTTP to it."""
+
+import http.client
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from support.waiting import wait_exit, wait_until
+
+HEADER = dict[str, str]
+
+
+class Answer:
+    """Of one request."""
+
+    def __init__(self, status: int, headers: HEADER, body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+class ConsoleProcess:
+    """The console of a cluster, on a free port; ends with the block."""
+
+    def __init__(self, folder: Path, bootstrap: str, *before: str) -> None:
+        """`before`: options before the command."""
+        self._log = folder / "console.log"
+        self.port = 0
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "penstock.cli", *before),
+                    *("ui", "--no-browser", "--port", "0", "--bootstrap", bootstrap),
+                ],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "GRPC_VERBOSITY": "NONE"},
+            )
+        self._cookie = ""
+
+    def __enter__(self) -> Self:
+        links = wait_until(self.links, what="the console says where it is")
+        self.port = int(re.findall(r":(\d+)/", links[0])[0])
+        wait_until(self._answers, what="the console answers")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            wait_exit(self.process, 30)
+        said = self.log
+        assert "Traceback" not in said, said
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def links(self) -> list[str]:
+        """All links that were printed; the last one lets a browser in."""
+        assert self.process.poll() is None, f"penstock ui ended: {self.log}"
+        return re.findall(r"http://\S+\n", self.log)
+
+    @property
+    def link(self) -> str:
+        return self.links()[-1].strip()
+
+    def sign_in(self) -> None:
+        """From now on `get` shows a cookie."""
+        answer = self.get(self.link.removeprefix(self.url))
+        assert answer.status == 303, answer.text
+        self._cookie = answer.headers["set-cookie"].partition(";")[0]
+
+    def get(self, path: str, *, method: str = "GET", **headers: str) -> Answer:
+        """One request; `headers` with _ for -. Without a cookie before `sign_in`."""
+        given = {"Cookie": self._cookie} if self._cookie else {}
+        given |= {name.replace("_", "-"): value for name, value in headers.items()}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        try:
+            connection.request(method, path, headers=given)
+            answer = connection.getresponse()
+            fields = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, fields, answer.read())
+        finally:
+            connection.close()
+
+    def _answers(self) -> bool:
+        try:
+            return self.get("/static/console.css").status == 200
+        except OSError:
+            return False

@@ -1,0 +1,246 @@
+"""`penstock ui` over HTTP, with a real cluster: who is let in, what pages say, where limits are."""
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from support.cluster import Cluster
+from support.console import ConsoleProcess
+
+from penstock.client import Admin, Consumer, Producer, TopicPartition
+
+EVIL = "<script>document.title='evil'</script>"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("console"), brokers=2) as cluster:
+        with Admin(cluster.bootstrap) as admin:
+            admin.create_topic("flights", 2, 2)
+            admin.create_topic("blobs", 1, 1)
+            admin.create_topic("wide", 250, 1)
+        with Producer(cluster.bootstrap) as producer:
+            for number in range(120):
+                document = json.dumps({"n": number, "from": "SEA"}).encode()
+                producer.send("flights", document, key=b"UA", partition=number % 2)
+            producer.send(
+                "flights", EVIL.encode(), key=EVIL.encode(), headers=[(EVIL, EVIL.encode())]
+            )
+            producer.send("blobs", bytes(range(256)) * 3_000, key=b"logo")
+            producer.send("blobs", None, key=b"gone")
+        with Consumer(cluster.bootstrap, group_id=EVIL, auto_offset_reset="earliest") as consumer:
+            consumer.assign([TopicPartition("flights", 0)])
+            consumer.seek(TopicPartition("flights", 0), 0)
+            assert consumer.poll(30, 10)
+            consumer.commit({TopicPartition("flights", 0): 10})
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def console(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleProcess]:
+    with ConsoleProcess(tmp_path_factory.mktemp("ui"), cluster.bootstrap) as console:
+        console.sign_in()
+        yield console
+
+
+@pytest.fixture
+def stranger(console: ConsoleProcess) -> Iterator[ConsoleProcess]:
+    """The same console, seen by somebody without a cookie."""
+    cookie, console._cookie = console._cookie, ""
+    yield console
+    console._cookie = cookie
+
+
+def words(html: str) -> str:
+    """What the page says, without its tags."""
+    return " ".join(re.sub(r"<[^>]*>", " ", html.split("<main", 1)[1]).split())
+
+
+def test_a_link_lets_one_browser_in_and_the_terminal_shows_the_next(
+    stranger: ConsoleProcess,
+) -> None:
+    used = stranger.link.removeprefix(stranger.url)
+    first = stranger.get(used)
+    assert first.status == 303
+    cookie = first.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    second = stranger.get(used)
+    assert (second.status, "set-cookie" in second.headers) == (403, False)
+    assert "This link was used before" in second.text
+    assert stranger.link.removeprefix(stranger.url) != used
+    assert stranger.get("/login?token=guessed").status == 403
+    assert stranger.get("/login").status == 403
+
+
+def test_nobody_sees_anything_without_a_cookie(stranger: ConsoleProcess) -> None:
+    for path in ("/", "/topics", "/topics/flights/records", "/groups", "/transactions", "/group"):
+        answer = stranger.get(path)
+        assert answer.status == 401, path
+        assert "flights" not in answer.text
+        assert "127.0.0.1:" not in answer.text, "the cluster's address is shown to a stranger"
+
+
+def test_names_that_point_here_are_not_answered(console: ConsoleProcess) -> None:
+    for host in ("evil.example", f"evil.example:{console.port}", "127.0.0.1", "127.0.0.1:1"):
+        assert console.get("/", Host=host).status == 421, host
+    assert console.get("/", Host=f"localhost:{console.port}").status == 200
+
+
+def test_nothing_can_be_changed(console: ConsoleProcess) -> None:
+    for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"):
+        for path in ("/", "/topics/flights", "/login", "/static/console.css"):
+            assert console.get(path, method=method).status == 405, (method, path)
+
+
+def test_every_answer_forbids_what_pages_do_not_need(console: ConsoleProcess) -> None:
+    for path in ("/", "/static/console.js", "/login?token=x", "/nowhere", "/topics/blobs/records"):
+        headers = console.get(path).headers
+        assert headers["content-security-policy"].startswith("default-src 'none'; ")
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["cache-control"] == "no-store"
+        assert "server" not in headers
+
+
+def test_pages_have_neither_scripts_nor_styles_inside(console: ConsoleProcess) -> None:
+    for path in ("/", "/topics", "/topics/flights", "/topics/flights/records", "/groups"):
+        html = console.get(path).text
+        assert not re.search(r"<script(?! src=\"/static/)|<style|\sstyle=|\son\w+=", html), path
+
+
+def test_the_overview_says_that_all_is_well(console: ConsoleProcess) -> None:
+    said = words(console.get("/").text)
+    assert "All is well" in said
+    assert "2 of 2" in said
+
+
+def test_topics_are_listed_and_found_by_name(console: ConsoleProcess) -> None:
+    said = words(console.get("/topics").text)
+    assert "flights" in said
+    assert "__consumer_offsets" not in said
+    assert "blobs" not in words(console.get("/topics?q=flig").text)
+    assert "No topic has 'none' in its name." in console.get("/topics?q=none").text.replace(
+        "&#39;", "'"
+    )
+    assert "__consumer_offsets" in words(console.get("/topics?internal=on").text)
+
+
+def test_records_are_filtered_by_key_text_time_and_partition(console: ConsoleProcess) -> None:
+    page = "/topics/flights/records?count=20"
+    last = console.get(page).text
+    assert last.count("<li>") == 20
+    assert "&#34;n&#34;: 119" in last
+    found = words(console.get(f"{page}&text=%22n%22:%2037,").text)
+    assert "1 record of 121 looked at" in found
+    assert "1 record of 121 looked at" in words(
+        console.get(f"{page}&key=%3Cscript%3Edocument.title%3D%27evil%27%3C/script%3E").text
+    )
+    assert "None of the 121 records looked at matches" in words(console.get(f"{page}&key=DL").text)
+    assert "No record is that recent" in words(console.get(f"{page}&since_ms=99999999999999").text)
+    assert "&#34;n&#34;: 0," in console.get(f"{page}&since_ms=1").text
+    odd = console.get(f"{page}&partition=1").text
+    assert "&#34;n&#34;: 119" in odd
+    assert "&#34;n&#34;: 118" not in odd
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("count=7", "count is '7'; it must be one of 20, 50, 100, 200"),
+        ("partition=x", "partition is 'x'; it must be a number, or empty for all"),
+        ("partition=9", "topic flights has partitions 0 to 1, not 9"),
+        ("form=xml", "form is 'xml'; it must be one of auto, json, text, base64"),
+        ("since_ms=-1", "since_ms is '-1'; it must be milliseconds since 1970"),
+        (f"text={'a' * 1_001}", "text has 1,001 characters; the limit is 1,000"),
+    ],
+)
+def test_bad_fields_are_named(console: ConsoleProcess, query: str, said: str) -> None:
+    answer = console.get(f"/topics/flights/records?{query}")
+    assert answer.status == 200
+    assert said in words(answer.text).replace("&#39;", "'")
+
+
+def test_records_stay_text(console: ConsoleProcess) -> None:
+    for path in ("/topics/flights/records?count=200", "/groups", "/topics/flights/groups"):
+        html = console.get(path).text
+        assert "&lt;script&gt;" in html, path
+        assert EVIL not in html, path
+
+
+def test_a_group_with_any_id_has_a_page_with_its_lag(console: ConsoleProcess) -> None:
+    (href,) = set(re.findall(r'href="(/group\?[^"]*)"', console.get("/groups").text))
+    said = words(console.get(href).text)
+    assert "flights 0 10" in said
+    missing = console.get("/group?id=nobody")
+    assert missing.status == 404
+    assert "does not exist" in missing.text
+
+
+def test_a_large_binary_value_is_cut_and_can_be_saved(console: ConsoleProcess) -> None:
+    listed = console.get("/topics/blobs/records").text
+    assert len(listed) < 20_000
+    assert "base64, 750.0 KiB, only the beginning" in words(listed)
+    assert "null" in words(listed)
+    whole = console.get("/topics/blobs/records/0/0").text
+    assert len(whole) < 100_000
+    saved = console.get("/topics/blobs/records/0/0/value.bin")
+    assert saved.body == bytes(range(256)) * 3_000
+    assert saved.headers["content-type"] == "application/octet-stream"
+    assert saved.headers["content-disposition"].startswith("attachment; ")
+    assert console.get("/topics/blobs/records/0/1/value.bin").status == 404
+    assert console.get("/topics/blobs/records/0/0/secret.bin").status == 404
+
+
+def test_what_does_not_exist_is_said(console: ConsoleProcess) -> None:
+    for path in (
+        "/nowhere",
+        "/topics/none",
+        "/topics/flights/records/0/999999",
+        "/topics/flights/records/77/0",
+        "/topics/flights/records/x/y",
+        "/static/../gate.py",
+        "/static/none.css",
+    ):
+        answer = console.get(path)
+        assert answer.status == 404, path
+        assert "defect" not in answer.text
+
+
+def test_a_wide_topic_comes_in_pages(console: ConsoleProcess) -> None:
+    first = console.get("/topics/wide").text
+    assert "1 to 100 of 250" in first
+    assert first.count("<tr>") == 101
+    assert "201 to 250 of 250" in console.get("/topics/wide?page=3").text
+    assert "201 to 250 of 250" in console.get("/topics/wide?page=99").text
+    assert "1 to 100 of 250" in console.get("/topics/wide?page=x").text
+    assert (
+        "only the first 200 of 250 partitions are read" in console.get("/topics/wide/records").text
+    )
+
+
+def test_a_hundred_tabs_get_their_page(console: ConsoleProcess) -> None:
+    with ThreadPoolExecutor(100) as tabs:
+        answers = list(tabs.map(lambda _: console.get("/"), range(100)))
+    assert {one.status for one in answers} == {200}
+
+
+def test_a_port_that_is_taken_is_one_clear_line(cluster: Cluster, tmp_path: Path) -> None:
+    from typer.testing import CliRunner  # noqa: PLC0415 - only here
+
+    from penstock.cli.main import app  # noqa: PLC0415 - only here
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = ["ui", "--no-browser", "--port", str(port), "--bootstrap", cluster.bootstrap]
+        done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1
+    said = f"penstock: cannot listen on 127.0.0.1:{port}: "
+    assert done.stderr.startswith(said), done.output
+    assert done.stderr.rstrip().endswith("give another --port, or 0 for any")
+    assert len(done.stderr.splitlines()) == 1
