@@ -254,7 +254,7 @@ def _of_others(desired: DesiredCluster, observed: Observed, broker_id: int) -> I
         text = (
             f"{brokers_named(down)} {'is' if len(down) == 1 else 'are'} down, too, and one volume "
             f"is replaced at a time; start {'it' if len(down) == 1 else 'them'}, or replace this "
-            f"one all the same with {way_past}"
+            f"one nevertheless with {way_past}"
         )
         yield _Hindrance(text, Severity.BLOCKED)
     going = sorted(one.broker_id for one in observed.claims.values() if one.deleting)
