@@ -8,7 +8,7 @@ read of it before is shown, and nothing is decided from it (I28).
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from time import monotonic
@@ -67,7 +67,8 @@ class Children:
     read (all that has the Cluster's label) ─▶ last ─▶ spec ─▶ complete (what it names besides)
     """
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: Kube, now_s: Callable[[], float] = monotonic) -> None:
+        """`now_s`: a clock that never goes back, for how long nodes are gone."""
         self._kube = kube
         self._listed_at = self._tried_at = 0.0
         self._lists: dict[str, list[Object]] = {}
@@ -75,7 +76,7 @@ class Children:
         self._unknown: dict[str, str] = {}
         self._is_complete = False
         self._trust: list[Object] = []
-        self._volumes = Volumes(kube)
+        self._volumes = Volumes(kube, now_s)
         self.dirty = True
 
     async def read(self, names: Names) -> None:
