@@ -8,7 +8,7 @@ looked for. What cannot be read is unknown, which is not absent. What is remembe
 when a node is gone: another operator sees it for itself, and is five minutes later.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Final
 
@@ -104,9 +104,9 @@ def only_hostname(volume: Object) -> str:
 
 def _host(term: Mapping[str, Any]) -> str:
     for each in term.get("matchExpressions") or ():
-        values = each.get("values") or ()
+        values: Sequence[str] = each.get("values") or ()
         if each["key"] == HOSTNAME and each["operator"] == "In" and len(values) == 1:
-            return str(values[0])
+            return values[0]
     return ""
 
 

@@ -51,6 +51,11 @@ _TO_DO: Final = {
     "under_min_isr": "bring back the brokers that are down; they catch up by themselves",
     "under_replicated": "nothing, if the brokers are back and catching up",
 }
+_ABOUT_VOLUMES: Final = {
+    "VolumeLost": "start the node with its disk, or wait until what holds the replacement up is over",
+    "ReplacingVolume": "nothing, unless it says what holds it up; other brokers fill the new volume",
+}
+"""What to do, by the reason of a condition."""
 _NOT_SERVED: Final = frozenset({"offline", "under-min-isr", *TRANSACTION_CODES})
 """Codes of findings that mean: clients cannot write or read. They count whatever `Ready` says,
 which the operator set a moment ago without knowledge of transactions."""
@@ -185,6 +190,7 @@ def _of_condition(snapshot: Snapshot, subject: str, seen: Json, what: str) -> Fi
         str(seen.get("reason") or "unknown"),
         f"{what}: {seen.get('message') or 'no reason given'}{reason}",
         since=age(snapshot.now, seen.get("lastTransitionTime")),
+        do=_ABOUT_VOLUMES.get(str(seen.get("reason"))),
     )
 
 
