@@ -52,8 +52,8 @@ _TO_DO: Final = {
     "under_replicated": "nothing, if the brokers are back and catching up",
 }
 _ABOUT_VOLUMES: Final = {
-    "VolumeLost": "start the node with its disk, or wait until what holds the replacement up is over",
-    "ReplacingVolume": "nothing, unless it says what holds it up; other brokers fill the new volume",
+    "VolumeLost": "start the node with its disk, or wait: it is replaced if nothing is in the way",
+    "ReplacingVolume": "nothing, unless it says what is in the way; others fill the new volume",
 }
 """What to do, by the reason of a condition."""
 _NOT_SERVED: Final = frozenset({"offline", "under-min-isr", *TRANSACTION_CODES})
