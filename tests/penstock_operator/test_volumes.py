@@ -1,8 +1,10 @@
 """A lost volume is replaced: one at a time, only if its records are elsewhere, and only once."""
 
+import copy
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -425,10 +427,17 @@ def holders(world: World, partition: PartitionState) -> set[int]:
     return set(partition.isr) & world.alive - harmed
 
 
+@cache
+def healthy(brokers: int) -> World:
+    """To be copied: it takes fifty passes."""
+    return settled(desired(brokers=brokers), partitions=0)
+
+
 @st.composite
 def troubles(draw: st.DrawFn) -> tuple[World, int]:
     brokers = draw(st.integers(1, 5))
-    world = settled(desired(brokers=brokers), draw(st.integers(0, 2**16)), 0)
+    world = copy.deepcopy(healthy(brokers))
+    world.random.seed(draw(st.integers(0, 2**16)))
     for at in range(draw(st.integers(0, 5))):
         replicas = tuple(draw(st.permutations(range(brokers)))[: draw(st.integers(1, 3))])
         isr = replicas[: draw(st.integers(1, len(replicas)))]
@@ -441,7 +450,7 @@ def troubles(draw: st.DrawFn) -> tuple[World, int]:
 
 
 @given(troubles(), st.randoms(use_true_random=False), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_never_two_volumes_and_never_the_last_copy(
     trouble: tuple[World, int], chance: random.Random, by_request: bool
 ) -> None:  # I34
@@ -449,7 +458,7 @@ def test_never_two_volumes_and_never_the_last_copy(
     wish = desired(brokers=brokers)
     if by_request:
         world.request = str(chance.randrange(brokers))
-    for _ in range(25):
+    for _ in range(12):
         plan = plan_cluster(replace(wish, replace_volume=world.request), world.observed())
         goes = replaced(plan)
         assert len(goes) <= 1
