@@ -35,7 +35,7 @@ RESTRICTED: Final = {
 }
 CLUSTERS: Final = "clusters.penstock.dev"
 UNDO: Final[Manifest] = {
-    "metadata": {"annotations": {"penstock.dev/paused": None}},
+    "metadata": {"annotations": {"penstock.dev/paused": None, "penstock.dev/replace-volume": None}},
     "spec": {"image": None, "external": None, "config": {"cache.bytes": None}},
 }
 OURS: Final = "e2e-"

@@ -26,6 +26,7 @@ from e2e.scenarios import (
     sizes,
     lifecycle,
     protection,
+    volumes,
     spark,
     spark_sink,
     spark_twins,
@@ -54,4 +55,5 @@ __all__ = [
     "spark_sink",
     "spark_twins",
     "transactions",
+    "volumes",
 ]

@@ -194,7 +194,12 @@ class TestWithHelm:
             for resource in rule["resources"]
             for verb in rule["verbs"]
         }
-        assert held == {("nodes", "get"), ("storageclasses", "get")}
+        assert held == {
+            ("nodes", "get"),
+            ("nodes", "list"),
+            ("persistentvolumes", "get"),
+            ("storageclasses", "get"),
+        }
 
     @pytest.mark.parametrize("name", SCENARIOS)
     def test_an_api_server_takes_it_all(self, name: str, helm: str, api_server: ApiServer) -> None:
@@ -330,7 +335,8 @@ class TestOnAnApiServer:
         for made in [*broker_objects(desired), *controller_objects(desired)]:
             made["metadata"].pop("ownerReferences", None)  # there is no such Cluster
             apply(made)
-        others = {"events", "leases", "namespaces", "nodes", "secrets", "storageclasses"}
+        without = {"namespaces", "nodes", "persistentvolumes", "storageclasses"}  # a namespace
+        others = {"events", "leases", "secrets", *without}
         for kind, (_, plural) in sorted(RESOURCES.items()):
             if plural not in others:
                 call("GET", path_of(kind, streams))
@@ -361,7 +367,8 @@ class TestOnAnApiServer:
             lambda: apply(everything),
             lambda: call("PUT", wide, {"metadata": {"name": role_name}, "rules": secrets}),
             lambda: call("GET", f"/apis/coordination.k8s.io/v1/namespaces/{streams}/leases"),
-            lambda: call("DELETE", f"/api/v1/namespaces/{streams}/persistentvolumeclaims/x"),
+            lambda: call("DELETE", "/api/v1/persistentvolumes/x"),
+            lambda: call("DELETE", "/api/v1/nodes/x"),
             lambda: call("GET", f"/apis/apps/v1/namespaces/{streams}/deployments/x/scale"),
         ):
             forbidden(refused)

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from penstock_operator.model import ClaimState, PodState
+from penstock_operator.model import PodState
 from penstock_operator.names import POD_INDEX, RACK, TEMPLATE_HASH
-from penstock_operator.observe import claim_state, pod_state
+from penstock_operator.observe import pod_state
+from penstock_operator.volume_model import ClaimState
+from penstock_operator.volumes import claim_state
 
 CRASH = {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container"}
 OUT = {"exitCode": 1, "reason": "Error", "message": "starting\nthe disk is full\n"}

@@ -259,6 +259,8 @@ def live_a_life(scene: Scene) -> None:
         copied = _copy_of_the_trust(scene)
         scene.merge(flights, {"spec": {"external": None, "storage": {"size": "20Gi"}}})
         scene.merge(flights, {"metadata": {"annotations": {"penstock.dev/force-roll": "0"}}})
+        request = {"penstock.dev/replace-volume": "1:accept-loss"}  # nobody is there to be asked
+        scene.merge(flights, {"metadata": {"annotations": request}})
         scene.wait_used(
             ("delete", "", "pods"),
             ("patch", "", "pods"),
@@ -274,6 +276,9 @@ def live_a_life(scene: Scene) -> None:
             ("patch", "penstock.dev", "topics/status"),
             ("patch", "penstock.dev", "consumergroups"),
             ("get", "", "nodes"),
+            ("list", "", "nodes"),
+            ("get", "", "persistentvolumes"),
+            ("delete", "", "persistentvolumeclaims"),
             ("get", "storage.k8s.io", "storageclasses"),
             *(each for each in scene.granted if each[0] == "watch"),  # begin when all is listed
         )
@@ -317,6 +322,26 @@ def _pods_and_claims(scene: Scene, node: str) -> None:
         # A claim must be bound before it may grow.
         bound = {"status": {"phase": "Bound", "capacity": {"storage": "10Gi"}}}
         scene.merge(f"{path}/data-{name}/status", bound)
+    _stranded(scene)
+
+
+def _stranded(scene: Scene) -> None:
+    """The volume of broker 2 is on a node that is gone, and no other node can take its pod."""
+    volume, node = f"volume-{scene.namespace}", f"gone-{scene.namespace}"
+    host = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+    spec = {
+        "capacity": {"storage": "10Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "local": {"path": "/data"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [host]}]}},
+    }
+    body = {"metadata": {"name": volume}, "spec": spec}
+    scene.server.request("POST", "/api/v1/persistentvolumes", body)
+    claim = scene.url("/api/v1", "persistentvolumeclaims", "data-flights-broker-2")
+    scene.merge(claim, {"spec": {"volumeName": volume}})
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    pod = scene.url("/api/v1", "pods", "flights-broker-2")
+    scene.merge(f"{pod}/status", {"status": {"conditions": [scheduled]}})
 
 
 async def scale_consumers(scene: Scene) -> None:

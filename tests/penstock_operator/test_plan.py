@@ -25,9 +25,9 @@ from penstock_operator.model import (
 from penstock_operator.names import TOPIC_FINALIZER
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.broker import template_hash
-from penstock_operator.observe import claim_state
 from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.topics import PAUSED_REASON, plan_resources
+from penstock_operator.volumes import claim_state
 
 WISH = desired()
 GIB = 1024**3

@@ -31,7 +31,6 @@ from penstock_operator.model import (
     Apply,
     BrokerFacts,
     BrokerState,
-    ClaimState,
     CordonBrokers,
     ForgetBroker,
     GrowClaim,
@@ -53,6 +52,13 @@ from penstock_operator.names import TEMPLATE_HASH, Names
 from penstock_operator.objects import DesiredCluster, Installation
 from penstock_operator.objects.broker import template_hash
 from penstock_operator.proofs import Proofs, is_empty
+from penstock_operator.volume_model import (
+    AnswerReplacement,
+    BoundNode,
+    ClaimState,
+    NodeState,
+    ReplaceVolume,
+)
 
 NAMES = Names("flights", "default")
 
@@ -105,6 +111,14 @@ class World:
     """What was on brokers when their pods were stopped by scaling down."""
     unfaithful: set[int] = field(default_factory=set)
     """Brokers whose former logs are not in the documents, as a disk from before would be."""
+    damaged: dict[TopicPartition, set[int]] = field(default_factory=dict)
+    """Brokers whose replica is damaged."""
+    request: str = ""
+    """The annotation that asks for a new volume."""
+    volumes: dict[int, BoundNode] = field(default_factory=dict)
+    """Where the volumes are whose pods no node can take."""
+    replaced: list[int] = field(default_factory=list)
+    """Brokers whose volume was deleted, in order."""
     seconds: float = 0.0
     proofs: Proofs = field(init=False)
 
@@ -122,6 +136,7 @@ class World:
             brokers=self.facts() if answer else None,
             brokers_problem="" if self.reachable else "no route",
             racks=dict(self.racks),
+            volumes=dict(self.volumes),
             recorded_cluster_id="id",
             trust="a CA",
             plaintext=self._told(),
@@ -146,7 +161,7 @@ class World:
         )
         described = (self._described(each) for each in self.partitions)
         moving = MovesDescription(
-            moves=tuple(each for each in described if each.target or each.dropping),
+            moves=tuple(each for each in described if each.target or each.dropping or each.damaged),
             brokers=placements,
             format=self.format,
             newest_format=2,
@@ -202,7 +217,7 @@ class World:
                 for each, logs in sorted(self.logs.items())
                 if where in logs and each not in self.unfaithful
             ),
-            damaged=(),
+            damaged=tuple(sorted(self.damaged.get(where, ()))),
             waiting_for="",
             copies=(),
         )
@@ -240,6 +255,10 @@ class World:
                 del self.objects["StatefulSet", action.name]
             case RemoveObject():
                 del self.objects[action.kind, action.name]
+            case ReplaceVolume():
+                self._replace(action)
+            case AnswerReplacement():
+                self.request = action.text or ""
             case MarkRack():
                 broker_id = int(action.pod.rpartition("-")[2])
                 self.pods[broker_id] = replace(self.pods[broker_id], rack=action.rack)
@@ -283,6 +302,30 @@ class World:
             assert not any(self.cordons[each].placement for each in new if each in self.cordons)
             self.targets[move.where] = move.target
             self.reasons[move.where] = reason
+
+    def _replace(self, action: ReplaceVolume) -> None:
+        """With the claim goes all that the broker has, and its seats when it comes back."""
+        broker_id = action.broker_id
+        assert self.claims[broker_id].uid == action.claim_uid
+        del self.claims[broker_id]
+        self.volumes.pop(broker_id, None)
+        self.replaced.append(broker_id)
+        if action.pod:
+            assert self.pods[broker_id].uid == action.pod_uid
+            del self.pods[broker_id]
+        self.partitions = [
+            replace(each, isr=tuple(one for one in each.isr if one != broker_id))
+            for each in self.partitions
+        ]
+
+    def lose_node(self, broker_id: int, state: NodeState = NodeState.LOST) -> None:
+        """The node of a broker is gone, and its volume with it; the next pod finds none."""
+        self._stop(broker_id)
+        pod = self.pod(
+            broker_id, self.pods[broker_id].template_hash, ready=False, trouble="no room"
+        )
+        self.pods[broker_id] = replace(pod, node="", unschedulable=True)
+        self.volumes[broker_id] = BoundNode(self.claims[broker_id].uid, f"node-{broker_id}", state)
 
     def _grow(self, name: str, size: int) -> None:
         for broker_id, claim in self.claims.items():
@@ -420,7 +463,13 @@ class World:
 
     def claim(self, broker_id: int, size: int) -> ClaimState:
         return ClaimState(
-            broker_id, NAMES.claim(broker_id), self.uid(), size, size, self.expandable
+            broker_id,
+            NAMES.claim(broker_id),
+            self.uid(),
+            size,
+            size,
+            self.expandable,
+            volume=f"volume-{broker_id}",
         )
 
 

@@ -101,8 +101,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   resources: [pods]
   verbs: [delete, list, patch, watch]
 - apiGroups: [""]
-  resources: [persistentvolumeclaims]
-  verbs: [list, patch, watch]
+  resources: [persistentvolumeclaims]   # they grow; one that is lost is replaced
+  verbs: [delete, list, patch, watch]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create]
@@ -111,7 +111,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{/* What does not live in a namespace. */}}
 {{- define "penstock.clusterRules" -}}
 - apiGroups: [""]
-  resources: [nodes]            # a label of its node is the rack of a broker
+  resources: [nodes]            # a label of its node is the rack of a broker; whether the node of a
+  verbs: [get, list]            # volume is gone, by its name or by its hostname
+- apiGroups: [""]
+  resources: [persistentvolumes]   # which node a volume is on, while no node can take its pod
   verbs: [get]
 - apiGroups: [storage.k8s.io]
   resources: [storageclasses]   # whether volumes can grow

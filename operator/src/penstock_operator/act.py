@@ -35,6 +35,8 @@ from penstock_operator.move_model import MarkSpread
 from penstock_operator.names import FORCE_ROLL, FORGET_BROKER, RACK
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.security import authority_owner, authority_secret
+from penstock_operator.volume_acts import VolumeActs
+from penstock_operator.volume_model import AnswerReplacement, ReplaceVolume
 
 _AUTHORITY_AGAIN_S: Final = 60.0
 """Until the controllers publish it, which may take as long as to pull an image."""
@@ -46,6 +48,7 @@ class Acting:
 
     def __init__(self, kube: Kube, brokers: Brokers, events: Events) -> None:
         self._kube, self._brokers, self._events = kube, brokers, events
+        self._volumes = VolumeActs(kube, brokers, events)
         self._authority_s: dict[str, float] = {}
         """When there certainly was each CA, by our clock."""
 
@@ -59,8 +62,8 @@ class Acting:
                 await self._apply(action, body, observed)
             case MakeAuthority():
                 await self._make_authority(action, body, desired)
-            case GrowClaim():
-                await self._grow(action, body, namespace)
+            case GrowClaim() | ReplaceVolume() | AnswerReplacement():
+                await self._volumes.carry_out(action, body, desired, observed)
             case OrphanSet():
                 note = (
                     f"StatefulSet {action.name} is re-created without deleting its pods: "
@@ -122,12 +125,6 @@ class Acting:
             note = f"made a CA for the cluster, in Secret {action.secret}"
             await self._events.tell(body, "Cluster", "AuthorityMade", note)
         self._authority_s[action.secret] = monotonic()
-
-    async def _grow(self, action: GrowClaim, body: Object, namespace: str) -> None:
-        size: Object = {"spec": {"resources": {"requests": {"storage": action.size}}}}
-        await self._kube.merge("PersistentVolumeClaim", namespace, action.claim, size)
-        note = f"growing volume {action.claim} to {action.size}"
-        await self._events.tell(body, "Cluster", "VolumeGrows", note)
 
     async def _tell_brokers(
         self,

@@ -73,6 +73,19 @@ class Brokers:
         except PenstockError as error:
             return None, error.message
 
+    async def replicas(
+        self, desired: DesiredCluster
+    ) -> tuple[BrokerFacts | None, MoveFacts | None]:
+        """Where replicas are, in sync and damaged, at this moment; None: nobody says."""
+        facts, _ = await self.ask(desired)
+        if facts is None:
+            return None, None
+        try:
+            moving = await (await self.admin(desired)).describe_moves()
+        except PenstockError:
+            return facts, None
+        return facts, MoveFacts(moving)
+
     async def plaintext(self, desired: DesiredCluster) -> dict[int, PlaintextFacts] | None:
         """Who calls each broker in plaintext; None: not all of them say."""
         try:

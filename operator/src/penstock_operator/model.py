@@ -20,13 +20,22 @@ from penstock.core.topic import DELETION_PROTECTION
 from penstock.core.types import MoveReason
 from penstock.kubernetes.rotation import RotationState
 from penstock_operator.move_model import DrainState, MarkSpread, MoveFacts, Offer
+from penstock_operator.volume_model import (
+    AnswerReplacement,
+    BoundNode,
+    ClaimState,
+    ReplaceVolume,
+)
 
 Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """A broker's pod. `trouble`: why its container is not running, in Kubernetes' words, or ""."""
+    """A broker's pod. `trouble`: why its container is not running, in Kubernetes' words, or "".
+
+    `unschedulable`: no node can take it now.
+    """
 
     broker_id: int
     name: str
@@ -40,19 +49,7 @@ class PodState:
     trouble: str = ""
     restarts: int = 0
     mode: SecurityMode = SecurityMode.DISABLED
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimState:
-    """A broker's volume claim. Sizes in bytes; `capacity` 0 = not bound yet."""
-
-    broker_id: int
-    name: str
-    uid: str
-    requested: int
-    capacity: int
-    expandable: bool
-    resizing: str = ""
+    unschedulable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +187,8 @@ class Observed:
     moves: MoveFacts | None = None
     """None: `brokers` is, or the controller does not say (`moves_problem`)."""
     moves_problem: str = ""
+    volumes: Mapping[int, BoundNode] = field(default_factory=dict)
+    """By broker; only of those whose pod cannot be scheduled, and whose volume needs one node."""
     racks: Mapping[str, str] = field(default_factory=dict)
     """Rack of each node by its name; empty unless racks are configured."""
     controllers_problem: str = ""
@@ -339,6 +338,8 @@ Action = (
     | CordonBrokers
     | MoveReplicas
     | MarkSpread
+    | ReplaceVolume
+    | AnswerReplacement
 )
 
 

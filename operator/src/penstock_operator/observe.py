@@ -8,7 +8,7 @@ read of it before is shown, and nothing is decided from it (I28).
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from time import monotonic
@@ -25,7 +25,7 @@ from penstock.kubernetes.quantity import quantity
 from penstock.kubernetes.rotation import SETTLED, rotation_of
 from penstock_operator.brokers import Brokers
 from penstock_operator.kube import Kube
-from penstock_operator.model import AuthorityState, ClaimState, Object, Observed, PodState
+from penstock_operator.model import AuthorityState, Object, Observed, PodState
 from penstock_operator.names import POD_INDEX, RACK, TEMPLATE_HASH, Names
 from penstock_operator.objects import (
     DesiredCluster,
@@ -38,6 +38,8 @@ from penstock_operator.objects import (
 from penstock_operator.objects.broker import BROKER
 from penstock_operator.objects.controller import CONTROLLER
 from penstock_operator.objects.security import users_ca_problem
+from penstock_operator.volume_model import BoundNode, ClaimState
+from penstock_operator.volumes import Volumes, claim_state
 
 OWNED: Final = (
     "ServiceAccount",
@@ -65,7 +67,8 @@ class Children:
     read (all that has the Cluster's label) ─▶ last ─▶ spec ─▶ complete (what it names besides)
     """
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: Kube, now_s: Callable[[], float] = monotonic) -> None:
+        """`now_s`: a clock that never goes back, for how long nodes are gone."""
         self._kube = kube
         self._listed_at = self._tried_at = 0.0
         self._lists: dict[str, list[Object]] = {}
@@ -73,6 +76,7 @@ class Children:
         self._unknown: dict[str, str] = {}
         self._is_complete = False
         self._trust: list[Object] = []
+        self._volumes = Volumes(kube, now_s)
         self.dirty = True
 
     async def read(self, names: Names) -> None:
@@ -210,6 +214,12 @@ class Children:
                 found[int(match[1])] = claim_state(int(match[1]), each, expandable=grows)
         return found
 
+    async def volumes(self, claims: Mapping[int, ClaimState]) -> Mapping[int, BoundNode]:
+        """See `Observed`. None while it is not known which pods and claims there are."""
+        if self._unknown.keys() & {"Pod", "PersistentVolumeClaim"}:
+            return {}
+        return await self._volumes.read(self.pods(), claims)
+
     async def _is_expandable(self, claim: Object) -> bool:
         """Also True when the class cannot be read: the API server will report it."""
         name = claim["spec"].get("storageClassName")
@@ -289,10 +299,12 @@ async def observe(
         facts, problem = await brokers.ask(desired)
     if facts is not None and desired.ends_plaintext:
         plaintext = await brokers.plaintext(desired)
+    claims = await children.claims(desired)
     seen = Observed(
         objects=children.objects,
         pods=pods,
-        claims=await children.claims(desired),
+        claims=claims,
+        volumes=await children.volumes(claims),
         brokers=facts,
         brokers_problem=problem,
         racks=await children.racks(desired),
@@ -337,6 +349,7 @@ def pod_state(pod: Object) -> PodState:
         trouble=_trouble(status, containers[0]),
         restarts=int(containers[0].get("restartCount", 0)),
         mode=SecurityMode.of_pod(pod),
+        unschedulable=_condition(status, "PodScheduled") == "False",
     )
 
 
@@ -367,22 +380,3 @@ def _condition(status: Mapping[str, Any], kind: str) -> str:
         if each["type"] == kind:
             return str(each["status"])
     return "Unknown"
-
-
-def claim_state(broker_id: int, claim: Object, *, expandable: bool) -> ClaimState:
-    status = claim.get("status") or {}
-    capacity = (status.get("capacity") or {}).get("storage")
-    resizing = [
-        str(each.get("message") or each["type"])
-        for each in status.get("conditions") or ()
-        if each["status"] == "True"
-    ]
-    return ClaimState(
-        broker_id=broker_id,
-        name=claim["metadata"]["name"],
-        uid=claim["metadata"]["uid"],
-        requested=int(quantity(claim["spec"]["resources"]["requests"]["storage"]) or 0),
-        capacity=int(quantity(capacity) or 0) if capacity else 0,
-        expandable=expandable,
-        resizing="; ".join(resizing),
-    )

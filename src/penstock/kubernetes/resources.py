@@ -17,6 +17,7 @@ RESOURCES: Final = {
     "Event": ("/apis/events.k8s.io/v1", "events"),
     "Namespace": ("/api/v1", "namespaces"),
     "Node": ("/api/v1", "nodes"),
+    "PersistentVolume": ("/api/v1", "persistentvolumes"),
     "PersistentVolumeClaim": ("/api/v1", "persistentvolumeclaims"),
     "Pod": ("/api/v1", "pods"),
     "Secret": ("/api/v1", "secrets"),

@@ -20,6 +20,7 @@ from penstock_operator.names import (
     FORCE_ROLL,
     FORGET_BROKER,
     GRPC_PORT,
+    REPLACE_VOLUME,
     SECURE_PORT,
     SKIP_PLAINTEXT_GATE,
     Names,
@@ -80,6 +81,7 @@ class DesiredCluster:
     is made from them. `record`: see `sections.record_of`.
     `approved`: the id of a plan that may be carried out. `takes_newest`: pods get what this
     operator would give new ones, see `plan.pinning`.
+    `replace_volume`: a request as it was written, see `plan.volumes`; empty: none.
     `rotate_ca`: the id of a request for another CA; empty: none.
     `staged`: the security mode of what is made from it, on the way to the spec's; None: the spec's.
     `called`: the weakest mode of the brokers that run, which says how they can be called; None:
@@ -105,6 +107,7 @@ class DesiredCluster:
     paused: bool = False
     force_roll: int | None = None
     forget_broker: int | None = None
+    replace_volume: str = ""
     rotate_ca: str = ""
     rotate_ca_wait: str = ""
     log_level: str = "INFO"
@@ -229,6 +232,7 @@ def read_cluster(
         paused=annotations.get(PAUSED) == "true",
         force_roll=_broker_id(annotations.get(FORCE_ROLL)),
         forget_broker=_broker_id(annotations.get(FORGET_BROKER)),
+        replace_volume=annotations.get(REPLACE_VOLUME) or "",
         rotate_ca=annotations.get(ROTATE_CA) or "",
         rotate_ca_wait=annotations.get(ROTATE_CA_WAIT) or "",
         skip_plaintext_gate=annotations.get(SKIP_PLAINTEXT_GATE) == "true",

@@ -37,6 +37,7 @@ from penstock_operator.plan.security import Stage
 from penstock_operator.plan.spread import plan_spread
 from penstock_operator.plan.storage import plan_storage, with_claim_template
 from penstock_operator.plan.upgrade import next_stage
+from penstock_operator.plan.volumes import plan_volumes
 from penstock_operator.plan.waiting import plan_waits
 
 EXTERNAL_SUFFIX: Final = "-external"
@@ -64,6 +65,7 @@ def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
     tracks = (
         _Track(waits=(*desired.refusals, *reach.waits)),
         _storage(brokers, reach),
+        _volumes(brokers, reach),
         _objects(stage, reach),
         _brokers(brokers, reach),
         _spread(brokers, reach),
@@ -83,6 +85,16 @@ def _storage(desired: DesiredCluster, reach: Reach) -> _Track:
     if not (desired.knows(Section.STORAGE) and reach.observed.knows(CLAIM)):
         return _Track()
     return _Track(*plan_storage(desired, reach.observed, may_replace=_can_remake(desired, reach)))
+
+
+def _volumes(desired: DesiredCluster, reach: Reach) -> _Track:
+    """Nothing is deleted that would not be made again."""
+    observed, name = reach.observed, desired.names.broker
+    known = desired.knows(Section.STORAGE, Section.BROKERS) and observed.knows(POD, CLAIM)
+    live = observed.live("StatefulSet", name)
+    if live is None or not (known and reach.may_change("StatefulSet", name)):
+        return _Track()
+    return _Track(*plan_volumes(desired, observed, int(live["spec"].get("replicas", 1))))
 
 
 def _can_remake(desired: DesiredCluster, reach: Reach) -> bool:

@@ -7,7 +7,6 @@ deleted without its pods and created again with the new template: nothing restar
 from penstock.kubernetes.quantity import quantity
 from penstock_operator.model import (
     Action,
-    ClaimState,
     GrowClaim,
     Object,
     Observed,
@@ -16,6 +15,7 @@ from penstock_operator.model import (
     Wait,
 )
 from penstock_operator.objects import DesiredCluster
+from penstock_operator.volume_model import ClaimState
 
 
 def plan_storage(

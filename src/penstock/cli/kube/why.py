@@ -41,6 +41,11 @@ from penstock.views.findings import Finding, some
 from penstock.views.shortfalls import Shortfall, partition_findings
 
 TOPICS_SHOWN: Final = 10
+_ABOUT_VOLUMES: Final = {
+    "VolumeLost": "start the node with its disk, or wait: it is replaced if nothing is in the way",
+    "ReplacingVolume": "nothing, unless it says what is in the way; others fill the new volume",
+}
+"""What to do, by the reason of a condition."""
 _NOT_SERVED: Final = frozenset({"offline", "under-min-isr", *TRANSACTION_CODES})
 """Codes of findings that mean: clients cannot write or read. They count whatever `Ready` says,
 which the operator set a moment ago without knowledge of transactions."""
@@ -175,6 +180,7 @@ def _of_condition(snapshot: Snapshot, subject: str, seen: Json, what: str) -> Fi
         str(seen.get("reason") or "unknown"),
         f"{what}: {seen.get('message') or 'no reason given'}{reason}",
         since=age(snapshot.now, seen.get("lastTransitionTime")),
+        do=_ABOUT_VOLUMES.get(str(seen.get("reason"))),
     )
 
 

@@ -81,6 +81,13 @@ class BalanceMode(Enum):
     MANUAL = "Manual"
 
 
+class ReplaceLost(Enum):
+    """When a broker gets a new volume in place of a lost one, without a request."""
+
+    NODE_GONE = "NodeGone"
+    NEVER = "Never"
+
+
 @dataclass(frozen=True, slots=True)
 class Resources:
     """Kubernetes' requests and limits: quantities by resource. Empty = none."""
@@ -172,6 +179,7 @@ class ClusterSpec:
     quotas: tuple[QuotaRule, ...] | None = None
     upgrade_policy: UpgradePolicy = UpgradePolicy.WHEN_ASKED
     balance_mode: BalanceMode = BalanceMode.ON_SCALE
+    replace_lost: ReplaceLost = ReplaceLost.NODE_GONE
 
     @classmethod
     def from_values(cls, values: Values) -> "ClusterSpec":
@@ -199,6 +207,7 @@ class ClusterSpec:
             quotas=quotas_from_values(values),
             upgrade_policy=_upgrade_policy(values.optional("upgrade")),
             balance_mode=_balance_mode(values.optional("balance")),
+            replace_lost=ReplaceLost(storage.text("replaceLost") or ReplaceLost.NODE_GONE.value),
         )
 
     def effective_config(self) -> dict[str, str]:

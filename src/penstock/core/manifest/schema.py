@@ -82,6 +82,15 @@ _STORAGE: Final = Field(
             pattern=SUBDOMAIN,
             pattern_doc=LABEL_DOC,
         ),
+        Field(
+            name="replaceLost",
+            kind=Kind.TEXT,
+            doc="When a broker gets a new volume in place of one that is lost. NodeGone = once the "
+            "only node where that one can be used is gone for five minutes, and other brokers have "
+            "every record. Never = only at a request (annotation penstock.dev/replace-volume). "
+            "Absent = NodeGone.",
+            choices=("NodeGone", "Never"),
+        ),
     ),
 )
 

@@ -1,0 +1,78 @@
+"""Performs what a plan decides about volumes; the rest is in `act`."""
+
+from dataclasses import replace
+from typing import assert_never
+
+from penstock.logs import EventLog
+from penstock_operator.brokers import Brokers
+from penstock_operator.events import Events
+from penstock_operator.kube import Kube
+from penstock_operator.model import GrowClaim, Object, Observed
+from penstock_operator.names import REPLACE_VOLUME
+from penstock_operator.objects import DesiredCluster
+from penstock_operator.plan.volumes import REPLACING, is_still_due
+from penstock_operator.volume_model import AnswerReplacement, ReplaceVolume
+
+_log = EventLog("penstock_operator.volume_acts")
+
+
+class VolumeActs:
+    """Of one Cluster."""
+
+    def __init__(self, kube: Kube, brokers: Brokers, events: Events) -> None:
+        self._kube, self._brokers, self._events = kube, brokers, events
+
+    async def carry_out(
+        self,
+        action: GrowClaim | ReplaceVolume | AnswerReplacement,
+        body: Object,
+        desired: DesiredCluster,
+        observed: Observed,
+    ) -> None:
+        """Raises KubernetesError."""
+        match action:
+            case GrowClaim():
+                await self._grow(action, body, desired.names.namespace)
+            case ReplaceVolume():
+                await self._replace(action, body, desired, observed)
+            case AnswerReplacement():
+                await self._answer(action, body, desired.names.namespace)
+            case _:
+                assert_never(action)
+
+    async def _grow(self, action: GrowClaim, body: Object, namespace: str) -> None:
+        size: Object = {"spec": {"resources": {"requests": {"storage": action.size}}}}
+        await self._kube.merge("PersistentVolumeClaim", namespace, action.claim, size)
+        note = f"growing volume {action.claim} to {action.size}"
+        await self._events.tell(body, "Cluster", "VolumeGrows", note)
+
+    async def _replace(
+        self, action: ReplaceVolume, body: Object, desired: DesiredCluster, observed: Observed
+    ) -> None:
+        """The claim first: with the pod alone gone, the next one would use the same volume.
+
+        A deleted volume does not come back, and this process may have been frozen since it has
+        decided: so the brokers are asked once more.
+        """
+        facts, moves = await self._brokers.replicas(desired)
+        now = replace(observed, brokers=facts, moves=moves)
+        if not is_still_due(action, desired, now):
+            _log.warning("volume not replaced: no longer due", broker=action.broker_id)
+            return
+        namespace = desired.names.namespace
+        note = (
+            f"broker {action.broker_id} gets a new volume in place of {action.claim}: {action.why}"
+        )
+        await self._events.tell(body, "Cluster", REPLACING, note, warning=True)
+        where = ("PersistentVolumeClaim", namespace, action.claim, action.claim_uid)
+        if await self._kube.delete(*where) and action.pod:
+            await self._kube.delete("Pod", namespace, action.pod, action.pod_uid)
+
+    async def _answer(self, action: AnswerReplacement, body: Object, namespace: str) -> None:
+        """Only if the Cluster is as it was when this was decided: it may ask for another one."""
+        metadata = body["metadata"]
+        changed: Object = {
+            "resourceVersion": metadata["resourceVersion"],
+            "annotations": {REPLACE_VOLUME: action.text},
+        }
+        await self._kube.merge("Cluster", namespace, metadata["name"], {"metadata": changed})

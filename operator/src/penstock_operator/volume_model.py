@@ -1,0 +1,73 @@
+"""What is known of brokers' volumes and of the nodes they are on, and what replaces one, as frozen
+data. `BoundNode` is part of a snapshot (`model.Observed`), the rest are actions of a plan."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimState:
+    """A broker's volume claim. Sizes in bytes; `capacity` 0 = not bound yet.
+
+    `volume`: the PersistentVolume that it is bound to; empty: none yet, so that nothing is stored
+    there. `selected_node`: where the scheduler wants one to be made. `deleting`: it goes once no
+    pod uses it.
+    """
+
+    broker_id: int
+    name: str
+    uid: str
+    requested: int
+    capacity: int
+    expandable: bool
+    resizing: str = ""
+    volume: str = ""
+    selected_node: str = ""
+    deleting: bool = False
+
+
+class NodeState(Enum):
+    """Whether a Node object is there. GONE: it is not, but was within the last five minutes, or
+    nobody has looked for as long. UNKNOWN is neither there nor absent."""
+
+    THERE = "there"
+    GONE = "gone"
+    LOST = "lost"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class BoundNode:
+    """The only node where a broker's volume can be used, if its pod cannot be scheduled.
+
+    `claim_uid`: of the claim that this was seen of. `node`: empty while it is UNKNOWN which one it
+    is. `problem`: why it is UNKNOWN.
+    """
+
+    claim_uid: str
+    node: str
+    state: NodeState
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceVolume:
+    """Deletes exactly this claim and this pod (by uid); the StatefulSet makes both again.
+
+    `pod`, `pod_uid` empty: there is no pod. `why`: for an Event.
+    """
+
+    broker_id: int
+    claim: str
+    claim_uid: str
+    pod: str
+    pod_uid: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerReplacement:
+    """Writes down which claim a request to replace a volume is for; `text` None: takes the request
+    back, because it is done."""
+
+    text: str | None
