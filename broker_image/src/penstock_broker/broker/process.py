@@ -52,6 +52,7 @@ from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.services.offsets import Offsets
 from penstock_broker.services.opening import Opener
 from penstock_broker.services.producing import Producing
+from penstock_broker.services.quiescence import Quiescence
 from penstock_broker.serving.plaintext_clients import PlaintextClients, PlaintextMetrics
 from penstock_broker.serving.tls_watch import CertificateMetrics, watch_tls
 from penstock_broker.serving.tokens.login import LookAgain, no_look_again
@@ -193,7 +194,7 @@ class BrokerProcess:
             self._replicas,
             self._produce_budget,
             self.metrics,
-            self._refusal,
+            lambda: self._refusal() or self._view.refusal(),
             self._seams.clock,
             opener=Opener(self._view, self._opening),
         )
@@ -239,7 +240,13 @@ class BrokerProcess:
         return Services(
             broker=data,
             admin=AdminService(
-                self._view, self._session, self._replicas, offsets, facts, self._plaintext
+                self._view,
+                self._session,
+                self._replicas,
+                offsets,
+                facts,
+                Quiescence(self._view, self._replicas, self._replication.writer),
+                self._plaintext,
             ),
             group=self._coordination.group_service,
             transaction=self._coordination.transaction_service,

@@ -24,6 +24,7 @@ from penstock_broker.metadata.session import ControllerSession
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.offsets import Offsets
+from penstock_broker.services.quiescence import Quiescence
 from penstock_broker.serving.forwarding import on_behalf
 from penstock_broker.serving.listener import for_caller
 from penstock_broker.serving.plaintext_clients import PlaintextClients
@@ -42,6 +43,7 @@ class AdminService(AdminServiceServicer):
         replicas: ReplicaSet,
         offsets: Offsets,
         facts: "LogFacts",
+        quiescence: Quiescence,
         plaintext: PlaintextClients | None = None,
     ) -> None:
         """`plaintext`: who calls without TLS, of a broker that has both."""
@@ -51,6 +53,7 @@ class AdminService(AdminServiceServicer):
         self._replicas = replicas
         self._offsets = offsets
         self._facts = facts
+        self._quiescence = quiescence
 
     # ------------------------------------------------------------ passed on
 
@@ -207,6 +210,15 @@ class AdminService(AdminServiceServicer):
             self._session.connection().admin.AlterThrottle(request, metadata=on_behalf()),
         )
 
+    async def AlterCluster(
+        self, request: pb.AlterClusterRequest, context: Any
+    ) -> pb.AlterClusterResponse:
+        """Forwarded."""
+        return await self._session.call(
+            "AlterCluster",
+            self._session.connection().admin.AlterCluster(request, metadata=on_behalf()),
+        )
+
     async def Finalize(self, request: pb.FinalizeRequest, context: Any) -> pb.FinalizeResponse:
         """Forwarded."""
         return await self._session.call(
@@ -279,7 +291,14 @@ class AdminService(AdminServiceServicer):
                 for topic, state in partitions
             ),
             plaintext=None if self._plaintext is None else self._plaintext.describe(),
+            hibernating=view.hibernating,
         )
+
+    async def DescribeQuiescence(
+        self, request: pb.DescribeQuiescenceRequest, context: Any
+    ) -> pb.DescribeQuiescenceResponse:
+        """See `quiescence`."""
+        return await self._quiescence.describe()
 
     async def DescribeLogs(
         self, request: pb.DescribeLogsRequest, context: Any
