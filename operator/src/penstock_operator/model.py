@@ -19,6 +19,7 @@ from penstock.core.manifest.objects import SecurityMode
 from penstock.core.topic import DELETION_PROTECTION
 from penstock.core.types import MoveReason
 from penstock.kubernetes.rotation import RotationState
+from penstock_operator.hibernation_model import Hibernate, Record, Rest
 from penstock_operator.move_model import DrainState, MarkSpread, MoveFacts, Offer
 
 Object = dict[str, Any]
@@ -122,6 +123,7 @@ class BrokerFacts:
     brokers: Mapping[int, BrokerState]
     partitions: tuple[PartitionState, ...]
     topics: Mapping[str, TopicState]
+    hibernating: bool = False
 
     @property
     def not_full(self) -> tuple[PartitionState, ...]:
@@ -201,6 +203,8 @@ class Observed:
     authority: AuthorityState = field(default_factory=AuthorityState)
     plaintext: Mapping[int, PlaintextFacts] | None = None
     """By broker; None: not asked, or not all of them say."""
+    rest: Rest = Rest()
+    """How far hibernation is."""
     recorded_cluster_id: str = ""
     """`status.clusterId` of the resource: the id that brokers must report."""
     unknown: Mapping[str, str] = field(default_factory=dict)
@@ -339,6 +343,7 @@ Action = (
     | CordonBrokers
     | MoveReplicas
     | MarkSpread
+    | Hibernate
 )
 
 
@@ -361,12 +366,20 @@ class Wait:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Actions in order of importance (I28), and why the rest has to wait. `drains`: of brokers that
-    are to go. `offer`: a spread that has not begun."""
+    are to go. `offer`: a spread that has not begun. `hibernation`: what the status says of it, None:
+    as before. `resting`: why nobody is served for it."""
 
     actions: tuple[Action, ...] = ()
     waits: tuple[Wait, ...] = ()
     drains: tuple[DrainState, ...] = ()
     offer: Offer | None = None
+    hibernation: Record | None = None
+    resting: Wait | None = None
+
+    @property
+    def is_down(self) -> bool:
+        """No broker is there to be asked, as the spec wants it."""
+        return self.hibernation is not None and self.hibernation.stage.is_down
 
     @property
     def is_idle(self) -> bool:

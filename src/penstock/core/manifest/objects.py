@@ -172,6 +172,7 @@ class ClusterSpec:
     quotas: tuple[QuotaRule, ...] | None = None
     upgrade_policy: UpgradePolicy = UpgradePolicy.WHEN_ASKED
     balance_mode: BalanceMode = BalanceMode.ON_SCALE
+    hibernate: bool = False
 
     @classmethod
     def from_values(cls, values: Values) -> "ClusterSpec":
@@ -199,6 +200,7 @@ class ClusterSpec:
             quotas=quotas_from_values(values),
             upgrade_policy=_upgrade_policy(values.optional("upgrade")),
             balance_mode=_balance_mode(values.optional("balance")),
+            hibernate=values.flag("hibernate"),
         )
 
     def effective_config(self) -> dict[str, str]:
