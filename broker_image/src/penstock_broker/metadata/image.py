@@ -148,8 +148,8 @@ class ClusterView:
         if not self.hibernating:
             return None
         return ClusterError(
-            "the cluster hibernates: it takes no new records, producers or group members; wait until "
-            "it is woken, or wake it",
+            "the cluster hibernates: it takes no new records, producers or group members; wait "
+            "until it is woken, or wake it",
             ErrorCode.HIBERNATING,
         )
 

@@ -1,4 +1,4 @@
-"""A cluster that hibernates: brokers leave and keep their seats, and leaders are elected at the end.
+"""A cluster that hibernates: brokers leave and keep their seats; leaders are elected at the end.
 
 Whatever happens meanwhile, nobody leads who lacks what was committed (I3, I7), and what was asked
 for is the same for every controller.
