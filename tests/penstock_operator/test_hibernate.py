@@ -13,7 +13,7 @@ from penstock_operator.model import Apply, OrphanSet, Plan, RestartPod, Severity
 from penstock_operator.names import ASLEEP
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan import plan_cluster
-from penstock_operator.plan.hibernate import RETURN_S, REST_S
+from penstock_operator.plan.hibernate import REST_S, RETURN_S
 from penstock_operator.status import cluster_status
 
 AWAKE = desired()

@@ -109,7 +109,7 @@ class World:
     hibernating: bool = False
     unquiet: str = ""
     """What keeps brokers from being at rest; empty: they are."""
-    record: Record = Record()
+    record: Record = field(default_factory=Record)
     """What the status says of hibernation; `since_s`: since when."""
     since_s: float = 0.0
     seconds: float = 0.0

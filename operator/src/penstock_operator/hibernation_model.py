@@ -5,7 +5,7 @@ also what the next pass, of any operator, knows of the ones before.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -67,7 +67,7 @@ class Rest:
         waiting_for: What keeps them from it, as they say; empty: they were not asked.
     """
 
-    record: Record = Record()
+    record: Record = field(default_factory=Record)
     waited_s: float = 0.0
     proven: bool = False
     waiting_for: str = ""

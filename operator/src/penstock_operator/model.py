@@ -203,7 +203,7 @@ class Observed:
     authority: AuthorityState = field(default_factory=AuthorityState)
     plaintext: Mapping[int, PlaintextFacts] | None = None
     """By broker; None: not asked, or not all of them say."""
-    rest: Rest = Rest()
+    rest: Rest = field(default_factory=Rest)
     """How far hibernation is."""
     recorded_cluster_id: str = ""
     """`status.clusterId` of the resource: the id that brokers must report."""
@@ -365,9 +365,14 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Actions in order of importance (I28), and why the rest has to wait. `drains`: of brokers that
-    are to go. `offer`: a spread that has not begun. `hibernation`: what the status says of it, None:
-    as before. `resting`: why nobody is served for it."""
+    """Actions in order of importance (I28), and why the rest has to wait.
+
+    Attributes:
+        drains: Of brokers that are to go.
+        offer: A spread that has not begun.
+        hibernation: What the status says of it; None: it never was asked for.
+        resting: Why nobody is served, if that is what the spec wants.
+    """
 
     actions: tuple[Action, ...] = ()
     waits: tuple[Wait, ...] = ()

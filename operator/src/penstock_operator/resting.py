@@ -9,9 +9,12 @@ remembered is only the last answer: another operator asks twice for itself.
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from typing import Final
 
 from penstock.client import BrokerQuiescence
 from penstock_operator.hibernation_model import Record, Rest
+
+_NAMED_MAX: Final = 3
 
 
 class Quiet:
@@ -48,6 +51,3 @@ def rest_of(
     words = [text for one in told for text in one.waiting_for]
     named = "; ".join(dict.fromkeys(words[:_NAMED_MAX]))
     return Rest(record, waited_s, proven=proven, waiting_for=problem or named)
-
-
-_NAMED_MAX = 3

@@ -43,6 +43,7 @@ from penstock.cli import (
 from penstock.cli.connect import WANTED, Wanted
 from penstock.cli.extras import describe_missing
 from penstock.cli.kube import commands as kube
+from penstock.cli.kube import rest as kube_rest
 from penstock.cli.kube.choice import KubeChoice
 from penstock.cli.options import CaFile, CertificateFile, KeyFile, TokenFile
 from penstock.errors import PenstockError
@@ -205,7 +206,7 @@ def _assemble() -> typer.Typer:
     app.add_typer(acl.app, name="acl")
     app.add_typer(quota.app, name="quota")
     app.add_typer(profile.app, name="profile")
-    for module in (produce, consume, offsets, dump_log, kube):
+    for module in (produce, consume, offsets, dump_log, kube, kube_rest):
         module.register(app)
     app.add_typer(perf.app, name="perf")
     return app

@@ -204,8 +204,8 @@ _HIBERNATION: Final = Field(
     fields=(
         _text(
             "state",
-            "Hibernating (writes are refused until all is at rest), Stopping, Hibernated, Starting, "
-            "Waking (waits for brokers), Blocked; empty = the cluster is awake.",
+            "Hibernating (writes are refused until all is at rest), Stopping, Hibernated, "
+            "Starting, Waking (waits for brokers), Blocked; empty = the cluster is awake.",
             63,
         ),
         Field(name="since", kind=Kind.TIME, doc="When that began."),
@@ -220,8 +220,8 @@ CLUSTER_STATUS: Final = (
     _text("clusterId", "Identity of the cluster, assigned when it first starts; it never changes."),
     _text(
         "phase",
-        "One word for people: Creating, Ready, Rolling, Degraded, Blocked, Hibernating, Hibernated, "
-        "Waking.",
+        "One word for people: Creating, Ready, Rolling, Degraded, Blocked, Hibernating, "
+        "Hibernated, Waking.",
         63,
     ),
     Field(
