@@ -42,7 +42,7 @@ from penstock_broker.observability import EventLog
 from penstock_broker.replication.following import LinkConfig
 from penstock_broker.replication.progress import CopyWatch
 from penstock_broker.replication.ticks import TickFacts
-from penstock_broker.services.admin import AdminService, LogFacts
+from penstock_broker.services.admin import AdminService, Here, LogFacts
 from penstock_broker.services.client_streams import ClientStreams
 from penstock_broker.services.data import DataService
 from penstock_broker.services.fetching import Fetching
@@ -237,6 +237,7 @@ class BrokerProcess:
         facts = LogFacts(
             store, self._seams.maintaining, self._disk_bytes, lambda: self._replication.copy_rate
         )
+        quiescence = Quiescence(self._view, self._replicas, self._replication.writer)
         return Services(
             broker=data,
             admin=AdminService(
@@ -244,9 +245,7 @@ class BrokerProcess:
                 self._session,
                 self._replicas,
                 offsets,
-                facts,
-                Quiescence(self._view, self._replicas, self._replication.writer),
-                self._plaintext,
+                Here(facts, quiescence, self._plaintext),
             ),
             group=self._coordination.group_service,
             transaction=self._coordination.transaction_service,

@@ -11,6 +11,7 @@ image, for a short time at most, so that the caller's next request here finds it
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.core.topic import CONFIG_KEYS, refuse_internal
@@ -42,18 +43,15 @@ class AdminService(AdminServiceServicer):
         session: ControllerSession,
         replicas: ReplicaSet,
         offsets: Offsets,
-        facts: "LogFacts",
-        quiescence: Quiescence,
-        plaintext: PlaintextClients | None = None,
+        here: "Here",
     ) -> None:
-        """`plaintext`: who calls without TLS, of a broker that has both."""
-        self._plaintext = plaintext
+        self._plaintext = here.plaintext
         self._view = view
         self._session = session
         self._replicas = replicas
         self._offsets = offsets
-        self._facts = facts
-        self._quiescence = quiescence
+        self._facts = here.facts
+        self._quiescence = here.quiescence
 
     # ------------------------------------------------------------ passed on
 
@@ -312,6 +310,15 @@ class AdminService(AdminServiceServicer):
         ]
         orphans = {} if wanted else self._replicas.orphans
         return await self._facts.describe(self._replicas.broker_id, chosen, orphans)
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What only this broker knows. `plaintext`: who calls without TLS, of a broker that has both."""
+
+    facts: "LogFacts"
+    quiescence: Quiescence
+    plaintext: PlaintextClients | None = None
 
 
 class LogFacts:

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from penstock.cli.kube.snapshot import condition, full_name, is_paused, is_ready
+from penstock.cli.kube.snapshot import condition, full_name, is_paused
+from penstock.cli.kube.status import is_ready
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 from penstock.kubernetes.api import Api
 from penstock.kubernetes.resources import Json, path_of

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from support.channels import patient_channel
 from support.cluster import Cluster
@@ -18,8 +19,6 @@ from penstock.proto.v1 import broker_pb2, group_pb2
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
 from penstock.proto.v1.group_pb2_grpc import GroupServiceStub
 from penstock.rpc.errors import error_from_rpc
-
-IMPATIENT = {"delivery_timeout_ms": 1_000, "request_timeout_ms": 400}
 
 
 @pytest.fixture
@@ -36,8 +35,6 @@ def sleep(admin: Admin, *, hibernating: bool = True) -> None:
 
 
 def code_of(call: Any) -> ErrorCode:
-    import grpc
-
     with pytest.raises(grpc.RpcError) as refused:
         call()
     return error_from_rpc(refused.value).code
@@ -60,9 +57,11 @@ def test_new_work_is_refused_and_what_has_begun_ends(cluster: Cluster) -> None:
         writer.send("t", b"in a transaction").result()
         sleep(admin)
 
-        with Producer(cluster.bootstrap, **IMPATIENT) as late:
-            with pytest.raises(PenstockError, match="hibernates"):
-                late.send("t", b"after").result()
+        with (
+            Producer(cluster.bootstrap, delivery_timeout_ms=1_000, request_timeout_ms=400) as late,
+            pytest.raises(PenstockError, match="hibernates"),
+        ):
+            late.send("t", b"after").result()
         with patient_channel(cluster.brokers[0].address) as channel:
             init = BrokerServiceStub(channel).InitProducer
             assert code_of(lambda: init(broker_pb2.InitProducerRequest())) is (
