@@ -314,7 +314,7 @@ class AdminService(AdminServiceServicer):
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What only this broker knows. `plaintext`: who calls without TLS, of a broker that has both."""
+    """What this broker alone knows. `plaintext`: who calls without TLS, of one that has both."""
 
     facts: "LogFacts"
     quiescence: Quiescence

@@ -51,7 +51,12 @@ def test_new_work_is_refused_and_what_has_begun_ends(cluster: Cluster) -> None:
             producer.send("t", b"before").result()
         reader.subscribe(["t"])
         seen: list[Any] = []
-        wait_until(lambda: bool(seen.extend(reader.poll(1.0)) or seen), what="a record")
+
+        def read(count: int) -> bool:
+            seen.extend(reader.poll(1.0))
+            return len(seen) >= count
+
+        wait_until(lambda: read(1), what="a record")
         begun = writer.transaction()
         begun.begin()
         writer.send("t", b"in a transaction").result()
@@ -72,7 +77,7 @@ def test_new_work_is_refused_and_what_has_begun_ends(cluster: Cluster) -> None:
             asked = [group_pb2.JoinRequest(hello=hello)]
             assert code_of(lambda: list(join(iter(asked)))) is ErrorCode.HIBERNATING
         begun.commit()
-        wait_until(lambda: bool(seen.extend(reader.poll(1.0)) or len(seen) > 1), what="another")
+        wait_until(lambda: read(2), what="another")
         assert [record.value for record in seen] == [b"before", b"in a transaction"]
         reader.commit()
         ends = [one.log_ends for one in admin.describe_quiescence() if one.quiet]
