@@ -615,3 +615,14 @@ def test_a_paused_cluster_is_not_put_to_sleep(scene: Scene, run: Run) -> None:
     scene.healthy()
     assert run("pause", "flights").exit_code == 0
     assert "is paused; resume it first" in run("hibernate", "flights").output
+
+
+def test_a_cluster_that_sleeps_misses_no_pod(scene: Scene, run: Run) -> None:
+    scene.cluster()
+    assert "pod-missing" in codes(run("why", "-o", "json"))
+    said = {"type": "Ready", "status": "False", "reason": "Hibernated", "message": "asleep"}
+    said["lastTransitionTime"] = "2030-01-01T00:00:00Z"
+    scene.set_status(PENSTOCK, "clusters", "flights", {"conditions": [said]})
+    seen = codes(run("why", "-o", "json"))
+    assert "Hibernated" in seen
+    assert "pod-missing" not in seen
