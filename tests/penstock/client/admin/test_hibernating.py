@@ -44,7 +44,7 @@ def test_new_work_is_refused_and_what_has_begun_ends(cluster: Cluster) -> None:
     with (
         Admin(cluster.bootstrap) as admin,
         Producer(cluster.bootstrap, transactional_id="t-1") as writer,
-        Consumer(cluster.bootstrap, group_id="readers") as reader,
+        Consumer(cluster.bootstrap, group_id="readers", auto_offset_reset="earliest") as reader,
     ):
         admin.create_topic("t", 1, 1)
         with Producer(cluster.bootstrap) as producer:
@@ -53,13 +53,13 @@ def test_new_work_is_refused_and_what_has_begun_ends(cluster: Cluster) -> None:
         seen: list[Any] = []
 
         def read(count: int) -> bool:
-            seen.extend(reader.poll(1.0))
+            seen.extend(reader.one_by_one(reader.poll(1.0)))
             return len(seen) >= count
 
         wait_until(lambda: read(1), what="a record")
         begun = writer.transaction()
         begun.begin()
-        writer.send("t", b"in a transaction").result()
+        begun.send("t", b"in a transaction").result()
         sleep(admin)
 
         with (
