@@ -51,12 +51,6 @@ async def test_real_brokers_prove_that_they_are_at_rest(tmp_path: Path) -> None:
             return (await admin.describe_cluster()).hibernating
 
         await wait_until_async(refuses, what="brokers are told")
-        servers.brokers[2].pause()
-        try:
-            facts = (await observed()).rest
-            assert not facts.proven, "who does not answer has proven nothing"
-        finally:
-            servers.brokers[2].resume()
         brokers_wanted: list[int | None] = []
 
         async def stops() -> bool:

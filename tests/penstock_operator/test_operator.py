@@ -300,7 +300,13 @@ def test_a_cluster_sleeps_quietly_and_wakes(
     assert get(server, controllers)["spec"]["replicas"] == 0
     seen = cluster(server, namespace)
     assert condition(seen, "Ready")["reason"] == "Hibernated"
-    assert condition(seen, "Reconciling")["status"] == condition(seen, "Stalled")["status"]
+    assert condition(seen, "Stalled")["status"] == "False"
+
+    def rests() -> bool:
+        found = cluster(server, namespace)
+        return bool(condition(found, "Reconciling").get("status") == "False")
+
+    wait_until(rests, what="nothing is left to do")
     for kind, name in (("topics", "orders"), ("consumergroups", "readers")):
         wait_until(lambda k=kind, n=name: reason(k, n) == "Hibernated", what=f"{name} waits")  # type: ignore[misc]  # mypy infers no type for a defaulted parameter
     patch(server, f"{OURS}/namespaces/{namespace}/clusters/flights", {"spec": {"brokers": 4}})
