@@ -90,6 +90,7 @@ class ErrorCode(IntEnum):
     FORMAT_TOO_OLD = 104
     STALE_OPERATOR_EPOCH = 105
     DELETION_PROTECTED = 106
+    HIBERNATING = 140
     MISUSE = 1000
     UNREACHABLE = 1001
     DELIVERY_TIMED_OUT = 1002
@@ -216,6 +217,7 @@ TRAITS: Final[dict[ErrorCode, Traits]] = {
     ErrorCode.FORMAT_TOO_OLD: Traits(9, _NO),
     ErrorCode.STALE_OPERATOR_EPOCH: Traits(9, _NO),
     ErrorCode.DELETION_PROTECTED: Traits(9, _NO),
+    ErrorCode.HIBERNATING: Traits(14, _NO, retriable=True),
     ErrorCode.MISUSE: Traits(3, _NO),
     ErrorCode.UNREACHABLE: Traits(14, _MAYBE, retriable=True, refresh_metadata=True),
     ErrorCode.DELIVERY_TIMED_OUT: Traits(4, _MAYBE),

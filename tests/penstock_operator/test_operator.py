@@ -13,7 +13,7 @@ from support.operator_process import OURS, Operator, condition, get, install_crd
 from support.waiting import wait_until
 
 from penstock.kubernetes.names import APPROVE
-from penstock_operator.names import TEMPLATE_HASH
+from penstock_operator.names import ASLEEP, TEMPLATE_HASH
 
 SPEC = {"brokers": 3, "config": {"min.insync.replicas": 2, "cache.bytes": 1_000_000}}
 
@@ -274,3 +274,51 @@ def test_another_operator_offers_its_image_and_template_and_waits_until_they_are
         patch(server, mine, {"metadata": {"annotations": {APPROVE: offered["plan"]}}})
         wait_until(lambda: images() == {"penstock-broker:next"}, what="it is taken", timeout_s=60)
         wait_until(lambda: upgrade()["available"] is False, what="nothing is left", timeout_s=60)
+
+
+def test_a_cluster_sleeps_quietly_and_wakes(
+    server: ApiServer, namespace: str, operator: Operator
+) -> None:
+    """No pod ever runs here, so it is asleep from the first pass; a kubelet's word is played."""
+    create(server, namespace, "Cluster", "flights", **SPEC, hibernate=True)
+    create(server, namespace, "Topic", "orders", cluster="flights")
+    create(server, namespace, "ConsumerGroup", "readers", cluster="flights")
+    apps = f"/apis/apps/v1/namespaces/{namespace}"
+    brokers = f"{apps}/statefulsets/flights-broker"
+    controllers = f"{apps}/deployments/flights-controller"
+
+    def at(phase: str) -> bool:
+        return bool(cluster(server, namespace).get("status", {}).get("phase") == phase)
+
+    def reason(kind: str, name: str) -> str:
+        found = get(server, f"{OURS}/namespaces/{namespace}/{kind}/{name}")
+        return str(condition(found, "Ready").get("reason"))
+
+    wait_until(lambda: at("Hibernated"), what="it sleeps")
+    assert get(server, brokers)["spec"]["replicas"] == 0
+    assert get(server, brokers)["metadata"]["annotations"][ASLEEP] == "3"
+    assert get(server, controllers)["spec"]["replicas"] == 0
+    seen = cluster(server, namespace)
+    assert condition(seen, "Ready")["reason"] == "Hibernated"
+    assert condition(seen, "Stalled")["status"] == "False"
+
+    def rests() -> bool:
+        found = cluster(server, namespace)
+        return bool(condition(found, "Reconciling").get("status") == "False")
+
+    wait_until(rests, what="nothing is left to do")
+    for kind, name in (("topics", "orders"), ("consumergroups", "readers")):
+        wait_until(lambda k=kind, n=name: reason(k, n) == "Hibernated", what=f"{name} waits")  # type: ignore[misc]  # mypy infers no type for a defaulted parameter
+    patch(server, f"{OURS}/namespaces/{namespace}/clusters/flights", {"spec": {"brokers": 4}})
+    wait_until(lambda: cluster(server, namespace)["status"]["brokers"]["desired"] == 4, what="seen")
+    assert get(server, brokers)["spec"]["replicas"] == 0
+
+    awake = {"spec": {"hibernate": False}}
+    patch(server, f"{OURS}/namespaces/{namespace}/clusters/flights", awake)
+    wait_until(lambda: get(server, controllers)["spec"]["replicas"] == 2, what="controllers")
+    wait_until(lambda: at("Waking"), what="it says so")
+    assert get(server, brokers)["spec"]["replicas"] == 0, "no controller is there yet"
+    running_one = {"status": {"replicas": 2, "readyReplicas": 1, "availableReplicas": 1}}
+    patch(server, f"{controllers}/status", running_one)
+    wait_until(lambda: get(server, brokers)["spec"]["replicas"] == 4, what="brokers")
+    assert ASLEEP not in get(server, brokers)["metadata"]["annotations"]

@@ -77,6 +77,8 @@ SAMPLES: Final[dict[str, Message]] = {
         changes=[admin_pb2.BrokerChange(broker_id=0, cordon=admin_pb2.Cordon(placement=True))]
     ),
     "AdminService.AlterThrottle": admin_pb2.AlterThrottleRequest(copy_rate=1 << 20),
+    "AdminService.AlterCluster": admin_pb2.AlterClusterRequest(),
+    "AdminService.DescribeQuiescence": admin_pb2.DescribeQuiescenceRequest(),
     "AdminService.Finalize": admin_pb2.FinalizeRequest(to=1),
     "AdminService.AcquireOperatorEpoch": admin_pb2.AcquireOperatorEpochRequest(
         lease_uid="u", lease_holder="h"

@@ -26,6 +26,7 @@ from penstock.core.manifest import ClusterSpec
 from penstock.core.manifest.objects import SecurityMode
 from penstock.core.types import BrokerId, MoveReason, TopicPartition
 from penstock.kubernetes.quantity import quantity
+from penstock_operator.hibernation_model import Hibernate, Record, Rest
 from penstock_operator.model import (
     Action,
     Apply,
@@ -119,6 +120,12 @@ class World:
     """Where the volumes are whose pods no node can take."""
     replaced: list[int] = field(default_factory=list)
     """Brokers whose volume was deleted, in order."""
+    hibernating: bool = False
+    unquiet: str = ""
+    """What keeps brokers from being at rest; empty: they are."""
+    record: Record = field(default_factory=Record)
+    """What the status says of hibernation; `since_s`: since when."""
+    since_s: float = 0.0
     seconds: float = 0.0
     proofs: Proofs = field(init=False)
 
@@ -141,6 +148,12 @@ class World:
             trust="a CA",
             plaintext=self._told(),
             unknown=dict(self.unknown),
+            rest=Rest(
+                self.record,
+                self.seconds - self.since_s,
+                proven=self.hibernating and not self.unquiet,
+                waiting_for=self.unquiet,
+            ),
         )
         return replace(seen, moves=self.moves()) if answer else seen
 
@@ -238,7 +251,15 @@ class World:
         for one in self.partitions:
             factors[one.topic] = (*factors.get(one.topic, ()), len(one.replicas))
         topics = {name: TopicState(name, "id", each, {}) for name, each in factors.items()}
-        return BrokerFacts("id", True, brokers, tuple(self.partitions), topics)
+        parts = tuple(self.partitions)
+        return BrokerFacts("id", True, brokers, parts, topics, self.hibernating)
+
+    def remember(self, plan: Plan) -> None:
+        """What a plan says of hibernation goes into the status."""
+        if plan.hibernation is not None and plan.hibernation != self.record:
+            if plan.hibernation.stage is not self.record.stage:
+                self.since_s = self.seconds
+            self.record = plan.hibernation
 
     # ── What actions do ───────────────────────────────────────────────────────────────────
 
@@ -267,6 +288,8 @@ class World:
 
     def _tell_brokers(self, action: Action) -> None:
         match action:
+            case Hibernate():
+                self.hibernating = action.hibernating
             case MoveLeaders():
                 self.partitions = [
                     self._led_elsewhere(p, action.broker_id) for p in self.partitions
@@ -339,6 +362,8 @@ class World:
             wanted["metadata"]["uid"] = self.uid()
         else:
             wanted["metadata"]["uid"] = live["metadata"]["uid"]
+            if "status" in live:
+                wanted["status"] = live["status"]
             if key[0] == "StatefulSet":
                 before = live["spec"]["volumeClaimTemplates"]
                 assert wanted["spec"]["volumeClaimTemplates"] == before, "immutable"
@@ -349,6 +374,8 @@ class World:
     def _stop(self, broker_id: int) -> None:
         self.pods[broker_id] = replace(self.pods[broker_id], terminating=True, ready=False)
         self.alive.discard(broker_id)
+        if self.hibernating:
+            return  # it keeps its seats
         self.partitions = [
             self._led_elsewhere(
                 replace(p, isr=tuple(i for i in p.isr if i != broker_id)), broker_id
@@ -413,6 +440,8 @@ class World:
             partition = replace(partition, isr=(*partition.isr, missing[0]))
         if partition.leader in self.alive:
             return partition
+        if self.hibernating:
+            return replace(partition, leader=-1)
         leaders = [i for i in partition.isr if i in self.alive]
         return replace(partition, leader=leaders[0] if leaders else -1)
 
@@ -440,6 +469,7 @@ class World:
                 "observedGeneration": live["metadata"]["generation"],
                 "updatedReplicas": replicas,
                 "availableReplicas": replicas,
+                "replicas": replicas,
             }
 
     def maybe(self) -> bool:

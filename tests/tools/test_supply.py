@@ -13,7 +13,16 @@ from tools.sbom import LISTING, sbom
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = {
-    "requirements.lock": ("arrow", "broker", "cli", "compression", "kafka", "operator", "spark", "ui"),
+    "requirements.lock": (
+        "arrow",
+        "broker",
+        "cli",
+        "compression",
+        "kafka",
+        "operator",
+        "spark",
+        "ui",
+    ),
     "broker_image/requirements.lock": ("broker", "cli"),
     "operator/requirements.lock": ("operator",),
     "examples/spark/requirements.lock": ("spark",),

@@ -1391,7 +1391,9 @@ type DescribeClusterResponse struct {
 	UnderReplicatedPartitions uint32        `protobuf:"varint,9,opt,name=under_replicated_partitions,json=underReplicatedPartitions,proto3" json:"under_replicated_partitions,omitempty"`
 	UnderMinIsrPartitions     uint32        `protobuf:"varint,10,opt,name=under_min_isr_partitions,json=underMinIsrPartitions,proto3" json:"under_min_isr_partitions,omitempty"`
 	// Of the broker that answers, while it serves plaintext beside TLS; otherwise absent.
-	Plaintext     *PlaintextCallers `protobuf:"bytes,70,opt,name=plaintext,proto3" json:"plaintext,omitempty"`
+	Plaintext *PlaintextCallers `protobuf:"bytes,70,opt,name=plaintext,proto3" json:"plaintext,omitempty"`
+	// As in AlterClusterRequest.
+	Hibernating   bool `protobuf:"varint,71,opt,name=hibernating,proto3" json:"hibernating,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1501,6 +1503,13 @@ func (x *DescribeClusterResponse) GetPlaintext() *PlaintextCallers {
 		return x.Plaintext
 	}
 	return nil
+}
+
+func (x *DescribeClusterResponse) GetHibernating() bool {
+	if x != nil {
+		return x.Hibernating
+	}
+	return false
 }
 
 type PlaintextCallers struct {
@@ -3737,6 +3746,246 @@ func (x *AlterThrottleResponse) GetError() *Error {
 	return nil
 }
 
+type AlterClusterRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// True: brokers refuse new work, and no broker that stops loses its place in an ISR. False: as
+	// ever; partitions without a leader get one.
+	Hibernating   bool `protobuf:"varint,40,opt,name=hibernating,proto3" json:"hibernating,omitempty"`
+	ValidateOnly  bool `protobuf:"varint,41,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterClusterRequest) Reset() {
+	*x = AlterClusterRequest{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterClusterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterClusterRequest) ProtoMessage() {}
+
+func (x *AlterClusterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterClusterRequest.ProtoReflect.Descriptor instead.
+func (*AlterClusterRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *AlterClusterRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *AlterClusterRequest) GetHibernating() bool {
+	if x != nil {
+		return x.Hibernating
+	}
+	return false
+}
+
+func (x *AlterClusterRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
+type AlterClusterResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Set: nothing was changed.
+	Error         *Error `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterClusterResponse) Reset() {
+	*x = AlterClusterResponse{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterClusterResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterClusterResponse) ProtoMessage() {}
+
+func (x *AlterClusterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterClusterResponse.ProtoReflect.Descriptor instead.
+func (*AlterClusterResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *AlterClusterResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+type DescribeQuiescenceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId     string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeQuiescenceRequest) Reset() {
+	*x = DescribeQuiescenceRequest{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeQuiescenceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeQuiescenceRequest) ProtoMessage() {}
+
+func (x *DescribeQuiescenceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeQuiescenceRequest.ProtoReflect.Descriptor instead.
+func (*DescribeQuiescenceRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *DescribeQuiescenceRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+type DescribeQuiescenceResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	BrokerId int32                  `protobuf:"varint,1,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	// As the broker knows it; otherwise nothing is fsynced, and it is not quiet.
+	Hibernating bool `protobuf:"varint,2,opt,name=hibernating,proto3" json:"hibernating,omitempty"`
+	// The newest image that it has applied.
+	MetadataVersion int64 `protobuf:"varint,3,opt,name=metadata_version,json=metadataVersion,proto3" json:"metadata_version,omitempty"`
+	// Everything that it stores is fsynced; what it leads is committed, on all replicas.
+	Quiet bool `protobuf:"varint,4,opt,name=quiet,proto3" json:"quiet,omitempty"`
+	// What keeps it from being quiet, for people; the first few.
+	WaitingFor []string `protobuf:"bytes,5,rep,name=waiting_for,json=waitingFor,proto3" json:"waiting_for,omitempty"`
+	// The sum over all its logs. If it is the same twice, nothing was appended in between.
+	LogEnds       uint64 `protobuf:"varint,6,opt,name=log_ends,json=logEnds,proto3" json:"log_ends,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeQuiescenceResponse) Reset() {
+	*x = DescribeQuiescenceResponse{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeQuiescenceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeQuiescenceResponse) ProtoMessage() {}
+
+func (x *DescribeQuiescenceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeQuiescenceResponse.ProtoReflect.Descriptor instead.
+func (*DescribeQuiescenceResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *DescribeQuiescenceResponse) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *DescribeQuiescenceResponse) GetHibernating() bool {
+	if x != nil {
+		return x.Hibernating
+	}
+	return false
+}
+
+func (x *DescribeQuiescenceResponse) GetMetadataVersion() int64 {
+	if x != nil {
+		return x.MetadataVersion
+	}
+	return 0
+}
+
+func (x *DescribeQuiescenceResponse) GetQuiet() bool {
+	if x != nil {
+		return x.Quiet
+	}
+	return false
+}
+
+func (x *DescribeQuiescenceResponse) GetWaitingFor() []string {
+	if x != nil {
+		return x.WaitingFor
+	}
+	return nil
+}
+
+func (x *DescribeQuiescenceResponse) GetLogEnds() uint64 {
+	if x != nil {
+		return x.LogEnds
+	}
+	return 0
+}
+
 type FinalizeRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
@@ -3749,7 +3998,7 @@ type FinalizeRequest struct {
 
 func (x *FinalizeRequest) Reset() {
 	*x = FinalizeRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[55]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3761,7 +4010,7 @@ func (x *FinalizeRequest) String() string {
 func (*FinalizeRequest) ProtoMessage() {}
 
 func (x *FinalizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[55]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3774,7 +4023,7 @@ func (x *FinalizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinalizeRequest.ProtoReflect.Descriptor instead.
 func (*FinalizeRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *FinalizeRequest) GetClusterId() string {
@@ -3809,7 +4058,7 @@ type FinalizeResponse struct {
 
 func (x *FinalizeResponse) Reset() {
 	*x = FinalizeResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[56]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3821,7 +4070,7 @@ func (x *FinalizeResponse) String() string {
 func (*FinalizeResponse) ProtoMessage() {}
 
 func (x *FinalizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[56]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3834,7 +4083,7 @@ func (x *FinalizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinalizeResponse.ProtoReflect.Descriptor instead.
 func (*FinalizeResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *FinalizeResponse) GetError() *Error {
@@ -3874,7 +4123,7 @@ type AcquireOperatorEpochRequest struct {
 
 func (x *AcquireOperatorEpochRequest) Reset() {
 	*x = AcquireOperatorEpochRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[57]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3886,7 +4135,7 @@ func (x *AcquireOperatorEpochRequest) String() string {
 func (*AcquireOperatorEpochRequest) ProtoMessage() {}
 
 func (x *AcquireOperatorEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[57]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3899,7 +4148,7 @@ func (x *AcquireOperatorEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcquireOperatorEpochRequest.ProtoReflect.Descriptor instead.
 func (*AcquireOperatorEpochRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *AcquireOperatorEpochRequest) GetClusterId() string {
@@ -3948,7 +4197,7 @@ type AcquireOperatorEpochResponse struct {
 
 func (x *AcquireOperatorEpochResponse) Reset() {
 	*x = AcquireOperatorEpochResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[58]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3960,7 +4209,7 @@ func (x *AcquireOperatorEpochResponse) String() string {
 func (*AcquireOperatorEpochResponse) ProtoMessage() {}
 
 func (x *AcquireOperatorEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[58]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3973,7 +4222,7 @@ func (x *AcquireOperatorEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcquireOperatorEpochResponse.ProtoReflect.Descriptor instead.
 func (*AcquireOperatorEpochResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *AcquireOperatorEpochResponse) GetError() *Error {
@@ -4093,7 +4342,7 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\fdirectory_id\x18\x03 \x01(\tR\vdirectoryId\"J\n" +
 	"\x18UnregisterBrokerResponse\x12.\n" +
 	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\"\x18\n" +
-	"\x16DescribeClusterRequest\"\x9d\x04\n" +
+	"\x16DescribeClusterRequest\"\xbf\x04\n" +
 	"\x17DescribeClusterResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12)\n" +
@@ -4109,7 +4358,8 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x1bunder_replicated_partitions\x18\t \x01(\rR\x19underReplicatedPartitions\x127\n" +
 	"\x18under_min_isr_partitions\x18\n" +
 	" \x01(\rR\x15underMinIsrPartitions\x12A\n" +
-	"\tplaintext\x18F \x01(\v2#.penstock.proto.v1.PlaintextCallersR\tplaintext\"o\n" +
+	"\tplaintext\x18F \x01(\v2#.penstock.proto.v1.PlaintextCallersR\tplaintext\x12 \n" +
+	"\vhibernating\x18G \x01(\bR\vhibernating\"o\n" +
 	"\x10PlaintextCallers\x12\x1d\n" +
 	"\n" +
 	"watched_ms\x18\x01 \x01(\x04R\twatchedMs\x12<\n" +
@@ -4290,7 +4540,25 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"_copy_rate\"G\n" +
 	"\x15AlterThrottleResponse\x12.\n" +
-	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\"e\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\"{\n" +
+	"\x13AlterClusterRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12 \n" +
+	"\vhibernating\x18( \x01(\bR\vhibernating\x12#\n" +
+	"\rvalidate_only\x18) \x01(\bR\fvalidateOnly\"F\n" +
+	"\x14AlterClusterResponse\x12.\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\":\n" +
+	"\x19DescribeQuiescenceRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\"\xd8\x01\n" +
+	"\x1aDescribeQuiescenceResponse\x12\x1b\n" +
+	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12 \n" +
+	"\vhibernating\x18\x02 \x01(\bR\vhibernating\x12)\n" +
+	"\x10metadata_version\x18\x03 \x01(\x03R\x0fmetadataVersion\x12\x14\n" +
+	"\x05quiet\x18\x04 \x01(\bR\x05quiet\x12\x1f\n" +
+	"\vwaiting_for\x18\x05 \x03(\tR\n" +
+	"waitingFor\x12\x19\n" +
+	"\blog_ends\x18\x06 \x01(\x04R\alogEnds\"e\n" +
 	"\x0fFinalizeRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x0e\n" +
@@ -4322,7 +4590,7 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x16MOVE_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12MOVE_STATE_SETTLED\x10\x01\x12\x15\n" +
 	"\x11MOVE_STATE_QUEUED\x10\x02\x12\x16\n" +
-	"\x12MOVE_STATE_COPYING\x10\x032\xc8\x10\n" +
+	"\x12MOVE_STATE_COPYING\x10\x032\x9c\x12\n" +
 	"\fAdminService\x12_\n" +
 	"\fCreateTopics\x12&.penstock.proto.v1.CreateTopicsRequest\x1a'.penstock.proto.v1.CreateTopicsResponse\x12_\n" +
 	"\fDeleteTopics\x12&.penstock.proto.v1.DeleteTopicsRequest\x1a'.penstock.proto.v1.DeleteTopicsResponse\x12k\n" +
@@ -4342,7 +4610,9 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\rAlterReplicas\x12'.penstock.proto.v1.AlterReplicasRequest\x1a(.penstock.proto.v1.AlterReplicasResponse\x12b\n" +
 	"\rDescribeMoves\x12'.penstock.proto.v1.DescribeMovesRequest\x1a(.penstock.proto.v1.DescribeMovesResponse\x12_\n" +
 	"\fAlterBrokers\x12&.penstock.proto.v1.AlterBrokersRequest\x1a'.penstock.proto.v1.AlterBrokersResponse\x12b\n" +
-	"\rAlterThrottle\x12'.penstock.proto.v1.AlterThrottleRequest\x1a(.penstock.proto.v1.AlterThrottleResponse\x12S\n" +
+	"\rAlterThrottle\x12'.penstock.proto.v1.AlterThrottleRequest\x1a(.penstock.proto.v1.AlterThrottleResponse\x12_\n" +
+	"\fAlterCluster\x12&.penstock.proto.v1.AlterClusterRequest\x1a'.penstock.proto.v1.AlterClusterResponse\x12q\n" +
+	"\x12DescribeQuiescence\x12,.penstock.proto.v1.DescribeQuiescenceRequest\x1a-.penstock.proto.v1.DescribeQuiescenceResponse\x12S\n" +
 	"\bFinalize\x12\".penstock.proto.v1.FinalizeRequest\x1a#.penstock.proto.v1.FinalizeResponse\x12w\n" +
 	"\x14AcquireOperatorEpoch\x12..penstock.proto.v1.AcquireOperatorEpochRequest\x1a/.penstock.proto.v1.AcquireOperatorEpochResponseB\xb9\x01\n" +
 	"\x15com.penstock.proto.v1B\n" +
@@ -4361,7 +4631,7 @@ func file_penstock_proto_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_penstock_proto_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
+var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
 var file_penstock_proto_v1_admin_proto_goTypes = []any{
 	(MoveReason)(0),                      // 0: penstock.proto.v1.MoveReason
 	(MoveState)(0),                       // 1: penstock.proto.v1.MoveState
@@ -4420,68 +4690,72 @@ var file_penstock_proto_v1_admin_proto_goTypes = []any{
 	(*AlterBrokersResponse)(nil),         // 54: penstock.proto.v1.AlterBrokersResponse
 	(*AlterThrottleRequest)(nil),         // 55: penstock.proto.v1.AlterThrottleRequest
 	(*AlterThrottleResponse)(nil),        // 56: penstock.proto.v1.AlterThrottleResponse
-	(*FinalizeRequest)(nil),              // 57: penstock.proto.v1.FinalizeRequest
-	(*FinalizeResponse)(nil),             // 58: penstock.proto.v1.FinalizeResponse
-	(*AcquireOperatorEpochRequest)(nil),  // 59: penstock.proto.v1.AcquireOperatorEpochRequest
-	(*AcquireOperatorEpochResponse)(nil), // 60: penstock.proto.v1.AcquireOperatorEpochResponse
-	nil,                                  // 61: penstock.proto.v1.NewTopic.ConfigsEntry
-	nil,                                  // 62: penstock.proto.v1.AlterConfigsRequest.SetEntry
-	(*Error)(nil),                        // 63: penstock.proto.v1.Error
-	(*PartitionName)(nil),                // 64: penstock.proto.v1.PartitionName
-	(*BrokerInfo)(nil),                   // 65: penstock.proto.v1.BrokerInfo
-	(*AccessResource)(nil),               // 66: penstock.proto.v1.AccessResource
-	(*AccessRule)(nil),                   // 67: penstock.proto.v1.AccessRule
-	(*ResourceAccess)(nil),               // 68: penstock.proto.v1.ResourceAccess
-	(AccessOperation)(0),                 // 69: penstock.proto.v1.AccessOperation
-	(*QuotaRule)(nil),                    // 70: penstock.proto.v1.QuotaRule
+	(*AlterClusterRequest)(nil),          // 57: penstock.proto.v1.AlterClusterRequest
+	(*AlterClusterResponse)(nil),         // 58: penstock.proto.v1.AlterClusterResponse
+	(*DescribeQuiescenceRequest)(nil),    // 59: penstock.proto.v1.DescribeQuiescenceRequest
+	(*DescribeQuiescenceResponse)(nil),   // 60: penstock.proto.v1.DescribeQuiescenceResponse
+	(*FinalizeRequest)(nil),              // 61: penstock.proto.v1.FinalizeRequest
+	(*FinalizeResponse)(nil),             // 62: penstock.proto.v1.FinalizeResponse
+	(*AcquireOperatorEpochRequest)(nil),  // 63: penstock.proto.v1.AcquireOperatorEpochRequest
+	(*AcquireOperatorEpochResponse)(nil), // 64: penstock.proto.v1.AcquireOperatorEpochResponse
+	nil,                                  // 65: penstock.proto.v1.NewTopic.ConfigsEntry
+	nil,                                  // 66: penstock.proto.v1.AlterConfigsRequest.SetEntry
+	(*Error)(nil),                        // 67: penstock.proto.v1.Error
+	(*PartitionName)(nil),                // 68: penstock.proto.v1.PartitionName
+	(*BrokerInfo)(nil),                   // 69: penstock.proto.v1.BrokerInfo
+	(*AccessResource)(nil),               // 70: penstock.proto.v1.AccessResource
+	(*AccessRule)(nil),                   // 71: penstock.proto.v1.AccessRule
+	(*ResourceAccess)(nil),               // 72: penstock.proto.v1.ResourceAccess
+	(AccessOperation)(0),                 // 73: penstock.proto.v1.AccessOperation
+	(*QuotaRule)(nil),                    // 74: penstock.proto.v1.QuotaRule
 }
 var file_penstock_proto_v1_admin_proto_depIdxs = []int32{
-	61, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
+	65, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
 	3,  // 1: penstock.proto.v1.NewTopic.assignment:type_name -> penstock.proto.v1.ReplicaList
 	2,  // 2: penstock.proto.v1.CreateTopicsRequest.topics:type_name -> penstock.proto.v1.NewTopic
 	6,  // 3: penstock.proto.v1.CreateTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	63, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
+	67, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
 	8,  // 5: penstock.proto.v1.DeleteTopicsRequest.topics:type_name -> penstock.proto.v1.TopicName
 	6,  // 6: penstock.proto.v1.DeleteTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	63, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
-	62, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
-	63, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
-	63, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	67, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
+	66, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
+	67, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	67, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
 	16, // 11: penstock.proto.v1.DescribeConfigsResponse.configs:type_name -> penstock.proto.v1.ConfigEntry
-	63, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
-	64, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
-	63, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
-	63, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
-	65, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
+	67, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
+	68, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
+	67, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
+	67, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
+	69, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
 	25, // 17: penstock.proto.v1.DescribeClusterResponse.plaintext:type_name -> penstock.proto.v1.PlaintextCallers
 	26, // 18: penstock.proto.v1.PlaintextCallers.callers:type_name -> penstock.proto.v1.PlaintextCaller
 	30, // 19: penstock.proto.v1.DescribeLogsResponse.logs:type_name -> penstock.proto.v1.LogInfo
 	29, // 20: penstock.proto.v1.DescribeLogsResponse.orphans:type_name -> penstock.proto.v1.OrphanedLog
-	66, // 21: penstock.proto.v1.AlterAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
-	67, // 22: penstock.proto.v1.AlterAccessRequest.rules:type_name -> penstock.proto.v1.AccessRule
-	68, // 23: penstock.proto.v1.AlterAccessRequest.expected:type_name -> penstock.proto.v1.ResourceAccess
-	63, // 24: penstock.proto.v1.AlterAccessResponse.error:type_name -> penstock.proto.v1.Error
-	66, // 25: penstock.proto.v1.DescribeAccessRequest.resources:type_name -> penstock.proto.v1.AccessResource
-	63, // 26: penstock.proto.v1.DescribeAccessResponse.error:type_name -> penstock.proto.v1.Error
-	68, // 27: penstock.proto.v1.DescribeAccessResponse.access:type_name -> penstock.proto.v1.ResourceAccess
-	66, // 28: penstock.proto.v1.CheckAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
-	69, // 29: penstock.proto.v1.CheckAccessRequest.operation:type_name -> penstock.proto.v1.AccessOperation
-	63, // 30: penstock.proto.v1.CheckAccessResponse.error:type_name -> penstock.proto.v1.Error
-	66, // 31: penstock.proto.v1.CheckAccessResponse.resource:type_name -> penstock.proto.v1.AccessResource
-	67, // 32: penstock.proto.v1.CheckAccessResponse.rule:type_name -> penstock.proto.v1.AccessRule
-	70, // 33: penstock.proto.v1.AlterQuotasRequest.rules:type_name -> penstock.proto.v1.QuotaRule
+	70, // 21: penstock.proto.v1.AlterAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	71, // 22: penstock.proto.v1.AlterAccessRequest.rules:type_name -> penstock.proto.v1.AccessRule
+	72, // 23: penstock.proto.v1.AlterAccessRequest.expected:type_name -> penstock.proto.v1.ResourceAccess
+	67, // 24: penstock.proto.v1.AlterAccessResponse.error:type_name -> penstock.proto.v1.Error
+	70, // 25: penstock.proto.v1.DescribeAccessRequest.resources:type_name -> penstock.proto.v1.AccessResource
+	67, // 26: penstock.proto.v1.DescribeAccessResponse.error:type_name -> penstock.proto.v1.Error
+	72, // 27: penstock.proto.v1.DescribeAccessResponse.access:type_name -> penstock.proto.v1.ResourceAccess
+	70, // 28: penstock.proto.v1.CheckAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	73, // 29: penstock.proto.v1.CheckAccessRequest.operation:type_name -> penstock.proto.v1.AccessOperation
+	67, // 30: penstock.proto.v1.CheckAccessResponse.error:type_name -> penstock.proto.v1.Error
+	70, // 31: penstock.proto.v1.CheckAccessResponse.resource:type_name -> penstock.proto.v1.AccessResource
+	71, // 32: penstock.proto.v1.CheckAccessResponse.rule:type_name -> penstock.proto.v1.AccessRule
+	74, // 33: penstock.proto.v1.AlterQuotasRequest.rules:type_name -> penstock.proto.v1.QuotaRule
 	38, // 34: penstock.proto.v1.AlterQuotasRequest.expected:type_name -> penstock.proto.v1.Quotas
-	70, // 35: penstock.proto.v1.Quotas.rules:type_name -> penstock.proto.v1.QuotaRule
-	63, // 36: penstock.proto.v1.AlterQuotasResponse.error:type_name -> penstock.proto.v1.Error
-	63, // 37: penstock.proto.v1.DescribeQuotasResponse.error:type_name -> penstock.proto.v1.Error
-	70, // 38: penstock.proto.v1.DescribeQuotasResponse.rules:type_name -> penstock.proto.v1.QuotaRule
+	74, // 35: penstock.proto.v1.Quotas.rules:type_name -> penstock.proto.v1.QuotaRule
+	67, // 36: penstock.proto.v1.AlterQuotasResponse.error:type_name -> penstock.proto.v1.Error
+	67, // 37: penstock.proto.v1.DescribeQuotasResponse.error:type_name -> penstock.proto.v1.Error
+	74, // 38: penstock.proto.v1.DescribeQuotasResponse.rules:type_name -> penstock.proto.v1.QuotaRule
 	43, // 39: penstock.proto.v1.AlterReplicasRequest.changes:type_name -> penstock.proto.v1.ReplicaChange
 	0,  // 40: penstock.proto.v1.AlterReplicasRequest.reason:type_name -> penstock.proto.v1.MoveReason
-	63, // 41: penstock.proto.v1.AlterReplicasResponse.error:type_name -> penstock.proto.v1.Error
+	67, // 41: penstock.proto.v1.AlterReplicasResponse.error:type_name -> penstock.proto.v1.Error
 	45, // 42: penstock.proto.v1.AlterReplicasResponse.results:type_name -> penstock.proto.v1.ReplicaChangeResult
-	63, // 43: penstock.proto.v1.ReplicaChangeResult.error:type_name -> penstock.proto.v1.Error
+	67, // 43: penstock.proto.v1.ReplicaChangeResult.error:type_name -> penstock.proto.v1.Error
 	1,  // 44: penstock.proto.v1.ReplicaChangeResult.state:type_name -> penstock.proto.v1.MoveState
-	63, // 45: penstock.proto.v1.DescribeMovesResponse.error:type_name -> penstock.proto.v1.Error
+	67, // 45: penstock.proto.v1.DescribeMovesResponse.error:type_name -> penstock.proto.v1.Error
 	48, // 46: penstock.proto.v1.DescribeMovesResponse.moves:type_name -> penstock.proto.v1.PartitionMove
 	50, // 47: penstock.proto.v1.DescribeMovesResponse.brokers:type_name -> penstock.proto.v1.BrokerPlacement
 	1,  // 48: penstock.proto.v1.PartitionMove.state:type_name -> penstock.proto.v1.MoveState
@@ -4490,57 +4764,62 @@ var file_penstock_proto_v1_admin_proto_depIdxs = []int32{
 	51, // 51: penstock.proto.v1.BrokerPlacement.cordon:type_name -> penstock.proto.v1.Cordon
 	53, // 52: penstock.proto.v1.AlterBrokersRequest.changes:type_name -> penstock.proto.v1.BrokerChange
 	51, // 53: penstock.proto.v1.BrokerChange.cordon:type_name -> penstock.proto.v1.Cordon
-	63, // 54: penstock.proto.v1.AlterBrokersResponse.error:type_name -> penstock.proto.v1.Error
-	63, // 55: penstock.proto.v1.AlterThrottleResponse.error:type_name -> penstock.proto.v1.Error
-	63, // 56: penstock.proto.v1.FinalizeResponse.error:type_name -> penstock.proto.v1.Error
-	63, // 57: penstock.proto.v1.AcquireOperatorEpochResponse.error:type_name -> penstock.proto.v1.Error
-	4,  // 58: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
-	7,  // 59: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
-	10, // 60: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
-	12, // 61: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
-	14, // 62: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
-	17, // 63: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
-	19, // 64: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
-	21, // 65: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
-	23, // 66: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
-	27, // 67: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
-	31, // 68: penstock.proto.v1.AdminService.AlterAccess:input_type -> penstock.proto.v1.AlterAccessRequest
-	33, // 69: penstock.proto.v1.AdminService.DescribeAccess:input_type -> penstock.proto.v1.DescribeAccessRequest
-	35, // 70: penstock.proto.v1.AdminService.CheckAccess:input_type -> penstock.proto.v1.CheckAccessRequest
-	37, // 71: penstock.proto.v1.AdminService.AlterQuotas:input_type -> penstock.proto.v1.AlterQuotasRequest
-	40, // 72: penstock.proto.v1.AdminService.DescribeQuotas:input_type -> penstock.proto.v1.DescribeQuotasRequest
-	42, // 73: penstock.proto.v1.AdminService.AlterReplicas:input_type -> penstock.proto.v1.AlterReplicasRequest
-	46, // 74: penstock.proto.v1.AdminService.DescribeMoves:input_type -> penstock.proto.v1.DescribeMovesRequest
-	52, // 75: penstock.proto.v1.AdminService.AlterBrokers:input_type -> penstock.proto.v1.AlterBrokersRequest
-	55, // 76: penstock.proto.v1.AdminService.AlterThrottle:input_type -> penstock.proto.v1.AlterThrottleRequest
-	57, // 77: penstock.proto.v1.AdminService.Finalize:input_type -> penstock.proto.v1.FinalizeRequest
-	59, // 78: penstock.proto.v1.AdminService.AcquireOperatorEpoch:input_type -> penstock.proto.v1.AcquireOperatorEpochRequest
-	5,  // 79: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
-	9,  // 80: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
-	11, // 81: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
-	13, // 82: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
-	15, // 83: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
-	18, // 84: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
-	20, // 85: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
-	22, // 86: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
-	24, // 87: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
-	28, // 88: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
-	32, // 89: penstock.proto.v1.AdminService.AlterAccess:output_type -> penstock.proto.v1.AlterAccessResponse
-	34, // 90: penstock.proto.v1.AdminService.DescribeAccess:output_type -> penstock.proto.v1.DescribeAccessResponse
-	36, // 91: penstock.proto.v1.AdminService.CheckAccess:output_type -> penstock.proto.v1.CheckAccessResponse
-	39, // 92: penstock.proto.v1.AdminService.AlterQuotas:output_type -> penstock.proto.v1.AlterQuotasResponse
-	41, // 93: penstock.proto.v1.AdminService.DescribeQuotas:output_type -> penstock.proto.v1.DescribeQuotasResponse
-	44, // 94: penstock.proto.v1.AdminService.AlterReplicas:output_type -> penstock.proto.v1.AlterReplicasResponse
-	47, // 95: penstock.proto.v1.AdminService.DescribeMoves:output_type -> penstock.proto.v1.DescribeMovesResponse
-	54, // 96: penstock.proto.v1.AdminService.AlterBrokers:output_type -> penstock.proto.v1.AlterBrokersResponse
-	56, // 97: penstock.proto.v1.AdminService.AlterThrottle:output_type -> penstock.proto.v1.AlterThrottleResponse
-	58, // 98: penstock.proto.v1.AdminService.Finalize:output_type -> penstock.proto.v1.FinalizeResponse
-	60, // 99: penstock.proto.v1.AdminService.AcquireOperatorEpoch:output_type -> penstock.proto.v1.AcquireOperatorEpochResponse
-	79, // [79:100] is the sub-list for method output_type
-	58, // [58:79] is the sub-list for method input_type
-	58, // [58:58] is the sub-list for extension type_name
-	58, // [58:58] is the sub-list for extension extendee
-	0,  // [0:58] is the sub-list for field type_name
+	67, // 54: penstock.proto.v1.AlterBrokersResponse.error:type_name -> penstock.proto.v1.Error
+	67, // 55: penstock.proto.v1.AlterThrottleResponse.error:type_name -> penstock.proto.v1.Error
+	67, // 56: penstock.proto.v1.AlterClusterResponse.error:type_name -> penstock.proto.v1.Error
+	67, // 57: penstock.proto.v1.FinalizeResponse.error:type_name -> penstock.proto.v1.Error
+	67, // 58: penstock.proto.v1.AcquireOperatorEpochResponse.error:type_name -> penstock.proto.v1.Error
+	4,  // 59: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
+	7,  // 60: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
+	10, // 61: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
+	12, // 62: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
+	14, // 63: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
+	17, // 64: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
+	19, // 65: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
+	21, // 66: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
+	23, // 67: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
+	27, // 68: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
+	31, // 69: penstock.proto.v1.AdminService.AlterAccess:input_type -> penstock.proto.v1.AlterAccessRequest
+	33, // 70: penstock.proto.v1.AdminService.DescribeAccess:input_type -> penstock.proto.v1.DescribeAccessRequest
+	35, // 71: penstock.proto.v1.AdminService.CheckAccess:input_type -> penstock.proto.v1.CheckAccessRequest
+	37, // 72: penstock.proto.v1.AdminService.AlterQuotas:input_type -> penstock.proto.v1.AlterQuotasRequest
+	40, // 73: penstock.proto.v1.AdminService.DescribeQuotas:input_type -> penstock.proto.v1.DescribeQuotasRequest
+	42, // 74: penstock.proto.v1.AdminService.AlterReplicas:input_type -> penstock.proto.v1.AlterReplicasRequest
+	46, // 75: penstock.proto.v1.AdminService.DescribeMoves:input_type -> penstock.proto.v1.DescribeMovesRequest
+	52, // 76: penstock.proto.v1.AdminService.AlterBrokers:input_type -> penstock.proto.v1.AlterBrokersRequest
+	55, // 77: penstock.proto.v1.AdminService.AlterThrottle:input_type -> penstock.proto.v1.AlterThrottleRequest
+	57, // 78: penstock.proto.v1.AdminService.AlterCluster:input_type -> penstock.proto.v1.AlterClusterRequest
+	59, // 79: penstock.proto.v1.AdminService.DescribeQuiescence:input_type -> penstock.proto.v1.DescribeQuiescenceRequest
+	61, // 80: penstock.proto.v1.AdminService.Finalize:input_type -> penstock.proto.v1.FinalizeRequest
+	63, // 81: penstock.proto.v1.AdminService.AcquireOperatorEpoch:input_type -> penstock.proto.v1.AcquireOperatorEpochRequest
+	5,  // 82: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
+	9,  // 83: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
+	11, // 84: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
+	13, // 85: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
+	15, // 86: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
+	18, // 87: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
+	20, // 88: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
+	22, // 89: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
+	24, // 90: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
+	28, // 91: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
+	32, // 92: penstock.proto.v1.AdminService.AlterAccess:output_type -> penstock.proto.v1.AlterAccessResponse
+	34, // 93: penstock.proto.v1.AdminService.DescribeAccess:output_type -> penstock.proto.v1.DescribeAccessResponse
+	36, // 94: penstock.proto.v1.AdminService.CheckAccess:output_type -> penstock.proto.v1.CheckAccessResponse
+	39, // 95: penstock.proto.v1.AdminService.AlterQuotas:output_type -> penstock.proto.v1.AlterQuotasResponse
+	41, // 96: penstock.proto.v1.AdminService.DescribeQuotas:output_type -> penstock.proto.v1.DescribeQuotasResponse
+	44, // 97: penstock.proto.v1.AdminService.AlterReplicas:output_type -> penstock.proto.v1.AlterReplicasResponse
+	47, // 98: penstock.proto.v1.AdminService.DescribeMoves:output_type -> penstock.proto.v1.DescribeMovesResponse
+	54, // 99: penstock.proto.v1.AdminService.AlterBrokers:output_type -> penstock.proto.v1.AlterBrokersResponse
+	56, // 100: penstock.proto.v1.AdminService.AlterThrottle:output_type -> penstock.proto.v1.AlterThrottleResponse
+	58, // 101: penstock.proto.v1.AdminService.AlterCluster:output_type -> penstock.proto.v1.AlterClusterResponse
+	60, // 102: penstock.proto.v1.AdminService.DescribeQuiescence:output_type -> penstock.proto.v1.DescribeQuiescenceResponse
+	62, // 103: penstock.proto.v1.AdminService.Finalize:output_type -> penstock.proto.v1.FinalizeResponse
+	64, // 104: penstock.proto.v1.AdminService.AcquireOperatorEpoch:output_type -> penstock.proto.v1.AcquireOperatorEpochResponse
+	82, // [82:105] is the sub-list for method output_type
+	59, // [59:82] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_admin_proto_init() }
@@ -4564,7 +4843,7 @@ func file_penstock_proto_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_admin_proto_rawDesc), len(file_penstock_proto_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   61,
+			NumMessages:   65,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -41,6 +41,8 @@ const (
 	AdminService_DescribeMoves_FullMethodName        = "/penstock.proto.v1.AdminService/DescribeMoves"
 	AdminService_AlterBrokers_FullMethodName         = "/penstock.proto.v1.AdminService/AlterBrokers"
 	AdminService_AlterThrottle_FullMethodName        = "/penstock.proto.v1.AdminService/AlterThrottle"
+	AdminService_AlterCluster_FullMethodName         = "/penstock.proto.v1.AdminService/AlterCluster"
+	AdminService_DescribeQuiescence_FullMethodName   = "/penstock.proto.v1.AdminService/DescribeQuiescence"
 	AdminService_Finalize_FullMethodName             = "/penstock.proto.v1.AdminService/Finalize"
 	AdminService_AcquireOperatorEpoch_FullMethodName = "/penstock.proto.v1.AdminService/AcquireOperatorEpoch"
 )
@@ -79,6 +81,10 @@ type AdminServiceClient interface {
 	AlterBrokers(ctx context.Context, in *AlterBrokersRequest, opts ...grpc.CallOption) (*AlterBrokersResponse, error)
 	// How fast partitions move.
 	AlterThrottle(ctx context.Context, in *AlterThrottleRequest, opts ...grpc.CallOption) (*AlterThrottleResponse, error)
+	// Puts the cluster to sleep before its brokers stop, or wakes it.
+	AlterCluster(ctx context.Context, in *AlterClusterRequest, opts ...grpc.CallOption) (*AlterClusterResponse, error)
+	// Whether this broker could stop now and lack nothing; it fsyncs everything first.
+	DescribeQuiescence(ctx context.Context, in *DescribeQuiescenceRequest, opts ...grpc.CallOption) (*DescribeQuiescenceResponse, error)
 	// Chooses the format of stored metadata. Raising it ends the time in which the release before can
 	// be started again.
 	Finalize(ctx context.Context, in *FinalizeRequest, opts ...grpc.CallOption) (*FinalizeResponse, error)
@@ -285,6 +291,26 @@ func (c *adminServiceClient) AlterThrottle(ctx context.Context, in *AlterThrottl
 	return out, nil
 }
 
+func (c *adminServiceClient) AlterCluster(ctx context.Context, in *AlterClusterRequest, opts ...grpc.CallOption) (*AlterClusterResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AlterClusterResponse)
+	err := c.cc.Invoke(ctx, AdminService_AlterCluster_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) DescribeQuiescence(ctx context.Context, in *DescribeQuiescenceRequest, opts ...grpc.CallOption) (*DescribeQuiescenceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeQuiescenceResponse)
+	err := c.cc.Invoke(ctx, AdminService_DescribeQuiescence_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) Finalize(ctx context.Context, in *FinalizeRequest, opts ...grpc.CallOption) (*FinalizeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(FinalizeResponse)
@@ -339,6 +365,10 @@ type AdminServiceServer interface {
 	AlterBrokers(context.Context, *AlterBrokersRequest) (*AlterBrokersResponse, error)
 	// How fast partitions move.
 	AlterThrottle(context.Context, *AlterThrottleRequest) (*AlterThrottleResponse, error)
+	// Puts the cluster to sleep before its brokers stop, or wakes it.
+	AlterCluster(context.Context, *AlterClusterRequest) (*AlterClusterResponse, error)
+	// Whether this broker could stop now and lack nothing; it fsyncs everything first.
+	DescribeQuiescence(context.Context, *DescribeQuiescenceRequest) (*DescribeQuiescenceResponse, error)
 	// Chooses the format of stored metadata. Raising it ends the time in which the release before can
 	// be started again.
 	Finalize(context.Context, *FinalizeRequest) (*FinalizeResponse, error)
@@ -411,6 +441,12 @@ func (UnimplementedAdminServiceServer) AlterBrokers(context.Context, *AlterBroke
 }
 func (UnimplementedAdminServiceServer) AlterThrottle(context.Context, *AlterThrottleRequest) (*AlterThrottleResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AlterThrottle not implemented")
+}
+func (UnimplementedAdminServiceServer) AlterCluster(context.Context, *AlterClusterRequest) (*AlterClusterResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AlterCluster not implemented")
+}
+func (UnimplementedAdminServiceServer) DescribeQuiescence(context.Context, *DescribeQuiescenceRequest) (*DescribeQuiescenceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeQuiescence not implemented")
 }
 func (UnimplementedAdminServiceServer) Finalize(context.Context, *FinalizeRequest) (*FinalizeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Finalize not implemented")
@@ -781,6 +817,42 @@ func _AdminService_AlterThrottle_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_AlterCluster_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AlterClusterRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).AlterCluster(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_AlterCluster_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).AlterCluster(ctx, req.(*AlterClusterRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_DescribeQuiescence_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeQuiescenceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DescribeQuiescence(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DescribeQuiescence_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DescribeQuiescence(ctx, req.(*DescribeQuiescenceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_Finalize_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(FinalizeRequest)
 	if err := dec(in); err != nil {
@@ -899,6 +971,14 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AlterThrottle",
 			Handler:    _AdminService_AlterThrottle_Handler,
+		},
+		{
+			MethodName: "AlterCluster",
+			Handler:    _AdminService_AlterCluster_Handler,
+		},
+		{
+			MethodName: "DescribeQuiescence",
+			Handler:    _AdminService_DescribeQuiescence_Handler,
 		},
 		{
 			MethodName: "Finalize",

@@ -831,7 +831,9 @@ type ClusterImage struct {
 	Quotas *QuotasImage `protobuf:"bytes,10,opt,name=quotas,proto3" json:"quotas,omitempty"`
 	// Bytes per second that each broker copies of partitions that move, in and out; 0: no limit. Not
 	// set: its own setting.
-	CopyRate      *uint64 `protobuf:"varint,11,opt,name=copy_rate,json=copyRate,proto3,oneof" json:"copy_rate,omitempty"`
+	CopyRate *uint64 `protobuf:"varint,11,opt,name=copy_rate,json=copyRate,proto3,oneof" json:"copy_rate,omitempty"`
+	// New work is refused, and whoever stops keeps its place in the ISR.
+	Hibernating   bool `protobuf:"varint,40,opt,name=hibernating,proto3" json:"hibernating,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -934,6 +936,13 @@ func (x *ClusterImage) GetCopyRate() uint64 {
 		return *x.CopyRate
 	}
 	return 0
+}
+
+func (x *ClusterImage) GetHibernating() bool {
+	if x != nil {
+		return x.Hibernating
+	}
+	return false
 }
 
 type QuotasImage struct {
@@ -1785,7 +1794,7 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x15heartbeat_interval_ms\x18\x04 \x01(\rR\x13heartbeatIntervalMs\x12,\n" +
 	"\x12session_timeout_ms\x18\x05 \x01(\rR\x10sessionTimeoutMs\")\n" +
 	"\fHeartbeatAck\x12\x19\n" +
-	"\bmay_stop\x18\x01 \x01(\bR\amayStop\"\xf9\x03\n" +
+	"\bmay_stop\x18\x01 \x01(\bR\amayStop\"\x9b\x04\n" +
 	"\fClusterImage\x12)\n" +
 	"\x10controller_epoch\x18\x01 \x01(\x03R\x0fcontrollerEpoch\x12)\n" +
 	"\x10metadata_version\x18\x02 \x01(\x03R\x0fmetadataVersion\x12\x12\n" +
@@ -1797,7 +1806,8 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\ftopic_access\x18\b \x03(\v2!.penstock.proto.v1.ResourceAccessR\vtopicAccess\x126\n" +
 	"\x06quotas\x18\n" +
 	" \x01(\v2\x1e.penstock.proto.v1.QuotasImageR\x06quotas\x12 \n" +
-	"\tcopy_rate\x18\v \x01(\x04H\x00R\bcopyRate\x88\x01\x01B\f\n" +
+	"\tcopy_rate\x18\v \x01(\x04H\x00R\bcopyRate\x88\x01\x01\x12 \n" +
+	"\vhibernating\x18( \x01(\bR\vhibernatingB\f\n" +
 	"\n" +
 	"_copy_rate\"A\n" +
 	"\vQuotasImage\x122\n" +

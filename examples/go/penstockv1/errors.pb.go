@@ -250,6 +250,8 @@ const (
 	ErrorCode_ERROR_CODE_STALE_OPERATOR_EPOCH ErrorCode = 105
 	// deletion.protection is true. The message says how to lift it.
 	ErrorCode_ERROR_CODE_DELETION_PROTECTED ErrorCode = 106
+	// The cluster is put to sleep: it takes no new records, producers or group members until it wakes.
+	ErrorCode_ERROR_CODE_HIBERNATING ErrorCode = 140
 )
 
 // Enum value maps for ErrorCode.
@@ -323,6 +325,7 @@ var (
 		104: "ERROR_CODE_FORMAT_TOO_OLD",
 		105: "ERROR_CODE_STALE_OPERATOR_EPOCH",
 		106: "ERROR_CODE_DELETION_PROTECTED",
+		140: "ERROR_CODE_HIBERNATING",
 	}
 	ErrorCode_value = map[string]int32{
 		"ERROR_CODE_UNSPECIFIED":                0,
@@ -393,6 +396,7 @@ var (
 		"ERROR_CODE_FORMAT_TOO_OLD":             104,
 		"ERROR_CODE_STALE_OPERATOR_EPOCH":       105,
 		"ERROR_CODE_DELETION_PROTECTED":         106,
+		"ERROR_CODE_HIBERNATING":                140,
 	}
 )
 
@@ -771,7 +775,7 @@ const file_penstock_proto_v1_errors_proto_rawDesc = "" +
 	"\x04Lost\x12\x14\n" +
 	"\x10LOST_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rLOST_SEQUENCE\x10\x01\x12\x13\n" +
-	"\x0fLOST_MEMBERSHIP\x10\x02*\xf2\x17\n" +
+	"\x0fLOST_MEMBERSHIP\x10\x02*\x9b\x18\n" +
 	"\tErrorCode\x12$\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x1a\b\xa2\xbb\x18\x04\b\x02 \x02\x12!\n" +
 	"\x13ERROR_CODE_INTERNAL\x10\x01\x1a\b\xa2\xbb\x18\x04\b\r \x02\x12(\n" +
@@ -870,7 +874,9 @@ const file_penstock_proto_v1_errors_proto_rawDesc = "" +
 	"\x12ERROR_CODE_NO_MOVE\x10g\x1a\b\xa2\xbb\x18\x04\b\t \x01\x12'\n" +
 	"\x19ERROR_CODE_FORMAT_TOO_OLD\x10h\x1a\b\xa2\xbb\x18\x04\b\t \x01\x12-\n" +
 	"\x1fERROR_CODE_STALE_OPERATOR_EPOCH\x10i\x1a\b\xa2\xbb\x18\x04\b\t \x01\x12+\n" +
-	"\x1dERROR_CODE_DELETION_PROTECTED\x10j\x1a\b\xa2\xbb\x18\x04\b\t \x01:[\n" +
+	"\x1dERROR_CODE_DELETION_PROTECTED\x10j\x1a\b\xa2\xbb\x18\x04\b\t \x01\x12'\n" +
+	"\x16ERROR_CODE_HIBERNATING\x10\x8c\x01\x1a\n" +
+	"\xa2\xbb\x18\x06\b\x0e\x10\x01 \x01:[\n" +
 	"\x06traits\x12!.google.protobuf.EnumValueOptions\x18\xb4\x87\x03 \x01(\v2\x1e.penstock.proto.v1.ErrorTraitsR\x06traitsB\xba\x01\n" +
 	"\x15com.penstock.proto.v1B\vErrorsProtoP\x01Z.penstock.dev/examples/go/penstockv1;penstockv1\xa2\x02\x03PPX\xaa\x02\x11Penstock.Proto.V1\xca\x02\x11Penstock\\Proto\\V1\xe2\x02\x1dPenstock\\Proto\\V1\\GPBMetadata\xea\x02\x13Penstock::Proto::V1b\x06proto3"
 

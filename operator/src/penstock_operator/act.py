@@ -14,6 +14,7 @@ from penstock.kubernetes.errors import KubernetesError
 from penstock.logs import EventLog
 from penstock_operator.brokers import Brokers
 from penstock_operator.events import Events
+from penstock_operator.hibernation_model import Hibernate
 from penstock_operator.kube import Kube
 from penstock_operator.model import (
     Action,
@@ -77,7 +78,14 @@ class Acting:
                 await self._kube.merge("Pod", namespace, action.pod, mark)
             case RestartPod():
                 await self._restart(action, body, namespace)
-            case MoveLeaders() | ForgetBroker() | CordonBrokers() | MoveReplicas() | MarkSpread():
+            case (
+                MoveLeaders()
+                | ForgetBroker()
+                | CordonBrokers()
+                | MoveReplicas()
+                | MarkSpread()
+                | Hibernate()
+            ):
                 await self._tell_brokers(action, body, desired)
             case RemoveObject():
                 await self._kube.delete(action.kind, namespace, action.name, action.uid)
@@ -128,7 +136,7 @@ class Acting:
 
     async def _tell_brokers(
         self,
-        action: MoveLeaders | ForgetBroker | CordonBrokers | MoveReplicas | MarkSpread,
+        action: MoveLeaders | ForgetBroker | CordonBrokers | MoveReplicas | MarkSpread | Hibernate,
         body: Object,
         desired: DesiredCluster,
     ) -> None:
@@ -145,6 +153,9 @@ class Acting:
                     await self._move_replicas(action, body, desired)
                 case MarkSpread():
                     await (await self._brokers.admin(desired)).alter_brokers(action.changes)
+                case Hibernate():
+                    admin = await self._brokers.admin(desired)
+                    await admin.alter_cluster(hibernating=action.hibernating)
                 case _:
                     assert_never(action)
         except PenstockError as error:

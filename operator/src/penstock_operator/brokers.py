@@ -19,6 +19,7 @@ from penstock.core.manifest.topics import AddPartitions, AlterConfig, CreateTopi
 from penstock.errors import PenstockError
 from penstock_operator.credentials import Credentials, Files
 from penstock_operator.fence import Fence
+from penstock_operator.hibernation_model import Record, Rest
 from penstock_operator.model import (
     BrokerFacts,
     BrokerState,
@@ -29,6 +30,7 @@ from penstock_operator.model import (
 from penstock_operator.move_model import MoveFacts
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.proofs import Proofs, read_moves
+from penstock_operator.resting import Quiet, rest_of
 
 _CONFIG: Final = ClientConfig(connect_timeout_ms=3_000, request_timeout_ms=8_000)
 
@@ -44,6 +46,7 @@ class Brokers:
         self._admin: AsyncAdmin | None = None
         self._connected: tuple[str, Files | None] = ("", None)
         self._proofs = Proofs()
+        self._quiet = Quiet()
 
     def use_trust(self, trust: str) -> None:
         """The CAs that are published now, PEM; empty: none are."""
@@ -85,6 +88,20 @@ class Brokers:
         except PenstockError:
             return facts, None
         return facts, MoveFacts(moving)
+
+    async def rest(
+        self, desired: DesiredCluster, facts: BrokerFacts, record: Record, now: str
+    ) -> Rest:
+        """Whether they are at rest, if the cluster is being put to sleep."""
+        if not (desired.spec.hibernate and facts.hibernating):
+            self._quiet.forget()
+            return rest_of(record, now)
+        try:
+            told = await (await self.admin(desired)).describe_quiescence()
+        except PenstockError as error:
+            self._quiet.forget()
+            return rest_of(record, now, problem=error.message)
+        return rest_of(record, now, proven=self._quiet.proven(told, facts.brokers), told=told)
 
     async def plaintext(self, desired: DesiredCluster) -> dict[int, PlaintextFacts] | None:
         """Who calls each broker in plaintext; None: not all of them say."""
@@ -177,5 +194,10 @@ def facts_of(
         for each in cluster.brokers
     }
     return BrokerFacts(
-        cluster.cluster_id, cluster.controller_reachable, brokers, tuple(partitions), states
+        cluster.cluster_id,
+        cluster.controller_reachable,
+        brokers,
+        tuple(partitions),
+        states,
+        cluster.hibernating,
     )

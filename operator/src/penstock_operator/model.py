@@ -19,6 +19,7 @@ from penstock.core.manifest.objects import SecurityMode
 from penstock.core.topic import DELETION_PROTECTION
 from penstock.core.types import MoveReason
 from penstock.kubernetes.rotation import RotationState
+from penstock_operator.hibernation_model import Hibernate, Record, Rest
 from penstock_operator.move_model import DrainState, MarkSpread, MoveFacts, Offer
 from penstock_operator.volume_model import (
     AnswerReplacement,
@@ -119,6 +120,7 @@ class BrokerFacts:
     brokers: Mapping[int, BrokerState]
     partitions: tuple[PartitionState, ...]
     topics: Mapping[str, TopicState]
+    hibernating: bool = False
 
     @property
     def not_full(self) -> tuple[PartitionState, ...]:
@@ -200,6 +202,8 @@ class Observed:
     authority: AuthorityState = field(default_factory=AuthorityState)
     plaintext: Mapping[int, PlaintextFacts] | None = None
     """By broker; None: not asked, or not all of them say."""
+    rest: Rest = field(default_factory=Rest)
+    """How far hibernation is."""
     recorded_cluster_id: str = ""
     """`status.clusterId` of the resource: the id that brokers must report."""
     unknown: Mapping[str, str] = field(default_factory=dict)
@@ -340,6 +344,7 @@ Action = (
     | MarkSpread
     | ReplaceVolume
     | AnswerReplacement
+    | Hibernate
 )
 
 
@@ -361,13 +366,26 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Actions in order of importance (I28), and why the rest has to wait. `drains`: of brokers that
-    are to go. `offer`: a spread that has not begun."""
+    """Actions in order of importance (I28), and why the rest has to wait.
+
+    Attributes:
+        drains: Of brokers that are to go.
+        offer: A spread that has not begun.
+        hibernation: What the status says of it; None: it never was asked for.
+        resting: Why nobody is served, if that is what the spec wants.
+    """
 
     actions: tuple[Action, ...] = ()
     waits: tuple[Wait, ...] = ()
     drains: tuple[DrainState, ...] = ()
     offer: Offer | None = None
+    hibernation: Record | None = None
+    resting: Wait | None = None
+
+    @property
+    def is_down(self) -> bool:
+        """No broker is there to be asked, as the spec wants it."""
+        return self.hibernation is not None and self.hibernation.stage.is_down
 
     @property
     def is_idle(self) -> bool:

@@ -26,6 +26,9 @@ TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
 APPLIED_HASH: Final = f"{GROUP}/applied-hash"
 MADE_FROM: Final = f"{GROUP}/made-from"
 """JSON, on a StatefulSet and a Deployment: the spec of the Cluster that they were made from."""
+ASLEEP: Final = f"{GROUP}/brokers-asleep"
+"""On a StatefulSet with 0 replicas: how many brokers the Cluster has when it is awake. It is
+written with the 0, once everything had come to rest."""
 RACK: Final = f"{GROUP}/rack"
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 

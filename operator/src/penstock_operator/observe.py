@@ -24,6 +24,8 @@ from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL, TRUST_KEY,
 from penstock.kubernetes.quantity import quantity
 from penstock.kubernetes.rotation import SETTLED, rotation_of
 from penstock_operator.brokers import Brokers
+from penstock_operator.clock import now_text
+from penstock_operator.hibernation_model import Record
 from penstock_operator.kube import Kube
 from penstock_operator.model import AuthorityState, Object, Observed, PodState
 from penstock_operator.names import POD_INDEX, RACK, TEMPLATE_HASH, Names
@@ -38,6 +40,7 @@ from penstock_operator.objects import (
 from penstock_operator.objects.broker import BROKER
 from penstock_operator.objects.controller import CONTROLLER
 from penstock_operator.objects.security import users_ca_problem
+from penstock_operator.resting import rest_of
 from penstock_operator.volume_model import BoundNode, ClaimState
 from penstock_operator.volumes import Volumes, claim_state
 
@@ -287,14 +290,15 @@ def _wanted(desired: DesiredCluster) -> list[Object]:
 
 
 async def observe(
-    children: Children, brokers: Brokers, desired: DesiredCluster, recorded_cluster_id: str
+    children: Children, brokers: Brokers, desired: DesiredCluster, status: Mapping[str, Any]
 ) -> Observed:
     """The snapshot. Does not raise KubernetesError: what cannot be read is unknown, and brokers
-    that do not answer are part of it."""
+    that do not answer are part of it. `status`: of the Cluster, as it is now."""
     await children.complete(desired)
     brokers.use_trust(children.trust(desired))
     pods = children.pods()
     facts, problem, plaintext = None, "no broker is ready yet", None
+    record, now = Record.of(status), now_text()
     if any(pod.ready for pod in pods.values()):
         facts, problem = await brokers.ask(desired)
     if facts is not None and desired.ends_plaintext:
@@ -312,15 +316,17 @@ async def observe(
         users_ca_problem=await children.users_ca_problem(desired),
         authority=children.authority(desired),
         plaintext=plaintext,
-        recorded_cluster_id=recorded_cluster_id,
+        rest=rest_of(record, now),
+        recorded_cluster_id=status.get("clusterId", ""),
         controllers_problem=children.controllers_problem(),
         unknown=dict(children.unknown),
     )
     if facts is None or not facts.controller_reachable:
         return seen
+    rest = await brokers.rest(desired, facts, record, now)
     leaving = range(desired.spec.brokers, seen.last_broker(desired.names.broker) + 1)
     moves, why = await brokers.moves(desired, leaving)
-    return replace(seen, moves=moves, moves_problem=why)
+    return replace(seen, moves=moves, moves_problem=why, rest=rest)
 
 
 def _component(pod: Object) -> str:

@@ -15,6 +15,7 @@ from penstock.core.manifest.objects import SecurityMode
 from penstock.core.topic import DELETION_PROTECTION
 from penstock.kubernetes.names import AUTHORITY_ENDS, CLUSTER_LABEL, COMPONENT_LABEL
 from penstock.kubernetes.rotation import SETTLED
+from penstock_operator.hibernation_model import Stage
 from penstock_operator.model import BrokerFacts, Object, Observed, Plan, Severity, Wait
 from penstock_operator.move_rows import move_rows
 from penstock_operator.names import SECURE_PORT
@@ -29,6 +30,8 @@ RECONCILING: Final = "Reconciling"
 STALLED: Final = "Stalled"
 SECURED: Final = "Secured"
 ROTATING_CA: Final = "RotatingCA"
+HIBERNATED: Final = "Hibernated"
+"""Reason of what waits for a Cluster to wake, which does not happen by itself."""
 _READ_FROM: Final = {
     "Deployment": ("upgrade",),
     "Pod": ("brokers", "replicas", "brokerStatuses", "upgrade"),
@@ -39,6 +42,14 @@ _READ_FROM: Final = {
 AUTHORITY_WARNING: Final = timedelta(days=90)
 """Before the end of the CA: time to change it without haste."""
 _MESSAGE_MAX: Final = 1_000
+_STAGES: Final = {
+    Stage.HIBERNATING: "Hibernating",
+    Stage.STOPPING: "Hibernating",
+    Stage.HIBERNATED: "Hibernated",
+    Stage.STARTING: "Waking",
+    Stage.WAKING: "Waking",
+}
+"""Phases of a Cluster that nobody is served by."""
 _SECURED_ROWS: Final = {
     SecurityMode.STRICT: ("True", "Strict", "everybody shows who they are"),
     SecurityMode.MIGRATE: (
@@ -70,7 +81,9 @@ def conditions(
 ) -> list[Object]:
     """The three conditions. `ready` None: it is Ready; otherwise why not. `now`: RFC 3339."""
     blocked = [wait for wait in waits if wait.severity is Severity.BLOCKED]
-    moving = [wait for wait in waits if wait.severity is Severity.PROGRESS]
+    moving = [
+        wait for wait in waits if wait.severity is Severity.PROGRESS and wait.reason != HIBERNATED
+    ]
     rows = [
         (READY, "True", "AsDesired", "everything is as it should be")
         if ready is None
@@ -147,6 +160,7 @@ def cluster_status(
         "upgrade": _upgrade(desired, observed),
         "brokerStatuses": _broker_statuses(observed, before),
         **move_rows(observed, plan, before, now),
+        **hibernation_row(plan, before, now),
         **protected_row(before, protected=desired.spec.config.get(DELETION_PROTECTION) == "true"),
     }
     unread = [key for kind, keys in _READ_FROM.items() if not observed.knows(kind) for key in keys]
@@ -164,6 +178,21 @@ def _upgrade(desired: DesiredCluster, observed: Observed) -> Object:
         "from": found.before,
         "to": found.after,
         "changes": list(found.changes),
+    }
+
+
+def hibernation_row(plan: Plan, before: Mapping[str, Any], now: str) -> Object:
+    """As `protected_row`: none where nobody ever asked for it."""
+    record = plan.hibernation
+    if record is None or (record.stage is Stage.AWAKE and "hibernation" not in before):
+        return {}
+    return {
+        "hibernation": {
+            "state": record.stage.value,
+            "since": record.since or now,
+            "generation": record.generation,
+            "waitingFor": record.waiting_for[:_MESSAGE_MAX],
+        }
     }
 
 
@@ -256,6 +285,8 @@ def _applying(plan: Plan) -> tuple[Wait, ...]:
 def why_not_ready(desired: DesiredCluster, observed: Observed, plan: Plan) -> Wait | None:
     """Why it is not Ready. A roll or a refused scale-down leaves it Ready while all is served."""
     facts = observed.brokers
+    if plan.resting is not None:
+        return plan.resting
     if facts is None or not facts.controller_reachable:
         text = observed.brokers_problem or "no controller is active"
         return _first(plan, Wait("NotServing", text))
@@ -275,6 +306,8 @@ def _phase(desired: DesiredCluster, plan: Plan, *, ready: bool, before: Mapping[
     if desired.paused:
         return "Paused"
     reasons = {wait.reason for wait in plan.waits}
+    if plan.hibernation is not None and plan.resting is not None:
+        return _STAGES[plan.hibernation.stage]
     if any(wait.severity is Severity.BLOCKED for wait in plan.waits):
         return "Blocked"
     if reasons & {"Rolling", "MovingLeaders"}:

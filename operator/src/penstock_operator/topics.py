@@ -81,10 +81,15 @@ class Topics:
         facts: BrokerFacts | None,
         problem: str,
         moves: MoveFacts | None = None,
+        *,
+        asleep: bool = False,
     ) -> bool:
-        """True when nothing is left to do or to wait for."""
+        """True when nothing is left to do or to wait for. `asleep`: the Cluster hibernates."""
         paused = desired is not None and desired.paused
-        plans = plan_resources(resources, cluster, facts, problem, paused=paused, moves=moves)
+        facts = None if asleep else facts
+        plans = plan_resources(
+            resources, cluster, facts, problem, paused=paused, moves=moves, asleep=asleep
+        )
         known = facts.topics if facts is not None else {}
         managed = [Resource(Kind.TOPIC, plan.topic) for plan in plans if plan.access is not None]
         rules = await self._access.stored(desired, managed)

@@ -207,16 +207,16 @@ class Worker:
         body, undecided = await with_defaults(self._deps.kube, body)
         last = self._children.last(names)
         desired = read_cluster(body, self._deps.installation, last, undecided)
-        recorded = (body.get("status") or {}).get("clusterId", "")
         desired = called(desired, self._children.pods())
-        observed = await observe(self._children, self._brokers, desired, recorded)
+        status: Mapping[str, Any] = body.get("status") or {}
+        observed = await observe(self._children, self._brokers, desired, status)
         plan = plan_cluster(desired, observed)
         ready = why_not_ready(desired, observed, plan) is None
         silence = "" if observed.brokers is not None else observed.brokers_problem
-        self._groups.see(View(gone=False, desired=desired, ready=ready, problem=silence))
+        self._groups.see(View(False, desired, ready, silence, asleep=plan.is_down))
         failed = await self._act(body, desired, observed, plan)
         self._fence.check()
-        topics_wait, topics_idle = await self._reconcile_topics(desired, observed)
+        topics_wait, topics_idle = await self._reconcile_topics(desired, observed, plan)
         failed += topics_wait
         self._fence.check()
         failed += await self._apply_access(body, desired, observed)
@@ -247,7 +247,7 @@ class Worker:
         ]
 
     async def _reconcile_topics(
-        self, desired: DesiredCluster, observed: Observed
+        self, desired: DesiredCluster, observed: Observed, plan: Plan
     ) -> tuple[list[Wait], bool]:
         """Why Topics wait, and whether nothing is left to do for them."""
         if not desired.knows(Section.BROKERS, Section.TEMPLATE):
@@ -264,6 +264,7 @@ class Worker:
                 observed.brokers,
                 observed.brokers_problem,
                 observed.moves,
+                asleep=plan.is_down,
             )
         except* KubernetesError as group:
             why = str(group.exceptions[0])
@@ -324,6 +325,9 @@ class Worker:
         spread = status.get("plan") or {}
         if spread.get("id") and spread["id"] != (before.get("plan") or {}).get("id"):
             await self._deps.events.tell(body, "Cluster", "PlanReady", _spread(spread, desired))
+        if plan.resting is not None and _stage(status) != _stage(before):
+            wait = plan.resting
+            await self._deps.events.tell(body, "Cluster", wait.reason, wait.message)
         was_ready = _is_ready(before)
         told = await self._write(body, status, before)
         if _is_ready(status) and not was_ready:
@@ -364,6 +368,10 @@ def _spread(plan: Object, desired: DesiredCluster) -> str:
         f"plan {plan['id']}: {plan['text']}; nothing moves before annotation "
         f"{APPROVE}: {plan['id']}"
     )
+
+
+def _stage(status: Mapping[str, Any]) -> str:
+    return str((status.get("hibernation") or {}).get("state", ""))
 
 
 def _is_ready(status: Mapping[str, Any]) -> bool:

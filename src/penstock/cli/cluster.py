@@ -21,6 +21,7 @@ def describe(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE
         "controller_reachable": seen.controller_reachable,
         "controller_epoch": seen.controller_epoch,
         "metadata_version": seen.metadata_version,
+        "hibernating": seen.hibernating,
         "topics": seen.topics,
         "partitions": seen.partitions,
         "offline_partitions": seen.offline_partitions,

@@ -46,6 +46,7 @@ from penstock.cli import (
 from penstock.cli.connect import WANTED, Wanted
 from penstock.cli.extras import describe_missing
 from penstock.cli.kube import commands as kube
+from penstock.cli.kube import rest as kube_rest
 from penstock.cli.kube.choice import KubeChoice
 from penstock.cli.options import CaFile, CertificateFile, KeyFile, TokenFile
 from penstock.errors import PenstockError
@@ -211,7 +212,7 @@ def _assemble() -> typer.Typer:
     app.add_typer(acl.app, name="acl")
     app.add_typer(quota.app, name="quota")
     app.add_typer(profile.app, name="profile")
-    for module in (produce, consume, offsets, migrate, dump_log, kube, top, ui):
+    for module in (produce, consume, offsets, migrate, dump_log, kube, kube_rest, top, ui):
         module.register(app)
     app.add_typer(perf.app, name="perf")
     return app

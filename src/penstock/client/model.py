@@ -210,6 +210,23 @@ class ClusterDescription:
     offline_partitions: int
     under_replicated_partitions: int
     under_min_isr_partitions: int
+    hibernating: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerQuiescence:
+    """Whether a broker could stop now and lack nothing.
+
+    Attributes:
+        quiet: Everything that it stores is fsynced; what it leads is committed, on all replicas.
+        waiting_for: What keeps it from being quiet; the first few.
+        log_ends: The sum over all its logs. If it is the same twice, nothing was appended between.
+    """
+
+    broker_id: int
+    quiet: bool
+    waiting_for: tuple[str, ...]
+    log_ends: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ from penstock_broker.replication.recent import RecentCache
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.replication.writer import LogWriter
-from penstock_broker.services.admin import AdminService, LogFacts
+from penstock_broker.services.admin import AdminService, Here, LogFacts
 from penstock_broker.store.interface import LogStore, PartitionWrite, Slot
 from penstock_broker.store.losses import promise_nothing
 from penstock_broker.store.rocks import RocksLogStore
@@ -206,7 +206,7 @@ async def described(
     with ThreadPoolExecutor(1) as executor:
         facts = LogFacts(store, executor, lambda: (1, 2, 3), lambda: 4)
         unused: Any = None
-        service = AdminService(unused, unused, replicas, unused, facts)
+        service = AdminService(unused, unused, replicas, unused, Here(facts, unused))
         answer = await service.DescribeLogs(pb.DescribeLogsRequest(topics=topics), None)
     found = logs_from_wire(answer)
     assert (found.disk_free_bytes, found.disk_total_bytes) == (1, 2)

@@ -42,7 +42,7 @@ from penstock_broker.observability import EventLog
 from penstock_broker.replication.following import LinkConfig
 from penstock_broker.replication.progress import CopyWatch
 from penstock_broker.replication.ticks import TickFacts
-from penstock_broker.services.admin import AdminService, LogFacts
+from penstock_broker.services.admin import AdminService, Here, LogFacts
 from penstock_broker.services.client_streams import ClientStreams
 from penstock_broker.services.data import DataService
 from penstock_broker.services.fetching import Fetching
@@ -52,6 +52,7 @@ from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.services.offsets import Offsets
 from penstock_broker.services.opening import Opener
 from penstock_broker.services.producing import Producing
+from penstock_broker.services.quiescence import Quiescence
 from penstock_broker.serving.plaintext_clients import PlaintextClients, PlaintextMetrics
 from penstock_broker.serving.tls_watch import CertificateMetrics, watch_tls
 from penstock_broker.serving.tokens.login import LookAgain, no_look_again
@@ -193,7 +194,7 @@ class BrokerProcess:
             self._replicas,
             self._produce_budget,
             self.metrics,
-            self._refusal,
+            lambda: self._refusal() or self._view.refusal(),
             self._seams.clock,
             opener=Opener(self._view, self._opening),
         )
@@ -236,10 +237,15 @@ class BrokerProcess:
         facts = LogFacts(
             store, self._seams.maintaining, self._disk_bytes, lambda: self._replication.copy_rate
         )
+        quiescence = Quiescence(self._view, self._replicas, self._replication.writer)
         return Services(
             broker=data,
             admin=AdminService(
-                self._view, self._session, self._replicas, offsets, facts, self._plaintext
+                self._view,
+                self._session,
+                self._replicas,
+                offsets,
+                Here(facts, quiescence, self._plaintext),
             ),
             group=self._coordination.group_service,
             transaction=self._coordination.transaction_service,

@@ -1,7 +1,7 @@
 """`AdminService` of the controller: calls that change or describe metadata.
 
-Brokers forward these calls. DeleteRecords and DescribeLogs are about the logs of a broker, and only
-brokers answer them.
+Brokers forward these calls. DeleteRecords, DescribeLogs and DescribeQuiescence are about the logs
+of a broker, and only brokers answer them.
 """
 
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
@@ -22,6 +22,7 @@ from penstock.rpc.errors import error_to_wire
 from penstock.rpc.quotas import quotas_to_wire
 from penstock_broker.controller.move_wire import (
     alter_brokers_from_wire,
+    alter_cluster_from_wire,
     alter_replicas_from_wire,
     alter_throttle_from_wire,
     describe_moves,
@@ -240,6 +241,18 @@ class ControllerAdminService(AdminServiceServicer):
             return pb.AlterThrottleResponse(error=error_to_wire(error))
         return pb.AlterThrottleResponse()
 
+    async def AlterCluster(
+        self, request: pb.AlterClusterRequest, context: Any
+    ) -> pb.AlterClusterResponse:
+        """Begins or ends hibernation."""
+        try:
+            await self._runtime.submit(
+                lambda request_id: alter_cluster_from_wire(request_id, request)
+            )
+        except PenstockError as error:
+            return pb.AlterClusterResponse(error=error_to_wire(error))
+        return pb.AlterClusterResponse()
+
     async def Finalize(self, request: pb.FinalizeRequest, context: Any) -> pb.FinalizeResponse:
         """Chooses the format of stored metadata."""
         try:
@@ -285,6 +298,7 @@ class ControllerAdminService(AdminServiceServicer):
             offline_partitions=summary.offline_partitions,
             under_replicated_partitions=summary.under_replicated_partitions,
             under_min_isr_partitions=summary.under_min_isr_partitions,
+            hibernating=summary.hibernating,
         )
 
     async def AlterAccess(
@@ -347,6 +361,12 @@ class ControllerAdminService(AdminServiceServicer):
     ) -> pb.DescribeLogsResponse:
         """Refused: brokers answer this."""
         raise _ask_a_broker("DescribeLogs")
+
+    async def DescribeQuiescence(
+        self, request: pb.DescribeQuiescenceRequest, context: Any
+    ) -> pb.DescribeQuiescenceResponse:
+        """Refused: brokers answer this."""
+        raise _ask_a_broker("DescribeQuiescence")
 
 
 def _with_denied(

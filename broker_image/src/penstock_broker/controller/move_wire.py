@@ -188,3 +188,15 @@ def alter_throttle_from_wire(
         copy_rate=request.copy_rate if request.HasField("copy_rate") else None,
         validate_only=request.validate_only,
     )
+
+
+def alter_cluster_from_wire(
+    request_id: int, request: admin_pb2.AlterClusterRequest
+) -> m.AlterCluster:
+    """The event for an AlterCluster call."""
+    return m.AlterCluster(
+        request_id=request_id,
+        cluster_id=request.cluster_id,
+        hibernating=request.hibernating,
+        validate_only=request.validate_only,
+    )

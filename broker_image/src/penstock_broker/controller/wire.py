@@ -41,6 +41,7 @@ def image_to_wire(image: Image) -> controller_pb2.ClusterImage:
         if image.quotas is None
         else controller_pb2.QuotasImage(rules=quotas_to_wire(image.quotas.rules)),
         copy_rate=image.copy_rate,
+        hibernating=image.hibernating,
         topic_access=[
             access_to_wire(Resource(Kind.TOPIC, topic.name), topic.access)
             for topic in image.topics

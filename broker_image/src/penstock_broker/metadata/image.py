@@ -74,6 +74,8 @@ class ClusterView:
     names: dict[str, TopicId] = field(default_factory=dict)
     deleted: dict[TopicId, None] = field(default_factory=dict)
     """The newest topics known to be deleted, oldest first, `_DELETED_MAX` at most."""
+    hibernating: bool = False
+    """The cluster goes to sleep: no new work is taken (`refusal`)."""
     rules: Rulebook = field(default_factory=Rulebook)
     """Who may do what. The images bring rules; options of the process may give roles before."""
     access: Access = field(init=False)
@@ -104,6 +106,7 @@ class ClusterView:
             self.complete = True
         self.controller_epoch = image.controller_epoch
         self.metadata_version = image.metadata_version
+        self.hibernating = image.hibernating
         self.brokers = {BrokerId(info.broker_id): info for info in image.brokers}
         for topic_id in image.deleted_topic_ids:
             self._forget(TopicId(topic_id))
@@ -135,6 +138,26 @@ class ClusterView:
             self.rules.put_topic(info.topic, rules.get(info.topic, ()))
         if image.full or image.deleted_topic_ids:
             self.rules.keep_topics(self.names)
+
+    def refusal(self) -> ClusterError | None:
+        """Why no new work is taken now: records, producers, members of groups. None: it is.
+
+        All else goes on while the cluster goes to sleep, so that it comes to rest: readers read to
+        the end, members commit what they have read, transactions end.
+        """
+        if not self.hibernating:
+            return None
+        return ClusterError(
+            "the cluster hibernates: it takes no new records, producers or group members; wait "
+            "until it is woken, or wake it",
+            ErrorCode.HIBERNATING,
+        )
+
+    def check_awake(self) -> None:
+        """Raises ClusterError(HIBERNATING), see `refusal`."""
+        refusal = self.refusal()
+        if refusal is not None:
+            raise refusal
 
     def check_epoch(self, controller_epoch: int) -> None:
         """Raises ClusterError(STALE_CONTROLLER_EPOCH) for an epoch older than the newest seen."""

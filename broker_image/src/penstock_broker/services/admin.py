@@ -11,6 +11,7 @@ image, for a short time at most, so that the caller's next request here finds it
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.core.topic import CONFIG_KEYS, refuse_internal
@@ -24,6 +25,7 @@ from penstock_broker.metadata.session import ControllerSession
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.offsets import Offsets
+from penstock_broker.services.quiescence import Quiescence
 from penstock_broker.serving.forwarding import on_behalf
 from penstock_broker.serving.listener import for_caller
 from penstock_broker.serving.plaintext_clients import PlaintextClients
@@ -41,16 +43,15 @@ class AdminService(AdminServiceServicer):
         session: ControllerSession,
         replicas: ReplicaSet,
         offsets: Offsets,
-        facts: "LogFacts",
-        plaintext: PlaintextClients | None = None,
+        here: "Here",
     ) -> None:
-        """`plaintext`: who calls without TLS, of a broker that has both."""
-        self._plaintext = plaintext
+        self._plaintext = here.plaintext
         self._view = view
         self._session = session
         self._replicas = replicas
         self._offsets = offsets
-        self._facts = facts
+        self._facts = here.facts
+        self._quiescence = here.quiescence
 
     # ------------------------------------------------------------ passed on
 
@@ -207,6 +208,15 @@ class AdminService(AdminServiceServicer):
             self._session.connection().admin.AlterThrottle(request, metadata=on_behalf()),
         )
 
+    async def AlterCluster(
+        self, request: pb.AlterClusterRequest, context: Any
+    ) -> pb.AlterClusterResponse:
+        """Forwarded."""
+        return await self._session.call(
+            "AlterCluster",
+            self._session.connection().admin.AlterCluster(request, metadata=on_behalf()),
+        )
+
     async def Finalize(self, request: pb.FinalizeRequest, context: Any) -> pb.FinalizeResponse:
         """Forwarded."""
         return await self._session.call(
@@ -279,7 +289,14 @@ class AdminService(AdminServiceServicer):
                 for topic, state in partitions
             ),
             plaintext=None if self._plaintext is None else self._plaintext.describe(),
+            hibernating=view.hibernating,
         )
+
+    async def DescribeQuiescence(
+        self, request: pb.DescribeQuiescenceRequest, context: Any
+    ) -> pb.DescribeQuiescenceResponse:
+        """See `quiescence`."""
+        return await self._quiescence.describe()
 
     async def DescribeLogs(
         self, request: pb.DescribeLogsRequest, context: Any
@@ -293,6 +310,15 @@ class AdminService(AdminServiceServicer):
         ]
         orphans = {} if wanted else self._replicas.orphans
         return await self._facts.describe(self._replicas.broker_id, chosen, orphans)
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What this broker alone knows. `plaintext`: who calls without TLS, of one that has both."""
+
+    facts: "LogFacts"
+    quiescence: Quiescence
+    plaintext: PlaintextClients | None = None
 
 
 class LogFacts:

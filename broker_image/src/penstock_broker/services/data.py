@@ -87,6 +87,7 @@ class DataService(BrokerServiceServicer):
         self, request: pb.InitProducerRequest, context: Any
     ) -> pb.InitProducerResponse:
         """See `metadata`, and `transactions` if it names a transactional id."""
+        self._view.check_awake()
         if request.transactional_id:
             return await self._transactions.init(request, host_of_peer(context.peer()))
         return await self._producer_ids.init(request)

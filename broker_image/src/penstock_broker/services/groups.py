@@ -98,6 +98,7 @@ class GroupService(GroupServiceServicer):
         hello = first.hello
         self._check_pattern(hello.subscription)
         check_cluster_id(hello.cluster_id, self._view.cluster_id)
+        self._view.check_awake()
         coordinator = self._coordinators.find(hello.group_id)
         self._coordinators.writable(coordinator, self._refusal())
         stream = MemberStream(next(self._stream_ids))

@@ -118,7 +118,7 @@ class Producing:
         *,
         opener: Opener,
     ) -> None:
-        """`refusal` says why nothing can be written now (disk full, stopping), or None."""
+        """`refusal` says why no record is taken now (disk full, stopping, hibernating), or None."""
         self._locator = locator
         self._replicas = replicas
         self._budget = budget

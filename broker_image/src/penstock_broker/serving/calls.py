@@ -152,6 +152,8 @@ CALLS: Final[Mapping[str, Call]] = {
     "AdminService.DescribeMoves": _cluster(Operation.DESCRIBE),
     "AdminService.AlterBrokers": _cluster(Operation.ALTER, changes=True),
     "AdminService.AlterThrottle": _cluster(Operation.ALTER, changes=True),
+    "AdminService.AlterCluster": _cluster(Operation.ALTER, changes=True),
+    "AdminService.DescribeQuiescence": _cluster(Operation.DESCRIBE),
     "AdminService.Finalize": _cluster(Operation.ALTER, changes=True),
     "AdminService.AcquireOperatorEpoch": _cluster(Operation.ALTER, changes=True),
     "AdminService.CheckAccess": Call(

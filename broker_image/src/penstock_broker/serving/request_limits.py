@@ -108,6 +108,8 @@ REQUEST_LIMITS: Final[Mapping[str, RequestLimit]] = {
     "AdminService.DescribeMoves": _LIST,
     "AdminService.AlterBrokers": _LIST,
     "AdminService.AlterThrottle": _NAMES,
+    "AdminService.AlterCluster": _NAMES,
+    "AdminService.DescribeQuiescence": _NAMES,
     "AdminService.Finalize": _NAMES,
     "AdminService.AcquireOperatorEpoch": _NAMES,
 }

@@ -81,12 +81,14 @@ class View:
 
     `gone`: it does not exist, or is being deleted. Otherwise, `desired` None means that its spec
     cannot be applied or was not read yet; `problem` says which. `ready`: as its condition.
+    `asleep`: it hibernates, and no broker is there to be asked.
     """
 
     gone: bool
     desired: DesiredCluster | None = None
     ready: bool = False
     problem: str = ""
+    asleep: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,8 @@ def _note(status: Mapping[str, Any], spec: ConsumerGroupSpec) -> str:
 
 
 def _nobody_says(view: View, seen: Seen) -> Wait:
+    if view.asleep:
+        return Wait("Hibernated", "its Cluster hibernates; this goes on when it wakes")
     if seen.problem is not None:
         return seen.problem
     return Wait("ClusterNotServing", f"cannot reach the Cluster: {view.problem}")

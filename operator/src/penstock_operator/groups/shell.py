@@ -127,7 +127,7 @@ class Groups:
             return
         owners = owners_of(list(self._known.values()))
         admin, rules = None, StoredRules({})
-        if view.desired is not None and not view.problem:
+        if view.desired is not None and not view.problem and not view.asleep:
             admin = await self._brokers.admin(view.desired)
             managed = [each.access for each, _ in due if each.manages_access]
             rules = await self._access.stored(view.desired, managed)
@@ -206,4 +206,4 @@ def _signature(body: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _outline(view: View) -> tuple[object, ...]:
     """The part of a Cluster whose change makes every group due at once."""
-    return view.gone, view.desired, view.ready, bool(view.problem)
+    return view.gone, view.desired, view.ready, bool(view.problem), view.asleep

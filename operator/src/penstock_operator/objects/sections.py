@@ -41,6 +41,7 @@ _SECTIONS: Final = {
     "allowFrom": Section.POLICY,
     "balance": Section.POLICY,
     "deletionPolicy": Section.POLICY,
+    "hibernate": Section.POLICY,
     "quotas": Section.POLICY,
     "upgrade": Section.POLICY,
 }

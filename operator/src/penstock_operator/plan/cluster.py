@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock_operator.compare import is_applied, stamped
+from penstock_operator.hibernation_model import Record
 from penstock_operator.model import (
     Action,
     Apply,
@@ -17,9 +18,11 @@ from penstock_operator.model import (
     Observed,
     Plan,
     RemoveObject,
+    Severity,
     Wait,
 )
 from penstock_operator.move_model import DrainState, Offer
+from penstock_operator.names import ASLEEP
 from penstock_operator.objects import (
     DesiredCluster,
     Section,
@@ -29,6 +32,7 @@ from penstock_operator.objects import (
 from penstock_operator.objects.broker import live_template_hash
 from penstock_operator.plan.authority import plan_authority
 from penstock_operator.plan.gates import can_lose_one
+from penstock_operator.plan.hibernate import Hibernation, plan_hibernation
 from penstock_operator.plan.pinning import broker_pods, controller_pods
 from penstock_operator.plan.reach import BUDGET, CLAIM, POD, TRUST, Reach, former, reach_of
 from penstock_operator.plan.roll import plan_roll
@@ -62,34 +66,51 @@ def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
     stage = next_stage(desired, observed)
     reach = reach_of(desired, observed)
     brokers, seen = stage.brokers, reach.observed
+    sleep = plan_hibernation(brokers, seen, may_change=_may_scale(brokers, reach))
     tracks = (
         _Track(waits=(*desired.refusals, *reach.waits)),
-        _storage(brokers, reach),
-        _volumes(brokers, reach),
-        _objects(stage, reach),
-        _brokers(brokers, reach),
-        _spread(brokers, reach),
+        _Track(sleep.actions, sleep.waits),
+        _storage(brokers, reach, sleep),
+        _volumes(brokers, reach, sleep),
+        _objects(stage, reach, sleep),
+        _brokers(brokers, reach, sleep),
+        _spread(brokers, reach, sleep),
         _racks(seen),
-        _roll(brokers, reach),
-        _Track(waits=plan_waits(brokers, seen)),
-        _Track(waits=() if stage.wait is None else (stage.wait,)),
+        _roll(brokers, reach, sleep),
+        _Track(waits=() if sleep.stage.is_down else plan_waits(brokers, seen)),
+        _Track(waits=() if stage.wait is None or sleep.stage.is_down else (stage.wait,)),
     )
     actions = tuple(action for track in tracks for action in track.actions)
     waits = tuple(dict.fromkeys(wait for track in tracks for wait in track.waits))
     drains = tuple(drain for track in tracks for drain in track.drains)
     offer = next((track.offer for track in tracks if track.offer is not None), None)
-    return Plan(actions, waits, drains, offer)
+    resting = sleep.wait if sleep.holds_still else None
+    record = None if sleep.record == Record() else sleep.record
+    return Plan(actions, waits, drains, offer, record, resting)
 
 
-def _storage(desired: DesiredCluster, reach: Reach) -> _Track:
+def _may_scale(desired: DesiredCluster, reach: Reach) -> bool:
+    known = desired.knows(Section.BROKERS, Section.POLICY) and reach.observed.knows(POD)
+    return known and reach.may_change("StatefulSet", desired.names.broker)
+
+
+def _storage(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Track:
     if not (desired.knows(Section.STORAGE) and reach.observed.knows(CLAIM)):
         return _Track()
-    return _Track(*plan_storage(desired, reach.observed, may_replace=_can_remake(desired, reach)))
+    # The set remembers that it sleeps, so it is not made again meanwhile.
+    can_remake = not sleep.holds_still and _can_remake(desired, reach)
+    actions, waits = plan_storage(desired, reach.observed, may_replace=can_remake)
+    if sleep.stage.is_down:
+        # What grows is done growing once a pod mounts it.
+        waits = tuple(wait for wait in waits if wait.severity is Severity.BLOCKED)
+    return _Track(actions, waits)
 
 
-def _volumes(desired: DesiredCluster, reach: Reach) -> _Track:
-    """Nothing is deleted that would not be made again."""
+def _volumes(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Track:
+    """Nothing is deleted that would not be made again, nor while all of them are down on purpose."""
     observed, name = reach.observed, desired.names.broker
+    if sleep.holds_still:
+        return _Track()
     known = desired.knows(Section.STORAGE, Section.BROKERS) and observed.knows(POD, CLAIM)
     live = observed.live("StatefulSet", name)
     if live is None or not (known and reach.may_change("StatefulSet", name)):
@@ -108,20 +129,23 @@ def _can_remake(desired: DesiredCluster, reach: Reach) -> bool:
     return again.hash == live_template_hash(live)
 
 
-def _objects(stage: Stage, reach: Reach) -> _Track:
+def _objects(stage: Stage, reach: Reach, sleep: Hibernation) -> _Track:
     desired, observed = stage.rest, reach.observed
     names = desired.names
     live = observed.live("Deployment", names.controller)
     controllers = controller_pods(desired, live, observed.live("StatefulSet", names.broker))
     rest = [each for each in controller_objects(desired) if each["kind"] != "Deployment"]
-    wanted = [*rest, controllers.wanted, *broker_objects(desired)]
+    deployment = controllers.wanted
+    if not sleep.controllers:
+        deployment = {**deployment, "spec": {**deployment["spec"], "replicas": 0}}
+    wanted = [*rest, deployment, *broker_objects(desired)]
     everything = stage.is_known and desired.knows(Section.BROKERS, Section.TEMPLATE, Section.POLICY)
     if not everything:
         wanted = [each for each in wanted if each["kind"] == BUDGET]  # it depends on none of these
     live_budget = observed.live(BUDGET, names.broker)
     wanted = [_budget(each, observed, live_budget) for each in wanted]
     actions: list[Action] = []
-    if everything and observed.knows(TRUST):
+    if everything and observed.knows(TRUST) and not sleep.stage.is_down:
         actions += plan_authority(desired, observed)
     for each in wanted:
         key = (each["kind"], each["metadata"]["name"])
@@ -161,7 +185,7 @@ def _budget(wanted: Object, observed: Observed, live: Object | None) -> Object:
     return {**wanted, "spec": {**spec, "maxUnavailable": allowed}}
 
 
-def _brokers(desired: DesiredCluster, reach: Reach) -> _Track:
+def _brokers(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Track:
     observed, name = reach.observed, desired.names.broker
     known = desired.knows(Section.BROKERS, Section.TEMPLATE, Section.POLICY)
     if not (known and reach.may_change("StatefulSet", name)):
@@ -171,23 +195,32 @@ def _brokers(desired: DesiredCluster, reach: Reach) -> _Track:
     can_make = desired.knows(Section.STORAGE) and observed.knows(POD, "Deployment")
     if live is None and not can_make:
         return _Track()
-    if observed.knows(POD):
+    if sleep.brokers is not None:
+        scale = Scale(sleep.brokers)
+    elif observed.knows(POD):
         scale = plan_scale(desired, observed, live)
     else:
         assert live is not None, "it is not made without knowing the pods"
         scale = Scale(int(live["spec"].get("replicas", 1)))
     other = observed.live("Deployment", desired.names.controller)
     wanted = with_claim_template(broker_pods(desired, scale.replicas, live, other).wanted, live)
+    if sleep.asleep is not None:
+        wanted = _asleep(wanted, sleep.asleep)
     if live is None or not is_applied(wanted, live):
         return _Track((Apply(stamped(wanted)), *scale.actions), scale.waits, scale.drains)
-    gone = forgotten(desired, observed, live) if observed.knows(POD) else ()
+    knows = observed.knows(POD) and not sleep.holds_still
+    gone = forgotten(desired, observed, live) if knows else ()
     return _Track((*gone, *scale.actions), scale.waits, scale.drains)
 
 
-def _spread(desired: DesiredCluster, reach: Reach) -> _Track:
-    known = desired.knows(Section.BROKERS, Section.POLICY)
-    may_plan = known and reach.may_change("StatefulSet", desired.names.broker)
-    if not (may_plan and reach.observed.knows(POD)):
+def _asleep(wanted: Object, brokers: int) -> Object:
+    metadata = wanted["metadata"]
+    annotations = {**metadata.get("annotations", {}), ASLEEP: str(brokers)}
+    return {**wanted, "metadata": {**metadata, "annotations": annotations}}
+
+
+def _spread(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Track:
+    if sleep.holds_still or not _may_scale(desired, reach):
         return _Track()
     actions, waits, offer = plan_spread(desired, reach.observed)
     return _Track(actions, waits, offer=offer)
@@ -202,7 +235,7 @@ def _racks(observed: Observed) -> _Track:
     return _Track(tuple(marks))
 
 
-def _roll(desired: DesiredCluster, reach: Reach) -> _Track:
+def _roll(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Track:
     observed, name = reach.observed, desired.names.broker
     live = observed.live("StatefulSet", name)
     if live is None or not (observed.knows(POD) and reach.may_change("StatefulSet", name)):
@@ -212,4 +245,4 @@ def _roll(desired: DesiredCluster, reach: Reach) -> _Track:
     known = desired.knows(Section.TEMPLATE)
     if known and newest != broker_pods(desired, 0, live, other).hash:
         return _Track()  # the template must change first
-    return _Track(*plan_roll(desired, observed, newest))
+    return _Track(*plan_roll(desired, observed, newest, only_broken=sleep.holds_still))

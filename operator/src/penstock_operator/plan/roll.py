@@ -26,7 +26,10 @@ from penstock_operator.plan.gates import is_serving, led_elsewhere, some, truste
 Track = tuple[tuple[Action, ...], tuple[Wait, ...]]
 
 
-def plan_roll(desired: DesiredCluster, observed: Observed, newest: str) -> Track:
+def plan_roll(
+    desired: DesiredCluster, observed: Observed, newest: str, *, only_broken: bool = False
+) -> Track:
+    """`only_broken`: pods that run stay as they are for now."""
     forced = observed.pods.get(desired.force_roll) if desired.force_roll is not None else None
     if forced is not None and not forced.terminating:
         return (_restart(forced, "requested by annotation", forced=True),), ()
@@ -41,6 +44,8 @@ def plan_roll(desired: DesiredCluster, observed: Observed, newest: str) -> Track
     broken = [pod for pod in outdated if _is_broken(pod, facts)]
     if broken:
         return (_restart(broken[0], "it is not running, and its template has changed"),), ()
+    if only_broken:
+        return (), ()
     left = f"{len(outdated)} of {desired.spec.brokers} brokers must restart"
     wait = _obstacle(desired, observed, facts)
     if wait is not None:

@@ -40,8 +40,9 @@ from penstock_operator.names import TOPIC_FINALIZER
 
 PAUSED_REASON: Final = "Paused"
 PROTECTED_REASON: Final = "DeletionProtected"
-NOT_POLLED: Final = frozenset({PAUSED_REASON, PROTECTED_REASON})
-"""A person ends these waits, and then the resource changes, or the topic's document."""
+HIBERNATED_REASON: Final = "Hibernated"
+NOT_POLLED: Final = frozenset({PAUSED_REASON, PROTECTED_REASON, HIBERNATED_REASON})
+"""A person ends these waits, and then a resource changes, or the topic's document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ class TopicView:
     """The whole Cluster is paused."""
     targets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """By topic: how many replicas each partition that moves will have."""
+    asleep: bool = False
+    """The Cluster hibernates, so no broker answers."""
 
 
 def plan_resources(
@@ -86,9 +89,11 @@ def plan_resources(
     *,
     paused: bool = False,
     moves: MoveFacts | None = None,
+    asleep: bool = False,
 ) -> list[TopicPlan]:
     """One plan per resource, in the order given. `problem`: why `facts` is None."""
-    view = TopicView(cluster, facts, problem, _owners(resources), paused, _targets(moves))
+    owners, targets = _owners(resources), _targets(moves)
+    view = TopicView(cluster, facts, problem, owners, paused, targets, asleep)
     return [_plan(resource, view) for resource in resources]
 
 
@@ -146,8 +151,7 @@ def _plan_topic(resource: TopicResource, name: str, view: TopicView) -> TopicPla
         topic = manifest.topics[0]
         finalizer = _finalizer(resource, topic)
         if view.facts is None or not view.facts.controller_reachable:
-            text = f"the brokers do not answer yet: {view.problem or 'no controller is active'}"
-            wait = Wait("BrokersDoNotAnswer", text)
+            wait = _no_answer(view, "the brokers do not answer yet")
             return TopicPlan(resource, name, finalizer=finalizer, wait=wait)
         existing, known = {}, view.facts.topics.get(name)
         if known is not None:
@@ -194,8 +198,8 @@ def _plan_deletion(resource: TopicResource, name: str, view: TopicView) -> Topic
     if view.cluster is None or keeps or not mine:
         return TopicPlan(resource, name, finalizer=False)
     if view.facts is None or not view.facts.controller_reachable:
-        text = f"waiting for the brokers to delete the topic: {view.problem or 'no controller'}"
-        return TopicPlan(resource, name, wait=Wait("BrokersDoNotAnswer", text))
+        wait = _no_answer(view, "waiting for the brokers to delete the topic")
+        return TopicPlan(resource, name, wait=wait)
     found = view.facts.topics.get(name)
     if found is None or found.topic_id != mine:
         # Deleted, or a different topic with this name, which we must not delete (I26).
@@ -207,6 +211,13 @@ def _plan_deletion(resource: TopicResource, name: str, view: TopicView) -> Topic
         return TopicPlan(resource, name, wait=wait)
     lift = AlterConfig(name, {DELETION_PROTECTION: "false"})
     return TopicPlan(resource, name, (lift,), delete=mine, finalizer=False)
+
+
+def _no_answer(view: TopicView, what: str) -> Wait:
+    if view.asleep:
+        text = "its Cluster hibernates; this goes on when it wakes"
+        return Wait(HIBERNATED_REASON, text)
+    return Wait("BrokersDoNotAnswer", f"{what}: {view.problem or 'no controller is active'}")
 
 
 def _lifts_protection(resource: TopicResource) -> bool:

@@ -80,11 +80,11 @@ def status(
 
     Exit code 1 if it is not Ready.
     """
-    api, choice = _open(namespace, context, kubeconfig)
+    api, choice = open_api(namespace, context, kubeconfig)
     found = _snapshot(api, choice, cluster)
-    seen = _module("status").describe(found)
+    seen = module_of("status").describe(found)
     if output is Output.TABLE:
-        picture = _module("picture")
+        picture = module_of("picture")
         picture.show_status(seen, picture.make_console())
     else:
         print_document(seen, output)
@@ -108,8 +108,8 @@ def why(
     Exit code 1 if it is not Ready, or if clients cannot write or read: partitions without a leader
     or without enough in-sync replicas, transactions that block readers.
     """
-    api, choice = _open(namespace, context, kubeconfig)
-    judge = _module("why")
+    api, choice = open_api(namespace, context, kubeconfig)
+    judge = module_of("why")
     if thing is not None and thing.startswith("topic/"):
         topic = _find_topic(api, choice, thing.removeprefix("topic/"))
         where = f"{topic['metadata']['namespace']}/{topic['spec']['cluster']}"
@@ -117,7 +117,7 @@ def why(
     else:
         explanation = judge.explain(_asked(api, _snapshot(api, choice, thing)))
     if output is Output.TABLE:
-        picture = _module("picture")
+        picture = module_of("picture")
         picture.show_explanation(explanation, picture.make_console())
     else:
         print_document(explanation.to_dict(), output)
@@ -137,8 +137,8 @@ def access(
 
     The rules and quotas are those in force, from manifests and from `penstock acl` and `quota`.
     """
-    api, choice = _open(namespace, context, kubeconfig)
-    module = _module("access")
+    api, choice = open_api(namespace, context, kubeconfig)
+    module = module_of("access")
     seen = module.describe(_snapshot(api, choice, cluster))
     print_record(seen, output)
     if output is not Output.TABLE:
@@ -161,7 +161,7 @@ def pause(
 
     Brokers keep serving, and leaders are elected; only the operator pauses.
     """
-    api, choice = _open(namespace, context, kubeconfig)
+    api, choice = open_api(namespace, context, kubeconfig)
     name = _annotate(api, choice, cluster, "true")
     typer.echo(f"Cluster {name} is paused; to resume it: `kubectl penstock resume {cluster}`")
 
@@ -174,7 +174,7 @@ def resume(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Let the operator manage a Cluster again."""
-    api, choice = _open(namespace, context, kubeconfig)
+    api, choice = open_api(namespace, context, kubeconfig)
     typer.echo(f"Cluster {_annotate(api, choice, cluster, None)} is resumed")
 
 
@@ -197,8 +197,8 @@ def report(
     """
     if file.exists():
         raise MisuseError(f"{file} already exists; name another file")
-    api, choice = _open(namespace, context, kubeconfig)
-    rows = _module("report").write_report(api, _snapshot(api, choice, cluster), file, tail)
+    api, choice = open_api(namespace, context, kubeconfig)
+    rows = module_of("report").write_report(api, _snapshot(api, choice, cluster), file, tail)
     print_rows(rows, output)
     if output is Output.TABLE:
         typer.echo(f"written to {file}: {len(rows)} files")
@@ -218,16 +218,16 @@ def upgrade(
 
     Shows what would change, and asks. An upgrade of the operator alone restarts nothing.
     """
-    api, choice = _open(namespace, context, kubeconfig)
-    found = _module("snapshot").choose_cluster(api, cluster, choice.namespace)
-    plan = _module("upgrade").plan_of(found)
+    api, choice = open_api(namespace, context, kubeconfig)
+    found = module_of("snapshot").choose_cluster(api, cluster, choice.namespace)
+    plan = module_of("upgrade").plan_of(found)
     approves = bool(plan["plan"]) and not dry_run
     if output is Output.TABLE:
         typer.echo(_upgrade_text(plan))
     if approves:
         if not yes and output is Output.TABLE:
             typer.confirm(f"carry out plan {plan['plan']}?", abort=True)
-        _module("upgrade").approve(api, found, plan["plan"])
+        module_of("upgrade").approve(api, found, plan["plan"])
     if output is not Output.TABLE:
         print_document({**plan, "approved": approves}, output)
     elif approves:
@@ -278,10 +278,10 @@ def drain(
         raise MisuseError("give --node or --broker, one of them", ErrorCode.INVALID_REQUEST)
     if cancel and (data or dry_run):
         raise MisuseError("--cancel goes with none of --data, --dry-run", ErrorCode.INVALID_REQUEST)
-    api, choice = _open(namespace, context, kubeconfig)
-    found, module = _snapshot(api, choice, cluster), _module("drain")
+    api, choice = open_api(namespace, context, kubeconfig)
+    found, module = _snapshot(api, choice, cluster), module_of("drain")
     brokers = module.choose_brokers(found, broker or (), node)
-    with _module("reach").open_admin(api, found.cluster) as admin:
+    with module_of("reach").open_admin(api, found.cluster) as admin:
         if cancel:
             module.run_cancel(admin, brokers, output)
         elif not module.run(admin, brokers, output, data=data, dry_run=dry_run):
@@ -302,9 +302,9 @@ def rotate_ca(
     It takes a little more than an hour, in which clients learn to trust the new one; `penstock why`
     says how far it is. Nothing is restarted.
     """
-    api, choice = _open(namespace, context, kubeconfig)
-    found = _module("snapshot").choose_cluster(api, cluster, choice.namespace)
-    asked = _module("rotate").rotate_ca(api, found, dry_run=dry_run)
+    api, choice = open_api(namespace, context, kubeconfig)
+    found = module_of("snapshot").choose_cluster(api, cluster, choice.namespace)
+    asked = module_of("rotate").rotate_ca(api, found, dry_run=dry_run)
     if output is not Output.TABLE:
         print_document(asked, output)
         return
@@ -314,7 +314,7 @@ def rotate_ca(
         typer.echo(f"to see how far it is: `kubectl penstock why {cluster}`")
 
 
-def _open(
+def open_api(
     namespace: str | None, context: str | None, kubeconfig: str | None
 ) -> tuple["Api", KubeChoice]:
     """The API, by the options of the command, else by those before it."""
@@ -326,14 +326,14 @@ def _open(
 
 
 def _snapshot(api: "Api", choice: KubeChoice, cluster: str | None) -> Any:
-    module = _module("snapshot")
+    module = module_of("snapshot")
     name = cluster or WANTED.get().on_kubernetes().cluster
     return module.take_snapshot(api, module.choose_cluster(api, name, choice.namespace))
 
 
 def _asked(api: "Api", snapshot: Any) -> Any:
     """With what only the brokers know."""
-    return _module("transactions").look(api, snapshot)
+    return module_of("transactions").look(api, snapshot)
 
 
 def _find_topic(api: "Api", choice: KubeChoice, name: str) -> Any:
@@ -346,7 +346,7 @@ def _find_topic(api: "Api", choice: KubeChoice, name: str) -> Any:
 
 def _annotate(api: "Api", choice: KubeChoice, cluster: str, value: str | None) -> str:
     """Sets or removes the annotation; the Cluster's full name."""
-    module = _module("snapshot")
+    module = module_of("snapshot")
     found = module.choose_cluster(api, cluster, choice.namespace)
     metadata = found["metadata"]
     path = path_of("Cluster", metadata["namespace"], metadata["name"])
@@ -354,6 +354,6 @@ def _annotate(api: "Api", choice: KubeChoice, cluster: str, value: str | None) -
     return str(module.full_name(found))
 
 
-def _module(name: str) -> Any:
+def module_of(name: str) -> Any:
     """Imported when a command runs: `--help` needs none of them."""
     return importlib.import_module(f"penstock.cli.kube.{name}")

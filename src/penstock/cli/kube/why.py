@@ -79,7 +79,7 @@ def explain(snapshot: Snapshot) -> Explanation:
     findings = [
         *_said(snapshot, snapshot.cluster, "Cluster"),
         *_causes(snapshot),
-        *_partitions(snapshot, shortfalls(snapshot)),
+        *_partitions(snapshot, [] if _sleeps(snapshot.cluster) else shortfalls(snapshot)),
         *transaction_findings(snapshot.blocking),
         *(one for topic in topics[:TOPICS_SHOWN] for one in _said(snapshot, topic, "Topic")),
         *_gaps(snapshot),
@@ -108,6 +108,8 @@ def explain_topic(snapshot: Snapshot, topic: Json) -> Explanation:
 
 
 def _causes(snapshot: Snapshot) -> list[Finding]:
+    if _sleeps(snapshot.cluster):
+        return [*_operator(snapshot), *_claims(snapshot)]
     return [
         *_operator(snapshot),
         *_claims(snapshot),
@@ -120,6 +122,11 @@ def _causes(snapshot: Snapshot) -> list[Finding]:
         *_controllers(snapshot),
         *_unregistered(snapshot),
     ]
+
+
+def _sleeps(cluster: Json) -> bool:
+    """No pod of it is to run."""
+    return condition(cluster, "Ready").get("reason") == "Hibernated"
 
 
 def _said(snapshot: Snapshot, thing: Json, kind: str) -> Iterator[Finding]:

@@ -43,6 +43,7 @@ from penstock.client.cluster.cluster import Cluster
 from penstock.client.config import ClientConfig, ClientOptions, parse_bootstrap
 from penstock.client.group.model import GroupDescription, GroupListing, GroupState, OffsetChange
 from penstock.client.model import (
+    BrokerQuiescence,
     ClusterDescription,
     ConfigEntry,
     ListedOffset,
@@ -310,6 +311,26 @@ class AsyncAdmin:
         Raises ClusterError INVALID_REQUEST, and FORMAT_TOO_OLD before the cluster is finalized.
         """
         await move_calls.alter_throttle(self._asking, copy_rate, validate_only=validate_only)
+
+    async def alter_cluster(self, *, hibernating: bool, validate_only: bool = False) -> None:
+        """Puts the cluster to sleep before all its brokers stop, or wakes it.
+
+        Asleep, it refuses new records, producers and group members, and no replica that stops
+        loses its place in an ISR. Waking elects leaders among the brokers that are there, so wait
+        for them. Raises ClusterError FORMAT_TOO_OLD before the cluster is finalized,
+        CONTROLLER_UNAVAILABLE if it cannot be stored now.
+        """
+        await cluster_calls.alter_cluster(
+            self._asking, hibernating=hibernating, validate_only=validate_only
+        )
+
+    async def describe_quiescence(self) -> list[BrokerQuiescence]:
+        """Whether each live broker of a cluster that hibernates could stop now and lack nothing.
+
+        Twice in a row with the same log ends proves it for the cluster. Raises UnreachableError if
+        one does not answer.
+        """
+        return await cluster_calls.describe_quiescence(self._asking)
 
     async def finalize(self, to: int = 0, *, validate_only: bool = False) -> FormatChange:
         """Chooses the format of stored metadata; 0 = the newest that the controller writes.

@@ -8,6 +8,8 @@ from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.leaders import Answers, ask_leaders, known_partition
 from penstock.client.cluster.wire import broker_from_wire, logs_from_wire, plaintext_from_wire
 from penstock.client.model import (
+    BrokerDescription,
+    BrokerQuiescence,
     ClusterDescription,
     ListedOffset,
     LogDescription,
@@ -39,6 +41,7 @@ async def describe_cluster(asking: Asking) -> ClusterDescription:
         offline_partitions=answer.offline_partitions,
         under_replicated_partitions=answer.under_replicated_partitions,
         under_min_isr_partitions=answer.under_min_isr_partitions,
+        hibernating=answer.hibernating,
     )
 
 
@@ -143,3 +146,27 @@ async def describe_logs(
             answer = await connection.call(connection.admin.DescribeLogs, request, asking.timeout_s)
             descriptions.append(logs_from_wire(answer))
     return descriptions
+
+
+async def alter_cluster(asking: Asking, *, hibernating: bool, validate_only: bool) -> None:
+    """See `AsyncAdmin.alter_cluster`."""
+    request = pb.AlterClusterRequest(
+        cluster_id=await asking.cluster_id(), hibernating=hibernating, validate_only=validate_only
+    )
+    await asking.change(lambda connection: connection.admin.AlterCluster, request)
+
+
+async def describe_quiescence(asking: Asking) -> list[BrokerQuiescence]:
+    """See `AsyncAdmin.describe_quiescence`."""
+    request = pb.DescribeQuiescenceRequest(cluster_id=await asking.cluster_id())
+    view = await asking.cluster.refresh()
+
+    async def ask(broker: BrokerDescription) -> BrokerQuiescence:
+        connection = asking.cluster.connections.to(broker.address)
+        method = connection.admin.DescribeQuiescence
+        answer = await connection.call(method, request, asking.timeout_s)
+        waiting_for = tuple(answer.waiting_for)
+        return BrokerQuiescence(answer.broker_id, answer.quiet, waiting_for, answer.log_ends)
+
+    brokers = sorted(view.brokers.values(), key=lambda broker: broker.broker_id)
+    return [await ask(broker) for broker in brokers if broker.alive]

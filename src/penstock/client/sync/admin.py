@@ -26,6 +26,7 @@ from penstock.client.admin.transaction_model import (
 from penstock.client.config import ClientConfig, ClientOptions
 from penstock.client.group.model import GroupDescription, GroupListing, GroupState, OffsetChange
 from penstock.client.model import (
+    BrokerQuiescence,
     ClusterDescription,
     ConfigEntry,
     ListedOffset,
@@ -219,6 +220,16 @@ class Admin:
     def alter_throttle(self, copy_rate: int | None, *, validate_only: bool = False) -> None:
         """How fast partitions move. See AsyncAdmin.alter_throttle."""
         self._loop.run(self._core.alter_throttle(copy_rate, validate_only=validate_only))
+
+    def alter_cluster(self, *, hibernating: bool, validate_only: bool = False) -> None:
+        """Puts the cluster to sleep, or wakes it. See AsyncAdmin.alter_cluster."""
+        self._loop.run(
+            self._core.alter_cluster(hibernating=hibernating, validate_only=validate_only)
+        )
+
+    def describe_quiescence(self) -> list[BrokerQuiescence]:
+        """Whether brokers could stop now and lack nothing. See AsyncAdmin.describe_quiescence."""
+        return self._loop.run(self._core.describe_quiescence())
 
     def finalize(self, to: int = 0, *, validate_only: bool = False) -> FormatChange:
         """Chooses the format of stored metadata; 0 = the newest. See AsyncAdmin.finalize."""

@@ -39,6 +39,7 @@ from penstock.core.authorization import Resource, Rule
 from penstock.core.control.documents import ClusterDocument, TopicDocument
 from penstock.core.control.move_contract import (
     AlterBrokers,
+    AlterCluster,
     AlterReplicas,
     AlterThrottle,
     Finalize,
@@ -332,6 +333,7 @@ Request = (
     | ReportReplicas
     | AlterReplicas
     | AlterBrokers
+    | AlterCluster
     | AlterThrottle
     | Finalize
     | AcquireOperatorEpoch

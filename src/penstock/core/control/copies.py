@@ -124,7 +124,7 @@ def activate(draft: Draft, copies: Copies, liveness: Liveness) -> None:
             running.add((topic.topic_id, index, broker_id))
             slots.take(broker_id, copies.of(topic.topic_id, index, broker_id))
     copies.keep_only(running)
-    if draft.journaling:
+    if draft.journaling or draft.cluster.hibernating:
         return
     for topic, index, document in sorted(_moving(draft), key=_turn):
         if not document.new:

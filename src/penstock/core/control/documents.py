@@ -15,7 +15,7 @@ cluster's says which one counts, and changes only on request (`formats`).
 
     1  the first
     2  moves, damaged replicas, cordons, fresh brokers, the copy rate, deletion.protection and
-       partitioner of topics, the operator's epoch
+       partitioner of topics, the operator's epoch, hibernation
 """
 
 import json
@@ -150,7 +150,8 @@ class ClusterQuotas:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDocument:
     """`next_producer_id`: the first id that was never assigned. `format`: see the module.
-    `copy_rate`: bytes per second, 0 = no limit; None: each broker's own setting.
+    `copy_rate`: bytes per second, 0 = no limit; None: each broker's own setting. `hibernating`: see
+    `hibernation`.
     """
 
     cluster_id: str
@@ -165,6 +166,7 @@ class ClusterDocument:
     cordons: Mapping[BrokerId, Cordon] = field(default_factory=dict)
     copy_rate: int | None = None
     operator_epoch: OperatorEpoch | None = None
+    hibernating: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +234,7 @@ def encode_cluster(document: ClusterDocument) -> str:
             **_cordons_to_json(document.cordons),
             **({} if document.copy_rate is None else {"copy_rate": document.copy_rate}),
             **_operator_to_json(document.operator_epoch),
+            **({"hibernating": True} if document.hibernating else {}),
         }
     )
 
@@ -240,7 +243,7 @@ def uses_moves(document: ClusterDocument) -> bool:
     """Something in it needs FORMAT_MOVES."""
     fresh = any(broker.fresh for broker in document.brokers.values())
     own = document.copy_rate is not None or document.operator_epoch is not None
-    return fresh or own or bool(document.cordons)
+    return fresh or own or bool(document.cordons) or document.hibernating
 
 
 def _external_to_json(broker: BrokerRegistration) -> dict[str, object]:
@@ -412,6 +415,7 @@ def decode_cluster(text: str, where: str) -> ClusterDocument:
             cordons=_cordons_from_json(found.get("cordons", [])) if moves else {},
             copy_rate=int(found["copy_rate"]) if moves and "copy_rate" in found else None,
             operator_epoch=_operator_from_json(found.get("operator_epoch")) if moves else None,
+            hibernating=moves and bool(found.get("hibernating", False)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unreadable(where, error) from None

@@ -33,7 +33,7 @@ from penstock.core.control.documents import (
     Tombstone,
     TopicDocument,
 )
-from penstock.core.control.election import ElectionKind, Liveness, Settings, settle
+from penstock.core.control.election import ElectionKind, Liveness, Settings, rest, settle
 from penstock.core.control.partition import PartitionDocument
 from penstock.core.control.placement import Load
 from penstock.core.quotas import QuotaRule
@@ -243,7 +243,7 @@ class Draft:
     ) -> None:
         """Elects leaders and shrinks ISRs of partitions with a replica on `concerned` brokers.
 
-        None = all partitions; `only`: those of one topic.
+        None = all partitions; `only`: those of one topic. Hibernating: only ends leaderships.
         """
         counts = dict.fromkeys(ElectionKind, 0)
         for topic in self.topics() if only is None else (only,):
@@ -256,7 +256,7 @@ class Draft:
                 if concerned is not None and concerned.isdisjoint(replicas):
                     continue
                 settings = election_settings(config, len(replicas))
-                after, kind = settle(before, liveness, settings)
+                after, kind = self.settled(before, liveness, settings)
                 partitions[index] = after
                 if kind is not None:
                     counts[kind] += 1
@@ -272,6 +272,17 @@ class Draft:
                 live=sorted(liveness.live),
                 leaving=sorted(liveness.leaving),
             )
+
+    def settled(
+        self, document: PartitionDocument, liveness: Liveness, settings: Settings
+    ) -> tuple[PartitionDocument, ElectionKind | None]:
+        """As `election.settle`, or `rest` while the cluster hibernates.
+
+        Damaged replicas give way to others even then (I33).
+        """
+        if self.cluster.hibernating and not document.state.damaged:
+            return rest(document, liveness)
+        return settle(document, liveness, settings)
 
     # ------------------------------------------------------------ outcome
 

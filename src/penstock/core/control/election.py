@@ -112,6 +112,19 @@ def settle(
     return _with_leader(fresh, state, leader), kind
 
 
+def rest(
+    document: PartitionDocument, liveness: Liveness
+) -> tuple[PartitionDocument, ElectionKind | None]:
+    """As `settle`, in a cluster that hibernates: who stops keeps its seat, and nobody is elected.
+
+    Leaderships of dead brokers end: their next run is another one, and needs another epoch.
+    """
+    state = document.state
+    if state.leader == NO_LEADER or state.leader in liveness.live:
+        return document, None
+    return _with_leader(document, state, NO_LEADER), ElectionKind.NONE
+
+
 def forget(
     document: PartitionDocument, broker_id: BrokerId, *, same_directory: bool
 ) -> PartitionDocument:

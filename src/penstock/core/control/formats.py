@@ -69,6 +69,17 @@ def check_moves(draft: Draft) -> None:
         )
 
 
+def check_hibernation(draft: Draft) -> None:
+    """Raises ClusterError(FORMAT_TOO_OLD): an older controller would elect while it sleeps."""
+    if draft.format < FORMAT_MOVES:
+        raise ClusterError(
+            f"the metadata of this cluster has format {draft.format}, and a cluster can hibernate "
+            f"from {FORMAT_MOVES} on: when all brokers run this release, run "
+            "`penstock cluster finalize`",
+            ErrorCode.FORMAT_TOO_OLD,
+        )
+
+
 def check_configs(draft: Draft, configs: Mapping[str, str]) -> None:
     """Raises ClusterError(FORMAT_TOO_OLD) for a topic setting that an older release, which reads
     the cluster's format, does not know: its controllers could decide nothing about the topic."""
@@ -114,6 +125,8 @@ def _check_unused(draft: Draft, wanted: int) -> None:
 
 
 def _uses(draft: Draft) -> Iterator[str]:
+    if draft.cluster.hibernating:
+        yield "the cluster hibernates"
     for broker_id in draft.cluster.cordons:
         yield f"broker {broker_id} is cordoned"
     if draft.cluster.copy_rate is not None:

@@ -13,7 +13,7 @@ after the leader has given it up, and its high watermark no longer waits for the
 from penstock.core.control.contract import AlterIsr, IsrAltered, IsrChange, IsrOutcome
 from penstock.core.control.documents import TopicDocument
 from penstock.core.control.draft import Draft, election_settings
-from penstock.core.control.election import Liveness, alter_isr, settle
+from penstock.core.control.election import Liveness, alter_isr
 from penstock.core.control.move_requests import note_switch, switched
 from penstock.core.control.moves import lacks
 from penstock.core.control.partition import PartitionDocument
@@ -80,10 +80,13 @@ def _alter_one(
             ErrorCode.STALE_PARTITION_VERSION,
         )
     _check_members(where, change, state, liveness)
+    if draft.cluster.hibernating:
+        _check_seats(where, change, state)
     error = None
     if not set(state.adding).isdisjoint(change.isr):
         settings = election_settings(draft.topic_config(topic), len(document.target))
         why = "the metadata store is unavailable" if draft.journaling else ""
+        why = "the cluster hibernates" if draft.cluster.hibernating else why
         why = why or lacks(document, change.isr, liveness, settings)
         if not why:
             after = switched(draft, topic, document, change.isr, liveness)
@@ -107,7 +110,7 @@ def _store(
     settings = election_settings(draft.topic_config(topic), len(state.replicas))
     altered = alter_isr(document, isr, settings)
     if state.damaged:
-        altered, _ = settle(altered, liveness, settings)  # somebody sound may have joined
+        altered, _ = draft.settled(altered, liveness, settings)  # somebody sound may have joined
     draft.put_partition(topic.name, change.partition, altered)
     shrunk = len(altered.state.isr) < len(state.isr)
     draft.detail(
@@ -153,6 +156,17 @@ def _check_leader(where: str, leader: BrokerId, change: IsrChange, state: Partit
         code,
         CurrentLeader(state.leader, state.leader_epoch),
     )
+
+
+def _check_seats(where: str, change: IsrChange, state: PartitionState) -> None:
+    """Followers of a cluster that hibernates stop one after the other; none loses its seat."""
+    lost = [one for one in state.isr if one not in change.isr]
+    if lost:
+        raise ClusterError(
+            f"brokers {lost} cannot leave the ISR of {where}: the cluster hibernates; propose it "
+            "again when it is awake",
+            ErrorCode.HIBERNATING,
+        )
 
 
 def _check_members(

@@ -161,6 +161,7 @@ class ControllerMachine:
             copies=self._copies,
             liveness=draft.liveness(self._sessions.leaving),
             journaling=self._journaling,
+            hibernating=self.stored.cluster.hibernating,
             without_space=self._sessions.without_space_for_copies,
             now_ms=self._now_ms,
         )
@@ -230,6 +231,7 @@ class ControllerMachine:
                 | m.ReportReplicas()
                 | m.AlterReplicas()
                 | m.AlterBrokers()
+                | m.AlterCluster()
                 | m.AlterThrottle()
                 | m.Finalize()
                 | o.AcquireOperatorEpoch()

@@ -124,6 +124,16 @@ class Finalize:
     validate_only: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterCluster:
+    """Begins or ends hibernation."""
+
+    request_id: int
+    cluster_id: str
+    hibernating: bool
+    validate_only: bool = False
+
+
 # ---------------------------------------------------------------- results
 
 

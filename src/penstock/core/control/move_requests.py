@@ -13,7 +13,7 @@ from penstock.core.control.contract import Severity
 from penstock.core.control.cordons import end_spread
 from penstock.core.control.documents import FORMAT_MOVES, TopicDocument
 from penstock.core.control.draft import Draft, election_settings
-from penstock.core.control.election import Liveness, move_leader, settle
+from penstock.core.control.election import Liveness, move_leader
 from penstock.core.control.formats import check_moves
 from penstock.core.control.move_contract import (
     AlterReplicas,
@@ -235,7 +235,7 @@ def switched_if_ready(
     """A target without new brokers, reached at once; the same object if that must wait."""
     settings = election_settings(draft.topic_config(topic), len(document.target))
     isr = document.state.isr
-    if lacks(document, isr, liveness, settings):
+    if draft.cluster.hibernating or lacks(document, isr, liveness, settings):
         return document
     return switched(draft, topic, document, isr, liveness)
 
@@ -251,7 +251,7 @@ def switched(
     after = switch(document, isr, liveness)
     if after.state.damaged:
         settings = election_settings(draft.topic_config(topic), len(document.target))
-        after, _ = settle(after, liveness, settings)
+        after, _ = draft.settled(after, liveness, settings)
     return after
 
 
@@ -378,7 +378,7 @@ def _damaged(
         )
         return
     settings = election_settings(draft.topic_config(topic), len(before.state.replicas))
-    after, _ = settle(marked, liveness, settings)
+    after, _ = draft.settled(marked, liveness, settings)
     unseated = broker_id not in after.state.isr
     if draft.format < FORMAT_MOVES:
         after = found_sound(after, broker_id)

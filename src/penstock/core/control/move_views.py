@@ -56,6 +56,7 @@ class Now:
     copies: Copies
     liveness: Liveness
     journaling: bool
+    hibernating: bool
     without_space: Collection[BrokerId]
     now_ms: int
 
@@ -136,6 +137,8 @@ def _begin_waits_for(document: PartitionDocument, now: Now) -> str:
     deleting = [one for one in new if one in state.dropping]
     if now.journaling:
         return "the metadata store, which is unavailable"
+    if now.hibernating:
+        return "the cluster to wake"
     if state.leader == NO_LEADER:
         return "a leader"
     if absent:

@@ -91,6 +91,11 @@ def decide_producer_ids(
 def decide_elect_leaders(draft: Draft, request: ElectLeaders, liveness: Liveness) -> LeadersMoved:
     """Moves leadership within ISRs. With an error nothing has moved."""
     check_cluster_id(draft, request.cluster_id)
+    if draft.cluster.hibernating:
+        raise ClusterError(
+            "the cluster hibernates, and no leadership moves until it wakes",
+            ErrorCode.HIBERNATING,
+        )
     wanted = _wanted_partitions(draft, request.partitions)
     moves: list[tuple[TopicDocument, int, BrokerId]] = []
     for topic, index in wanted:

@@ -45,7 +45,8 @@ class Image:
 
     A topic that is not in a full image is unknown, not deleted: its data stays. Only
     `deleted_topic_ids` allows removing data (I22). `access` and `quotas` None: as
-    before, and never in a full image; topics carry their own rules. `copy_rate`: as stored, always.
+    before, and never in a full image; topics carry their own rules. `copy_rate` and
+    `hibernating`: as stored, always.
     """
 
     controller_epoch: ControllerEpoch
@@ -57,6 +58,7 @@ class Image:
     access: ClusterAccess | None = None
     quotas: ClusterQuotas | None = None
     copy_rate: int | None = None
+    hibernating: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,7 @@ class Summary:
     under_replicated_partitions: int
     under_min_isr_partitions: int
     leaders: Mapping[BrokerId, int]
+    hibernating: bool
 
 
 def image_since(stored: Stored, config: ControlConfig, since: int) -> Image:
@@ -98,6 +101,7 @@ def image_since(stored: Stored, config: ControlConfig, since: int) -> Image:
         access=cluster.access if full or cluster.access.version > since else None,
         quotas=cluster.quotas if full or cluster.quotas.version > since else None,
         copy_rate=cluster.copy_rate,
+        hibernating=cluster.hibernating,
     )
 
 
@@ -127,6 +131,7 @@ def summarise(stored: Stored, config: ControlConfig) -> Summary:
         under_replicated_partitions=under_replicated,
         under_min_isr_partitions=under_min_isr,
         leaders=leaders,
+        hibernating=stored.cluster.hibernating,
     )
 
 

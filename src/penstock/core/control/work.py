@@ -28,6 +28,7 @@ from penstock.core.control.draft import Draft, Stored
 from penstock.core.control.election import Liveness
 from penstock.core.control.fencing import check_operator_epoch, decide_acquire
 from penstock.core.control.formats import decide_finalize
+from penstock.core.control.hibernation import decide_alter_cluster
 from penstock.core.control.isr import decide_alter_isr
 from penstock.core.control.move_requests import decide_alter_replicas, decide_report
 from penstock.core.control.quota import MutationQuota
@@ -148,7 +149,7 @@ def decide_work(draft: Draft, work: Work, keeping: Keeping, now_ms: int) -> list
         concerned = None if work.settle_all else frozenset(work.leaving)
         draft.settle_all(_liveness(draft, sessions), concerned)
     outcomes = [_decide(draft, entry, keeping, now_ms) for entry in work.pending]
-    if work.balance:
+    if work.balance and not draft.cluster.hibernating:
         _return_leaders(draft, keeping, now_ms)
     if work.activate:
         activate(draft, keeping.copies, _liveness(draft, sessions))
@@ -224,6 +225,7 @@ def _decide_or_raise(draft: Draft, entry: Pending, sessions: Sessions, now_ms: i
             | m.AlterReplicas()
             | m.AlterBrokers()
             | m.AlterThrottle()
+            | m.AlterCluster()
             | m.Finalize()
             | o.AcquireOperatorEpoch()
         ):
@@ -238,6 +240,7 @@ def _decide_life(
     | m.AlterReplicas
     | m.AlterBrokers
     | m.AlterThrottle
+    | m.AlterCluster
     | m.Finalize
     | o.AcquireOperatorEpoch,
     entry: Pending,
@@ -253,6 +256,9 @@ def _decide_life(
             return c.Done()
         case m.AlterThrottle():
             decide_alter_throttle(draft, event)
+            return c.Done()
+        case m.AlterCluster():
+            decide_alter_cluster(draft, event, sessions)
             return c.Done()
         case m.Finalize():
             return decide_finalize(draft, event, sessions)

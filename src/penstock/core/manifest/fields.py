@@ -49,6 +49,10 @@ class Values:
         assert isinstance(value, bool)
         return value
 
+    def flag(self, name: str) -> bool:
+        """Of a field without a default: absent is false."""
+        return self._values[name] is True
+
     def text(self, name: str) -> str:
         """The text; empty if absent."""
         value = self._values[name]

@@ -180,6 +180,7 @@ class ClusterSpec:
     upgrade_policy: UpgradePolicy = UpgradePolicy.WHEN_ASKED
     balance_mode: BalanceMode = BalanceMode.ON_SCALE
     replace_lost: ReplaceLost = ReplaceLost.NODE_GONE
+    hibernate: bool = False
 
     @classmethod
     def from_values(cls, values: Values) -> "ClusterSpec":
@@ -208,6 +209,7 @@ class ClusterSpec:
             upgrade_policy=_upgrade_policy(values.optional("upgrade")),
             balance_mode=_balance_mode(values.optional("balance")),
             replace_lost=ReplaceLost(storage.text("replaceLost") or ReplaceLost.NODE_GONE.value),
+            hibernate=values.flag("hibernate"),
         )
 
     def effective_config(self) -> dict[str, str]:

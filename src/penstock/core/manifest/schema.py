@@ -245,6 +245,15 @@ _UPGRADE: Final = Field(
     ),
 )
 
+_HIBERNATE: Final = Field(
+    name="hibernate",
+    kind=Kind.BOOLEAN,
+    doc="True = the cluster sleeps: writes are refused, and once every record is fsynced on all "
+    "replicas, brokers and controllers stop. Volumes, Services, Topics and groups stay; false or "
+    "absent wakes it. Other changes of the spec take effect at wake. Ignored in local mode.",
+    optional=True,
+)
+
 _BALANCE: Final = Field(
     name="balance",
     kind=Kind.OBJECT,
@@ -302,6 +311,7 @@ CLUSTER_SPEC: Final = (
     CLUSTER_ACCESS,
     CLUSTER_QUOTAS,
     _UPGRADE,
+    _HIBERNATE,
     _BALANCE,
     DELETION_POLICY,
 )

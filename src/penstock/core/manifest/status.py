@@ -196,11 +196,34 @@ _DRAINS: Final = Field(
     ),
 )
 
+_HIBERNATION: Final = Field(
+    name="hibernation",
+    kind=Kind.OBJECT,
+    doc="How far spec.hibernate is; absent = it never was true.",
+    optional=True,
+    fields=(
+        _text(
+            "state",
+            "Hibernating (writes are refused until all is at rest), Stopping, Hibernated, "
+            "Starting, Waking (waits for brokers), Blocked; empty = the cluster is awake.",
+            63,
+        ),
+        Field(name="since", kind=Kind.TIME, doc="When that began."),
+        _count("generation", "The metadata.generation that could not be carried out; 0 = none."),
+        _text("waitingFor", "Why it could not; empty = it was not tried in vain.", 1_024),
+    ),
+)
+
 CLUSTER_STATUS: Final = (
     _OBSERVED,
     CONDITIONS,
     _text("clusterId", "Identity of the cluster, assigned when it first starts; it never changes."),
-    _text("phase", "One word for people: Creating, Ready, Rolling, Degraded, Blocked.", 63),
+    _text(
+        "phase",
+        "One word for people: Creating, Ready, Rolling, Degraded, Blocked, Hibernating, "
+        "Hibernated, Waking.",
+        63,
+    ),
     Field(
         name="brokers",
         kind=Kind.OBJECT,
@@ -239,6 +262,7 @@ CLUSTER_STATUS: Final = (
     _MOVES,
     _PLAN,
     _DRAINS,
+    _HIBERNATION,
     _protected(
         f"Whether {DELETION_PROTECTION} is true in spec.config: the API server then asks for an "
         "annotation before it deletes the Cluster; absent = it never was."

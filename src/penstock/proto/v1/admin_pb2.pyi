@@ -682,6 +682,7 @@ class DescribeClusterResponse(_message.Message):
     UNDER_REPLICATED_PARTITIONS_FIELD_NUMBER: _builtins.int
     UNDER_MIN_ISR_PARTITIONS_FIELD_NUMBER: _builtins.int
     PLAINTEXT_FIELD_NUMBER: _builtins.int
+    HIBERNATING_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     controller_epoch: _builtins.int
     metadata_version: _builtins.int
@@ -692,6 +693,8 @@ class DescribeClusterResponse(_message.Message):
     offline_partitions: _builtins.int
     under_replicated_partitions: _builtins.int
     under_min_isr_partitions: _builtins.int
+    hibernating: _builtins.bool
+    """As in AlterClusterRequest."""
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[_broker_pb2.BrokerInfo]: ...
     @_builtins.property
@@ -712,10 +715,11 @@ class DescribeClusterResponse(_message.Message):
         under_replicated_partitions: _builtins.int = ...,
         under_min_isr_partitions: _builtins.int = ...,
         plaintext: Global___PlaintextCallers | None = ...,
+        hibernating: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["plaintext", b"plaintext"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "controller_reachable", b"controller_reachable", "metadata_version", b"metadata_version", "offline_partitions", b"offline_partitions", "partitions", b"partitions", "plaintext", b"plaintext", "topics", b"topics", "under_min_isr_partitions", b"under_min_isr_partitions", "under_replicated_partitions", b"under_replicated_partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "controller_reachable", b"controller_reachable", "hibernating", b"hibernating", "metadata_version", b"metadata_version", "offline_partitions", b"offline_partitions", "partitions", b"partitions", "plaintext", b"plaintext", "topics", b"topics", "under_min_isr_partitions", b"under_min_isr_partitions", "under_replicated_partitions", b"under_replicated_partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1738,6 +1742,116 @@ class AlterThrottleResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AlterThrottleResponse: _TypeAlias = AlterThrottleResponse  # noqa: Y015
+
+@_typing.final
+class AlterClusterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    HIBERNATING_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    hibernating: _builtins.bool
+    """True: brokers refuse new work, and no broker that stops loses its place in an ISR. False: as
+    ever; partitions without a leader get one.
+    """
+    validate_only: _builtins.bool
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.str = ...,
+        hibernating: _builtins.bool = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "hibernating", b"hibernating", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterClusterRequest: _TypeAlias = AlterClusterRequest  # noqa: Y015
+
+@_typing.final
+class AlterClusterResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> _errors_pb2.Error:
+        """Set: nothing was changed."""
+
+    def __init__(
+        self,
+        *,
+        error: _errors_pb2.Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterClusterResponse: _TypeAlias = AlterClusterResponse  # noqa: Y015
+
+@_typing.final
+class DescribeQuiescenceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeQuiescenceRequest: _TypeAlias = DescribeQuiescenceRequest  # noqa: Y015
+
+@_typing.final
+class DescribeQuiescenceResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    HIBERNATING_FIELD_NUMBER: _builtins.int
+    METADATA_VERSION_FIELD_NUMBER: _builtins.int
+    QUIET_FIELD_NUMBER: _builtins.int
+    WAITING_FOR_FIELD_NUMBER: _builtins.int
+    LOG_ENDS_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    hibernating: _builtins.bool
+    """As the broker knows it; otherwise nothing is fsynced, and it is not quiet."""
+    metadata_version: _builtins.int
+    """The newest image that it has applied."""
+    quiet: _builtins.bool
+    """Everything that it stores is fsynced; what it leads is committed, on all replicas."""
+    log_ends: _builtins.int
+    """The sum over all its logs. If it is the same twice, nothing was appended in between."""
+    @_builtins.property
+    def waiting_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What keeps it from being quiet, for people; the first few."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        hibernating: _builtins.bool = ...,
+        metadata_version: _builtins.int = ...,
+        quiet: _builtins.bool = ...,
+        waiting_for: _abc.Iterable[_builtins.str] | None = ...,
+        log_ends: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "hibernating", b"hibernating", "log_ends", b"log_ends", "metadata_version", b"metadata_version", "quiet", b"quiet", "waiting_for", b"waiting_for"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeQuiescenceResponse: _TypeAlias = DescribeQuiescenceResponse  # noqa: Y015
 
 @_typing.final
 class FinalizeRequest(_message.Message):

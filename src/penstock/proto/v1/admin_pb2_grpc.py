@@ -129,6 +129,16 @@ class AdminServiceStub:
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterThrottleRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterThrottleResponse.FromString,
                 _registered_method=True)
+        self.AlterCluster = channel.unary_unary(
+                '/penstock.proto.v1.AdminService/AlterCluster',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterClusterRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterClusterResponse.FromString,
+                _registered_method=True)
+        self.DescribeQuiescence = channel.unary_unary(
+                '/penstock.proto.v1.AdminService/DescribeQuiescence',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeQuiescenceRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeQuiescenceResponse.FromString,
+                _registered_method=True)
         self.Finalize = channel.unary_unary(
                 '/penstock.proto.v1.AdminService/Finalize',
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.FinalizeRequest.SerializeToString,
@@ -269,6 +279,20 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterCluster(self, request, context):
+        """Puts the cluster to sleep before its brokers stop, or wakes it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeQuiescence(self, request, context):
+        """Whether this broker could stop now and lack nothing; it fsyncs everything first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Finalize(self, request, context):
         """Chooses the format of stored metadata. Raising it ends the time in which the release before can
         be started again.
@@ -382,6 +406,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.AlterThrottle,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterThrottleRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterThrottleResponse.SerializeToString,
+            ),
+            'AlterCluster': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterCluster,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterClusterRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AlterClusterResponse.SerializeToString,
+            ),
+            'DescribeQuiescence': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeQuiescence,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeQuiescenceRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeQuiescenceResponse.SerializeToString,
             ),
             'Finalize': grpc.unary_unary_rpc_method_handler(
                     servicer.Finalize,
@@ -907,6 +941,60 @@ class AdminService:
             '/penstock.proto.v1.AdminService/AlterThrottle',
             penstock_dot_proto_dot_v1_dot_admin__pb2.AlterThrottleRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.AlterThrottleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterCluster(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.AdminService/AlterCluster',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.AlterClusterRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.AlterClusterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeQuiescence(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.AdminService/DescribeQuiescence',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeQuiescenceRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeQuiescenceResponse.FromString,
             options,
             channel_credentials,
             insecure,

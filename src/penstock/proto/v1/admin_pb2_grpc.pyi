@@ -63,6 +63,10 @@ class AdminServiceStub:
     """Cordons brokers, and lifts cordons."""
     AlterThrottle: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AlterThrottleRequest, _admin_pb2.AlterThrottleResponse]
     """How fast partitions move."""
+    AlterCluster: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AlterClusterRequest, _admin_pb2.AlterClusterResponse]
+    """Puts the cluster to sleep before its brokers stop, or wakes it."""
+    DescribeQuiescence: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeQuiescenceRequest, _admin_pb2.DescribeQuiescenceResponse]
+    """Whether this broker could stop now and lack nothing; it fsyncs everything first."""
     Finalize: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FinalizeRequest, _admin_pb2.FinalizeResponse]
     """Chooses the format of stored metadata. Raising it ends the time in which the release before can
     be started again.
@@ -105,6 +109,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Cordons brokers, and lifts cordons."""
     AlterThrottle: _aio.UnaryUnaryMultiCallable[_admin_pb2.AlterThrottleRequest, _admin_pb2.AlterThrottleResponse]  # type: ignore[assignment]
     """How fast partitions move."""
+    AlterCluster: _aio.UnaryUnaryMultiCallable[_admin_pb2.AlterClusterRequest, _admin_pb2.AlterClusterResponse]  # type: ignore[assignment]
+    """Puts the cluster to sleep before its brokers stop, or wakes it."""
+    DescribeQuiescence: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeQuiescenceRequest, _admin_pb2.DescribeQuiescenceResponse]  # type: ignore[assignment]
+    """Whether this broker could stop now and lack nothing; it fsyncs everything first."""
     Finalize: _aio.UnaryUnaryMultiCallable[_admin_pb2.FinalizeRequest, _admin_pb2.FinalizeResponse]  # type: ignore[assignment]
     """Chooses the format of stored metadata. Raising it ends the time in which the release before can
     be started again.
@@ -258,6 +266,22 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.AlterThrottleResponse, _abc.Awaitable[_admin_pb2.AlterThrottleResponse]]:
         """How fast partitions move."""
+
+    @_abc_1.abstractmethod
+    def AlterCluster(
+        self,
+        request: _admin_pb2.AlterClusterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.AlterClusterResponse, _abc.Awaitable[_admin_pb2.AlterClusterResponse]]:
+        """Puts the cluster to sleep before its brokers stop, or wakes it."""
+
+    @_abc_1.abstractmethod
+    def DescribeQuiescence(
+        self,
+        request: _admin_pb2.DescribeQuiescenceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DescribeQuiescenceResponse, _abc.Awaitable[_admin_pb2.DescribeQuiescenceResponse]]:
+        """Whether this broker could stop now and lack nothing; it fsyncs everything first."""
 
     @_abc_1.abstractmethod
     def Finalize(

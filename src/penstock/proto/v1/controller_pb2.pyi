@@ -368,6 +368,7 @@ class ClusterImage(_message.Message):
     TOPIC_ACCESS_FIELD_NUMBER: _builtins.int
     QUOTAS_FIELD_NUMBER: _builtins.int
     COPY_RATE_FIELD_NUMBER: _builtins.int
+    HIBERNATING_FIELD_NUMBER: _builtins.int
     controller_epoch: _builtins.int
     metadata_version: _builtins.int
     full: _builtins.bool
@@ -376,6 +377,8 @@ class ClusterImage(_message.Message):
     """Bytes per second that each broker copies of partitions that move, in and out; 0: no limit. Not
     set: its own setting.
     """
+    hibernating: _builtins.bool
+    """New work is refused, and whoever stops keeps its place in the ISR."""
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[_broker_pb2.BrokerInfo]:
         """Always all brokers."""
@@ -409,10 +412,11 @@ class ClusterImage(_message.Message):
         topic_access: _abc.Iterable[_access_pb2.ResourceAccess] | None = ...,
         quotas: Global___QuotasImage | None = ...,
         copy_rate: _builtins.int | None = ...,
+        hibernating: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "access", b"access", "copy_rate", b"copy_rate", "quotas", b"quotas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "access", b"access", "brokers", b"brokers", "controller_epoch", b"controller_epoch", "copy_rate", b"copy_rate", "deleted_topic_ids", b"deleted_topic_ids", "full", b"full", "metadata_version", b"metadata_version", "quotas", b"quotas", "topic_access", b"topic_access", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "access", b"access", "brokers", b"brokers", "controller_epoch", b"controller_epoch", "copy_rate", b"copy_rate", "deleted_topic_ids", b"deleted_topic_ids", "full", b"full", "hibernating", b"hibernating", "metadata_version", b"metadata_version", "quotas", b"quotas", "topic_access", b"topic_access", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__copy_rate: _TypeAlias = _typing.Literal["copy_rate"]  # noqa: Y015
     _WhichOneofArgType__copy_rate: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate"]  # noqa: Y015

@@ -195,6 +195,8 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """Another operator has taken over: this one changes nothing any more."""
     ERROR_CODE_DELETION_PROTECTED: _ErrorCode.ValueType  # 106
     """deletion.protection is true. The message says how to lift it."""
+    ERROR_CODE_HIBERNATING: _ErrorCode.ValueType  # 140
+    """The cluster is put to sleep: it takes no new records, producers or group members until it wakes."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """Numbers are never reused. 87-89 are reserved for transactions, 90-99 for security and quotas
@@ -324,6 +326,8 @@ ERROR_CODE_STALE_OPERATOR_EPOCH: ErrorCode.ValueType  # 105
 """Another operator has taken over: this one changes nothing any more."""
 ERROR_CODE_DELETION_PROTECTED: ErrorCode.ValueType  # 106
 """deletion.protection is true. The message says how to lift it."""
+ERROR_CODE_HIBERNATING: ErrorCode.ValueType  # 140
+"""The cluster is put to sleep: it takes no new records, producers or group members until it wakes."""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final

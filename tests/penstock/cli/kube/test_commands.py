@@ -559,3 +559,70 @@ def test_bad_kubeconfigs_and_silent_servers_are_one_line(tmp_path: Path, command
     done = CliRunner().invoke(app, [command, "--kubeconfig", str(config), "--context", "nope"])
     assert done.exit_code == 1
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_cluster_is_put_to_sleep_and_woken_by_its_spec(scene: Scene, run: Run) -> None:
+    scene.healthy()
+
+    def spec() -> Any:
+        return scene.get(PENSTOCK, "clusters", "flights")["spec"].get("hibernate")
+
+    dry = json.loads(run("hibernate", "flights", "--dry-run", "-o", "json").stdout)
+    assert (dry["hibernate"], dry["changed"], dry["dryRun"]) == (True, True, True)
+    assert spec() is None
+    done = run("hibernate", "flights")
+    assert done.exit_code == 0, done.output
+    assert "is put to sleep" in done.stdout
+    assert "kubectl penstock why flights" in done.stdout
+    assert spec() is True
+    again = json.loads(run("hibernate", "flights", "-o", "json").stdout)
+    assert (again["changed"], again["state"]) == (False, "Awake")
+    assert run("wake", "flights").exit_code == 0
+    assert spec() is False
+
+
+def test_who_waits_is_told_when_it_sleeps_or_why_it_does_not(scene: Scene, run: Run) -> None:
+    scene.healthy()
+    run("hibernate", "flights")
+    generation = scene.get(PENSTOCK, "clusters", "flights")["metadata"]["generation"]
+
+    def say(reason: str, stalled: str, **status: Any) -> None:
+        now = "2030-01-01T00:00:00Z"
+        conditions = [
+            {
+                "type": kind,
+                "status": value,
+                "reason": reason,
+                "message": "orders-0 is not in sync",
+                "lastTransitionTime": now,
+            }
+            for kind, value in (("Ready", "False"), ("Stalled", stalled))
+        ]
+        given = {"observedGeneration": generation, "conditions": conditions, **status}
+        scene.set_status(PENSTOCK, "clusters", "flights", given)
+
+    say("HibernateBlocked", "True", hibernation={"state": "Blocked"})
+    blocked = run("hibernate", "flights", "--wait")
+    assert blocked.exit_code == 1
+    assert "stays awake: orders-0 is not in sync" in blocked.output
+    say("Hibernated", "False", hibernation={"state": "Hibernated"})
+    done = run("hibernate", "flights", "--wait")
+    assert done.exit_code == 0, done.output
+    assert "it is Hibernated" in done.stdout
+
+
+def test_a_paused_cluster_is_not_put_to_sleep(scene: Scene, run: Run) -> None:
+    scene.healthy()
+    assert run("pause", "flights").exit_code == 0
+    assert "is paused; resume it first" in run("hibernate", "flights").output
+
+
+def test_a_cluster_that_sleeps_misses_no_pod(scene: Scene, run: Run) -> None:
+    scene.cluster()
+    assert "pod-missing" in codes(run("why", "-o", "json"))
+    said = {"type": "Ready", "status": "False", "reason": "Hibernated", "message": "asleep"}
+    said["lastTransitionTime"] = "2030-01-01T00:00:00Z"
+    scene.set_status(PENSTOCK, "clusters", "flights", {"conditions": [said]})
+    seen = codes(run("why", "-o", "json"))
+    assert "Hibernated" in seen
+    assert "pod-missing" not in seen

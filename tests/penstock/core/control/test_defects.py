@@ -151,6 +151,7 @@ SCENES: dict[type, list[tuple[Callable[[Any], Any], Make]]] = {
     m.AlterReplicas: [(idle, request(m.AlterReplicas, changes=()))],
     m.AlterBrokers: [(idle, request(m.AlterBrokers, changes=()))],
     m.AlterThrottle: [(idle, request(m.AlterThrottle, copy_rate=1))],
+    m.AlterCluster: [(idle, request(m.AlterCluster, hibernating=True))],
     m.Finalize: [(idle, request(m.Finalize))],
     o.AcquireOperatorEpoch: [(idle, request(o.AcquireOperatorEpoch, lease=LEASE))],
     c.OperatorRequest: [(idle, operated), (busy, operated)],

@@ -1,0 +1,294 @@
+"""A Cluster goes to sleep and wakes: in which order, what is waited for, and what is left alone."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from support.operator_world import NAMES, World, desired, settled
+
+from penstock_operator.clock import now_text
+from penstock_operator.hibernation_model import Hibernate, Record, Stage
+from penstock_operator.model import Apply, OrphanSet, Plan, RestartPod, Severity
+from penstock_operator.names import ASLEEP
+from penstock_operator.objects import DesiredCluster
+from penstock_operator.plan import plan_cluster
+from penstock_operator.plan.hibernate import REST_S, RETURN_S
+from penstock_operator.status import cluster_status
+
+AWAKE = desired()
+ASLEEP_WISH = desired(spec_hibernate=True)
+
+
+def step(world: World, wish: DesiredCluster) -> Plan:
+    """One pass, and a second of the world."""
+    plan = plan_cluster(wish, world.observed())
+    for action in plan.actions:
+        world.carry_out(action)
+    world.remember(plan)
+    world.go_on()
+    return plan
+
+
+def run(
+    world: World, wish: DesiredCluster, until: Callable[[Plan], bool], steps: int = 300
+) -> list[Plan]:
+    plans: list[Plan] = []
+    for _ in range(steps):
+        plans.append(step(world, wish))
+        if until(plans[-1]):
+            return plans
+    raise AssertionError(f"still {plans[-1].hibernation}: {[w.message for w in plans[-1].waits]}")
+
+
+def is_at(stage: Stage) -> Callable[[Plan], bool]:
+    return lambda plan: (plan.hibernation or Record()).stage is stage
+
+
+def asleep(world: World) -> World:
+    run(world, ASLEEP_WISH, lambda plan: is_at(Stage.HIBERNATED)(plan) and plan.is_idle)
+    return world
+
+
+def made(world: World) -> tuple[int, int]:
+    """Brokers and controllers that are to run."""
+    brokers = world.objects["StatefulSet", NAMES.broker]["spec"]["replicas"]
+    return brokers, world.objects["Deployment", NAMES.controller]["spec"]["replicas"]
+
+
+def reasons(plan: Plan) -> set[str]:
+    return {wait.reason for wait in plan.waits}
+
+
+def stages(plans: list[Plan]) -> list[Stage]:
+    found = [(plan.hibernation or Record()).stage for plan in plans]
+    return list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_it_sleeps_and_wakes_as_it_was(seed: int) -> None:
+    world = settled(AWAKE)
+    world.random = random.Random(seed)
+    before = list(world.partitions)
+    claims = dict(world.claims)
+    plans = run(world, ASLEEP_WISH, lambda plan: is_at(Stage.HIBERNATED)(plan) and plan.is_idle)
+    assert stages(plans) == [Stage.HIBERNATING, Stage.STOPPING, Stage.HIBERNATED]
+    assert made(world) == (0, 0)
+    assert (world.pods, world.claims) == ({}, claims)
+    assert world.hibernating, "it is the controller's word that nobody is elected at wake"
+    assert ("Service", NAMES.bootstrap) in world.objects
+    plans = run(world, AWAKE, lambda plan: is_at(Stage.AWAKE)(plan) and plan.is_idle)
+    assert stages(plans) == [Stage.STARTING, Stage.WAKING, Stage.AWAKE]
+    assert made(world) == (3, 2)
+    assert not world.hibernating
+    assert [one.isr for one in world.partitions] == [one.isr for one in before]
+    assert plan_cluster(AWAKE, world.observed()).is_idle
+
+
+def test_brokers_stop_before_controllers_and_start_after_them() -> None:
+    world = settled(AWAKE)
+    for _ in range(100):
+        step(world, ASLEEP_WISH)
+        brokers, controllers = made(world)
+        assert controllers or not (brokers or world.pods)
+        if not controllers:
+            break
+    asleep(world)
+    for _ in range(100):
+        available = world.objects["Deployment", NAMES.controller]["status"]["availableReplicas"]
+        step(world, AWAKE)
+        brokers, _ = made(world)
+        assert not brokers or available, "no broker before a controller"
+        if brokers:
+            break
+    assert made(world)[0] == 3
+
+
+def test_writes_are_refused_first_and_brokers_stop_only_once_all_is_at_rest() -> None:
+    world = settled(AWAKE)
+    first = step(world, ASLEEP_WISH)
+    assert [a for a in first.actions if isinstance(a, Hibernate)] == [Hibernate(hibernating=True)]
+    assert made(world) == (3, 2)
+    world.unquiet = "orders-0: 3 records are not on all replicas yet"
+    for _ in range(20):
+        plan = step(world, ASLEEP_WISH)
+        assert made(world) == (3, 2)
+        assert world.unquiet in plan.waits[0].message
+    world.unquiet = ""
+    step(world, ASLEEP_WISH)
+    assert made(world) == (0, 2)
+    assert world.objects["StatefulSet", NAMES.broker]["metadata"]["annotations"][ASLEEP] == "3"
+
+
+def test_a_cluster_that_does_not_come_to_rest_is_given_back() -> None:
+    world = settled(AWAKE)
+    step(world, ASLEEP_WISH)
+    world.unquiet = "orders-0: replicas [2] are not in sync"
+    world.seconds += REST_S - 2
+    assert is_at(Stage.HIBERNATING)(step(world, ASLEEP_WISH))
+    world.seconds += 2
+    plan = step(world, ASLEEP_WISH)
+    assert [(w.reason, w.severity) for w in plan.waits] == [("HibernateBlocked", Severity.BLOCKED)]
+    assert "orders-0" in plan.waits[0].message
+    assert not world.hibernating, "writes are allowed again"
+    world.unquiet = ""
+    for _ in range(5):
+        plan = step(world, ASLEEP_WISH)
+        assert reasons(plan) == {"HibernateBlocked"}, "until the spec changes"
+        assert plan.actions == ()
+        assert plan.resting is None, "it serves"
+    asleep_again = replace(ASLEEP_WISH, generation=2)
+    run(world, asleep_again, is_at(Stage.HIBERNATED))
+    assert made(world) == (0, 0)
+
+
+def test_a_drain_goes_first() -> None:
+    world = settled(desired(brokers=4))
+    down = desired(brokers=3, spec_hibernate=True)
+    plan = step(world, down)
+    assert {"Hibernating", "Draining"} & reasons(plan)
+    assert not world.hibernating
+    run(world, down, is_at(Stage.HIBERNATING))
+    assert made(world) == (3, 2)
+    assert not world.lost
+    run(world, down, is_at(Stage.HIBERNATED))
+
+
+def test_a_roll_is_left_to_the_wake() -> None:
+    world = settled(AWAKE)
+    other = desired(image="penstock-broker:2")
+    wish = desired(image="penstock-broker:2", spec_hibernate=True)
+    plans = run(world, wish, is_at(Stage.HIBERNATED))
+    restarts = [a for plan in plans for a in plan.actions if isinstance(a, RestartPod)]
+    assert len(restarts) <= 1, "one may have begun"
+    run(world, other, lambda plan: is_at(Stage.AWAKE)(plan) and plan.is_idle)
+    assert made(world) == (3, 2)
+
+
+def test_what_is_broken_is_waited_for() -> None:
+    world = settled(AWAKE)
+    world.partitions = [replace(each, isr=each.isr[:2]) for each in world.partitions]
+    plan = plan_cluster(ASLEEP_WISH, world.observed())
+    assert "catch up" in next(w.message for w in plan.waits if w.reason == "Hibernating")
+    assert not any(isinstance(action, Hibernate) for action in plan.actions)
+    world.reachable = False
+    plan = plan_cluster(ASLEEP_WISH, world.observed())
+    assert "no route" in next(w.message for w in plan.waits if w.reason == "Hibernating")
+
+
+def test_an_older_format_says_what_to_do() -> None:
+    world = settled(AWAKE)
+    world.format = 1
+    plan = plan_cluster(ASLEEP_WISH, world.observed())
+    blocked = next(w for w in plan.waits if w.reason == "HibernateBlocked")
+    assert "penstock cluster finalize" in blocked.message
+    assert blocked.severity is Severity.BLOCKED
+
+
+def test_a_new_cluster_can_begin_asleep() -> None:
+    world = World(random.Random(1))
+    asleep(world)
+    assert made(world) == (0, 0)
+    run(world, AWAKE, lambda plan: is_at(Stage.AWAKE)(plan) and plan.is_idle)
+    assert made(world) == (3, 2)
+
+
+def test_changes_while_asleep_take_effect_at_wake() -> None:
+    world = asleep(settled(AWAKE))
+    larger = desired(brokers=4, spec_hibernate=True, spec_storage_size="20Gi")
+    plans = run(world, larger, lambda plan: plan.is_idle)
+    assert not any(isinstance(a, OrphanSet) for plan in plans for a in plan.actions)
+    assert made(world) == (0, 0)
+    awake = desired(brokers=4, spec_storage_size="20Gi")
+    run(world, awake, lambda plan: is_at(Stage.AWAKE)(plan) and plan.is_idle)
+    assert made(world) == (4, 2)
+
+
+def test_fewer_brokers_while_asleep_are_emptied_at_wake() -> None:
+    """All that hold replicas have to come back first."""
+    world = settled(desired(brokers=4))
+    wish = desired(brokers=4, spec_hibernate=True)
+    run(world, wish, lambda plan: is_at(Stage.HIBERNATED)(plan) and plan.is_idle)
+    world.lost.clear()
+    run(world, desired(brokers=3), is_at(Stage.WAKING))
+    assert made(world)[0] == 4
+    run(world, desired(brokers=3), lambda plan: is_at(Stage.AWAKE)(plan) and plan.is_idle)
+    assert made(world)[0] == 3
+    assert not world.lost
+
+
+def test_a_broker_that_does_not_come_back_is_waited_for_a_minute() -> None:
+    world = asleep(settled(AWAKE))
+    run(world, AWAKE, is_at(Stage.STARTING))
+    while not is_at(Stage.WAKING)(step(world, AWAKE)):
+        world.alive -= {2}
+        world.pods.pop(2, None)
+    began = world.seconds
+    while world.hibernating:
+        world.alive -= {2}
+        world.pods.pop(2, None)
+        step(world, AWAKE)
+    assert RETURN_S <= world.seconds - began <= RETURN_S + 5
+
+
+def test_one_that_changes_its_mind_on_the_way() -> None:
+    world = settled(AWAKE)
+    step(world, ASLEEP_WISH)
+    assert world.hibernating
+    run(world, AWAKE, lambda plan: is_at(Stage.AWAKE)(plan) and plan.is_idle, steps=10)
+    assert not world.hibernating
+    assert made(world) == (3, 2)
+    asleep(world)
+    run(world, AWAKE, is_at(Stage.STARTING))
+    asleep(world)
+    run(world, AWAKE, is_at(Stage.WAKING))
+    run(world, ASLEEP_WISH, is_at(Stage.HIBERNATED))
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "Pod"])
+def test_what_cannot_be_read_wakes_nothing(kind: str) -> None:  # I28
+    world = asleep(settled(AWAKE))
+    world.unknown = {kind: "timed out"}
+    for wish in (ASLEEP_WISH, AWAKE):
+        step(world, wish)
+        assert made(world) == (0, 0)
+    world.unknown = {}
+    plan = step(world, ASLEEP_WISH)
+    assert plan.is_idle
+
+
+def test_another_operator_goes_on_at_any_point() -> None:
+    """The status may be older than what was done: only the objects count."""
+    world = settled(AWAKE)
+    for _ in range(40):
+        step(world, ASLEEP_WISH)
+        world.record = Record()
+    assert made(world) == (0, 0)
+    for _ in range(40):
+        step(world, AWAKE)
+        world.record = Record()
+    assert made(world) == (3, 2)
+    assert not world.hibernating
+
+
+def test_nobody_writes_to_a_cluster_that_sleeps() -> None:
+    world = asleep(settled(AWAKE))
+    plan = plan_cluster(ASLEEP_WISH, world.observed())
+    assert not any(isinstance(action, Apply) for action in plan.actions)
+    assert plan.is_idle
+    now = now_text()
+    status = cluster_status(ASLEEP_WISH, world.observed(), plan, {}, now)
+    assert status["phase"] == "Hibernated"
+    ready, reconciling, stalled = status["conditions"][:3]
+    assert (ready["status"], ready["reason"]) == ("False", "Hibernated")
+    assert "spec.hibernate: false" in ready["message"]
+    assert (reconciling["status"], stalled["status"]) == ("False", "False")
+    assert status["hibernation"]["state"] == "Hibernated"
+    again = cluster_status(ASLEEP_WISH, world.observed(), plan, status, now)
+    assert again == status
+
+
+def test_a_cluster_that_never_slept_says_nothing_of_it() -> None:
+    world = settled(AWAKE)
+    plan = plan_cluster(AWAKE, world.observed())
+    assert "hibernation" not in cluster_status(AWAKE, world.observed(), plan, {}, now_text())
