@@ -11,7 +11,8 @@ from support.operator_world import World, advance, desired, settled
 
 from penstock.certificates import new_authority
 from penstock.core.manifest.client_certificates import ClientCertificates
-from penstock.core.manifest.objects import BalanceMode, SecurityMode
+from penstock.core.manifest.objects import SecurityMode
+from penstock.core.manifest.upkeep import BalanceMode
 from penstock.core.types import TopicPartition
 from penstock_operator.model import PartitionState, Plan, Severity, Wait
 from penstock_operator.objects import DesiredCluster

@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Any, Final
 
 from penstock.core.authorization import CLUSTER
-from penstock.core.manifest.objects import BalanceMode
+from penstock.core.manifest.upkeep import BalanceMode
 from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.names import API_VERSION, APPROVE, ClusterNames
 from penstock.logs import EventLog

@@ -5,17 +5,14 @@ It is in the cluster's document and in every image. Without it each broker's own
 """
 
 from dataclasses import replace
-from typing import Final
 
 from penstock.core.control.contract import Severity
 from penstock.core.control.draft import Draft
 from penstock.core.control.formats import check_moves
 from penstock.core.control.move_contract import AlterThrottle
 from penstock.core.control.requests import check_cluster_id
+from penstock.core.limits import COPY_RATE_MAX
 from penstock.errors import ClusterError, ErrorCode
-
-COPY_RATE_MAX: Final = 2**53
-"""Bytes per second: no disk comes near, and every JSON reader has the exact number."""
 
 
 def decide_alter_throttle(draft: Draft, request: AlterThrottle) -> None:

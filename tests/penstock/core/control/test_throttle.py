@@ -6,8 +6,8 @@ from support.moving import moving_world, refused
 
 from penstock.core.control import contract as c
 from penstock.core.control import move_contract as m
-from penstock.core.control.throttle import COPY_RATE_MAX
 from penstock.core.control.views import image_since
+from penstock.core.limits import COPY_RATE_MAX
 from penstock.errors import ErrorCode
 
 
