@@ -86,6 +86,8 @@ class World:
     reachable: bool = True
     expandable: bool = True
     racks: dict[str, str] = field(default_factory=dict)
+    broker_racks: dict[int, str] = field(default_factory=dict)
+    """As brokers have registered."""
     uids: int = 0
     registered: set[int] = field(default_factory=set)
     fresh: set[int] = field(default_factory=set)
@@ -216,7 +218,9 @@ class World:
 
     def facts(self) -> BrokerFacts:
         brokers = {
-            each: BrokerState(each, NAMES.broker_host(each), each in self.alive)
+            each: BrokerState(
+                each, NAMES.broker_host(each), each in self.alive, self.broker_racks.get(each, "")
+            )
             for each in self.registered
         }
         factors: dict[str, tuple[int, ...]] = {}

@@ -39,6 +39,8 @@ class PodState:
     rack: str = ""
     trouble: str = ""
     restarts: int = 0
+    start_s: int = 0
+    """From its creation until it was ready; 0: it is not."""
     mode: SecurityMode = SecurityMode.DISABLED
 
 
@@ -280,13 +282,18 @@ class MoveLeaders:
 
 @dataclass(frozen=True, slots=True)
 class RestartPod:
-    """Deletes exactly this pod (by uid); its StatefulSet re-creates it."""
+    """Deletes exactly this pod (by uid); its StatefulSet re-creates it.
+
+    `follows`: another one of the same plan restarts at the same time. Then it goes only while what
+    was seen is fresh: meanwhile a topic may have been created with replicas on both.
+    """
 
     broker_id: int
     pod: str
     uid: str
     reason: str
     forced: bool = False
+    follows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,9 @@ from penstock.core.manifest.schema import (
     OBJECT_METADATA,
     TOPIC_SPEC,
 )
-from penstock.core.manifest.upkeep import UpgradePolicy
 from penstock.core.manifest.schema_groups import CONSUMER_GROUP_SPEC
 from penstock.core.manifest.status import CLUSTER_STATUS, CONSUMER_GROUP_STATUS, TOPIC_STATUS
+from penstock.core.manifest.upkeep import UpgradePolicy
 from penstock.core.offset_reset import ResetKind
 
 

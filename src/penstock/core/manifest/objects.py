@@ -141,8 +141,8 @@ class ClusterSpec:
     """`rack_names` are given to brokers in turn (local mode); `config` holds Kafka's names.
 
     `storage_class`, `image`, `image_pull_policy` empty = not given. Fields from `storage_class`
-    on are only for Kubernetes; local mode ignores them. `copy_rate`: bytes per second, 0 = no limit,
-    None = not managed.
+    on are only for Kubernetes; local mode ignores them.
+    `copy_rate`: bytes per second, 0 = no limit, None = not managed.
     """
 
     brokers: int
@@ -165,7 +165,7 @@ class ClusterSpec:
     access: tuple[Rule, ...] | None = None
     quotas: tuple[QuotaRule, ...] | None = None
     upgrade_policy: UpgradePolicy = UpgradePolicy.WHEN_ASKED
-    max_parallel: Parallel = Parallel()
+    max_parallel: Parallel = field(default_factory=Parallel)
     balance_mode: BalanceMode = BalanceMode.ON_SCALE
     copy_rate: int | None = None
 
