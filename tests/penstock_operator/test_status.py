@@ -269,6 +269,15 @@ def test_moves_are_counted_and_then_are_none() -> None:
     assert "moves" not in shown_of(WISH, world, shown), "it stays as it was said"
 
 
+def test_a_copy_rate_is_shown_until_there_is_none() -> None:
+    world = settled(WISH)
+    world.copy_rate = 40 << 20
+    shown = shown_of(WISH, world)
+    assert shown["moves"]["copyRate"] == 40 << 20
+    world.copy_rate = None
+    assert shown_of(WISH, world, shown)["moves"]["copyRate"] is None, "which takes it away"
+
+
 def test_a_spread_that_could_begin_is_shown_until_it_cannot() -> None:
     world = settled(desired(brokers=3), partitions=12)
     wish = desired(brokers=4, spec_balance_mode=BalanceMode.MANUAL)

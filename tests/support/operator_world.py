@@ -48,7 +48,7 @@ from penstock_operator.model import (
     RestartPod,
     TopicState,
 )
-from penstock_operator.move_model import MarkSpread, MoveFacts
+from penstock_operator.move_model import MarkSpread, MoveFacts, SetThrottle
 from penstock_operator.names import TEMPLATE_HASH, Names
 from penstock_operator.objects import DesiredCluster, Installation
 from penstock_operator.objects.broker import template_hash
@@ -107,6 +107,9 @@ class World:
     """What was on brokers when their pods were stopped by scaling down."""
     unfaithful: set[int] = field(default_factory=set)
     """Brokers whose former logs are not in the documents, as a disk from before would be."""
+    copy_rate: int | None = None
+    copy_rate_by: str | None = ""
+    """What manages it; None: the controller is too old to remember."""
     seconds: float = 0.0
     proofs: Proofs = field(init=False)
 
@@ -153,6 +156,8 @@ class World:
             format=self.format,
             newest_format=2,
             paused=False,
+            copy_rate=self.copy_rate,
+            copy_rate_by=self.copy_rate_by,
         )
         facts = Facts(
             brokers=tuple(
@@ -247,6 +252,10 @@ class World:
             case MarkRack():
                 broker_id = int(action.pod.rpartition("-")[2])
                 self.pods[broker_id] = replace(self.pods[broker_id], rack=action.rack)
+            case SetThrottle():
+                self.copy_rate = action.copy_rate
+                if self.copy_rate_by is not None:
+                    self.copy_rate_by = "" if action.copy_rate is None else action.by
             case _:
                 self._tell_brokers(action)
 

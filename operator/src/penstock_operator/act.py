@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Final, assert_never
 
 from penstock.certificates import new_authority
+from penstock.core.manifest.upkeep import rate_text
 from penstock.errors import PenstockError
 from penstock.kubernetes.errors import KubernetesError
 from penstock.logs import EventLog
@@ -31,7 +32,7 @@ from penstock_operator.model import (
     RemoveObject,
     RestartPod,
 )
-from penstock_operator.move_model import MarkSpread
+from penstock_operator.move_model import MarkSpread, SetThrottle
 from penstock_operator.names import FORCE_ROLL, FORGET_BROKER, RACK
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.security import authority_owner, authority_secret
@@ -74,7 +75,14 @@ class Acting:
                 await self._kube.merge("Pod", namespace, action.pod, mark)
             case RestartPod():
                 await self._restart(action, body, namespace)
-            case MoveLeaders() | ForgetBroker() | CordonBrokers() | MoveReplicas() | MarkSpread():
+            case (
+                MoveLeaders()
+                | ForgetBroker()
+                | CordonBrokers()
+                | MoveReplicas()
+                | MarkSpread()
+                | SetThrottle()
+            ):
                 await self._tell_brokers(action, body, desired)
             case RemoveObject():
                 await self._kube.delete(action.kind, namespace, action.name, action.uid)
@@ -131,7 +139,12 @@ class Acting:
 
     async def _tell_brokers(
         self,
-        action: MoveLeaders | ForgetBroker | CordonBrokers | MoveReplicas | MarkSpread,
+        action: MoveLeaders
+        | ForgetBroker
+        | CordonBrokers
+        | MoveReplicas
+        | MarkSpread
+        | SetThrottle,
         body: Object,
         desired: DesiredCluster,
     ) -> None:
@@ -148,6 +161,11 @@ class Acting:
                     await self._move_replicas(action, body, desired)
                 case MarkSpread():
                     await (await self._brokers.admin(desired)).alter_brokers(action.changes)
+                case SetThrottle():
+                    admin = await self._brokers.admin(desired)
+                    await admin.alter_throttle(action.copy_rate, by=action.by)
+                    note = f"copy rate of each broker: {rate_text(action.copy_rate)}"
+                    await self._events.tell(body, "Cluster", "ThrottleChanged", note)
                 case _:
                     assert_never(action)
         except PenstockError as error:

@@ -19,7 +19,7 @@ from penstock.core.manifest.objects import SecurityMode
 from penstock.core.topic import DELETION_PROTECTION
 from penstock.core.types import MoveReason
 from penstock.kubernetes.rotation import RotationState
-from penstock_operator.move_model import DrainState, MarkSpread, MoveFacts, Offer
+from penstock_operator.move_model import DrainState, MarkSpread, MoveFacts, Offer, SetThrottle
 
 Object = dict[str, Any]
 
@@ -346,6 +346,7 @@ Action = (
     | CordonBrokers
     | MoveReplicas
     | MarkSpread
+    | SetThrottle
 )
 
 

@@ -36,6 +36,7 @@ from penstock_operator.plan.scale import Scale, forgotten, plan_scale
 from penstock_operator.plan.security import Stage
 from penstock_operator.plan.spread import plan_spread
 from penstock_operator.plan.storage import plan_storage, with_claim_template
+from penstock_operator.plan.throttle import plan_throttle
 from penstock_operator.plan.upgrade import next_stage
 from penstock_operator.plan.waiting import plan_waits
 
@@ -67,6 +68,7 @@ def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
         _objects(stage, reach),
         _brokers(brokers, reach),
         _spread(brokers, reach),
+        _throttle(brokers, seen),
         _racks(seen),
         _roll(brokers, reach),
         _Track(waits=plan_waits(brokers, seen)),
@@ -179,6 +181,10 @@ def _spread(desired: DesiredCluster, reach: Reach) -> _Track:
         return _Track()
     actions, waits, offer = plan_spread(desired, reach.observed)
     return _Track(actions, waits, offer=offer)
+
+
+def _throttle(desired: DesiredCluster, observed: Observed) -> _Track:
+    return _Track(*plan_throttle(desired, observed)) if desired.knows(Section.POLICY) else _Track()
 
 
 def _racks(observed: Observed) -> _Track:

@@ -114,7 +114,8 @@ def _uses(draft: Draft) -> Iterator[str]:
     for broker_id in draft.cluster.cordons:
         yield f"broker {broker_id} is cordoned"
     if draft.cluster.copy_rate is not None:
-        yield "a copy rate is set"
+        by = draft.cluster.copy_rate_by
+        yield f"a copy rate is set, by {by}" if by else "a copy rate is set"
     for topic in draft.topics():
         if DELETION_PROTECTION in topic.configs:
             yield f"topic {topic.name!r} sets {DELETION_PROTECTION}"

@@ -124,6 +124,19 @@ def balance_from_values(balance: Values | None) -> tuple[BalanceMode, int | None
     return mode, 0 if text == NO_LIMIT else parse_bytes(text)
 
 
+def rate_text(rate: int | None) -> str:
+    """As one writes it: 40Mi, none; None: what brokers are set to."""
+    if rate is None:
+        return "replica.copy.bytes.per.second"
+    if not rate:
+        return NO_LIMIT
+    units = iter(("", "Ki", "Mi", "Gi", "Ti"))
+    unit = next(units)
+    while rate % 1024 == 0 and unit != "Ti":
+        rate, unit = rate // 1024, next(units)
+    return f"{rate}{unit}"
+
+
 def check_copy_rate(rate: int | None, report: Report) -> None:
     """As the controller does."""
     if rate is not None and rate > COPY_RATE_MAX:
