@@ -1,7 +1,7 @@
 """Makes the cluster's copy rate that of `spec.balance.throttle`.
 
-While the spec has one, the controller refuses what others ask for, and names the field to them. Once
-the spec has none, each broker's own setting counts again, or what a person sets. Pure.
+While the spec has one, the controller refuses what others ask for, and names the field to them.
+Once it has none, each broker's own setting counts again, or what a person sets. Pure.
 """
 
 from penstock.core.control.documents import FORMAT_MOVES
