@@ -27,8 +27,9 @@ def layout_of(sizes: list[int], *, shared: frozenset[int] = frozenset(), full: i
                 leader=BROKER, size_bytes=one, bytes_per_second=0,
             )
         )  # fmt: skip
-    disk = {"disk_bytes": 1_000, "free_bytes": 200 + full} if full else {}
-    brokers = (BrokerFacts(id=BROKER), BrokerFacts(id=OTHER, **disk))
+    disk_bytes, free_bytes = (1_000, 200 + full) if full else (0, 0)
+    other = BrokerFacts(id=OTHER, disk_bytes=disk_bytes, free_bytes=free_bytes)
+    brokers = (BrokerFacts(id=BROKER), other)
     return Layout(Facts(brokers=brokers, partitions=tuple(partitions)))
 
 
