@@ -239,7 +239,11 @@ _SCALARS: dict[Kind, Callable[[Field], Schema]] = {
     Kind.BOOLEAN: lambda _: {"type": "boolean"},
     Kind.TEXT: lambda row: {"type": "string", **_limits(row)},
     Kind.TIME: lambda _: {"type": "string", "format": "date-time"},
-    Kind.SCALAR: lambda row: {**INT_OR_STRING, **_limits(row)},
+    Kind.SCALAR: lambda row: {
+        **INT_OR_STRING,
+        **_limits(row),
+        **({} if row.minimum is None else {"minimum": row.minimum}),
+    },
     Kind.QUANTITY: lambda row: {
         **INT_OR_STRING,
         "maxLength": row.max_length,

@@ -324,6 +324,8 @@ def test_the_status_tells_of_it_and_the_cluster_is_at_rest() -> None:
         "from": OLD,
         "to": NEW.image,
         "changes": list(found.changes),
+        "steps": ["0", "1", "2"],
+        "minutes": None,
     }
     assert status["brokers"]["updated"] == 3
     assert {each["type"]: each["status"] for each in status["conditions"]}["Reconciling"] == "False"

@@ -12,7 +12,7 @@ from support.operator_world import World, advance, desired, settled, where_of
 
 from penstock.client import AsyncAdmin, Cordon, MovesDescription, ReplicaMove
 from penstock.client.model import LogDescription, TopicDescription
-from penstock.core.manifest.objects import BalanceMode
+from penstock.core.manifest.upkeep import BalanceMode
 from penstock.core.types import MoveReason, TopicPartition
 from penstock.errors import ClusterError, ErrorCode
 from penstock_operator.model import MoveReplicas, PartitionState, Plan

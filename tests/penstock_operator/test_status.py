@@ -11,7 +11,8 @@ from support.operator_world import World, advance, desired, settled
 
 from penstock.certificates import new_authority
 from penstock.core.manifest.client_certificates import ClientCertificates
-from penstock.core.manifest.objects import BalanceMode, SecurityMode
+from penstock.core.manifest.objects import SecurityMode
+from penstock.core.manifest.upkeep import BalanceMode
 from penstock.core.types import TopicPartition
 from penstock_operator.model import PartitionState, Plan, Severity, Wait
 from penstock_operator.objects import DesiredCluster
@@ -266,6 +267,15 @@ def test_moves_are_counted_and_then_are_none() -> None:
     assert shown_of(WISH, world, shown)["moves"] == {"running": 0, "queued": 0, "bytesLeft": None}
     world.reachable = False
     assert "moves" not in shown_of(WISH, world, shown), "it stays as it was said"
+
+
+def test_a_copy_rate_is_shown_until_there_is_none() -> None:
+    world = settled(WISH)
+    world.copy_rate = 40 << 20
+    shown = shown_of(WISH, world)
+    assert shown["moves"]["copyRate"] == 40 << 20
+    world.copy_rate = None
+    assert shown_of(WISH, world, shown)["moves"]["copyRate"] is None, "which takes it away"
 
 
 def test_a_spread_that_could_begin_is_shown_until_it_cannot() -> None:

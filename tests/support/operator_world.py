@@ -48,7 +48,7 @@ from penstock_operator.model import (
     RestartPod,
     TopicState,
 )
-from penstock_operator.move_model import MarkSpread, MoveFacts
+from penstock_operator.move_model import MarkSpread, MoveFacts, SetThrottle
 from penstock_operator.names import TEMPLATE_HASH, Names
 from penstock_operator.objects import DesiredCluster, Installation
 from penstock_operator.objects.broker import template_hash
@@ -93,6 +93,8 @@ class World:
     reachable: bool = True
     expandable: bool = True
     racks: dict[str, str] = field(default_factory=dict)
+    broker_racks: dict[int, str] = field(default_factory=dict)
+    """As brokers have registered."""
     uids: int = 0
     registered: set[int] = field(default_factory=set)
     fresh: set[int] = field(default_factory=set)
@@ -126,6 +128,9 @@ class World:
     record: Record = field(default_factory=Record)
     """What the status says of hibernation; `since_s`: since when."""
     since_s: float = 0.0
+    copy_rate: int | None = None
+    copy_rate_by: str | None = ""
+    """What manages it; None: the controller is too old to remember."""
     seconds: float = 0.0
     proofs: Proofs = field(init=False)
 
@@ -179,6 +184,8 @@ class World:
             format=self.format,
             newest_format=2,
             paused=False,
+            copy_rate=self.copy_rate,
+            copy_rate_by=self.copy_rate_by,
         )
         facts = Facts(
             brokers=tuple(
@@ -244,7 +251,9 @@ class World:
 
     def facts(self) -> BrokerFacts:
         brokers = {
-            each: BrokerState(each, NAMES.broker_host(each), each in self.alive)
+            each: BrokerState(
+                each, NAMES.broker_host(each), each in self.alive, self.broker_racks.get(each, "")
+            )
             for each in self.registered
         }
         factors: dict[str, tuple[int, ...]] = {}
@@ -283,6 +292,10 @@ class World:
             case MarkRack():
                 broker_id = int(action.pod.rpartition("-")[2])
                 self.pods[broker_id] = replace(self.pods[broker_id], rack=action.rack)
+            case SetThrottle():
+                self.copy_rate = action.copy_rate
+                if self.copy_rate_by is not None:
+                    self.copy_rate_by = "" if action.copy_rate is None else action.by
             case _:
                 self._tell_brokers(action)
 

@@ -2938,7 +2938,10 @@ type DescribeMovesResponse struct {
 	// The metadata store is unavailable: nothing begins or ends now, but copies go on.
 	Paused bool `protobuf:"varint,6,opt,name=paused,proto3" json:"paused,omitempty"`
 	// As in AlterThrottleRequest.
-	CopyRate      *uint64 `protobuf:"varint,7,opt,name=copy_rate,json=copyRate,proto3,oneof" json:"copy_rate,omitempty"`
+	CopyRate *uint64 `protobuf:"varint,7,opt,name=copy_rate,json=copyRate,proto3,oneof" json:"copy_rate,omitempty"`
+	// Who has set it, see AlterThrottleRequest; empty: a person, or nobody. Not set: this controller
+	// does not know.
+	CopyRateBy    *string `protobuf:"bytes,8,opt,name=copy_rate_by,json=copyRateBy,proto3,oneof" json:"copy_rate_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3020,6 +3023,13 @@ func (x *DescribeMovesResponse) GetCopyRate() uint64 {
 		return *x.CopyRate
 	}
 	return 0
+}
+
+func (x *DescribeMovesResponse) GetCopyRateBy() string {
+	if x != nil && x.CopyRateBy != nil {
+		return *x.CopyRateBy
+	}
+	return ""
 }
 
 type PartitionMove struct {
@@ -3644,8 +3654,11 @@ type AlterThrottleRequest struct {
 	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	// Bytes per second that each broker copies of partitions that move, in and out; 0: no limit. Not
 	// set: each broker's own setting.
-	CopyRate      *uint64 `protobuf:"varint,2,opt,name=copy_rate,json=copyRate,proto3,oneof" json:"copy_rate,omitempty"`
-	ValidateOnly  bool    `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	CopyRate     *uint64 `protobuf:"varint,2,opt,name=copy_rate,json=copyRate,proto3,oneof" json:"copy_rate,omitempty"`
+	ValidateOnly bool    `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	// What manages the rate, for people, such as "spec.balance.throttle of Cluster a/b": from then on
+	// a request without it is refused, until a request with it sets no rate. Empty: a person asks.
+	By            string `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3699,6 +3712,13 @@ func (x *AlterThrottleRequest) GetValidateOnly() bool {
 		return x.ValidateOnly
 	}
 	return false
+}
+
+func (x *AlterThrottleRequest) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
 }
 
 type AlterThrottleResponse struct {
@@ -4465,7 +4485,7 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x14DescribeMovesRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x16\n" +
-	"\x06topics\x18\x02 \x03(\tR\x06topics\"\xc2\x02\n" +
+	"\x06topics\x18\x02 \x03(\tR\x06topics\"\xfa\x02\n" +
 	"\x15DescribeMovesResponse\x12.\n" +
 	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x126\n" +
 	"\x05moves\x18\x02 \x03(\v2 .penstock.proto.v1.PartitionMoveR\x05moves\x12<\n" +
@@ -4473,9 +4493,12 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x06format\x18\x04 \x01(\rR\x06format\x12#\n" +
 	"\rnewest_format\x18\x05 \x01(\rR\fnewestFormat\x12\x16\n" +
 	"\x06paused\x18\x06 \x01(\bR\x06paused\x12 \n" +
-	"\tcopy_rate\x18\a \x01(\x04H\x00R\bcopyRate\x88\x01\x01B\f\n" +
+	"\tcopy_rate\x18\a \x01(\x04H\x00R\bcopyRate\x88\x01\x01\x12%\n" +
+	"\fcopy_rate_by\x18\b \x01(\tH\x01R\n" +
+	"copyRateBy\x88\x01\x01B\f\n" +
 	"\n" +
-	"_copy_rate\"\xc7\x03\n" +
+	"_copy_rateB\x0f\n" +
+	"\r_copy_rate_by\"\xc7\x03\n" +
 	"\rPartitionMove\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12\x1c\n" +
@@ -4531,12 +4554,13 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x06spread\x18\x04 \x01(\bH\x00R\x06spreadB\b\n" +
 	"\x06change\"F\n" +
 	"\x14AlterBrokersResponse\x12.\n" +
-	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\"\x8a\x01\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\"\x9a\x01\n" +
 	"\x14AlterThrottleRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12 \n" +
 	"\tcopy_rate\x18\x02 \x01(\x04H\x00R\bcopyRate\x88\x01\x01\x12#\n" +
-	"\rvalidate_only\x18\x03 \x01(\bR\fvalidateOnlyB\f\n" +
+	"\rvalidate_only\x18\x03 \x01(\bR\fvalidateOnly\x12\x0e\n" +
+	"\x02by\x18\x04 \x01(\tR\x02byB\f\n" +
 	"\n" +
 	"_copy_rate\"G\n" +
 	"\x15AlterThrottleResponse\x12.\n" +

@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Final, assert_never
 
 from penstock.certificates import new_authority
+from penstock.core.manifest.upkeep import rate_text
 from penstock.errors import PenstockError
 from penstock.kubernetes.errors import KubernetesError
 from penstock.logs import EventLog
@@ -32,7 +33,7 @@ from penstock_operator.model import (
     RemoveObject,
     RestartPod,
 )
-from penstock_operator.move_model import MarkSpread
+from penstock_operator.move_model import MarkSpread, SetThrottle
 from penstock_operator.names import FORCE_ROLL, FORGET_BROKER, RACK
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.security import authority_owner, authority_secret
@@ -85,6 +86,7 @@ class Acting:
                 | MoveReplicas()
                 | MarkSpread()
                 | Hibernate()
+                | SetThrottle()
             ):
                 await self._tell_brokers(action, body, desired)
             case RemoveObject():
@@ -136,7 +138,13 @@ class Acting:
 
     async def _tell_brokers(
         self,
-        action: MoveLeaders | ForgetBroker | CordonBrokers | MoveReplicas | MarkSpread | Hibernate,
+        action: MoveLeaders
+        | ForgetBroker
+        | CordonBrokers
+        | MoveReplicas
+        | MarkSpread
+        | Hibernate
+        | SetThrottle,
         body: Object,
         desired: DesiredCluster,
     ) -> None:
@@ -156,6 +164,11 @@ class Acting:
                 case Hibernate():
                     admin = await self._brokers.admin(desired)
                     await admin.alter_cluster(hibernating=action.hibernating)
+                case SetThrottle():
+                    admin = await self._brokers.admin(desired)
+                    await admin.alter_throttle(action.copy_rate, by=action.by)
+                    note = f"copy rate of each broker: {rate_text(action.copy_rate)}"
+                    await self._events.tell(body, "Cluster", "ThrottleChanged", note)
                 case _:
                     assert_never(action)
         except PenstockError as error:

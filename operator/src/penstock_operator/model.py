@@ -20,7 +20,7 @@ from penstock.core.topic import DELETION_PROTECTION
 from penstock.core.types import MoveReason
 from penstock.kubernetes.rotation import RotationState
 from penstock_operator.hibernation_model import Hibernate, Record, Rest
-from penstock_operator.move_model import DrainState, MarkSpread, MoveFacts, Offer
+from penstock_operator.move_model import DrainState, MarkSpread, MoveFacts, Offer, SetThrottle
 from penstock_operator.volume_model import (
     AnswerReplacement,
     BoundNode,
@@ -49,6 +49,8 @@ class PodState:
     rack: str = ""
     trouble: str = ""
     restarts: int = 0
+    start_s: int = 0
+    """From its creation until it was ready; 0: it is not."""
     mode: SecurityMode = SecurityMode.DISABLED
     unschedulable: bool = False
 
@@ -283,13 +285,18 @@ class MoveLeaders:
 
 @dataclass(frozen=True, slots=True)
 class RestartPod:
-    """Deletes exactly this pod (by uid); its StatefulSet re-creates it."""
+    """Deletes exactly this pod (by uid); its StatefulSet re-creates it.
+
+    `follows`: another one of the same plan restarts at the same time. Then it goes only while what
+    was seen is fresh: meanwhile a topic may have been created with replicas on both.
+    """
 
     broker_id: int
     pod: str
     uid: str
     reason: str
     forced: bool = False
+    follows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +352,7 @@ Action = (
     | ReplaceVolume
     | AnswerReplacement
     | Hibernate
+    | SetThrottle
 )
 
 

@@ -86,6 +86,15 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
+class SetThrottle:
+    """Tells the controller how fast replicas move: bytes per second, 0 = no limit; None: the spec
+    no longer says. `by`: the field of the spec."""
+
+    copy_rate: int | None
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class MarkSpread:
     """Tells the controller that these brokers have their share of the replicas."""
 

@@ -19,8 +19,11 @@ def move_rows(observed: Observed, plan: Plan, before: Mapping[str, Any], now: st
         return {}
     rows: Object = {}
     running = [one for one in observed.moves.moving.moves if one.target]
-    if running or "moves" in before:
+    rate = observed.moves.moving.copy_rate
+    if running or rate is not None or "moves" in before:
         rows["moves"] = _moves(running)
+        if rate is not None or "copyRate" in before.get("moves", {}):
+            rows["moves"]["copyRate"] = rate
     if plan.drains or "drains" in before:
         since = {each["broker"]: each["since"] for each in before.get("drains") or ()}
         rows["drains"] = [_drain(one, since.get(one.broker_id, now)) for one in plan.drains]

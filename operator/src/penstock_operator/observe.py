@@ -354,9 +354,22 @@ def pod_state(pod: Object) -> PodState:
         rack=annotations.get(RACK, ""),
         trouble=_trouble(status, containers[0]),
         restarts=int(containers[0].get("restartCount", 0)),
+        start_s=_start_s(metadata, status),
         mode=SecurityMode.of_pod(pod),
         unschedulable=_condition(status, "PodScheduled") == "False",
     )
+
+
+def _start_s(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> int:
+    """From its creation until it became ready as it is now; 0: it is not ready."""
+    since = metadata.get("creationTimestamp")
+    for each in status.get("conditions") or ():
+        until = each.get("lastTransitionTime")
+        if (each["type"], each["status"]) == ("Ready", "True") and since and until:
+            return int(
+                (datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds()
+            )
+    return 0
 
 
 def _trouble(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:

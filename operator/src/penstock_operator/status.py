@@ -157,7 +157,7 @@ def cluster_status(
         "replicas": len(observed.pods),
         "selector": wanted,
         "storage": {"size": desired.spec.storage_size},
-        "upgrade": _upgrade(desired, observed),
+        "upgrade": _upgrade(desired, observed, before.get("upgrade") or {}),
         "brokerStatuses": _broker_statuses(observed, before),
         **move_rows(observed, plan, before, now),
         **hibernation_row(plan, before, now),
@@ -167,17 +167,23 @@ def cluster_status(
     return status | {key: before[key] for key in unread if key in before}
 
 
-def _upgrade(desired: DesiredCluster, observed: Observed) -> Object:
-    """Every key is there: a merge patch leaves those that are not."""
+def _upgrade(desired: DesiredCluster, observed: Observed, before: Mapping[str, Any]) -> Object:
+    """Every key is there: a merge patch leaves those that are not. Steps stay as they were while it
+    is not known where replicas are."""
     found = upgrade_of(desired, observed)
     if found is None:
-        return {"available": False, "plan": "", "from": "", "to": "", "changes": []}
+        row: Object = {"available": False, "plan": "", "from": "", "to": "", "changes": []}
+        return row if "steps" not in before else {**row, "steps": [], "minutes": None}
+    ahead = found.ahead
+    steps = [", ".join(map(str, group)) for group in ahead.groups] if ahead is not None else None
     return {
         "available": True,
         "plan": found.plan,
         "from": found.before,
         "to": found.after,
         "changes": list(found.changes),
+        "steps": before.get("steps", []) if steps is None else steps,
+        "minutes": before.get("minutes") if ahead is None else ahead.minutes,
     }
 
 

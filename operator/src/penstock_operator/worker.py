@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Any, Final
 
 from penstock.core.authorization import CLUSTER
-from penstock.core.manifest.objects import BalanceMode
+from penstock.core.manifest.upkeep import BalanceMode
 from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.names import API_VERSION, APPROVE, ClusterNames
 from penstock.logs import EventLog
@@ -34,7 +34,15 @@ from penstock_operator.fence import Fence, FencedError, LeaseHolder
 from penstock_operator.groups import Groups, View
 from penstock_operator.kube import Kube
 from penstock_operator.metrics import Metrics
-from penstock_operator.model import Object, Observed, Plan, Severity, TopicResource, Wait
+from penstock_operator.model import (
+    Object,
+    Observed,
+    Plan,
+    RestartPod,
+    Severity,
+    TopicResource,
+    Wait,
+)
 from penstock_operator.names import Names
 from penstock_operator.objects import DesiredCluster, Installation, Section, read_cluster
 from penstock_operator.observe import RETRY_S, TRUST, Children, observe
@@ -47,6 +55,8 @@ from penstock_operator.topics import Topics
 from penstock_operator.trust import TrustCopies
 
 _COALESCE_S: Final = 0.2
+_FRESH_S: Final = 2.0
+"""How old what was seen may be when a second broker restarts together with another."""
 _BACKOFF_S: Final = (1.0, 2.0, 5.0, 15.0, 30.0)
 _log = EventLog("penstock_operator.worker")
 
@@ -208,13 +218,14 @@ class Worker:
         last = self._children.last(names)
         desired = read_cluster(body, self._deps.installation, last, undecided)
         desired = called(desired, self._children.pods())
+        seen_s = monotonic()
         status: Mapping[str, Any] = body.get("status") or {}
         observed = await observe(self._children, self._brokers, desired, status)
         plan = plan_cluster(desired, observed)
         ready = why_not_ready(desired, observed, plan) is None
         silence = "" if observed.brokers is not None else observed.brokers_problem
         self._groups.see(View(False, desired, ready, silence, asleep=plan.is_down))
-        failed = await self._act(body, desired, observed, plan)
+        failed = await self._act(body, desired, observed, plan, seen_s)
         self._fence.check()
         topics_wait, topics_idle = await self._reconcile_topics(desired, observed, plan)
         failed += topics_wait
@@ -278,12 +289,21 @@ class Worker:
         return failed, idle
 
     async def _act(
-        self, body: Object, desired: DesiredCluster, observed: Observed, plan: Plan
+        self,
+        body: Object,
+        desired: DesiredCluster,
+        observed: Observed,
+        plan: Plan,
+        seen_s: float,
     ) -> list[Wait]:
-        """Performs every action; returns the failures as waits."""
+        """Performs every action; returns the failures as waits. `seen_s`: when it began to observe,
+        by our clock."""
         failed = []
         for action in plan.actions:
             self._fence.check()
+            follows = isinstance(action, RestartPod) and action.follows
+            if follows and monotonic() - seen_s > _FRESH_S:
+                continue  # it goes with a later group
             try:
                 await self._acting.carry_out(action, body, desired, observed)
             except KubernetesError as error:

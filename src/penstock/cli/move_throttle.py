@@ -50,9 +50,11 @@ def show(admin: "Admin", output: Output) -> None:
     logs = sorted(admin.describe_logs(broker_ids=alive), key=lambda one: one.broker_id)
     if output is not Output.TABLE:
         rows = [{"broker": one.broker_id, "copy_rate": one.copy_rate} for one in logs]
-        print_record({"copy_rate": moving.copy_rate, "brokers": rows}, output)
+        by = moving.copy_rate_by or ""
+        print_record({"copy_rate": moving.copy_rate, "by": by, "brokers": rows}, output)
         return
-    typer.echo(f"set for the cluster: {Rate(moving.copy_rate)}")
+    by = f", by {moving.copy_rate_by}" if moving.copy_rate_by else ""
+    typer.echo(f"set for the cluster: {Rate(moving.copy_rate)}{by}")
     texts = [
         {
             "broker": one.broker_id,

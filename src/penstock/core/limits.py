@@ -21,6 +21,8 @@ almost always microseconds or nanoseconds passed as milliseconds."""
 
 GROUP_ID_MAX_CHARS: Final = 249
 """Length of a group id, and of a member's instance id."""
+COPY_RATE_MAX: Final = 2**53
+"""Bytes per second: no disk comes near, and every JSON reader has the exact number."""
 REPLICA_CHANGES_MAX: Final = 1_000
 """Moves and cancellations of moves in one request."""
 SESSION_TIMEOUT_MIN_MS: Final = 1_000

@@ -397,6 +397,17 @@ def test_a_copy_shows_how_far_it_is_and_follows_the_throttle(moving: Moving) -> 
         "partitions", "plan", "--topic", topic, "--replicas", 2
     )
     assert "replica.copy.bytes.per.second" in moving.run("partitions", "throttle", "default")
+
+    by = "spec.balance.throttle of Cluster a/b"
+    moving.admin.alter_throttle(1 << 20, by=by)
+    for rate in ("40Mi", "none", "default"):
+        assert f"is set by {by}: change it there" in moving.run(
+            "partitions", "throttle", rate, code=1
+        )
+    assert f"set for the cluster: 1 MiB/s, by {by}" in moving.run("partitions", "throttle")
+    assert moving.json("partitions", "throttle")["by"] == by
+    moving.admin.alter_throttle(None, by=by)
+    assert moving.json("partitions", "throttle")["by"] == ""
     for wrong in ("0", "fast", "-1", "4 MiB"):
         refused = moving.run("partitions", "throttle", "--", wrong, code=1)
         assert f"{wrong!r} is no rate" in refused

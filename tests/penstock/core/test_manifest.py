@@ -24,7 +24,6 @@ from penstock.core.manifest.objects import (
     Resources,
     ScaleTarget,
     SecurityMode,
-    UpgradePolicy,
 )
 from penstock.core.manifest.rows import Field, Kind
 from penstock.core.manifest.schema import (
@@ -36,6 +35,7 @@ from penstock.core.manifest.schema import (
 )
 from penstock.core.manifest.schema_groups import CONSUMER_GROUP_SPEC
 from penstock.core.manifest.status import CLUSTER_STATUS, CONSUMER_GROUP_STATUS, TOPIC_STATUS
+from penstock.core.manifest.upkeep import UpgradePolicy
 from penstock.core.offset_reset import ResetKind
 
 
@@ -704,6 +704,59 @@ def test_upgrades_wait_until_somebody_asks_for_them(
     given: dict[str, Any] = {} if upgrade is None else {"upgrade": upgrade}
     (found,) = parse_manifest([cluster(**given)], "f").clusters
     assert found.spec.upgrade_policy is policy
+
+
+@pytest.mark.parametrize(
+    ("given", "brokers", "together"),
+    [
+        (None, 3, 1),
+        (None, 8, 2),
+        ("25%", 7, 1),
+        ("34%", 6, 2),
+        ("1%", 9, 1),
+        ("100%", 6, 6),
+        (3, 9, 3),
+        ("3", 2, 3),
+    ],
+)
+def test_a_share_of_the_brokers_is_rounded_down_and_never_none(
+    given: str | int | None, brokers: int, together: int
+) -> None:
+    upgrade = {} if given is None else {"maxParallel": given}
+    (found,) = parse_manifest([cluster(upgrade=upgrade)], "f").clusters
+    assert found.spec.max_parallel.of(brokers) == together
+
+
+@pytest.mark.parametrize("given", [0, -1, "0%", "101%", "2.5", "a quarter", True])
+def test_a_share_that_is_none_is_refused_with_what_it_must_be(given: object) -> None:
+    with pytest.raises(ManifestError) as refused:
+        parse_manifest([cluster(upgrade={"maxParallel": given})], "f")
+    assert "spec.upgrade.maxParallel" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "rate"), [(None, None), ("none", 0), ("40Mi", 40 << 20), (1_048_576, 1 << 20)]
+)
+def test_a_throttle_is_a_rate_or_none(given: str | int | None, rate: int | None) -> None:
+    balance = {} if given is None else {"throttle": given}
+    (found,) = parse_manifest([cluster(balance=balance)], "f").clusters
+    assert found.spec.copy_rate == rate
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("0", "must be bytes per second, as 40Mi or 1048576, or none"),
+        ("40MiB", "must be bytes per second, as 40Mi or 1048576, or none"),
+        ("default", "must be bytes per second, as 40Mi or 1048576, or none"),
+        ("9000P", "it must be at most 9007199254740992"),
+    ],
+)
+def test_a_throttle_that_is_no_rate_is_refused(given: str, said: str) -> None:
+    with pytest.raises(ManifestError) as refused:
+        parse_manifest([cluster(balance={"throttle": given})], "f")
+    assert "spec.balance.throttle" in str(refused.value)
+    assert said in str(refused.value)
 
 
 def test_an_upgrade_policy_that_is_none_is_refused_with_those_there_are() -> None:

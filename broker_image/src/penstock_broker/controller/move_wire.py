@@ -97,6 +97,7 @@ def describe_moves(
         newest_format=FORMAT_NEWEST,
         paused=machine.journaling,
         copy_rate=cluster.copy_rate,
+        copy_rate_by=cluster.copy_rate_by,
     )
 
 
@@ -186,6 +187,7 @@ def alter_throttle_from_wire(
         request_id=request_id,
         cluster_id=request.cluster_id,
         copy_rate=request.copy_rate if request.HasField("copy_rate") else None,
+        by=request.by,
         validate_only=request.validate_only,
     )
 

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from penstock.core.manifest.client_certificates import ClientCertificates
 from penstock.core.manifest.fields import Report, read_fields
-from penstock.core.manifest.objects import ClusterSpec, DeletionPolicy, SecurityMode, UpgradePolicy
+from penstock.core.manifest.objects import ClusterSpec, DeletionPolicy, SecurityMode
 from penstock.core.manifest.schema import CLUSTER_SPEC
+from penstock.core.manifest.upkeep import UpgradePolicy
 from penstock.core.settings import split_config
 from penstock.kubernetes.names import API_VERSION, APPROVE, PAUSED, ROTATE_CA, ROTATE_CA_WAIT
 from penstock_operator.model import Object, Wait

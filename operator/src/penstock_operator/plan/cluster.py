@@ -40,6 +40,7 @@ from penstock_operator.plan.scale import Scale, forgotten, plan_scale
 from penstock_operator.plan.security import Stage
 from penstock_operator.plan.spread import plan_spread
 from penstock_operator.plan.storage import plan_storage, with_claim_template
+from penstock_operator.plan.throttle import plan_throttle
 from penstock_operator.plan.upgrade import next_stage
 from penstock_operator.plan.volumes import plan_volumes
 from penstock_operator.plan.waiting import plan_waits
@@ -75,6 +76,7 @@ def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
         _objects(stage, reach, sleep),
         _brokers(brokers, reach, sleep),
         _spread(brokers, reach, sleep),
+        _throttle(brokers, seen),
         _racks(seen),
         _roll(brokers, reach, sleep),
         _Track(waits=() if sleep.stage.is_down else plan_waits(brokers, seen)),
@@ -107,7 +109,7 @@ def _storage(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Trac
 
 
 def _volumes(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Track:
-    """Nothing is deleted that would not be made again, nor while all of them are down on purpose."""
+    """Nothing is deleted that would not be made again, nor while the cluster sleeps."""
     observed, name = reach.observed, desired.names.broker
     if sleep.holds_still:
         return _Track()
@@ -224,6 +226,10 @@ def _spread(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Track
         return _Track()
     actions, waits, offer = plan_spread(desired, reach.observed)
     return _Track(actions, waits, offer=offer)
+
+
+def _throttle(desired: DesiredCluster, observed: Observed) -> _Track:
+    return _Track(*plan_throttle(desired, observed)) if desired.knows(Section.POLICY) else _Track()
 
 
 def _racks(observed: Observed) -> _Track:

@@ -1,14 +1,19 @@
-"""Restarts pods that do not match their template, one at a time (I25).
+"""Restarts pods that do not match their template, a few at a time (I25).
 
     outdated and broken            restart at once: it serves no clients
-    otherwise, in this order       controllers rolled ─▶ every broker serves ─▶ every replica in
-                                   sync ─▶ leaderships moved away ─▶ restart ─▶ (from the top)
+    otherwise, in this order       controllers rolled ─▶ every broker serves ─▶ those restarted are
+                                   in sync ─▶ a group whose partitions are (`roll_groups`) ─▶
+                                   leaderships moved away from all of it ─▶ restart ─▶ (again)
 
 Every step is decided again from a fresh snapshot, so a restarted operator continues where the last
-one stopped. Anything that is not known to be healthy stops the roll (fail closed). If a topic's own
-settings leave no replica to spare, it is unavailable while its broker restarts; that cannot be
-avoided and does not stop the roll.
+one stopped: if it ends in the middle of a group, the rest of the group waits until those that were
+restarted serve and are in sync. Anything that is not known to be healthy stops the roll (fail
+closed). If a topic's own settings leave no replica to spare, it is unavailable while its broker
+restarts; that cannot be avoided and does not stop the roll.
 """
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 from penstock_operator.model import (
     Action,
@@ -21,7 +26,15 @@ from penstock_operator.model import (
     Wait,
 )
 from penstock_operator.objects import DesiredCluster
-from penstock_operator.plan.gates import is_serving, led_elsewhere, some, trusted
+from penstock_operator.plan.gates import (
+    brokers_named,
+    is_serving,
+    led_elsewhere,
+    some,
+    trusted,
+)
+from penstock_operator.plan.outlook import outlook
+from penstock_operator.plan.roll_groups import Sharing, lagging, missing, sharing
 
 Track = tuple[tuple[Action, ...], tuple[Wait, ...]]
 
@@ -33,15 +46,15 @@ def plan_roll(
     forced = observed.pods.get(desired.force_roll) if desired.force_roll is not None else None
     if forced is not None and not forced.terminating:
         return (_restart(forced, "requested by annotation", forced=True),), ()
-    outdated = [
-        pod
-        for _, pod in sorted(observed.pods.items())
+    outdated = {
+        broker_id: pod
+        for broker_id, pod in sorted(observed.pods.items())
         if pod.template_hash != newest and not pod.terminating
-    ]
+    }
     if not outdated:
         return (), ()
     facts = trusted(observed)
-    broken = [pod for pod in outdated if _is_broken(pod, facts)]
+    broken = [pod for pod in outdated.values() if _is_broken(pod, facts)]
     if broken:
         return (_restart(broken[0], "it is not running, and its template has changed"),), ()
     if only_broken:
@@ -51,22 +64,54 @@ def plan_roll(
     if wait is not None:
         return (), (Wait(wait.reason, f"{left}; {wait.message}", wait.severity),)
     assert facts is not None
-    return _next(outdated[0], facts, left)
+    updated = {
+        pod.broker_id
+        for pod in observed.pods.values()
+        if pod.template_hash == newest and is_serving(pod, facts)
+    }
+    ahead = outlook(desired, observed, tuple(outdated), is_first=not updated)
+    left = left if ahead is None else f"{left}, {ahead}"
+    behind = lagging(facts, outdated)
+    ready = [broker_id for broker_id in outdated if broker_id not in behind]
+    group = _together(desired, observed, facts, is_first=not updated).group(ready)
+    waits_for = missing(facts, updated)
+    if not group and not waits_for:
+        waits_for = tuple(dict.fromkeys(each for found in behind.values() for each in found))
+    if waits_for:
+        text = f"{left}; waiting until replicas catch up: {some(waits_for)}"
+        return (), (Wait("CatchingUp", text),)
+    return _take([outdated[broker_id] for broker_id in group], facts, left)
 
 
-def _next(pod: PodState, facts: BrokerFacts, left: str) -> Track:
-    led = led_elsewhere(facts, pod.broker_id)
-    if led:
-        text = f"{left}; moving leaderships off broker {pod.broker_id}: {some(led)}"
-        return (MoveLeaders(pod.broker_id),), (Wait("MovingLeaders", text),)
-    text = f"{left}; broker {pod.broker_id} is next"
-    return (_restart(pod, "its template has changed"),), (Wait("Rolling", text),)
+def _together(
+    desired: DesiredCluster, observed: Observed, facts: BrokerFacts, *, is_first: bool
+) -> Sharing:
+    """Everybody goes alone while it is not known what moves."""
+    if observed.moves is None or is_first:
+        return sharing(facts, (), 1)
+    most = desired.spec.max_parallel.of(desired.spec.brokers)
+    return sharing(facts, observed.moves.moving.moves, most)
+
+
+def _take(pods: Sequence[PodState], facts: BrokerFacts, left: str) -> Track:
+    """The next step towards restarting all of these."""
+    group = [pod.broker_id for pod in pods]
+    led = {broker_id: led_elsewhere(facts, broker_id) for broker_id in group}
+    if any(led.values()):
+        names = some(tuple(each for found in led.values() for each in found))
+        text = f"{left}; moving leaderships off {brokers_named(group)}: {names}"
+        moves = tuple(MoveLeaders(broker_id) for broker_id, found in led.items() if found)
+        return moves, (Wait("MovingLeaders", text),)
+    text = f"{left}; {brokers_named(group)} {'is' if len(group) == 1 else 'are'} next"
+    first, *others = (_restart(pod, "its template has changed") for pod in pods)
+    restarts = (first, *(replace(other, follows=True) for other in others))
+    return restarts, (Wait("Rolling", text),)
 
 
 def _obstacle(
     desired: DesiredCluster, observed: Observed, facts: BrokerFacts | None
 ) -> Wait | None:
-    """The first obstacle to taking a broker down now."""
+    """The first obstacle to taking any broker down now."""
     if not is_rolled_out(observed.live("Deployment", desired.names.controller)):
         return Wait("ControllersRolling", "the controllers restart first, and are not done yet")
     if facts is None:
@@ -75,8 +120,6 @@ def _obstacle(
     for broker_id in range(desired.spec.brokers):
         if not is_serving(observed.pods.get(broker_id), facts):
             return Wait("BrokerNotServing", f"waiting until broker {broker_id} serves")
-    if facts.not_full:
-        return Wait("CatchingUp", f"waiting until replicas catch up: {some(facts.not_full)}")
     return None
 
 

@@ -14,7 +14,7 @@ from penstock.client import BrokerChange, BrokerPlacement
 from penstock.core import balance
 from penstock.core.balance.shortage import gib
 from penstock.core.control.documents import FORMAT_MOVES
-from penstock.core.manifest.objects import BalanceMode
+from penstock.core.manifest.upkeep import BalanceMode
 from penstock.core.types import BrokerId, MoveReason
 from penstock_operator.model import Action, MoveReplicas, Observed, Wait
 from penstock_operator.move_model import MarkSpread, MoveFacts, Offer

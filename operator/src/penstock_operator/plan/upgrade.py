@@ -16,6 +16,7 @@ from penstock_operator.objects import DesiredCluster, Section
 from penstock_operator.objects.broker import live_template_hash, template_hash
 from penstock_operator.objects.controller import deployment
 from penstock_operator.objects.pods import fingerprint
+from penstock_operator.plan.outlook import Outlook, outlook
 from penstock_operator.plan.pinning import Pods, broker_pods, controller_pods
 from penstock_operator.plan.security import Stage, staged
 
@@ -25,12 +26,14 @@ _SKIPPED: Final = frozenset({TEMPLATE_HASH})
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """`before`, `after`: images. `changes`: for people."""
+    """`before`, `after`: images. `changes`: for people. `ahead`: how brokers would restart; None:
+    it is not known now."""
 
     plan: str
     before: str
     after: str
     changes: tuple[str, ...]
+    ahead: Outlook | None
 
 
 def next_stage(desired: DesiredCluster, observed: Observed) -> Stage:
@@ -71,7 +74,10 @@ def upgrade_of(desired: DesiredCluster, observed: Observed) -> Upgrade | None:
     if more > 0:
         changes = [*changes[: UPGRADE_CHANGES_MAX - 1], f"and {more + 1} more"]
     images = _image(made[0].wanted), _image(made[0].newest)
-    return Upgrade(_plan_id(stage), *images, tuple(changes))
+    ahead = None
+    if not made[0].is_newest:
+        ahead = outlook(desired, observed, sorted(observed.pods), is_first=True)
+    return Upgrade(_plan_id(stage), *images, tuple(changes), ahead)
 
 
 def _brokers(stage: Stage, observed: Observed) -> Pods:

@@ -10,8 +10,6 @@ from penstock.kubernetes.api import Api
 from penstock.kubernetes.names import APPROVE
 from penstock.kubernetes.resources import Json, path_of
 
-ORDER = "controllers first, then one broker after the other, each once all replicas are in sync"
-
 
 def plan_of(cluster: Json) -> Json:
     """What would be done. `plan` empty: nothing."""
@@ -22,7 +20,9 @@ def plan_of(cluster: Json) -> Json:
         "from": shown.get("from", ""),
         "to": shown.get("to", ""),
         "changes": list(shown.get("changes") or ()),
-        "order": ORDER,
+        "steps": list(shown.get("steps") or ()),
+        "minutes": shown.get("minutes"),
+        "order": _order(shown),
     }
 
 
@@ -35,3 +35,13 @@ def approve(api: Api, cluster: Json, plan: str) -> None:
     metadata = cluster["metadata"]
     path = path_of("Cluster", metadata["namespace"], metadata["name"])
     api.merge(path, {"metadata": {"annotations": {APPROVE: plan}}})
+
+
+def _order(shown: Json) -> str:
+    """`steps` are brokers that restart together."""
+    steps, minutes = shown.get("steps") or (), shown.get("minutes")
+    brokers = "one broker or one group after the other"
+    if steps:
+        brokers = f"brokers {'; '.join(steps)}"
+    text = f"controllers first, then {brokers}, each once all replicas are in sync"
+    return text if minutes is None else f"{text}; about {minutes} min"

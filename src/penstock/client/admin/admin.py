@@ -304,13 +304,18 @@ class AsyncAdmin:
         """
         await move_calls.alter_brokers(self._asking, changes, validate_only=validate_only)
 
-    async def alter_throttle(self, copy_rate: int | None, *, validate_only: bool = False) -> None:
+    async def alter_throttle(
+        self, copy_rate: int | None, *, by: str = "", validate_only: bool = False
+    ) -> None:
         """How fast partitions move, from now on: bytes per second that each broker copies, in and
         out; 0: no limit; None: each broker's `replica.copy.bytes.per.second`.
 
+        `by`: what manages the rate, for people. Others are refused from then on, until None is set
+        by it.
+
         Raises ClusterError INVALID_REQUEST, and FORMAT_TOO_OLD before the cluster is finalized.
         """
-        await move_calls.alter_throttle(self._asking, copy_rate, validate_only=validate_only)
+        await move_calls.alter_throttle(self._asking, copy_rate, by, validate_only=validate_only)
 
     async def alter_cluster(self, *, hibernating: bool, validate_only: bool = False) -> None:
         """Puts the cluster to sleep before all its brokers stop, or wakes it.

@@ -88,6 +88,7 @@ async def describe_moves(asking: Asking, topics: Iterable[str] | None) -> MovesD
         newest_format=answer.newest_format,
         paused=answer.paused,
         copy_rate=answer.copy_rate if answer.HasField("copy_rate") else None,
+        copy_rate_by=answer.copy_rate_by if answer.HasField("copy_rate_by") else None,
     )
 
 
@@ -165,10 +166,15 @@ def _change(change: BrokerChange) -> pb.BrokerChange:
     return wire
 
 
-async def alter_throttle(asking: Asking, copy_rate: int | None, *, validate_only: bool) -> None:
+async def alter_throttle(
+    asking: Asking, copy_rate: int | None, by: str, *, validate_only: bool
+) -> None:
     """See `AsyncAdmin.alter_throttle`."""
     request = pb.AlterThrottleRequest(
-        cluster_id=await asking.cluster_id(), copy_rate=copy_rate, validate_only=validate_only
+        cluster_id=await asking.cluster_id(),
+        copy_rate=copy_rate,
+        by=by,
+        validate_only=validate_only,
     )
     await asking.change(lambda connection: connection.admin.AlterThrottle, request)
 

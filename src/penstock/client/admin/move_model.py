@@ -155,7 +155,8 @@ class MovesDescription:
 
     `paused`: the metadata store is unavailable; nothing begins or ends, but copies go on.
     `copy_rate`: bytes per second that each broker copies of partitions that move, in and out; 0: no
-    limit; None: each broker's own setting.
+    limit; None: each broker's own setting. `copy_rate_by`: what manages it; "": nothing does; None:
+    the controller, of an older release, does not say.
     """
 
     moves: tuple[MoveDescription, ...]
@@ -164,6 +165,7 @@ class MovesDescription:
     newest_format: int
     paused: bool
     copy_rate: int | None = None
+    copy_rate_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,9 +217,11 @@ class Admin:
         """Cordons brokers, or lifts cordons: all changes, or none."""
         self._loop.run(self._core.alter_brokers(changes, validate_only=validate_only))
 
-    def alter_throttle(self, copy_rate: int | None, *, validate_only: bool = False) -> None:
+    def alter_throttle(
+        self, copy_rate: int | None, *, by: str = "", validate_only: bool = False
+    ) -> None:
         """How fast partitions move. See AsyncAdmin.alter_throttle."""
-        self._loop.run(self._core.alter_throttle(copy_rate, validate_only=validate_only))
+        self._loop.run(self._core.alter_throttle(copy_rate, by=by, validate_only=validate_only))
 
     def alter_cluster(self, *, hibernating: bool, validate_only: bool = False) -> None:
         """Puts the cluster to sleep, or wakes it. See AsyncAdmin.alter_cluster."""

@@ -9,12 +9,15 @@ Of several steps that help a goal equally, the one that helps the next goals mos
 then the one that copies fewest bytes.
 """
 
-from itertools import islice, product
+from collections.abc import Callable
+from itertools import product
 
 from penstock.core.balance.layout import Layout
 from penstock.core.balance.score import BYTES_PERCENT, even, within
 from penstock.core.balance.search import Asked, Key, pick
 
+Change = Callable[[int], int]
+"""What the excess gains, by how much goes from one broker to another."""
 SWAPS = 12
 """How many replicas on each side are looked at for a pair that changes places."""
 
@@ -48,10 +51,6 @@ class Improving:
                 found |= goal()
 
     # ------------------------------------------------------------ what a step changes
-
-    def _bytes_change(self, source: int, target: int, amount: int) -> int:
-        held = self.layout.bytes
-        return self.held.change(held[source], held[target], amount)
 
     def _count_change(self, source: int, target: int) -> int:
         count = self.layout.count
@@ -140,12 +139,17 @@ class Improving:
             1, self.counts.low - layout.count[target]
         )
 
+        change = self.held.changes(layout.bytes[source], layout.bytes[target])
+        topics: dict[int, int] = {}
+
         def key(partition: int) -> Key:
-            size = layout.size[partition]
+            size, topic = layout.size[partition], layout.topic[partition]
+            if topic not in topics:
+                topics[topic] = self._topic_change(partition, source, target)
             return (
                 layout.rack_change(partition, source, target) > 0,
-                self._bytes_change(source, target, size),
-                self._topic_change(partition, source, target),
+                change(size),
+                topics[topic],
                 size,
                 partition,
             )
@@ -194,9 +198,10 @@ class Improving:
     def _single(self, source: int, target: int, wanted: int) -> int | None:
         layout = self.layout
 
+        change = self.held.changes(layout.bytes[source], layout.bytes[target])
+
         def key(partition: int) -> Key:
-            size = layout.size[partition]
-            gain = self._bytes_change(source, target, size)
+            gain = change(layout.size[partition])
             worse = layout.rack_change(partition, source, target) > 0
             return worse or gain >= 0, gain, partition
 
@@ -207,11 +212,11 @@ class Improving:
         layout = self.layout
         entries = layout.on[target]
         step = max(1, len(entries) // SWAPS)
+        change = self.held.changes(layout.bytes[source], layout.bytes[target])
         found: list[tuple[Key, tuple[int, int]]] = []
         for taken_size, _, _, taken in entries[::step]:
-            for given in islice(layout.nearest(source, taken_size + wanted), SWAPS):
-                amount = layout.size[given] - taken_size
-                gain = self._bytes_change(source, target, amount)
+            for given in layout.around(source, taken_size + wanted, SWAPS):
+                gain = change(layout.size[given] - taken_size)
                 if gain < 0 and self._may_swap(given, taken, source, target):
                     topic = self._swap_topic_change(given, taken, source, target)
                     copied = layout.size[given] + taken_size
@@ -244,11 +249,12 @@ class Improving:
             ):
                 continue
             own = [one for one in self.of_topic[topic] if source in self.layout.placed[one]]
-            there = band.change(count[source], count[target], 1)
             alone = self._count_change(source, target) <= 0
+            change = self.held.changes(self.layout.bytes[source], self.layout.bytes[target])
+            others: dict[int, bool] = {}
             given = any(
-                (alone and self._give(partition, source, target))
-                or self._exchange(partition, source, target, there)
+                (alone and self._give(partition, source, target, change))
+                or self._exchange(partition, source, target, change, others)
                 for partition in own
                 if self.layout.may_place(partition, target, source)
             )
@@ -256,29 +262,36 @@ class Improving:
                 return True
         return False
 
-    def _give(self, partition: int, source: int, target: int) -> bool:
-        """A replica alone, where that makes no earlier goal worse."""
+    def _give(self, partition: int, source: int, target: int, change: Change) -> bool:
+        """A replica alone, where that makes no earlier goal worse. `change`: of the bytes."""
         layout = self.layout
-        if (
-            self._bytes_change(source, target, layout.size[partition]) > 0
-            or layout.rack_change(partition, source, target) > 0
-        ):
+        if change(layout.size[partition]) > 0 or layout.rack_change(partition, source, target) > 0:
             return False
         layout.move(partition, source, target)
         return True
 
-    def _exchange(self, partition: int, source: int, target: int, there: int) -> bool:
-        """Against one of another topic. `there`: what its own topic gains by that."""
-        layout, topics, held = self.layout, self.topics, self.held
+    def _is_better(self, topic: int, other: int, source: int, target: int) -> bool:
+        """Whether the sum of both topics is better if a replica of the first, on `source`, and one
+        of the other, on `target`, change places."""
+        own, theirs = self.layout.topic_count[topic], self.layout.topic_count[other]
+        there = self.topics[topic].change(own[source], own[target], 1)
+        back = self.topics[other].change(theirs[target], theirs[source], 1)
+        return other != topic and there + back < 0
+
+    def _exchange(
+        self, partition: int, source: int, target: int, change: Change, others: dict[int, bool]
+    ) -> bool:
+        """Against one of another topic. `change`: of the bytes. `others`: keeps the answers of
+        `_is_better`."""
+        layout = self.layout
         topic, size = layout.topic[partition], layout.size[partition]
-        source_bytes, target_bytes = layout.bytes[source], layout.bytes[target]
         for taken in layout.around(target, size, SWAPS):
             other = layout.topic[taken]
-            count = layout.topic_count[other]
+            if other not in others:
+                others[other] = self._is_better(topic, other, source, target)
             if (
-                other != topic
-                and there + topics[other].change(count[target], count[source], 1) < 0
-                and held.change(source_bytes, target_bytes, size - layout.size[taken]) <= 0
+                others[other]
+                and change(size - layout.size[taken]) <= 0
                 and self._may_swap(partition, taken, source, target)
             ):
                 self._swap(partition, taken, source, target)

@@ -21,6 +21,8 @@ RESERVES_FREE = 2
 TIGHT_SHARE = 4
 """A broker whose room falls below one of this many parts of its limit is taken only if need be."""
 
+_NO_LIMIT = 1 << 62
+
 Entry = tuple[int, int, int, int]
 """Size, index in its topic, number of the topic, number of the partition: neighbours of equal
 size come from different topics."""
@@ -163,8 +165,8 @@ class Layout:
         cap = self.cap(len(replicas))
         if len(self._open_racks) < 2 or len(replicas) <= cap:
             return 0
-        used = Counter(self.rack[broker] for broker in replicas)
-        return sum(max(0, count - cap) for count in used.values())
+        used = [self.rack[broker] for broker in replicas]
+        return sum([max(0, used.count(rack) - cap) for rack in {*used}])
 
     def rack_change(self, partition: int, source: int, target: int) -> int:
         """What `rack_excess` gains if a replica moves; negative = better."""
@@ -193,23 +195,38 @@ class Layout:
         ]
         return min(options)[-1] if options else None
 
-    def nearest(self, broker: int, size: int) -> Iterator[int]:
-        """Partitions that this broker could give, from those of about `size` bytes outwards."""
-        entries = self.on[broker]
+    def givable(self, source: int, target: int, size: int) -> Iterator[int]:
+        """Partitions of `source` that `may_place` allows on `target`, from those of about `size`
+        bytes outwards.
+
+        Most are not allowed, because `target` has a replica; so what all of them have in common is
+        looked up once.
+        """
+        if not self.open[target]:
+            return
+        placed, has_data, full = self.placed, self.has_data, self.full_racks
+        rack = self.rack[target]
+        in_one_rack = self.rack[source] == rack
+        room = _NO_LIMIT if self.unlimited else self.room[target]
+        entries = self.on[source]
         above = bisect_left(entries, (size,))
-        below = above - 1
-        while below >= 0 or above < len(entries):
-            if below < 0 or (
-                above < len(entries) and entries[above][0] - size <= size - entries[below][0]
-            ):
-                yield entries[above][3]
+        below, end = above - 1, len(entries)
+        while below >= 0 or above < end:
+            if below < 0 or (above < end and entries[above][0] - size <= size - entries[below][0]):
+                held, _, _, partition = entries[above]
                 above += 1
             else:
-                yield entries[below][3]
+                held, _, _, partition = entries[below]
                 below -= 1
+            if (
+                target not in placed[partition]
+                and (in_one_rack or not full[partition] >> rack & 1)
+                and (not room < held > 0 or target in has_data[partition])
+            ):
+                yield partition
 
     def around(self, broker: int, size: int, most: int) -> list[int]:
-        """The first of `nearest`, at most so many: for loops that end early only seldom."""
+        """Partitions of a broker, from those of about `size` bytes outwards; at most so many."""
         entries = self.on[broker]
         above = bisect_left(entries, (size,))
         low, high = max(0, above - most), min(len(entries), above + most)
@@ -296,6 +313,6 @@ def _all_brokers(facts: Facts) -> list[BrokerFacts]:
 def _limit(broker: BrokerFacts) -> int:
     """What may be used of the volume, in bytes; without limit if its size is unknown."""
     if not broker.disk_bytes:
-        return 1 << 62
+        return _NO_LIMIT
     reserve = broker.disk_bytes - RESERVES_FREE * broker.reserve_bytes
     return min(broker.disk_bytes * DISK_PERCENT // 100, reserve)

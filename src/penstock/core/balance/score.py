@@ -6,7 +6,7 @@ still differ little from each other. A band always holds the mean rounded down a
 whole numbers can meet it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,6 +54,26 @@ class Band(NamedTuple):
         elif target < low:
             gained += (low - target) * (low - target)
         return gained
+
+    def changes(self, source: int, target: int) -> Callable[[int], int]:
+        """`change` of one pair, for many amounts."""
+        low, high = self
+        before = self.excess(source) + self.excess(target)
+
+        def change(amount: int) -> int:
+            left, joined = source - amount, target + amount
+            gained = -before
+            if left > high:
+                gained += (left - high) * (left - high)
+            elif left < low:
+                gained += (low - left) * (low - left)
+            if joined > high:
+                gained += (joined - high) * (joined - high)
+            elif joined < low:
+                gained += (low - joined) * (low - joined)
+            return gained
+
+        return change
 
 
 def even(total: int, parts: int) -> Band:

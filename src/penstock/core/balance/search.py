@@ -1,6 +1,7 @@
 """How a replica that fits is found among many: by size, from about the right one outwards."""
 
 from collections.abc import Callable
+from itertools import islice
 
 from penstock.core.balance.layout import Layout
 
@@ -45,14 +46,6 @@ def pick(
 ) -> int | None:
     """Of the replicas of about `size` bytes that may go, the one with the smallest key; None if
     none may go."""
-    best: tuple[Key, int] | None = None
-    seen = 0
-    for partition in layout.nearest(source, size):
-        if layout.may_place(partition, target, source):
-            seen += 1
-            found = (key(partition), partition)
-            if best is None or found < best:
-                best = found
-            if seen == WINDOW:
-                break
-    return None if best is None else best[1]
+    near = islice(layout.givable(source, target, size), WINDOW)
+    found = min(((key(partition), partition) for partition in near), default=None)
+    return None if found is None else found[1]

@@ -150,8 +150,8 @@ class ClusterQuotas:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDocument:
     """`next_producer_id`: the first id that was never assigned. `format`: see the module.
-    `copy_rate`: bytes per second, 0 = no limit; None: each broker's own setting. `hibernating`: see
-    `hibernation`.
+    `copy_rate`: bytes per second, 0 = no limit; None: each broker's own setting. `copy_rate_by`:
+    what manages it; "": nothing does. `hibernating`: see `hibernation`.
     """
 
     cluster_id: str
@@ -165,6 +165,7 @@ class ClusterDocument:
     format: int = FORMAT_FIRST
     cordons: Mapping[BrokerId, Cordon] = field(default_factory=dict)
     copy_rate: int | None = None
+    copy_rate_by: str = ""
     operator_epoch: OperatorEpoch | None = None
     hibernating: bool = False
 
@@ -233,6 +234,7 @@ def encode_cluster(document: ClusterDocument) -> str:
             **_quotas_to_json(document.quotas),
             **_cordons_to_json(document.cordons),
             **({} if document.copy_rate is None else {"copy_rate": document.copy_rate}),
+            **({"copy_rate_by": document.copy_rate_by} if document.copy_rate_by else {}),
             **_operator_to_json(document.operator_epoch),
             **({"hibernating": True} if document.hibernating else {}),
         }
@@ -414,6 +416,7 @@ def decode_cluster(text: str, where: str) -> ClusterDocument:
             format=found["format"],
             cordons=_cordons_from_json(found.get("cordons", [])) if moves else {},
             copy_rate=int(found["copy_rate"]) if moves and "copy_rate" in found else None,
+            copy_rate_by=str(found.get("copy_rate_by", "")) if moves else "",
             operator_epoch=_operator_from_json(found.get("operator_epoch")) if moves else None,
             hibernating=moves and bool(found.get("hibernating", False)),
         )

@@ -19,6 +19,7 @@ from penstock.core.control.documents import (
     FORMAT_NEWEST,
     FORMATS,
     ClusterDocument,
+    TopicDocument,
 )
 from penstock.core.control.draft import Draft
 from penstock.core.control.move_contract import Finalize, FormatChosen
@@ -130,18 +131,23 @@ def _uses(draft: Draft) -> Iterator[str]:
     for broker_id in draft.cluster.cordons:
         yield f"broker {broker_id} is cordoned"
     if draft.cluster.copy_rate is not None:
-        yield "a copy rate is set"
+        by = draft.cluster.copy_rate_by
+        yield f"a copy rate is set, by {by}" if by else "a copy rate is set"
     for topic in draft.topics():
-        for key in _NEW_SETTINGS:
-            if key in topic.configs:
-                yield f"topic {topic.name!r} sets {key}"
-        for index, partition in enumerate(topic.partitions):
-            if partition.target:
-                yield f"{topic.name}/{index} is moved to {list(partition.target)}"
-            elif partition.state.dropping:
-                yield f"{topic.name}/{index} is deleted on {list(partition.state.dropping)}"
-            elif partition.state.damaged:
-                yield f"{topic.name}/{index} is damaged on {list(partition.state.damaged)}"
+        yield from _used_by(topic)
+
+
+def _used_by(topic: TopicDocument) -> Iterator[str]:
+    for key in _NEW_SETTINGS:
+        if key in topic.configs:
+            yield f"topic {topic.name!r} sets {key}"
+    for index, partition in enumerate(topic.partitions):
+        if partition.target:
+            yield f"{topic.name}/{index} is moved to {list(partition.target)}"
+        elif partition.state.dropping:
+            yield f"{topic.name}/{index} is deleted on {list(partition.state.dropping)}"
+        elif partition.state.damaged:
+            yield f"{topic.name}/{index} is damaged on {list(partition.state.damaged)}"
 
 
 def _choose(draft: Draft, wanted: int) -> None:

@@ -106,11 +106,13 @@ class AlterBrokers:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterThrottle:
     """How fast partitions move. `copy_rate`: bytes per second that each broker copies, in and out;
-    0: no limit; None: each broker's own setting."""
+    0: no limit; None: each broker's own setting. `by`: what manages it from now on; "": a person
+    asks."""
 
     request_id: int
     cluster_id: str
     copy_rate: int | None = None
+    by: str = ""
     validate_only: bool = False
 
 

@@ -18,6 +18,13 @@ from penstock.core.manifest.client_certificates import (
 from penstock.core.manifest.fields import Values
 from penstock.core.manifest.oidc import OidcIssuer, issuers_from_values
 from penstock.core.manifest.quotas import quotas_from_values
+from penstock.core.manifest.upkeep import (
+    BalanceMode,
+    Parallel,
+    UpgradePolicy,
+    balance_from_values,
+    upgrade_from_values,
+)
 from penstock.core.offset_reset import ResetKind
 from penstock.core.quotas import QuotaRule
 
@@ -65,20 +72,6 @@ class SecurityMode(Enum):
         if "--migrate" in args:
             return cls.MIGRATE
         return cls.STRICT if any(word.startswith("--ca-key=") for word in args) else cls.DISABLED
-
-
-class UpgradePolicy(Enum):
-    """When pods get what a newer operator would give them."""
-
-    WHEN_ASKED = "WhenAsked"
-    AUTOMATIC = "Automatic"
-
-
-class BalanceMode(Enum):
-    """When new brokers get their share of the replicas."""
-
-    ON_SCALE = "OnScale"
-    MANUAL = "Manual"
 
 
 class ReplaceLost(Enum):
@@ -156,6 +149,7 @@ class ClusterSpec:
 
     `storage_class`, `image`, `image_pull_policy` empty = not given. Fields from `storage_class`
     on are only for Kubernetes; local mode ignores them.
+    `copy_rate`: bytes per second, 0 = no limit, None = not managed.
     """
 
     brokers: int
@@ -178,14 +172,18 @@ class ClusterSpec:
     access: tuple[Rule, ...] | None = None
     quotas: tuple[QuotaRule, ...] | None = None
     upgrade_policy: UpgradePolicy = UpgradePolicy.WHEN_ASKED
+    max_parallel: Parallel = field(default_factory=Parallel)
     balance_mode: BalanceMode = BalanceMode.ON_SCALE
     replace_lost: ReplaceLost = ReplaceLost.NODE_GONE
     hibernate: bool = False
+    copy_rate: int | None = None
 
     @classmethod
     def from_values(cls, values: Values) -> "ClusterSpec":
         rack, storage = values.nested("rack"), values.nested("storage")
         external, security = values.optional("external"), values.optional("security")
+        policy, max_parallel = upgrade_from_values(values.optional("upgrade"))
+        balance_mode, copy_rate = balance_from_values(values.optional("balance"))
         return cls(
             brokers=values.integer("brokers"),
             storage_size=storage.text("size"),
@@ -206,8 +204,10 @@ class ClusterSpec:
             client_certificates=client_certificates_from_values(security),
             access=rules_from_values(values),
             quotas=quotas_from_values(values),
-            upgrade_policy=_upgrade_policy(values.optional("upgrade")),
-            balance_mode=_balance_mode(values.optional("balance")),
+            upgrade_policy=policy,
+            max_parallel=max_parallel,
+            balance_mode=balance_mode,
+            copy_rate=copy_rate,
             replace_lost=ReplaceLost(storage.text("replaceLost") or ReplaceLost.NODE_GONE.value),
             hibernate=values.flag("hibernate"),
         )
@@ -372,16 +372,6 @@ def _security_mode(security: Values | None) -> SecurityMode:
     asked = "" if security is None else security.text("mode")
     known = {mode.value: mode for mode in SecurityMode}
     return known.get(asked, SecurityMode.DISABLED)
-
-
-def _upgrade_policy(upgrade: Values | None) -> UpgradePolicy:
-    asked = "" if upgrade is None else upgrade.text("policy")
-    return UpgradePolicy(asked or UpgradePolicy.WHEN_ASKED.value)
-
-
-def _balance_mode(balance: Values | None) -> BalanceMode:
-    asked = "" if balance is None else balance.text("mode")
-    return BalanceMode(asked or BalanceMode.ON_SCALE.value)
 
 
 def _number(text: str, otherwise: int) -> int:

@@ -42,12 +42,13 @@ class Field:
     """One row: name as written in YAML, type, meaning, limits.
 
     `default` None with `required` False: absent stays absent (`doc` says what that means).
-    `minimum` and `maximum` are inclusive and bound an INTEGER; `max_length` bounds TEXT and the
-    items of TEXTS, in characters; `pattern` must match all of them. `min_items` bounds lists,
-    `max_items` lists and mappings. `immutable` fields never change once applied; `immutable_doc`
-    says what to do instead. `fields` are the rows of an OBJECT, and of each of the OBJECTS, which
-    `key` distinguishes; without one they are replaced as a whole. An absent OBJECT has its fields'
-    defaults; an `optional` one stays absent.
+    `minimum` and `maximum` are inclusive and bound an INTEGER. `max_length` bounds TEXT and the
+    items of TEXTS, in characters; `pattern` must match all of them, and a SCALAR that is a number
+    too: in a CRD its `minimum` says so. `min_items` bounds lists, `max_items` lists and mappings.
+    `immutable` fields never change once applied; `immutable_doc` says what to do instead. `fields`
+    are the rows of an OBJECT, and of each of the OBJECTS, which `key` distinguishes; without one
+    they are replaced as a whole. An absent OBJECT has its fields' defaults; an `optional` one stays
+    absent.
     """
 
     name: str

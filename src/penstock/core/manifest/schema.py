@@ -15,6 +15,7 @@ from penstock.core.manifest.client_certificates import CLIENT_CERTIFICATES
 from penstock.core.manifest.oidc import OIDC
 from penstock.core.manifest.quotas import CLUSTER_QUOTAS
 from penstock.core.manifest.rows import Field, Kind
+from penstock.core.manifest.upkeep import BALANCE, UPGRADE
 from penstock.core.topic import PARTITIONS_MAX, TOPIC_NAME_MAX_CHARS
 
 GROUP: Final = "penstock.dev"
@@ -228,23 +229,6 @@ _SECURITY: Final = Field(
     ),
 )
 
-_UPGRADE: Final = Field(
-    name="upgrade",
-    kind=Kind.OBJECT,
-    doc="What an upgrade of the operator means for the pods that run. Ignored in local mode.",
-    optional=True,
-    fields=(
-        Field(
-            name="policy",
-            kind=Kind.TEXT,
-            doc="When pods get the image and the template of a newer operator. WhenAsked = when "
-            "somebody approves (kubectl penstock upgrade), and the template alone also with the "
-            "next change of the spec that restarts them. Automatic = at once. Absent = WhenAsked.",
-            choices=("WhenAsked", "Automatic"),
-        ),
-    ),
-)
-
 _HIBERNATE: Final = Field(
     name="hibernate",
     kind=Kind.BOOLEAN,
@@ -252,23 +236,6 @@ _HIBERNATE: Final = Field(
     "replicas, brokers and controllers stop. Volumes, Services, Topics and groups stay; false or "
     "absent wakes it. Other changes of the spec take effect at wake. Ignored in local mode.",
     optional=True,
-)
-
-_BALANCE: Final = Field(
-    name="balance",
-    kind=Kind.OBJECT,
-    doc="How replicas are spread over brokers. Ignored in local mode.",
-    optional=True,
-    fields=(
-        Field(
-            name="mode",
-            kind=Kind.TEXT,
-            doc="When new brokers get their share of the replicas. OnScale = once all of them "
-            "serve. Manual = when somebody approves status.plan, by the annotation "
-            "penstock.dev/approve with its id. Absent = OnScale.",
-            choices=("OnScale", "Manual"),
-        ),
-    ),
 )
 
 CLUSTER_SPEC: Final = (
@@ -310,9 +277,9 @@ CLUSTER_SPEC: Final = (
     _SECURITY,
     CLUSTER_ACCESS,
     CLUSTER_QUOTAS,
-    _UPGRADE,
+    UPGRADE,
     _HIBERNATE,
-    _BALANCE,
+    BALANCE,
     DELETION_POLICY,
 )
 

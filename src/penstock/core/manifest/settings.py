@@ -18,6 +18,7 @@ from penstock.core.manifest.objects import (
 )
 from penstock.core.manifest.oidc import check_issuers
 from penstock.core.manifest.problems import Report
+from penstock.core.manifest.upkeep import check_copy_rate
 from penstock.core.settings import BROKER_KEYS, check_cluster_keys, parse_broker_setting
 from penstock.core.topic import TopicConfig
 from penstock.errors import PenstockError
@@ -49,6 +50,7 @@ def check_cluster_settings(spec: ClusterSpec, report: Report) -> None:
     _check_sessions(spec, problems.keys(), report)
     _check_replication(spec, problems.keys(), report)
     _check_security(spec, report)
+    check_copy_rate(spec.copy_rate, report)
 
 
 def _check_security(spec: ClusterSpec, report: Report) -> None:

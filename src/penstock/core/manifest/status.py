@@ -15,6 +15,8 @@ OFFSETS_SHOWN_MAX: Final = 100
 """Partitions whose offsets the record of an offset reset lists; more are only counted."""
 UPGRADE_CHANGES_MAX: Final = 20
 """Changes of a template that a Cluster's status lists; more are only counted."""
+STEP_MAX_CHARS: Final = 5_000
+"""The ids of all brokers there can be, in one text."""
 RESET_IDS_MAX: Final = 100
 """Ids of offset resets that a ConsumerGroup remembers."""
 
@@ -146,18 +148,32 @@ _UPGRADE_STATUS: Final = Field(
             max_items=UPGRADE_CHANGES_MAX,
             max_length=512,
         ),
+        Field(
+            name="steps",
+            kind=Kind.TEXTS,
+            doc="Brokers that restart together, by id and in order, such as `1, 4`, behind the "
+            "controllers; empty = the brokers have not said where replicas are.",
+            max_items=BROKERS_MAX,
+            max_length=STEP_MAX_CHARS,
+        ),
+        _count("minutes", "How long that takes, about; absent = not known."),
     ),
 )
 
 _MOVES: Final = Field(
     name="moves",
     kind=Kind.OBJECT,
-    doc="Partitions that move between brokers; absent = none ever did.",
+    doc="Partitions that move between brokers; absent = none ever did, and no rate was ever set.",
     optional=True,
     fields=(
         _count("running", "Partitions that are copied."),
         _count("queued", "Partitions that wait for their turn."),
         _count("bytesLeft", "What running copies have left; absent = leaders have not said."),
+        _count(
+            "copyRate",
+            "Bytes per second that each broker copies of them, in and out, as set for the Cluster; "
+            "0 = no limit; absent = each broker's own setting.",
+        ),
     ),
 )
 

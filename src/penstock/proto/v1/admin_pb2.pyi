@@ -1387,6 +1387,7 @@ class DescribeMovesResponse(_message.Message):
     NEWEST_FORMAT_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
     COPY_RATE_FIELD_NUMBER: _builtins.int
+    COPY_RATE_BY_FIELD_NUMBER: _builtins.int
     format: _builtins.int
     """Of the stored metadata."""
     newest_format: _builtins.int
@@ -1395,6 +1396,10 @@ class DescribeMovesResponse(_message.Message):
     """The metadata store is unavailable: nothing begins or ends now, but copies go on."""
     copy_rate: _builtins.int
     """As in AlterThrottleRequest."""
+    copy_rate_by: _builtins.str
+    """Who has set it, see AlterThrottleRequest; empty: a person, or nobody. Not set: this controller
+    does not know.
+    """
     @_builtins.property
     def error(self) -> _errors_pb2.Error: ...
     @_builtins.property
@@ -1415,14 +1420,20 @@ class DescribeMovesResponse(_message.Message):
         newest_format: _builtins.int = ...,
         paused: _builtins.bool = ...,
         copy_rate: _builtins.int | None = ...,
+        copy_rate_by: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "copy_rate", b"copy_rate", "error", b"error"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "_copy_rate_by", b"_copy_rate_by", "copy_rate", b"copy_rate", "copy_rate_by", b"copy_rate_by", "error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "brokers", b"brokers", "copy_rate", b"copy_rate", "error", b"error", "format", b"format", "moves", b"moves", "newest_format", b"newest_format", "paused", b"paused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "_copy_rate_by", b"_copy_rate_by", "brokers", b"brokers", "copy_rate", b"copy_rate", "copy_rate_by", b"copy_rate_by", "error", b"error", "format", b"format", "moves", b"moves", "newest_format", b"newest_format", "paused", b"paused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__copy_rate: _TypeAlias = _typing.Literal["copy_rate"]  # noqa: Y015
     _WhichOneofArgType__copy_rate: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate"]  # noqa: Y015
+    _WhichOneofReturnType__copy_rate_by: _TypeAlias = _typing.Literal["copy_rate_by"]  # noqa: Y015
+    _WhichOneofArgType__copy_rate_by: _TypeAlias = _typing.Literal["_copy_rate_by", b"_copy_rate_by"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__copy_rate) -> _WhichOneofReturnType__copy_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__copy_rate_by) -> _WhichOneofReturnType__copy_rate_by | None: ...
 
 Global___DescribeMovesResponse: _TypeAlias = DescribeMovesResponse  # noqa: Y015
 
@@ -1698,22 +1709,28 @@ class AlterThrottleRequest(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     COPY_RATE_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     copy_rate: _builtins.int
     """Bytes per second that each broker copies of partitions that move, in and out; 0: no limit. Not
     set: each broker's own setting.
     """
     validate_only: _builtins.bool
+    by: _builtins.str
+    """What manages the rate, for people, such as "spec.balance.throttle of Cluster a/b": from then on
+    a request without it is refused, until a request with it sets no rate. Empty: a person asks.
+    """
     def __init__(
         self,
         *,
         cluster_id: _builtins.str = ...,
         copy_rate: _builtins.int | None = ...,
         validate_only: _builtins.bool = ...,
+        by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "copy_rate", b"copy_rate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "cluster_id", b"cluster_id", "copy_rate", b"copy_rate", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "by", b"by", "cluster_id", b"cluster_id", "copy_rate", b"copy_rate", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__copy_rate: _TypeAlias = _typing.Literal["copy_rate"]  # noqa: Y015
     _WhichOneofArgType__copy_rate: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate"]  # noqa: Y015

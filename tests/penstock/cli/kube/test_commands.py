@@ -454,6 +454,8 @@ OFFERED = {
     "from": "penstock-broker:0.1.0",
     "to": "penstock-broker:0.2.0",
     "changes": ["brokers: spec.containers[0].image: one becomes another"],
+    "steps": ["0", "1, 4"],
+    "minutes": 2,
 }
 
 
@@ -465,7 +467,8 @@ def test_an_upgrade_is_shown_and_its_plan_approved(scene: Scene, run: Run) -> No
         "plan 0123abcd",
         "image: penstock-broker:0.1.0 becomes penstock-broker:0.2.0",
         "brokers: spec.containers[0].image: one becomes another",
-        "order: controllers first",
+        "order: controllers first, then brokers 0; 1, 4, each once all replicas are in sync",
+        "about 2 min",
     ):
         assert words in dry.stdout
     assert json.loads(run("upgrade", "flights", "--dry-run", "-o", "json").stdout) == {
@@ -474,6 +477,8 @@ def test_an_upgrade_is_shown_and_its_plan_approved(scene: Scene, run: Run) -> No
         "from": OFFERED["from"],
         "to": OFFERED["to"],
         "changes": OFFERED["changes"],
+        "steps": ["0", "1, 4"],
+        "minutes": 2,
         "order": dry.stdout.rpartition("order: ")[2].strip(),
         "approved": False,
     }
