@@ -163,6 +163,25 @@ class TestWithHelm:
         assert done.returncode != 0
         assert words in done.stderr
 
+    def test_the_rules_that_promtool_tests_are_those_that_are_installed(self, helm: str) -> None:
+        made = objects(template(helm, "--set", "monitoring.enabled=true"))
+        (rule,) = [each for each in made if each["kind"] == "PrometheusRule"]
+        assert rule["spec"] == load(CHART / "files" / "monitoring" / "alerts.yaml")
+        dashboards = [each for each in made if "dashboard" in each["metadata"]["name"]]
+        assert len(dashboards) == 5
+        for each in dashboards:
+            (text,) = each["data"].values()
+            assert json.loads(text)["uid"].startswith("penstock-")
+
+    def test_nothing_of_it_is_installed_unless_asked_for(self, helm: str) -> None:
+        assert "monitoring.coreos.com" not in template(helm)
+
+    def test_the_operator_is_scraped_once(self, helm: str) -> None:
+        both = "monitoring.enabled=true,metrics.serviceMonitor.enabled=true"
+        done = run(helm, "template", "penstock", str(CHART), "--set", both)
+        assert done.returncode != 0
+        assert "set one of them to false" in done.stderr
+
     def test_the_operator_binds_controllers_to_one_role_and_writes_none(self, helm: str) -> None:
         made = objects(template(helm))
         (pod,) = [each for each in made if each["kind"] == "Deployment"]
@@ -206,8 +225,8 @@ class TestWithHelm:
         """By a dry run: schemas, defaults and admission, without keeping anything."""
         values = str(GOLDEN / f"{name}.values.yaml")
         for each in objects(template(helm, "--values", values, "--set", "crds.install=true")):
-            if each["kind"] == "ServiceMonitor":
-                continue  # its definition belongs to the Prometheus operator
+            if each["apiVersion"].startswith("monitoring.coreos.com/"):
+                continue  # their definitions belong to the Prometheus operator
             dry_run(api_server, each)
 
 

@@ -1,42 +1,32 @@
-"""docs/metrics.md names what brokers export: all of it, and nothing else."""
+"""docs/metrics.md names what brokers, controllers and the operator export: all of it, and nothing
+else."""
 
 import re
 from pathlib import Path
-from typing import cast
 
-from support.secure import Certificates
-
-from penstock_broker.groups.lag import LagCollection, Leaders
-from penstock_broker.groups.lag_metrics import GroupLagMetrics
-from penstock_broker.maintenance.compaction_metrics import CompactionMetrics
-from penstock_broker.metrics import GroupTotals, Metrics, ReplicaTotals
-from penstock_broker.serving.plaintext_clients import PlaintextClients, PlaintextMetrics
-from penstock_broker.serving.tls_watch import CertificateMetrics
-from penstock_broker.transactions.metrics import TransactionMetrics
+import pytest
+from support.exported import broker_metrics, controller_metrics, operator_metrics
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
-def exported(folder: Path) -> set[str]:
-    metrics = Metrics()
-    CompactionMetrics(metrics.registry)
-    TransactionMetrics(metrics.registry, lambda: 0)
-    metrics.observe_controller(lambda: True)
-    metrics.observe_replicas(ReplicaTotals)
-    metrics.observe_groups(GroupTotals)
-    metrics.observe_throttled(dict)
-    metrics.observe_grace(lambda: False)
-    never_asked = cast("Leaders", None)
-    metrics.registry.register(GroupLagMetrics(LagCollection(list, never_asked)))
-    metrics.registry.register(CertificateMetrics(Certificates(folder).broker(0).tls))
-    metrics.registry.register(PlaintextMetrics(PlaintextClients()))
-    return {
-        family.name + ("_total" if family.type == "counter" else "")
-        for family in metrics.registry.collect()
-    }
-
-
-def test_the_page_lists_every_metric_of_a_broker_and_no_other(tmp_path: Path) -> None:
+def listed() -> set[str]:
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
-    listed = {name for row in rows for name in re.findall(r"`(penstock_\w+)`", row.split("|")[1])}
-    assert listed == exported(tmp_path)
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+
+
+def test_the_page_lists_every_metric_and_no_other(tmp_path: Path) -> None:
+    everything = broker_metrics(tmp_path) | controller_metrics() | operator_metrics()
+    assert listed() == everything
+
+
+@pytest.mark.parametrize("names", [controller_metrics, operator_metrics])
+def test_a_process_names_its_own_metrics_after_itself(names: object) -> None:
+    assert callable(names)
+    own = names()
+    role = "controller" if names is controller_metrics else "operator"
+    shared = {name for name in own if not name.startswith(f"penstock_{role}_")}
+    assert {name for name in shared if not name.startswith("process_")} <= {
+        "penstock_build_info",
+        "penstock_event_loop_lag_seconds",
+    }

@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from penstock_broker.counts import SECONDS as _SECONDS
+from penstock_broker.counts import ProduceTimes, RequestErrors
+
 STANDING_MAX: Final = 500
 """Limit of partitions whose stable offset lag a broker exports."""
-_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,13 @@ class ReplicaTotals:
     replicas: int = 0
     leaders: int = 0
     under_replicated: int = 0
+    at_min_isr: int = 0
+    under_min_isr: int = 0
+    not_preferred: int = 0
+    isr_shrinks: int = 0
+    isr_expands: int = 0
+    follower_lags: Mapping[int, int] = field(default_factory=dict)
+    """By follower, of the partition where it lacks the most offsets."""
     offline: int = 0
     stopped: int = 0
     damaged: int = 0
@@ -38,6 +47,8 @@ class ReplicaTotals:
     """By topic and partition, of all partitions led here where it is not 0."""
     log_ends: int = 0
     disk_free_bytes: int = 0
+    disk_total_bytes: int = 0
+    disk_reserve_bytes: int = 0
     inflight_bytes: int = 0
     parked_fetches: int = 0
 
@@ -84,6 +95,9 @@ class Metrics:
             buckets=_SECONDS,
         )
         self._seconds_of: dict[str, Histogram] = {}
+        self.produce_times = ProduceTimes()
+        self.request_errors = RequestErrors()
+        self.registry.register(_Counts(self.produce_times, self.request_errors))
         self.fetch_wait_seconds = histogram(
             "fetch_wait_seconds", "How long fetches waited for records"
         )
@@ -133,6 +147,10 @@ class Metrics:
         """Makes every scrape call `refused` (by principal), in the endpoint's thread."""
         self.registry.register(_Throttled(refused))
 
+    def observe_streams(self, open_streams: Callable[[], Mapping[str, int]]) -> None:
+        """Makes every scrape call `open_streams` (by kind), in the endpoint's thread."""
+        self.registry.register(_Streams(open_streams))
+
     def _counter(self, name: str, documentation: str) -> Counter:
         return Counter(f"penstock_{name}", documentation, registry=self.registry)
 
@@ -151,55 +169,91 @@ class _Totals(Collector):
 
     def collect(self) -> Iterable[Metric]:
         totals = self._totals()
-        for name, documentation, value in (
-            ("replicas", "Partition replicas on this broker", totals.replicas),
-            ("leaders", "Partitions led by this broker", totals.leaders),
-            (
-                "under_replicated",
-                "Partitions led here with an ISR smaller than their replica list",
-                totals.under_replicated,
-            ),
-            ("offline_replicas", "Replicas without a leader to follow", totals.offline),
-            (
-                "stopped_replicas",
-                "Replicas that a defect or a broken log has stopped until a restart",
-                totals.stopped,
-            ),
-            (
-                "damaged_replicas",
-                "Replicas here that cannot read all of their logs, or have stopped",
-                totals.damaged,
-            ),
-            ("high_watermarks", "Sum of all high watermarks", totals.high_watermarks),
-            (
-                "stable_offset_lag",
-                (
-                    "Offsets of partitions led here that readers cannot read yet because of "
-                    "open transactions, or missing markers"
-                ),
-                sum(totals.stable_offset_lags.values()),
-            ),
-            ("log_ends", "Sum of all log end offsets", totals.log_ends),
-            ("disk_free_bytes", "Free space for the data directory", totals.disk_free_bytes),
-            (
-                "inflight_bytes",
-                "Produced payload that is not acknowledged yet",
-                totals.inflight_bytes,
-            ),
-            ("parked_fetches", "Fetches waiting for records", totals.parked_fetches),
-        ):
+        for name, documentation, value in (*_of_replicas(totals), *_of_resources(totals)):
             yield GaugeMetricFamily(f"penstock_{name}", documentation, value=value)
-        yield CounterMetricFamily(
-            "penstock_mended_batches",
-            "Damaged batches replaced by the same bytes from another replica",
-            value=totals.mended_batches,
-        )
-        yield CounterMetricFamily(
-            "penstock_rebuilt_replicas",
-            "Damaged replicas whose logs were dropped and copied from their leaders",
-            value=totals.rebuilt_replicas,
-        )
+        for name, documentation, value in (
+            (
+                "mended_batches",
+                "Damaged batches replaced by the same bytes from another replica",
+                totals.mended_batches,
+            ),
+            (
+                "rebuilt_replicas",
+                "Damaged replicas whose logs were dropped and copied from their leaders",
+                totals.rebuilt_replicas,
+            ),
+            ("isr_shrinks", "Replicas fell out of an ISR led here", totals.isr_shrinks),
+            ("isr_expands", "Replicas came into an ISR led here", totals.isr_expands),
+        ):
+            yield CounterMetricFamily(f"penstock_{name}", documentation, value=value)
+        yield _follower_lags(totals)
         yield _stable_offset_lags(totals)
+
+
+def _of_replicas(totals: ReplicaTotals) -> tuple[tuple[str, str, int], ...]:
+    return (
+        ("replicas", "Partition replicas on this broker", totals.replicas),
+        ("leaders", "Partitions led by this broker", totals.leaders),
+        (
+            "under_replicated",
+            "Partitions led here with an ISR smaller than their replica list",
+            totals.under_replicated,
+        ),
+        (
+            "at_min_isr",
+            "Partitions led here whose ISR has shrunk to min.insync.replicas",
+            totals.at_min_isr,
+        ),
+        (
+            "under_min_isr",
+            "Partitions led here that refuse acks=all",
+            totals.under_min_isr,
+        ),
+        (
+            "leaders_not_preferred",
+            "Partitions led here that another broker should lead",
+            totals.not_preferred,
+        ),
+        ("offline_replicas", "Replicas without a leader to follow", totals.offline),
+        (
+            "stopped_replicas",
+            "Replicas that a defect or a broken log has stopped until a restart",
+            totals.stopped,
+        ),
+        (
+            "damaged_replicas",
+            "Replicas here that cannot read all of their logs, or have stopped",
+            totals.damaged,
+        ),
+        ("high_watermarks", "Sum of all high watermarks", totals.high_watermarks),
+        (
+            "stable_offset_lag",
+            (
+                "Offsets of partitions led here that readers cannot read yet because of "
+                "open transactions, or missing markers"
+            ),
+            sum(totals.stable_offset_lags.values()),
+        ),
+        ("log_ends", "Sum of all log end offsets", totals.log_ends),
+    )
+
+
+def _of_resources(totals: ReplicaTotals) -> tuple[tuple[str, str, int], ...]:
+    return (
+        ("disk_free_bytes", "Free space for the data directory", totals.disk_free_bytes),
+        ("disk_total_bytes", "Size of the data directory's volume", totals.disk_total_bytes),
+        (
+            "disk_reserve_bytes",
+            "With less free space than this, writes are refused",
+            totals.disk_reserve_bytes,
+        ),
+        (
+            "inflight_bytes",
+            "Produced payload that is not acknowledged yet",
+            totals.inflight_bytes,
+        ),
+        ("parked_fetches", "Fetches waiting for records", totals.parked_fetches),
+    )
 
 
 def _stable_offset_lags(totals: ReplicaTotals) -> Metric:
@@ -214,6 +268,71 @@ def _stable_offset_lags(totals: ReplicaTotals) -> Metric:
     for topic, partition in heapq.nlargest(STANDING_MAX, found, key=found.__getitem__):
         family.add_metric([topic, str(partition)], found[topic, partition])
     return family
+
+
+def _follower_lags(totals: ReplicaTotals) -> Metric:
+    family = GaugeMetricFamily(
+        "penstock_follower_lag_offsets",
+        "Offsets written here that a follower lacks, of the partition where it lacks the most",
+        labels=["follower"],
+    )
+    for follower, lag in sorted(totals.follower_lags.items()):
+        family.add_metric([str(follower)], lag)
+    return family
+
+
+class _Counts(Collector):
+    """What is counted in plain numbers."""
+
+    def __init__(self, times: ProduceTimes, errors: RequestErrors) -> None:
+        self._times, self._errors = times, errors
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        for name, documentation, times in (
+            (
+                "produce_write",
+                "Time until a produced batch is in the leader's store",
+                self._times.write,
+            ),
+            (
+                "produce_replication",
+                "Time from then until the batch is acknowledged",
+                self._times.replication,
+            ),
+        ):
+            yield HistogramMetricFamily(
+                f"penstock_{name}_seconds",
+                f"{documentation}; of one batch at a time per partition",
+                buckets=times.buckets(),
+                sum_value=times.sum_s,
+            )
+        errors = CounterMetricFamily(
+            "penstock_request_errors",
+            "Requests answered with an error, by method and code",
+            labels=["method", "code"],
+        )
+        for (method, code), count in sorted(dict(self._errors.counts).items()):
+            errors.add_metric([method, code], count)
+        yield errors
+
+
+class _Streams(Collector):
+    def __init__(self, open_streams: Callable[[], Mapping[str, int]]) -> None:
+        self._open = open_streams
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        family = GaugeMetricFamily(
+            "penstock_open_streams", "Streams that are open here, by kind", labels=["kind"]
+        )
+        for kind, count in self._open().items():
+            family.add_metric([kind], count)
+        yield family
 
 
 class _Throttled(Collector):

@@ -1,6 +1,10 @@
 """The operator's Prometheus metrics, on which its health check is based."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+import penstock
 
 
 class Metrics:
@@ -29,6 +33,27 @@ class Metrics:
             ["namespace", "cluster"],
             registry=registry,
         )
+        self._paused = Gauge(
+            "penstock_operator_cluster_paused",
+            "1 while the operator leaves a Cluster alone, because its spec says so",
+            ["namespace", "cluster"],
+            registry=registry,
+        )
+        self._stalled = Gauge(
+            "penstock_operator_cluster_stalled",
+            "1 while a Cluster needs a person, by the reason of its condition Stalled",
+            ["namespace", "cluster", "reason"],
+            registry=registry,
+        )
+        self._topics = Gauge(
+            "penstock_operator_topic_ready",
+            "1 if the Topic is Ready",
+            ["namespace", "cluster", "topic"],
+            registry=registry,
+        )
+        _describe_process(registry)
+        self._stalled_for: dict[tuple[str, str], str] = {}
+        self._topics_of: dict[tuple[str, str], frozenset[str]] = {}
         self.api_calls = Gauge(
             "penstock_operator_api_calls", "Requests to the API server", registry=registry
         )
@@ -48,9 +73,45 @@ class Metrics:
     def acted(self, action: str) -> None:
         self._actions.labels(action).inc()
 
-    def cluster(self, namespace: str, name: str, *, ready: bool) -> None:
+    def cluster(
+        self, namespace: str, name: str, *, ready: bool, paused: bool = False, stalled: str = ""
+    ) -> None:
+        """What its status says. `stalled`: for which reason, empty if it is not."""
         self._ready.labels(namespace, name).set(ready)
+        self._paused.labels(namespace, name).set(paused)
+        before = self._stalled_for.pop((namespace, name), "")
+        if before and before != stalled:
+            self._stalled.remove(namespace, name, before)
+        if stalled:
+            self._stalled_for[namespace, name] = stalled
+            self._stalled.labels(namespace, name, stalled).set(1)
+
+    def topics(self, namespace: str, cluster: str, ready: Mapping[str, bool]) -> None:
+        """All Topics of a Cluster, by name, and whether they are Ready: others are gone."""
+        before = self._topics_of.get((namespace, cluster), frozenset())
+        for name in before - ready.keys():
+            self._topics.remove(namespace, cluster, name)
+        for name, is_ready in ready.items():
+            self._topics.labels(namespace, cluster, name).set(is_ready)
+        self._topics_of[namespace, cluster] = frozenset(ready)
 
     def forget(self, namespace: str, name: str) -> None:
         """The Cluster no longer exists."""
-        self._ready.remove(namespace, name)
+        self.topics(namespace, name, {})
+        for gauge in (self._ready, self._paused):
+            gauge.remove(namespace, name)
+        reason = self._stalled_for.pop((namespace, name), "")
+        if reason:
+            self._stalled.remove(namespace, name, reason)
+
+
+def _describe_process(registry: CollectorRegistry) -> None:
+    """The release that runs, and Prometheus's own metrics of processes."""
+    build = Gauge(
+        "penstock_build_info",
+        "1, of the release that runs",
+        ["version", "role"],
+        registry=registry,
+    )
+    build.labels(penstock.__version__, "operator").set(1)
+    ProcessCollector(registry=registry)

@@ -72,6 +72,8 @@ class Topics:
         self._factors = Factors(brokers, events)
         self._pace = Pace()
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        self.ready: dict[str, bool] = {}
+        """Whether each Topic was Ready, by name, when it was looked at last."""
 
     async def reconcile(
         self,
@@ -98,6 +100,9 @@ class Topics:
         if desired is not None and steps:
             placement = await self._factors.look(desired, steps)
         seen = _Seen(known, rules, placement)
+        self.ready = {
+            plan.resource.name: self.ready.get(plan.resource.name, False) for plan in plans
+        }
         async with asyncio.TaskGroup() as group:
             done = [group.create_task(self._one(plan, desired, seen)) for plan in plans]
         return all(task.result() for task in done)
@@ -197,6 +202,7 @@ class Topics:
         if done.changed and seen is None:
             waits = (Wait("Creating", f"topic {plan.topic} was just created"),)
         not_ready = waits[0] if waits else None
+        self.ready[plan.resource.name] = not_ready is None
         generation = body["metadata"].get("generation", 1)
         status: Object = {
             "observedGeneration": generation,

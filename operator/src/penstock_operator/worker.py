@@ -50,7 +50,7 @@ from penstock_operator.pace import Due, Pace
 from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.security import called
 from penstock_operator.quotas import apply_quotas
-from penstock_operator.status import cluster_status, why_not_ready
+from penstock_operator.status import STALLED, cluster_status, why_not_ready
 from penstock_operator.topics import Topics
 from penstock_operator.trust import TrustCopies
 
@@ -277,6 +277,7 @@ class Worker:
                 observed.moves,
                 asleep=plan.is_down,
             )
+            self._deps.metrics.topics(self.namespace, self.name, self._topics.ready)
         except* KubernetesError as group:
             why = str(group.exceptions[0])
             _log.warning("topics not reconciled", cluster=self.name, error=why)
@@ -352,7 +353,13 @@ class Worker:
         told = await self._write(body, status, before)
         if _is_ready(status) and not was_ready:
             await self._deps.events.tell(body, "Cluster", "Ready", "all brokers are serving")
-        self._deps.metrics.cluster(self.namespace, self.name, ready=_is_ready(status))
+        self._deps.metrics.cluster(
+            self.namespace,
+            self.name,
+            ready=_is_ready(status),
+            paused=desired.paused,
+            stalled=_stalled_for(status),
+        )
         return told
 
     async def _write(self, body: Object, status: Object, before: Mapping[str, Any]) -> bool:
@@ -399,3 +406,11 @@ def _is_ready(status: Mapping[str, Any]) -> bool:
         each["type"] == "Ready" and each["status"] == "True"
         for each in status.get("conditions") or ()
     )
+
+
+def _stalled_for(status: Mapping[str, Any]) -> str:
+    """The reason; empty if it is not Stalled."""
+    for each in status["conditions"]:
+        if each["type"] == STALLED and each["status"] == "True":
+            return str(each["reason"])
+    return ""

@@ -4,14 +4,19 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+import grpc
 import pytest
 from support.cluster import Cluster
 from support.metrics import Page, scrape
 from support.waiting import wait_until
 from support.wire import Wire, make_batch
 
+import penstock
 from penstock.client import Consumer, Producer, TopicPartition
+from penstock.core.control.documents import FORMAT_NEWEST
+from penstock.errors import ClusterError
 from penstock.proto.v1 import broker_pb2 as pb
+from penstock_broker.services.limits import PARTITIONS_MAX
 
 RECORDS: Final = 10
 FETCH: Final = "penstock_request_seconds_{}{{Fetch}}"
@@ -21,6 +26,9 @@ HEALTHY: Final = {
     "replicas": 2,
     "leaders": 1,
     "under_replicated": 0,
+    "at_min_isr": 0,
+    "under_min_isr": 0,
+    "leaders_not_preferred": 0,
     "offline_replicas": 0,
     "log_ends": RECORDS,
     "high_watermarks": RECORDS,
@@ -40,6 +48,10 @@ HEALTHY: Final = {
     "transactions_oldest_finishing_seconds": 0,
     "transaction_coordinators_loading": 0,
     "token_grace": 0,
+    "topics_left_out": 0,
+    "partitions_left_out": 0,
+    "store_stalled": 0,
+    "store_pending_compaction_bytes": 0,
 }
 """Gauges of each of two brokers that lead one partition each, and follow the other."""
 CONTROLLER_HEALTHY: Final = {
@@ -51,12 +63,28 @@ CONTROLLER_HEALTHY: Final = {
     "offline_partitions": 0,
     "under_replicated_partitions": 0,
     "under_min_isr_partitions": 0,
+    "at_min_isr_partitions": 0,
+    "leaders_not_preferred": 0,
+    "damaged_replicas": 0,
+    "moves": 0,
+    "move_stalled_seconds": 0,
+    "metadata_format_newest": FORMAT_NEWEST,
     "broker_alive{0}": 1,
     "broker_alive{1}": 1,
     "broker_leaders{0}": 1,
     "broker_leaders{1}": 1,
 }
-OF_THIS_MACHINE: Final = {"penstock_disk_free_bytes"}
+OF_THIS_MACHINE: Final = {
+    "penstock_disk_free_bytes",
+    "penstock_disk_total_bytes",
+    "penstock_disk_reserve_bytes",
+    "penstock_store_memory_bytes",
+    "process_virtual_memory_bytes",
+    "process_resident_memory_bytes",
+    "process_start_time_seconds",
+    "process_open_fds",
+    "process_max_fds",
+}
 LABELLED: Final = {
     "penstock_groups",
     "penstock_group_partition_lag_records",
@@ -67,9 +95,15 @@ LABELLED: Final = {
     "penstock_group_pending_offsets",
     "penstock_partition_stable_offset_lag",
     "penstock_ledger_age_seconds",
+    "penstock_build_info",
+    "penstock_open_streams",
+    "penstock_follower_lag_offsets",
+    "penstock_partition_log_bytes",
+    "penstock_partition_log_start_offset",
+    "penstock_partition_log_end_offset",
 }
-"""There are none without groups and transactions; `test_groups.py`, `test_groups_lag.py` and
-`test_transactions_metrics.py` look at them."""
+"""Of groups and transactions there are none here; `test_groups.py`, `test_groups_lag.py` and
+`test_transactions_metrics.py` look at them. `check_single` looks at the others."""
 
 
 def unlike(page: Page, prefix: str, expected: dict[str, int]) -> dict[str, float]:
@@ -113,6 +147,7 @@ def test_a_healthy_cluster_shows_it_and_the_loss_of_its_controller(tmp_path: Pat
         wait_like(cluster.controller_metrics_port, "penstock_controller_", CONTROLLER_HEALTHY)
         check_counters(*map(scrape, ports))
         check_complete(scrape(ports[0]), tmp_path)
+        check_single(scrape(ports[0]))
 
         cluster.controller.kill()
         for port in ports:
@@ -144,6 +179,31 @@ def check_complete(page: Page, data: Path) -> None:
     assert page.gauges == {f"penstock_{name}" for name in HEALTHY} | OF_THIS_MACHINE | LABELLED
     disk = shutil.disk_usage(data)
     assert 0 < page["penstock_disk_free_bytes"] <= disk.total
+    total = page["penstock_disk_total_bytes"]
+    assert page["penstock_disk_free_bytes"] < total <= disk.total
+    assert 0 < page["penstock_disk_reserve_bytes"] < total
+
+
+def check_single(page: Page) -> None:
+    """Of the topic, the partitions, the follower and the process of the broker written to."""
+    for way in ("in", "out"):
+        assert page[f"penstock_topic_records_{way}_total{{flights}}"] == RECORDS
+        moved = page[f"penstock_topic_bytes_{way}_total{{flights}}"]
+        assert moved == page[f"penstock_bytes_{way}_total"]
+    assert page["penstock_partition_log_end_offset{0,leader,flights}"] == RECORDS
+    assert page["penstock_partition_log_start_offset{0,leader,flights}"] == 0
+    assert page["penstock_partition_log_bytes{0,leader,flights}"] > 0
+    assert page.values["penstock_partition_log_end_offset{1,follower,flights}"] == 0
+    assert page.values["penstock_follower_lag_offsets{1}"] == 0
+    assert page["penstock_open_streams{follower}"] == 1
+    written = page["penstock_produce_write_seconds_count"]
+    assert 1 <= written <= RECORDS
+    assert page["penstock_produce_replication_seconds_count"] == written
+    assert 0 < page["penstock_produce_write_seconds_sum"] < 60
+    assert 0 < page["penstock_produce_replication_seconds_sum"] < 60
+    assert page[f"penstock_build_info{{broker,{penstock.__version__}}}"] == 1
+    assert page["penstock_event_loop_lag_seconds_count"] > 0
+    assert page["process_resident_memory_bytes"] > 2**20
 
 
 @pytest.fixture
@@ -197,3 +257,36 @@ def test_the_wait_of_a_fetch_is_no_work(shared_broker: Cluster, topic: str, port
     worked = after[FETCH.format("sum")] - before[FETCH.format("sum")]
     # With the wait in it the work could not be less than the wait.
     assert 0 <= worked < waited
+
+
+def test_a_call_that_is_refused_is_counted_by_method_and_code(
+    shared_broker: Cluster, port: int
+) -> None:
+    name = "penstock_request_errors_total{INVALID_REQUEST,Produce}"
+    before = scrape(port)
+    with Wire(shared_broker.brokers[0].address) as wire:
+        # More partitions than a request may have.
+        many = [pb.ProducePartition(topic="t")] * (PARTITIONS_MAX + 1)
+        with pytest.raises((ClusterError, grpc.RpcError)):
+            wire.data.Produce(pb.ProduceRequest(partitions=many), timeout=30)
+    after = scrape(port)
+    assert after[name] - before[name] == 1
+
+
+def test_a_dead_follower_leaves_the_isr_and_is_seen_to_come_back(tmp_path: Path) -> None:
+    with Cluster(tmp_path, brokers=2) as cluster:
+        cluster.create_topic("flights", assignment=[[0, 1]], configs={"min.insync.replicas": "1"})
+        port = cluster.metrics_ports[0]
+        wait_like(port, "penstock_", {"under_replicated": 0, "isr_shrinks_total": 0})
+        cluster.brokers[1].kill()
+        wait_like(
+            port,
+            "penstock_",
+            {"under_replicated": 1, "isr_shrinks_total": 1, "isr_expands_total": 0},
+        )
+        cluster.brokers[1].start()
+        wait_like(
+            port,
+            "penstock_",
+            {"under_replicated": 0, "isr_shrinks_total": 1, "isr_expands_total": 1},
+        )

@@ -42,7 +42,7 @@ from penstock_broker.metadata.session import Ports
 from penstock_broker.observability import EventLog, bound_address
 from penstock_broker.services.client_streams import ClientStreams
 from penstock_broker.serving.callers import Door, Identify
-from penstock_broker.serving.edge import Edge
+from penstock_broker.serving.edge import Edge, Failed
 from penstock_broker.serving.listener import Listener, came_to, listener_of_clients
 from penstock_broker.serving.open_streams import OpenStreams
 from penstock_broker.serving.plaintext_clients import PlaintextClients
@@ -95,6 +95,7 @@ class Listeners:
         identify: Identify,
         access: Door,
         plaintext: PlaintextClients | None,
+        failed: Failed,
     ) -> None:
         """`identify`: users, at ports with TLS. `plaintext`: counts callers at those without, if
         there are both. All else that is not obvious: see `Edge`."""
@@ -110,11 +111,18 @@ class Listeners:
         self._services = services
         self._cluster_id = cluster_id
         self._observe = observe
+        self._failed = failed
+        self._streams_of: list[OpenStreams] = []
         self._servers: list[grpc.aio.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._bound = self._replication = self._streams = self._internal = self._secure = 0
         self._certificates = 0
         self.health = Health(SERVICES)
+
+    @property
+    def open_streams(self) -> int:
+        """Streams of gRPC that clients have open here."""
+        return sum(streams.open for streams in self._streams_of)
 
     @property
     def ports(self) -> Ports:
@@ -235,6 +243,7 @@ class Listeners:
         """With the services of clients. Callers get addresses that they can reach from there."""
         services, rpcs_max = self._services, self._config.settings.rpcs_max
         streams = OpenStreams(rpcs_max)
+        self._streams_of.append(streams)
         edge = Edge(
             self._cluster_id,
             self._observe,
@@ -242,6 +251,7 @@ class Listeners:
             streams=streams,
             identify=identify,
             access=self._access,
+            failed=self._failed,
         )
         server = transport.server([edge], rpcs_max=rpcs_max)
         self._servers.append(server)

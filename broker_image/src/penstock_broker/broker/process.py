@@ -21,6 +21,7 @@ from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.rpc.transport import Transport
 from penstock_broker.broker.coordination import Coordination, Foundation
+from penstock_broker.broker.gathering import Gathering
 from penstock_broker.broker.listeners import Listeners, Services
 from penstock_broker.broker.membership import Member, Membership
 from penstock_broker.broker.replication import BrokerSeams, Meters, Replication
@@ -39,6 +40,8 @@ from penstock_broker.metadata.condition import Condition
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metrics import Metrics, ReplicaTotals
 from penstock_broker.observability import EventLog
+from penstock_broker.partition_metrics import PartitionMetrics
+from penstock_broker.process_metrics import ProcessMetrics
 from penstock_broker.replication.following import LinkConfig
 from penstock_broker.replication.progress import CopyWatch
 from penstock_broker.replication.ticks import TickFacts
@@ -59,6 +62,7 @@ from penstock_broker.serving.tokens.login import LookAgain, no_look_again
 from penstock_broker.serving.tokens.users import Users
 from penstock_broker.store.interface import LogStore
 from penstock_broker.store.losses import promise_nothing
+from penstock_broker.store.metrics import StoreMetrics
 from penstock_broker.transactions.metrics import TransactionMetrics
 
 _READ_THREADS: Final = 4
@@ -125,8 +129,32 @@ class BrokerProcess:
         self._copies = CopyWatch(self._replicas, self._view, store, self._seams.reading)
         self._build_maintenance(store)
         self._build_services(store)
+        self._observe(store)
+
+    def _observe(self, store: LogStore) -> None:
+        """What a scrape asks for."""
+        self._gathering = Gathering(
+            replicas=self._replicas,
+            view=self._view,
+            store=store,
+            disk=self._disk,
+            mending=self.membership.mending,
+            produce_budget=self._produce_budget,
+            fetching=self._fetching,
+        )
+        registry = self.metrics.registry
+        self._process_metrics = ProcessMetrics(registry, "broker")
+        registry.register(PartitionMetrics(self._gathering.partitions))
+        registry.register(StoreMetrics(store))
         self.metrics.observe_controller(lambda: self._session.connected)
         self.metrics.observe_replicas(self.totals)
+        self.metrics.observe_streams(
+            lambda: {
+                "client": self._services.client_streams.open,
+                "grpc": self._listeners.open_streams,
+                "follower": len(self._replicas.followers),
+            }
+        )
 
     def _condition(self) -> Condition:
         return Condition(
@@ -198,15 +226,17 @@ class BrokerProcess:
             self._seams.clock,
             opener=Opener(self._view, self._opening),
         )
+        self._services = self._make_services(store, producing, offsets, producer_ids)
         self._listeners = Listeners(
             self._config,
             self._seams.transport,
-            self._services(store, producing, offsets, producer_ids),
+            self._services,
             lambda: self._view.cluster_id,
             self.metrics.observe_request,
             identify=self.users.identify,
             access=self._view.access,
             plaintext=self._plaintext,
+            failed=self.metrics.request_errors.failed,
         )
         self.metrics.observe_throttled(lambda: self._view.access.quotas.refused)
         self.metrics.observe_groups(lambda: self._coordination.groups.totals)
@@ -215,7 +245,7 @@ class BrokerProcess:
         )
         self.metrics.registry.register(GroupLagMetrics(self._lag))
 
-    def _services(
+    def _make_services(
         self,
         store: LogStore,
         producing: Producing,
@@ -258,6 +288,7 @@ class BrokerProcess:
                 self._seams.transport,
                 cluster_id=lambda: self._view.cluster_id,
                 observe=self.metrics.observe_request,
+                failed=self.metrics.request_errors.failed,
                 inflight_max=settings.stream_inflight_max,
                 streams_max=max(1, settings.rpcs_max // 2),
                 identify=self.users.identify_token,
@@ -285,6 +316,7 @@ class BrokerProcess:
                         self._compaction.run(),
                         *self._coordination.parts(),
                         self._lag.run(),
+                        self._process_metrics.run(),
                         *self._watching_tls(),
                     )
                 ]
@@ -366,35 +398,8 @@ class BrokerProcess:
         self.metrics.tick_seconds.observe(facts.seconds)
 
     def totals(self) -> ReplicaTotals:
-        """Called by the metrics thread: works on a copy of the list, and changes nothing."""
-        replicas = list(self._replicas.by_key.values())
-        marks = [replica.machine.look() for replica in replicas]
-        return ReplicaTotals(
-            replicas=len(marks),
-            leaders=sum(mark.is_leader for mark in marks),
-            under_replicated=sum(
-                len(state.isr) < len(state.replicas)
-                for topic in list(self._view.topics.values())
-                for state in topic.partitions
-                if state.leader == self._config.broker_id
-            ),
-            offline=sum(mark.leader < 0 for mark in marks),
-            stopped=sum(replica.machine.error is not None for replica in replicas),
-            damaged=len(self._replicas.damaged),
-            mended_batches=self.membership.mending.mended_batches,
-            rebuilt_replicas=self.membership.mending.rebuilt_replicas,
-            high_watermarks=sum(mark.high_watermark for mark in marks),
-            stable_offset_lags={
-                (replica.topic, replica.key.partition): mark.high_watermark
-                - mark.last_stable_offset
-                for replica, mark in zip(replicas, marks, strict=True)
-                if mark.is_leader and mark.last_stable_offset < mark.high_watermark
-            },
-            log_ends=sum(mark.log_end_offset for mark in marks),
-            disk_free_bytes=self._disk.free_bytes,
-            inflight_bytes=self._produce_budget.taken_bytes,
-            parked_fetches=self._fetching.parked,
-        )
+        """Called by the metrics thread."""
+        return self._gathering.totals()
 
 
 def _seams(transport: Transport, store: LogStore) -> BrokerSeams:

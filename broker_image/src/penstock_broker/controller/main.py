@@ -24,7 +24,6 @@ from penstock_broker.controller import enrolment_setup
 from penstock_broker.controller.metadata_store.interface import BlockingStore, MetadataStore
 from penstock_broker.controller.metadata_store.local import LocalMetadataStore
 from penstock_broker.controller.metadata_store.threaded import ThreadedStore
-from penstock_broker.controller.metrics import ControllerMetrics
 from penstock_broker.controller.process import ControllerProcess
 from penstock_broker.controller.seams import ControllerSeams
 from penstock_broker.observability import EventLog, configure_logging, serve_metrics
@@ -153,7 +152,7 @@ async def _serve(
     metrics = None
     if args.metrics_listen is not None:
         try:
-            registry = ControllerMetrics(process.runtime).registry
+            registry = process.metrics.registry
             if seams.transport.tls is not None:
                 registry.register(CertificateMetrics(seams.transport.tls))
             metrics = serve_metrics(args.metrics_listen, registry)

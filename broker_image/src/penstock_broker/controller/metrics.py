@@ -4,13 +4,16 @@ The scrape runs in the HTTP server's thread. It only reads: the machine replaces
 of changing it in place, so a scrape sees a consistent state.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from penstock.core.control.documents import FORMAT_NEWEST
+from penstock.core.control.election import ElectionKind
+from penstock.core.control.move_views import MoveView
 from penstock.core.control.views import Summary
 from penstock.errors import ClusterError
 from penstock_broker.controller.runtime import ControllerRuntime
@@ -46,8 +49,9 @@ class ControllerMetrics(Collector):
             "Leaders elected, by how they were found; none: a partition went offline",
             labels=["how"],
         )
-        for how, count in dict(counters.elections).items():
-            elections.add_metric([how], count)
+        for kind in ElectionKind:  # also those that never were: a rate begins at 0
+            how = kind.name.lower()
+            elections.add_metric([how], counters.elections[how])
         yield elections
         yield _counter("events", "Events handled", counters.events)
         try:
@@ -56,7 +60,18 @@ class ControllerMetrics(Collector):
         except ClusterError:
             return
         yield _gauge("pending_requests", "Wait for a write to begin", machine.pending_requests)
+        yield _gauge(
+            "metadata_format",
+            "Format of the stored metadata",
+            machine.stored.cluster.format,
+        )
+        yield _gauge(
+            "metadata_format_newest",
+            "The newest format that this release reads",
+            FORMAT_NEWEST,
+        )
         yield from _cluster(machine.summary())
+        yield from _moves(machine.moves())
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: otherwise the registry would collect once at start."""
@@ -79,6 +94,21 @@ def _cluster(summary: Summary) -> Iterable[Metric]:
         "Partitions that refuse acks=all",
         summary.under_min_isr_partitions,
     )
+    yield _gauge(
+        "at_min_isr_partitions",
+        "Partitions that refuse acks=all once one more replica falls behind",
+        summary.at_min_isr_partitions,
+    )
+    yield _gauge(
+        "leaders_not_preferred",
+        "Partitions that another broker should lead",
+        summary.not_preferred_leaders,
+    )
+    yield _gauge(
+        "damaged_replicas",
+        "Replicas that cannot serve all that they once acknowledged",
+        summary.damaged_replicas,
+    )
     alive = GaugeMetricFamily(_PREFIX + "broker_alive", "1 with a session", labels=["broker"])
     leaders = GaugeMetricFamily(_PREFIX + "broker_leaders", "Partitions led", labels=["broker"])
     for broker in summary.brokers:
@@ -86,6 +116,16 @@ def _cluster(summary: Summary) -> Iterable[Metric]:
         leaders.add_metric([str(broker.broker_id)], summary.leaders.get(broker.broker_id, 0))
     yield alive
     yield leaders
+
+
+def _moves(moves: Collection[MoveView]) -> Iterable[Metric]:
+    stalled_ms = (copy.stalled_for_ms for move in moves for copy in move.copies)
+    yield _gauge("moves", "Partitions that move to other brokers", len(moves))
+    yield _gauge(
+        "move_stalled_seconds",
+        "How long the copy that has stalled longest has not advanced; 0 if all do",
+        max(stalled_ms, default=0) / 1000,
+    )
 
 
 def _gauge(name: str, documentation: str, value: float) -> GaugeMetricFamily:

@@ -15,10 +15,12 @@ from penstock.core.authorization import Rulebook
 from penstock.core.control import ControlConfig
 from penstock_broker.controller.metadata_store.journal_holders import GrpcJournalHolders
 from penstock_broker.controller.metadata_store.journaled import JournaledStore
+from penstock_broker.controller.metrics import ControllerMetrics
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.seams import ControllerSeams
 from penstock_broker.controller.server import bind
 from penstock_broker.observability import EventLog
+from penstock_broker.process_metrics import ProcessMetrics
 from penstock_broker.serving.tls_watch import watch_tls
 
 _GRACE_S: Final = 0.5
@@ -57,6 +59,8 @@ class ControllerProcess:
         self.runtime = runtime(config, seams, cluster_id)
         self.server = bind(self.runtime, listen, seams, rulebook, secure_listen)
         self.listening = asyncio.Event()
+        self.metrics = ControllerMetrics(self.runtime)
+        self._process_metrics = ProcessMetrics(self.metrics.registry, "controller")
         self.stop_requested = asyncio.Event()
 
     async def run(self) -> None:
@@ -79,6 +83,7 @@ class ControllerProcess:
                 parts = [
                     tasks.create_task(self.runtime.run(), name="runtime"),
                     tasks.create_task(self.server.watch_health(), name="health"),
+                    tasks.create_task(self._process_metrics.run(), name="loop"),
                 ]
                 if self._transport.tls is not None:
                     parts.append(tasks.create_task(watch_tls(self._transport.tls), name="tls"))

@@ -40,6 +40,7 @@ from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.topic import TopicConfig
 from penstock.core.types import BrokerId, Offset, ReplicaKey
 from penstock.errors import PenstockError
+from penstock_broker.counts import Flow, Probe
 from penstock_broker.replication.recent import RecentBatches
 from penstock_broker.store.interface import Slot
 
@@ -95,6 +96,7 @@ class Shell(Protocol):
 
     def handle(self, replica: Replica, event: Event) -> None: ...
     def now_ms(self) -> int: ...
+    def now_s(self) -> float: ...
 
 
 class Replica:
@@ -107,11 +109,14 @@ class Replica:
         "aborted",
         "config",
         "feeders",
+        "flow",
         "is_opened",
+        "isr",
         "key",
         "machine",
         "marks_dirty",
         "pending",
+        "probe",
         "recent",
         "removed_before",
         "slot",
@@ -155,6 +160,12 @@ class Replica:
         """Whether its machine wants, and gets, ticks."""
         self.truncations = 0
         """How often this log was truncated: what was read from it before may no longer be in it."""
+        self.flow = Flow()
+        """Of its topic: all replicas of one have the same."""
+        self.isr: tuple[BrokerId, ...] = ()
+        """By the newest image, to count how it changes."""
+        self.probe: Probe | None = None
+        """The batch that is timed now; `services.producing` begins and ends it."""
         self.written_bytes = 0
         """Of batches, in this run of the broker; never falls."""
         self._checkpoint_due_ms = 0
@@ -225,6 +236,9 @@ class Replica:
         return checkpoint, producers
 
     def persisted(self, persist_id: int, *, synced: bool) -> None:
+        probe = self.probe
+        if probe is not None and not probe.written_s and 0 < probe.persist_id <= persist_id:
+            probe.written_s = self._shell.now_s()
         self._shell.handle(self, Persisted(persist_id, synced))
         self.notify_feeders(urgent=True)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Container, Iterable, Mapping
 from typing import Final, assert_never
+from weakref import WeakValueDictionary
 
 from penstock.core.aborted import AbortedIndex
 from penstock.core.batch import Batch
@@ -59,6 +60,7 @@ from penstock.core.types import (
 )
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.clock import Clock
+from penstock_broker.counts import Flow, IsrCounts
 from penstock_broker.metadata.image import Topic
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.recent import RecentCache
@@ -121,6 +123,9 @@ class ReplicaSet:
         self.changing = asyncio.Lock()
         """Held by who opens or removes replicas, because that takes awaits."""
         self.joins: JoinOutlet | None = None
+        self.flows: WeakValueDictionary[str, Flow] = WeakValueDictionary()
+        """By topic, while there are replicas of it."""
+        self.isr_counts = IsrCounts()
         self.removals = 0
         """Log starts moved and replicas dropped so far: each frees space on disk."""
         self._writer = writer
@@ -137,6 +142,10 @@ class ReplicaSet:
     def now_ms(self) -> int:
         """The machines' clock."""
         return self._clock.now_ms()
+
+    def now_s(self) -> float:
+        """The clock of what is timed."""
+        return self._clock.now_s()
 
     # ------------------------------------------------------------ events
 
@@ -186,6 +195,8 @@ class ReplicaSet:
                 # Nobody reads it soon; what is in memory must reach the log's end, or is forgotten.
                 replica.recent.clear()
             replica.aborted.extend(ready.aborted)
+            if replica.probe is not None and not replica.probe.persist_id:
+                replica.probe.persist_id = ready.persist_id
         self._writer.append(
             replica,
             ready.persist_id,
@@ -436,6 +447,9 @@ class ReplicaSet:
                     self._note_damage(key)
                     self.missing[key] = state.leader_epoch
             replica.config = topic.config
+            if state.leader == self.broker_id:
+                self.isr_counts.learned(replica.isr, state.isr)
+            replica.isr = state.isr
             _note(self.marked, replica, holds=self.broker_id in state.damaged)
             _note(self._copies, replica, holds=self.broker_id in state.adding)
             self.handle(replica, Assigned(state, self.config_of(topic)))
@@ -460,6 +474,7 @@ class ReplicaSet:
         machine = self.machine_on(log)
         replica = Replica(key, topic, slot, machine, self._cache.new(), self)
         replica.is_opened = is_opened
+        replica.flow = self.flows.setdefault(topic, replica.flow)
         replica.aborted = AbortedIndex(log.aborted)
         replica.removed_before = log.checkpoint.log_start_offset
         self.by_key[key] = replica

@@ -23,7 +23,7 @@ from penstock_broker.services.fetching import Fetching
 from penstock_broker.services.produce_stream import ProduceMessages
 from penstock_broker.services.producing import Producing
 from penstock_broker.serving.callers import IdentifyToken, caller, entered
-from penstock_broker.serving.edge import check_cluster_id, guarded
+from penstock_broker.serving.edge import Failed, check_cluster_id, guarded
 from penstock_broker.serving.expiry import bounded_by_credentials
 from penstock_broker.serving.listener import came_to, listener_of_clients
 from penstock_broker.serving.plaintext_clients import PlaintextClients
@@ -42,6 +42,7 @@ class ClientStreams:
         *,
         cluster_id: Callable[[], str],
         observe: Callable[[str, float], None],
+        failed: Failed,
         inflight_max: int,
         streams_max: int,
         identify: IdentifyToken,
@@ -61,6 +62,9 @@ class ClientStreams:
         self._fetching = fetching
         self._cluster_id = cluster_id
         self._observe = observe
+        self._failed = failed
+        self.open = 0
+        """How many there are now; each is a connection."""
         self._inflight_max = inflight_max
         self._server = accepting.stream_server(
             guarded(self._serve, "a client's stream"),
@@ -85,6 +89,13 @@ class ClientStreams:
         self._server.close()
 
     async def _serve(self, stream: MessageStream) -> None:
+        self.open += 1
+        try:
+            await self._serve_client(stream)
+        finally:
+            self.open -= 1
+
+    async def _serve_client(self, stream: MessageStream) -> None:
         came_to(self._called)
         counting = self._plaintext
         with nullcontext() if counting is None else counting.streaming(stream.peer_host):
@@ -111,6 +122,7 @@ class ClientStreams:
                     partial(self._observe, "Fetch"),
                     self._inflight_max,
                     self._cluster_id,
+                    self._failed,
                 ).run()
             case other:
                 raise ClusterError(

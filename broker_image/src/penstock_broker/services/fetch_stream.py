@@ -17,7 +17,7 @@ from penstock.rpc.streams.contract import MessageStream
 from penstock.rpc.streams.frames import Received
 from penstock.rpc.streams.parsing import parsed
 from penstock_broker.services.fetching import Fetching
-from penstock_broker.serving.edge import answer_for, check_cluster_id, timed
+from penstock_broker.serving.edge import Failed, answer_for, check_cluster_id, timed
 from penstock_broker.serving.request_limits import RequestCheck
 
 _check_size: Final = RequestCheck("/penstock.proto.v1.BrokerService/Fetch")
@@ -33,6 +33,7 @@ class FetchMessages:
         observe: Callable[[float], None],
         inflight_max: int,
         cluster_id: Callable[[], str],
+        failed: Failed,
     ) -> None:
         """`observe` gets the seconds of each fetch, without the wait for records.
 
@@ -42,6 +43,7 @@ class FetchMessages:
         self._stream = stream
         self._observe = observe
         self._inflight_max = inflight_max
+        self._failed = failed
         self._cluster_id = cluster_id
         self._context = copy_context()
         """Of the stream, in which its caller is known: bytes arrive in another one."""
@@ -80,7 +82,9 @@ class FetchMessages:
             with timed(self._observe):
                 answer = await self._fetching.fetch(request)
         except Exception as error:  # noqa: BLE001 - the edge: nothing else may leave
-            refused = error_to_wire(answer_for("Fetch", error))
+            seen = answer_for("Fetch", error)
+            self._failed("Fetch", seen.code.name)
+            refused = error_to_wire(seen)
             await self._stream.send(stream_fetch_failure(correlation_id, refused))
             return
         try:

@@ -39,6 +39,7 @@ from penstock.errors import (
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.channel import MAX_MESSAGE_BYTES
 from penstock.rpc.errors import error_to_wire
+from penstock_broker.counts import Flow
 from penstock_broker.metrics import Metrics
 from penstock_broker.replication.reads import LogReader, waiting_for_others
 from penstock_broker.replication.replica import Replica
@@ -68,6 +69,8 @@ class Slice:
     marks: Marks | None = None
     batches: tuple[Batch, ...] = ()
     error: PenstockError | None = None
+    flow: Flow | None = None
+    """Where its topic's batches are counted."""
 
     @property
     def size_bytes(self) -> int:
@@ -279,7 +282,12 @@ class Fetching:
         except PenstockError as error:
             return Slice(part.topic, part.partition, part.topic_id, error=error)
         return Slice(
-            part.topic, part.partition, replica.key.topic_id, marks=marks, batches=tuple(batches)
+            part.topic,
+            part.partition,
+            replica.key.topic_id,
+            marks=marks,
+            batches=tuple(batches),
+            flow=replica.flow,
         )
 
     async def _visible(
@@ -314,12 +322,14 @@ class Fetching:
         """The budget for all answers that are being put together."""
         return self._budget
 
-    def count(self, batches: Iterable[Batch]) -> None:
+    def count(self, part: Slice) -> None:
         """Counts what is sent to a consumer."""
-        for batch in batches:
+        for batch in part.batches:
             if batch.payload:  # an empty batch only fills offsets
                 self._metrics.bytes_out.inc(len(batch.payload))
                 self._metrics.records_out.inc(batch.header.record_count)
+                if part.flow is not None:
+                    part.flow.gave(batch.header.record_count, len(batch.payload))
 
 
 class _Fetch:
@@ -387,7 +397,7 @@ class _Fetch:
         slices = [self._slices[index] for index in sorted(self._slices)]
         chosen = [part for part in slices if everything or part.batches or part.error is not None]
         for part in chosen:
-            self._service.count(part.batches)
+            self._service.count(part)
         parts = [(part.head(), part.batches) for part in chosen]
         return FetchAnswer(parts, self.size_bytes, self._budget)
 

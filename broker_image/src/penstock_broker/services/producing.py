@@ -34,6 +34,7 @@ from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_from_wire
 from penstock.rpc.errors import error_to_wire
 from penstock_broker.clock import Clock
+from penstock_broker.counts import Probe
 from penstock_broker.metrics import Metrics
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
@@ -236,7 +237,10 @@ class Producing:
             check_keys(batch, str(replica))
         append_time_ms = check_timestamps(batch, topic.config, time_ns() // 1_000_000)
         request_id = next(self._request_ids)
-        size = _Size(batch.header.record_count, len(batch.payload))
+        probe = None
+        if replica.probe is None:
+            replica.probe = probe = Probe(self._clock.now_s())
+        size = _Size(batch.header.record_count, len(batch.payload), probe)
         replica.pending[request_id] = partial(self._replied, pending, index, replica, size)
         self._replicas.handle(
             replica,
@@ -251,6 +255,8 @@ class Producing:
                 transactional_id=terms.transactional_id,
             ),
         )
+        if probe is not None and not probe.persist_id and replica.probe is probe:
+            replica.probe = None  # it waits for its transaction's coordinator first
 
     def _reserve(self, pending: PendingProduce, batch: Batch) -> None:
         try:
@@ -271,6 +277,8 @@ class Producing:
         reply: ProduceReply,
     ) -> None:
         """A machine's reply, also to a request that is late or given up."""
+        if size.probe is not None:
+            self._timed(replica, size.probe, reply)
         error = None
         if reply.error is not None:
             error = self._locator.explained(replica, reply.error)
@@ -278,6 +286,7 @@ class Producing:
         elif not reply.duplicate:
             self._metrics.bytes_in.inc(size.payload_bytes)
             self._metrics.records_in.inc(size.records)
+            replica.flow.took(size.records, size.payload_bytes)
         if pending.is_over:
             return
         result = pending.response.results[index]
@@ -291,6 +300,12 @@ class Producing:
         result.sync = pb.Sync.ValueType(int(reply.sync))
         result.duplicate = reply.duplicate
         self._has_result(pending, index)
+
+    def _timed(self, replica: Replica, probe: Probe, reply: ProduceReply) -> None:
+        if replica.probe is probe:
+            replica.probe = None
+        if reply.error is None:
+            self._metrics.produce_times.observe(probe, self._clock.now_s())
 
     def _fail(self, pending: PendingProduce, index: int, error: PenstockError) -> None:
         """The partition's part was refused before a machine got it, or is late."""
@@ -357,6 +372,7 @@ class _Size(NamedTuple):
 
     records: int
     payload_bytes: int
+    probe: Probe | None
 
 
 def check_timestamps(batch: Batch, config: TopicConfig, now_ms: int) -> int:

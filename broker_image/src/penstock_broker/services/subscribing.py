@@ -118,7 +118,7 @@ class Subscription:
 
     def _message(self, generation: int, slices: list[Slice]) -> bytes:
         for part in slices:
-            self._fetching.count(part.batches)
+            self._fetching.count(part)
         return subscribe_response(generation, ((part.head(), part.batches) for part in slices))
 
     async def _collect(self, room: int) -> list[Slice]:

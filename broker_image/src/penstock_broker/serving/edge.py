@@ -35,6 +35,8 @@ from penstock_broker.serving.open_streams import OpenStreams, counted
 from penstock_broker.serving.operators import note_operator
 from penstock_broker.serving.request_limits import RequestCheck
 
+Failed = Callable[[str, str], None]
+"""Counts a request that is answered with an error: by method, and by the name of the code."""
 _OURS: Final = "/penstock."
 _waited_s: Final[ContextVar[float]] = ContextVar("waited_s", default=0.0)
 _others_s: Final[ContextVar[float]] = ContextVar("others_s", default=0.0)
@@ -71,6 +73,10 @@ def timed(observe: Callable[[float], None]) -> Iterator[None]:
         observe(monotonic() - started - _waited_s.get())
 
 
+def _nobody_counts(_method: str, _code: str) -> None:
+    """For servers without metrics."""
+
+
 class _Refused:
     """Stands for a request body that was not parsed."""
 
@@ -87,11 +93,14 @@ class Edge(grpc.aio.ServerInterceptor):
         observe: Callable[[str, float], None],
         entered: Callable[[], None] = lambda: None,
         *,
+        failed: Failed = _nobody_counts,
         streams: OpenStreams | None = None,
         identify: Identify | None = None,
         access: Door | None = None,
     ) -> None:
         """`cluster_id` returns "" while unknown; `observe(method, seconds)` gets the time at work.
+
+        `failed(method, code)` counts what is answered with an error.
 
         `entered` is called in the context of every call, before it is handled. `streams` counts
         open ones, also those of other services; None: nobody does. `identify` None: nobody is asked
@@ -104,6 +113,7 @@ class Edge(grpc.aio.ServerInterceptor):
         self._entered = entered
         self._cluster_id = cluster_id
         self._observe = observe
+        self._failed = failed
         self._wrapped: dict[str, Any] = {}
         self._nameless: set[type] = set()
         """Types of requests without a cluster id: to look for it in one takes microseconds."""
@@ -150,6 +160,7 @@ class Edge(grpc.aio.ServerInterceptor):
                 raise
             except Exception as error:  # noqa: BLE001 - the edge: nothing else may leave
                 seen = answer_for(name, error)
+                self._failed(name, seen.code.name)
                 if self._access is not None:
                     self._access.finished(callers.caller(), name, request, seen)
                 await abort(context, seen)
@@ -194,7 +205,9 @@ class Edge(grpc.aio.ServerInterceptor):
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
             except Exception as error:  # noqa: BLE001 - the edge: nothing else may leave
-                await abort(context, answer_for(name, error))
+                seen = answer_for(name, error)
+                self._failed(name, seen.code.name)
+                await abort(context, seen)
 
         return call
 

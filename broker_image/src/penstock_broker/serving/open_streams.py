@@ -52,6 +52,11 @@ class OpenStreams:
         self._rpcs_max = rpcs_max
         self._by_host: Counter[str] = Counter()
 
+    @property
+    def open(self) -> int:
+        """How many there are now."""
+        return self._by_host.total()
+
     @contextmanager
     def opened(self, peer: str) -> Iterator[None]:
         """While a stream is served. Raises OverloadedError if it is one too many.

@@ -73,6 +73,11 @@ class Database:
             with suppress(Exception):
                 family.close()
 
+    def sum_of(self, name: str) -> int:
+        """A number of RocksDB's, over both column families."""
+        families = (self.batches, self.state)
+        return sum(family.property_int_value(name) or 0 for family in families)
+
     def stored_batches(self, keys: Sequence[bytes]) -> list[bytes] | None:
         """The batches stored at these keys, in ascending order; None if one of them is missing.
 

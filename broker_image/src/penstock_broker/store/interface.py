@@ -82,6 +82,21 @@ class TimeIndexEntry:
     timestamp_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class StoreLoad:
+    """How the disk keeps up with what is written.
+
+    `stalls`: writes that had to wait for it, since the store was opened. `stalled`: they wait now.
+    `pending_compaction_bytes`: to rewrite before the levels have their sizes. `memory_bytes`: in
+    write buffers, not in files yet.
+    """
+
+    stalls: int = 0
+    stalled: bool = False
+    pending_compaction_bytes: int = 0
+    memory_bytes: int = 0
+
+
 class LogStore(Protocol):
     """Nine methods. Errors: ClusterError with DISK_FULL, STORAGE_FAILED or DATA_CORRUPTED."""
 
@@ -137,6 +152,10 @@ class LogStore(Protocol):
         ...
 
     # Not counted: life cycle and facts for retention, compaction and metrics.
+    def load(self) -> StoreLoad:
+        """How the disk keeps up, now; from any thread."""
+        ...
+
     def size_bytes(self, slot: Slot) -> int: ...
 
     def bytes_from(self, slot: Slot, offset: Offset) -> int:

@@ -17,7 +17,7 @@ from penstock.core.replication.producers import ProducerTable, ended_by_swept_ma
 from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.store import state
-from penstock_broker.store.interface import PartitionWrite, Rewrite, Slot, TimeIndexEntry
+from penstock_broker.store.interface import PartitionWrite, Rewrite, Slot, StoreLoad, TimeIndexEntry
 
 
 @dataclass(slots=True)
@@ -204,6 +204,9 @@ class MemoryLogStore:
         with self._lock:
             self._slots = {key: known for key, known in self._slots.items() if known != slot}
             self._logs.pop(slot, None)
+
+    def load(self) -> StoreLoad:
+        return StoreLoad()
 
     def size_bytes(self, slot: Slot) -> int:
         return sum(batch.size_bytes for batch in self._log(slot).batches)

@@ -32,7 +32,7 @@ from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.store import checks, compacting, layout
 from penstock_broker.store.database import Database, Operations, Tail
 from penstock_broker.store.faults import CallGate, storage_errors
-from penstock_broker.store.interface import PartitionWrite, Slot, TimeIndexEntry
+from penstock_broker.store.interface import PartitionWrite, Slot, StoreLoad, TimeIndexEntry
 from penstock_broker.store.layout import IndexEntry, batch_key
 from penstock_broker.store.lookups import SlotLookup
 from penstock_broker.store.options import StoreOptions, database_options
@@ -206,6 +206,17 @@ class RocksLogStore:
             if self._removed is not None:
                 self._removed.add(slot)
             self._sync()
+
+    def load(self) -> StoreLoad:
+        with self._gate, storage_errors("looking at the database"):
+            return StoreLoad(
+                stalls=self.stalls,
+                stalled=self._is_stalled(),
+                pending_compaction_bytes=self._database.sum_of(
+                    "rocksdb.estimate-pending-compaction-bytes"
+                ),
+                memory_bytes=self._database.sum_of("rocksdb.cur-size-all-mem-tables"),
+            )
 
     def size_bytes(self, slot: Slot) -> int:
         with self._gate, storage_errors(f"measuring slot {slot}"):

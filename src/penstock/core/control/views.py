@@ -74,6 +74,9 @@ class Summary:
     offline_partitions: int
     under_replicated_partitions: int
     under_min_isr_partitions: int
+    at_min_isr_partitions: int
+    not_preferred_leaders: int
+    damaged_replicas: int
     leaders: Mapping[BrokerId, int]
     hibernating: bool
 
@@ -107,7 +110,8 @@ def image_since(stored: Stored, config: ControlConfig, since: int) -> Image:
 
 def summarise(stored: Stored, config: ControlConfig) -> Summary:
     """Counts over all partitions; costs a scan."""
-    partitions = offline = under_replicated = under_min_isr = 0
+    partitions = offline = under_replicated = under_min_isr = at_min_isr = 0
+    not_preferred = damaged = 0
     leaders: dict[BrokerId, int] = dict.fromkeys(stored.cluster.brokers, 0)
     for topic in stored.topics.values():
         topic_config = config.topic_config(topic.configs)
@@ -118,6 +122,9 @@ def summarise(stored: Stored, config: ControlConfig) -> Summary:
             under_replicated += len(state.isr) < len(state.replicas)
             wanted = topic_config.effective_min_insync_replicas(len(state.replicas))
             under_min_isr += len(state.isr) < wanted
+            at_min_isr += len(state.isr) == wanted < len(state.replicas)
+            not_preferred += state.leader not in (NO_LEADER, state.replicas[0])
+            damaged += len(state.damaged)
             if state.leader != NO_LEADER:
                 leaders[state.leader] = leaders.get(state.leader, 0) + 1
     return Summary(
@@ -130,6 +137,9 @@ def summarise(stored: Stored, config: ControlConfig) -> Summary:
         offline_partitions=offline,
         under_replicated_partitions=under_replicated,
         under_min_isr_partitions=under_min_isr,
+        at_min_isr_partitions=at_min_isr,
+        not_preferred_leaders=not_preferred,
+        damaged_replicas=damaged,
         leaders=leaders,
         hibernating=stored.cluster.hibernating,
     )

@@ -95,6 +95,11 @@ class Leader:
                 self._stop_feed(broker, progress, out)
                 del self._followers[broker]
 
+    def followers_written(self) -> list[tuple[BrokerId, Offset]]:
+        """Of every follower, up to where it has said that it has the log, in this epoch."""
+        known = list(self._followers.items())
+        return [(broker, progress.written_end) for broker, progress in known]
+
     @property
     def min_isr(self) -> int:
         """min.insync.replicas, but at most the number of replicas."""

@@ -159,6 +159,10 @@ class ReplicaMachine:
         """Up to where a follower has said, in this epoch, that it has the log; 0: it has not."""
         return self._role.written_by(broker) if isinstance(self._role, Leader) else Offset(0)
 
+    def followers_written(self) -> list[tuple[BrokerId, Offset]]:
+        """Of every follower, up to where it has the log; for other threads, as `look`."""
+        return self._role.followers_written() if isinstance(self._role, Leader) else []
+
     @property
     def copied_to(self) -> Offset | None:
         """Up to where the slowest of those that the partition moves to have the log for certain:

@@ -1,0 +1,39 @@
+"""How the store keeps up, asked when scraped."""
+
+from collections.abc import Iterable
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from penstock.errors import PenstockError
+from penstock_broker.store.interface import LogStore
+
+
+class StoreMetrics(Collector):
+    """Registered with a broker's registry; nothing is exported once the store is closed."""
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        try:
+            load = self._store.load()
+        except PenstockError:
+            return
+        yield CounterMetricFamily(
+            "penstock_store_stalls", "Writes that had to wait for the disk", value=load.stalls
+        )
+        for name, documentation, value in (
+            ("stalled", "1 while writes have to wait for the disk", int(load.stalled)),
+            (
+                "pending_compaction_bytes",
+                "What RocksDB has to rewrite before it has caught up",
+                load.pending_compaction_bytes,
+            ),
+            ("memory_bytes", "Write buffers of RocksDB, not in files yet", load.memory_bytes),
+        ):
+            yield GaugeMetricFamily(f"penstock_store_{name}", documentation, value=value)

@@ -1,0 +1,48 @@
+"""Alerts and dashboards name metrics that processes export, and dashboards are as generated."""
+
+import json
+import re
+from pathlib import Path
+from typing import Final
+
+from support.exported import broker_metrics, controller_metrics, operator_metrics
+from support.fault_recordings import RULES
+
+from tools import dashboards
+
+_NAME: Final = re.compile(r"\b(?:penstock|process)_\w+")
+
+
+def unknown(text: str, folder: Path) -> set[str]:
+    """Metrics that nobody exports."""
+    everything = broker_metrics(folder) | controller_metrics() | operator_metrics()
+    named = {re.sub(r"_(bucket|count|sum)$", "", name) for name in _NAME.findall(text)}
+    assert named
+    return named - everything
+
+
+def test_alerts_read_metrics_that_exist(tmp_path: Path) -> None:
+    assert unknown(RULES.read_text(), tmp_path) == set()
+
+
+def test_dashboards_read_metrics_that_exist(tmp_path: Path) -> None:
+    queries = [
+        target["expr"]
+        for text in dashboards.files().values()
+        for panel in json.loads(text)["panels"]
+        for target in panel["targets"]
+    ]
+    assert unknown("\n".join(queries), tmp_path) == set()
+
+
+def test_a_metric_that_nobody_exports_is_noticed(tmp_path: Path) -> None:
+    assert unknown("rate(penstock_bytes_in_totals[5m])", tmp_path) == {"penstock_bytes_in_totals"}
+
+
+def test_dashboards_are_as_generated() -> None:
+    assert dashboards.main(["--check"]) == 0
+
+
+def test_there_are_five_with_ids_of_their_own() -> None:
+    made = [json.loads(text) for text in dashboards.files().values()]
+    assert len({each["uid"] for each in made}) == len(made) == 5

@@ -1,0 +1,103 @@
+"""Every alert has a page, every page an alert; the commands on the pages exist and are complete."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import typer
+import yaml
+from support.cluster import Cluster
+from support.fault_recordings import RULES
+from typer.testing import CliRunner
+
+from penstock.cli.main import app
+
+PAGES: Final = RULES.parents[4] / "docs" / "runbooks"
+_COMMAND: Final = re.compile(r"^(?:kubectl )?penstock .*", re.MULTILINE)
+_INLINE: Final = re.compile(r"`((?:kubectl )?penstock [^`…]+)`")
+HARMLESS: Final = {
+    "penstock cluster describe",
+    "penstock broker list",
+    "penstock topic describe flights",
+    "penstock partitions status",
+    "penstock group list",
+    "penstock txn list",
+    "penstock txn blocking --older-than 30s",
+    "penstock quota list",
+    "penstock cluster finalize --dry-run",
+}
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def pages() -> dict[str, str]:
+    return {path.stem: path.read_text() for path in PAGES.glob("Penstock*.md")}
+
+
+def commands() -> list[str]:
+    """Of all pages, those in the text as well."""
+    texts = pages().values()
+    found = {line for text in texts for line in (*_COMMAND.findall(text), *_INLINE.findall(text))}
+    return sorted(found)
+
+
+def test_every_alert_has_a_page_and_every_page_an_alert() -> None:
+    assert pages().keys() == {rule["alert"] for rule in rules()}
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))
+def test_an_alert_says_what_where_and_what_to_do(rule: dict[str, Any]) -> None:
+    assert rule["labels"]["severity"] in ("critical", "warning", "info")
+    said = rule["annotations"]
+    assert said["runbook_url"].endswith(f"/docs/runbooks/{rule['alert']}.md")
+    assert said["summary"]
+    assert "{{ $" in said["description"], "it shows a value, or where"
+
+
+@pytest.mark.parametrize("name", sorted(pages()))
+def test_a_page_has_the_same_parts_in_the_same_order(name: str) -> None:
+    headings = re.findall(r"^#+ (.*)$", pages()[name], re.MULTILINE)
+    parts = ["What it means", "What users feel", "Look", "Do", "Afterwards"]
+    assert headings == [name, *parts]
+    assert f"({name}.md)" in (PAGES / "README.md").read_text()
+
+
+@pytest.mark.parametrize("line", commands())
+def test_a_command_is_one_of_the_command_line(line: str) -> None:
+    words = shlex.split(line.removeprefix("kubectl "))[1:]
+    command: Any = typer.main.get_command(app)
+    context = command.make_context("penstock", ["--help"], resilient_parsing=True)
+    while hasattr(command, "commands"):
+        command = command.get_command(context, words.pop(0))
+        assert command is not None, line
+    # Unknown options, missing arguments and values of the wrong kind are usage errors.
+    command.make_context("penstock", words, parent=context)
+
+
+def test_what_only_looks_answers_from_a_cluster(shared_broker: Cluster) -> None:
+    shared_broker.create_topic("flights")
+    assert set(commands()) >= HARMLESS
+    for line in sorted(HARMLESS):
+        words = [*shlex.split(line)[1:], "--bootstrap", shared_broker.bootstrap]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, f"{line}: {done.output}"
+
+
+def test_a_command_that_does_not_exist_would_be_noticed() -> None:
+    with pytest.raises(AssertionError):
+        test_a_command_is_one_of_the_command_line("penstock broker resurrect 2")
+
+
+def test_links_lead_to_pages() -> None:
+    for name, text in pages().items():
+        for target in re.findall(r"\]\(([^)#]+)", text):
+            assert (PAGES / target).is_file(), f"{name} links to {target}"
+
+
+def test_the_repository_has_the_pages_that_others_link_to() -> None:
+    assert Path(PAGES / "README.md").is_file()

@@ -1,0 +1,126 @@
+"""When alerts fire over recorded series, asked of promtool.
+
+    recorded/<fault>.json ──▶ healthy for 20 minutes, then the fault ──promtool──▶ alert: seconds
+
+A recording lasts for seconds, and alerts wait for minutes. So a series goes on as it ended: gauges
+hold their last value, counters and ages grow as they grew. Nothing else is added.
+"""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import yaml
+from support.fault_recordings import HEALTHY_S, RECORDED, RULES, Series
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+STEP_S: Final = 15
+HEALTH_S: Final = 1_200
+FAULT_S: Final = 2_100
+_AGES: Final = re.compile(r"penstock_\w+(_lag|_open|_finishing|_waiting|_stalled|_pass)_seconds\{")
+_FIRING: Final = re.compile(r'\{alertname="(\w+)"\}')
+_ASKED: Final = 'count by (alertname) (ALERTS{alertstate="firing"})'
+
+
+@cache
+def promtool() -> str:
+    """Its path; it is built at the first call."""
+    made = subprocess.run(
+        [ROOT / "tools" / "promtool.sh"], capture_output=True, text=True, check=True
+    )
+    return made.stdout.strip()
+
+
+def recorded(fault: str) -> Series:
+    found: Series = json.loads((RECORDED / f"{fault}.json").read_text())
+    return found
+
+
+def healthy() -> Series:
+    """What all recordings begin with, of one of them."""
+    return {name: values[:HEALTHY_S] for name, values in recorded("broker-killed").items()}
+
+
+def fires(series: Series, rules: Path = RULES) -> dict[str, int]:
+    """By alert, without the prefix: how many seconds after the health it fires first.
+
+    Negative: in health. The resolution is `STEP_S`.
+    """
+    times = range(0, HEALTH_S + FAULT_S + 1, STEP_S)
+    inputs = [{"series": name, "values": _values(name, one)} for name, one in series.items()]
+    asked = [
+        {"expr": _ASKED, "eval_time": f"{when}s", "exp_samples": []}
+        for when in times
+        if when >= HEALTH_S or when % 300 == 0
+    ]
+    test = {
+        "rule_files": [str(rules)],
+        "evaluation_interval": f"{STEP_S}s",
+        "tests": [{"interval": f"{STEP_S}s", "input_series": inputs, "promql_expr_test": asked}],
+    }
+    found: dict[str, int] = {}
+    for when_s, names in _answers(test):
+        for name in names:
+            alert = name.removeprefix("Penstock")
+            found[alert] = min(found.get(alert, when_s - HEALTH_S), when_s - HEALTH_S)
+    return found
+
+
+def _answers(test: dict[str, Any]) -> Iterator[tuple[int, list[str]]]:
+    """What fires when: promtool shows it as what it did not expect."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "test.yaml"
+        path.write_text(yaml.safe_dump(test))
+        done = subprocess.run(
+            [promtool(), "test", "rules", str(path)], capture_output=True, text=True, check=False
+        )
+    said = done.stdout + done.stderr
+    parts = said.split("expr:")
+    assert done.returncode == 0 or len(parts) > 1, said
+    for part in parts[1:]:
+        shown = re.search(r"time: (?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?,", part)
+        assert shown is not None, part
+        hours, minutes, seconds = (int(number or 0) for number in shown.groups())
+        yield hours * 3_600 + minutes * 60 + seconds, _FIRING.findall(part)
+
+
+def _values(name: str, values: Sequence[float | None]) -> str:
+    """In promtool's notation, one per `STEP_S`."""
+    before, after = values[:HEALTHY_S], values[HEALTHY_S:]
+    healthy_steps = HEALTH_S // STEP_S
+    text, end = _held(name, before, before[:1], healthy_steps)
+    if not after:
+        return text + " " + _held(name, before, [end], FAULT_S // STEP_S)[0]
+    shift = 0.0
+    if _grows(name) and end is not None and before[-1] is not None and after[0] is not None:
+        shift = end - before[-1] if after[0] >= before[-1] else 0.0
+    shown = [None if one is None else one + shift for one in after[::STEP_S]]
+    if end is not None and shown[0] is None:
+        text += " stale"
+    return text + " " + _held(name, after, shown, FAULT_S // STEP_S)[0]
+
+
+def _grows(name: str) -> bool:
+    counter = re.match(r"\w+_(total|bucket|count|sum)\{", name)
+    return counter is not None or _AGES.match(name) is not None
+
+
+def _held(
+    name: str, seen: Sequence[float | None], shown: Sequence[float | None], steps: int
+) -> tuple[str, float | None]:
+    """`shown`, then as it was `seen` to go on, for so many steps; and the last value."""
+    words = ["_" if one is None else repr(float(one)) for one in shown]
+    last = shown[-1] if shown else None
+    if last is None:
+        return " ".join([*words, f"_x{steps}"]), None
+    tail = [one for one in seen[-STEP_S:] if one is not None]
+    slope = 0.0
+    if _grows(name) and len(tail) > 1:
+        slope = max(0.0, (tail[-1] - tail[0]) / (len(tail) - 1) * STEP_S)
+    words[-1] = f"{last!r}+{slope!r}x{steps}"
+    return " ".join(words), last + slope * steps
