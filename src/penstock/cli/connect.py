@@ -69,7 +69,7 @@ class Wanted:
             return self._in_kubernetes()
         local = _local_cluster()
         if local is not None:
-            return Located(local.state.bootstrap, files=self._files_of(local.root))
+            return self._in_local(local)
         if self.choice.may_connect and not _listens_locally():
             reach: Any = importlib.import_module("penstock.cli.kube.reach")
             reached = reach.reach_only(self.choice)
@@ -118,10 +118,15 @@ class Wanted:
         )
         return replace(self, cluster=profile.cluster, choice=choice, files=files, profile=None)
 
-    def _files_of(self, root: Any) -> "SecurityOptions":
-        """Of a local cluster, unless something else was given."""
+    def _in_local(self, local: Any) -> "Located":
+        """As its administrator, unless something else was given. Who shows a certificate does so
+        where that is what counts, and is not its administrator beside."""
         state: Any = importlib.import_module("penstock_broker.local.state")
-        return self._files_over(state.StateDirectory(root).client_files)
+        known = state.StateDirectory(local.root).client_files
+        if self.files.get("certificate_file") and local.state.certificate_bootstrap:
+            files = self._files_over({"ca_file": known["ca_file"], "token_file": ""})
+            return Located(local.state.certificate_bootstrap, files=files)
+        return Located(local.state.bootstrap, files=self._files_over(known))
 
     def _files_over(self, known: Any) -> "SecurityOptions":
         given = {key: value for key, value in self.files.items() if value is not None}

@@ -156,6 +156,48 @@ def token(
         security.write_token(out, made)
 
 
+@app.command(
+    epilog=example(
+        "penstock local certificate ada",
+        "penstock local certificate ada --out ~/.penstock --days 90 -o json",
+    )
+)
+def certificate(
+    *,
+    user: Annotated[str, typer.Argument(metavar="USER", help="Whose: the principal cert:USER.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", help="Folder of USER.crt and USER.key.", parser=directory, metavar="DIRECTORY"
+        ),
+    ] = Path(),
+    days: Annotated[int, typer.Option("--days", min=1, max=365, help="How long it counts.")] = 30,
+    cluster: Cluster = None,
+    data_dir: DataDir = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make a user's client certificate, for a cluster that was started with --secure.
+
+    Certificates are shown at a port of their own, and need no token. What the user may do is said
+    by rules: `penstock acl --help`.
+    """
+    root = _find_root(cluster, data_dir)
+    made = _load("security").write_certificate(root, user, days, out)
+    record = {
+        "principal": made.principal,
+        "expires": f"{made.ends:%Y-%m-%dT%H:%M:%SZ}",
+        "certificate_file": str(made.certificate_file),
+        "key_file": str(made.key_file),
+        "ca_file": str(made.ca_file),
+        "bootstrap": made.bootstrap,
+    }
+    print_record(record, output)
+    if output is Output.TABLE:
+        files = (("ca-file", made.ca_file), ("cert", made.certificate_file), ("key", made.key_file))
+        options = " ".join(f"--{name} {shlex.quote(str(path))}" for name, path in files)
+        typer.echo(f"\npenstock {options} topic list --bootstrap {made.bootstrap}")
+
+
 def _say_running(cluster: str, bootstrap: str, rest: str) -> None:
     typer.echo(f"cluster {cluster} is running on {bootstrap}{rest}")
     sys.stdout.flush()
