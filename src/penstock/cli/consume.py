@@ -9,7 +9,7 @@ Ctrl-C ends the command at once; without a group, nothing is committed.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
@@ -18,7 +18,8 @@ import typer
 
 from penstock.cli.connect import locate, open_admin
 from penstock.cli.consume_group import POLL_RECORDS_MAX, POLL_S, GroupOptions, consume_in_group
-from penstock.cli.options import Bootstrap, Partitions, TopicArgument, example
+from penstock.cli.options import Bootstrap, Partitions, example
+from penstock.cli.picking import choose_topics, make_filter, parse_delimiter, rendering
 from penstock.cli.places import Place, PlaceKind, parse_place, resolve
 from penstock.cli.template import Template, to_json_line
 from penstock.errors import ErrorCode, MisuseError
@@ -60,6 +61,11 @@ Group = Annotated[
 ]
 
 
+Topics = Annotated[
+    list[str], typer.Argument(metavar="TOPIC…", help="Names of topics, or with --regex patterns.")
+]
+
+
 def register(app: typer.Typer) -> None:
     """Adds the command."""
     app.command(
@@ -68,13 +74,17 @@ def register(app: typer.Typer) -> None:
             "penstock consume flights -o @2013-06-01 --to @2013-07-01 -f '%T %k %v\\n'",
             "penstock consume flights -e --output json | jq .value",
             "penstock consume flights -g billing -e",
+            "penstock consume 'flights-.*' --regex --key AA --grep delayed",
         )
     )(consume)
 
 
 def consume(
-    topic: TopicArgument,
+    topics: Topics,
     *,
+    regex: Annotated[
+        bool, typer.Option("--regex", "-r", help="All topics whose whole names a TOPIC matches.")
+    ] = False,
     offset: Begin = "beginning",
     to: Annotated[
         str | None,
@@ -87,6 +97,13 @@ def consume(
     count: Annotated[
         int | None, typer.Option("--count", "-c", min=1, help="Stop after this many records.")
     ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", "-k", help="Only records with this key.")
+    ] = None,
+    grep: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="Only records whose value this matches somewhere."),
+    ] = None,
     partition: Partitions = None,
     format_: Format = None,
     key_delimiter: Annotated[
@@ -94,6 +111,10 @@ def consume(
         typer.Option(
             "--key-delimiter", "-K", help="Print the key, this delimiter, then the value."
         ),
+    ] = None,
+    delimiter: Annotated[
+        str | None,
+        typer.Option("--delimiter", "-D", help="What ends a record, if not a newline: ; or \\0."),
     ] = None,
     null: Annotated[
         str, typer.Option("--null", "-Z", help="Text to print for a null key or value.")
@@ -104,22 +125,34 @@ def consume(
     group: Group = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Print the records of a topic.
+    """Print the records of topics.
 
-    Records are in order within a partition. Without --exit, --to or --count, the command waits for
+    Records are in order within a partition. A pattern means the topics that are there when the
+    command begins. Without --exit, --to or --count, the command waits for
     more records until Ctrl-C. With --group, it commits what it has printed.
     """
-    render = _renderer(output, format_, key_delimiter, null)
+    ending = None if delimiter is None else parse_delimiter(delimiter)
+    render = rendering(
+        _renderer(output, format_, key_delimiter, null, ending), make_filter(key, grep)
+    )
     if group is not None:
         _check_group(group, has_place=to is not None or bool(partition))
-        options = GroupOptions(group, topic, offset, exit_at_end, count)
-        consume_in_group(locate(bootstrap), options, render)
+        where = locate(bootstrap)
+        chosen = topics
+        if regex:
+            with open_admin(where) as admin:
+                chosen = choose_topics(admin, topics, regex=True)
+        consume_in_group(where, GroupOptions(group, chosen, offset, exit_at_end, count), render)
         return
     begin = parse_place(offset, "--offset")
     until = _until(to, exit_at_end)
     where = locate(bootstrap)
     with open_admin(where) as admin:
-        partitions = choose_partitions(admin, topic, partition)
+        partitions = [
+            each
+            for topic in choose_topics(admin, topics, regex=regex)
+            for each in choose_partitions(admin, topic, partition)
+        ]
         starts = resolve(admin, begin, partitions)
         ends = resolve(admin, until, partitions) if until is not None else {}
         if ends and begin.kind is PlaceKind.OFFSET:
@@ -190,26 +223,32 @@ def _until(to: str | None, exit_at_end: bool) -> Place | None:
 
 
 def _renderer(
-    output: ConsumeOutput, format_: str | None, key_delimiter: str | None, null: str
+    output: ConsumeOutput,
+    format_: str | None,
+    key_delimiter: str | None,
+    null: str,
+    ending: bytes | None,
 ) -> "Callable[[Record], bytes]":
+    """`ending`: what ends a record; None: a newline, unless --format says it."""
     if output is ConsumeOutput.JSON:
-        if format_ is not None or key_delimiter is not None:
+        if format_ is not None or key_delimiter is not None or ending is not None:
             raise MisuseError(
-                "--output json prints everything: leave out --format and --key-delimiter",
+                "--output json prints everything, an object per line: leave out --format, "
+                "--key-delimiter and --delimiter",
                 ErrorCode.INVALID_REQUEST,
             )
         return to_json_line
     if format_ is not None:
-        return Template(format_, null.encode()).render
-    if key_delimiter is not None:
-        delimiter = key_delimiter.replace("%", "%%")
-        return Template(f"%k{delimiter}%v\\n", null.encode()).render
-    return Template("%v\\n", null.encode()).render
+        render, last = Template(format_, null.encode()).render, ending or b""
+    else:
+        between = "" if key_delimiter is None else "%k" + key_delimiter.replace("%", "%%")
+        render, last = Template(f"{between}%v", null.encode()).render, ending or b"\n"
+    return lambda record: render(record) + last
 
 
 def _print_records(
     consumer: "Consumer",
-    render: "Callable[[Record], bytes]",
+    render: "Callable[[Sequence[Record]], list[bytes]]",
     ends: "dict[TopicPartition, int]",
     count: int | None,
 ) -> None:
@@ -229,7 +268,7 @@ def _print_records(
 
 def _print_batch(
     batch: "ConsumedBatch",
-    render: "Callable[[Record], bytes]",
+    render: "Callable[[Sequence[Record]], list[bytes]]",
     ends: "dict[TopicPartition, int]",
     left: int | None,
 ) -> int:
@@ -238,5 +277,6 @@ def _print_batch(
     part = batch.between(batch.first_offset, end)
     if left is not None:
         part = replace(part, hi=min(part.hi, part.lo + left))
-    sys.stdout.buffer.write(b"".join(render(record) for record in part.records()))
-    return part.record_count
+    printed = render(part.records())
+    sys.stdout.buffer.write(b"".join(printed))
+    return len(printed)

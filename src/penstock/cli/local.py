@@ -52,7 +52,7 @@ def _progress(line: str) -> None:
 
 @app.command(
     epilog=example(
-        "penstock local up -f examples/flights/cluster.yaml",
+        "penstock local up",
         "penstock local up -f examples/flights/cluster.yaml --detach --port 0",
         "penstock local up -f examples/flights/cluster.yaml --secure",
     )
@@ -60,8 +60,14 @@ def _progress(line: str) -> None:
 def up(
     *,
     manifest: Annotated[
-        str, typer.Option("--file", "-f", help="Manifest with a Cluster and its Topics; - = stdin.")
-    ],
+        str | None,
+        typer.Option(
+            "--file",
+            "-f",
+            help="Manifest with a Cluster and its Topics; - = stdin. Without it: what the cluster "
+            "was last started with, else three brokers, three replicas of each topic.",
+        ),
+    ] = None,
     cluster: Cluster = None,
     data_dir: DataDir = None,
     port: Annotated[
@@ -87,6 +93,8 @@ def up(
     ] = False,
 ) -> None:
     """Start a cluster and create its topics; if it is running, apply what has changed.
+
+    Without a manifest, the cluster is called "local", or as --cluster says.
 
     In the foreground, Ctrl-C stops everything and leaves nothing running. A process that crashes is
     restarted.
@@ -220,7 +228,12 @@ def status(
 
     Exit code 1 if anything is down or under-replicated.
     """
-    root = _find_root(cluster, data_dir)
+    if not show_status(_find_root(cluster, data_dir), output):
+        raise typer.Exit(1)
+
+
+def show_status(root: Path, output: Output) -> bool:
+    """Prints how the cluster in this directory is; whether it is healthy."""
     seen = _load("remote").status(root)
     document = asdict(seen)
     processes = document.pop("processes")
@@ -229,8 +242,7 @@ def status(
     order = ("name", "up", "pid", "address", "leads", "replicas", "restarts", "metrics_address")
     rows = [{key: process[key] for key in order} for process in processes]
     print_record({**document, "healthy": seen.is_healthy, "processes": rows}, output)
-    if not seen.is_healthy:
-        raise typer.Exit(1)
+    return bool(seen.is_healthy)
 
 
 @app.command(
