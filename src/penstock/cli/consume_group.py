@@ -6,16 +6,17 @@ Printed records are also committed at the end; records that a closed pipe did no
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.connect import Located
+from penstock.cli.picking import Rendering
 from penstock.cli.places import PlaceKind, parse_place
 from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
-    from penstock.client import Consumer, Record
+    from penstock.client import Consumer
     from penstock.client.config import AutoOffsetReset
 
 POLL_S: Final = 1.0
@@ -33,9 +34,7 @@ class GroupOptions:
     count: int | None
 
 
-def consume_in_group(
-    where: Located, options: GroupOptions, render: "Callable[[Sequence[Record]], list[bytes]]"
-) -> None:
+def consume_in_group(where: Located, options: GroupOptions, render: Rendering) -> None:
     """Prints this member's share until the end, the count or Ctrl-C."""
     from penstock.client import Consumer  # noqa: PLC0415 - grpc only when it is needed
 
@@ -54,7 +53,7 @@ def consume_in_group(
                 POLL_S, POLL_RECORDS_MAX if left is None else min(left, POLL_RECORDS_MAX)
             )
             for batch in batches:
-                printed = render(batch.records())
+                printed = list(render(batch.records()))
                 sys.stdout.buffer.write(b"".join(printed))
                 left = None if left is None else left - len(printed)
             sys.stdout.buffer.flush()

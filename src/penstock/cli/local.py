@@ -35,6 +35,16 @@ DataDir = Annotated[
     ),
 ]
 
+Manifest = Annotated[
+    str | None,
+    typer.Option(
+        "--file",
+        "-f",
+        help="Manifest with a Cluster and its Topics; - = stdin. Without it: what the cluster was "
+        "last started with, else three brokers, three replicas of each topic.",
+    ),
+]
+
 
 def _load(name: str) -> Any:
     return load_broker_module(f"local.{name}", "`penstock local`")
@@ -59,15 +69,7 @@ def _progress(line: str) -> None:
 )
 def up(
     *,
-    manifest: Annotated[
-        str | None,
-        typer.Option(
-            "--file",
-            "-f",
-            help="Manifest with a Cluster and its Topics; - = stdin. Without it: what the cluster "
-            "was last started with, else three brokers, three replicas of each topic.",
-        ),
-    ] = None,
+    manifest: Manifest = None,
     cluster: Cluster = None,
     data_dir: DataDir = None,
     port: Annotated[

@@ -7,9 +7,9 @@ that are printed.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.errors import ErrorCode, MisuseError
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _ESCAPE: Final = re.compile(r"\\(x[0-9A-Fa-f]{2}|.)?", re.DOTALL)
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+
+
+Rendering: TypeAlias = "Callable[[Iterable[Record]], Iterator[bytes]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +82,11 @@ def parse_delimiter(text: str | None) -> bytes:
     return b"".join([*parts, text[end:].encode()])
 
 
-def rendering(
-    render: "Callable[[Record], bytes]", wanted: Filter
-) -> "Callable[[Sequence[Record]], list[bytes]]":
+def rendering(render: "Callable[[Record], bytes]", wanted: Filter) -> "Rendering":
     """Of some records, those that are wanted, as they are printed."""
 
-    def chosen(records: "Sequence[Record]") -> list[bytes]:
-        return [render(record) for record in records if wanted.matches(record)]
+    def chosen(records: "Iterable[Record]") -> Iterator[bytes]:
+        return (render(record) for record in records if wanted.matches(record))
 
     return chosen
 

@@ -19,7 +19,7 @@ import typer
 
 from penstock.cli.connect import locate
 from penstock.cli.input_records import open_input, split
-from penstock.cli.options import Bootstrap, TopicArgument, example, parse_pairs
+from penstock.cli.options import Bootstrap, Delimiter, TopicArgument, example, parse_pairs
 from penstock.cli.picking import parse_delimiter
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 
@@ -66,6 +66,20 @@ Sync = Annotated[
 Codec = Annotated[CodecOption, typer.Option("--codec", "-z", help="Compression.")]
 
 
+KeyDelimiter = Annotated[
+    str | None,
+    typer.Option("--key-delimiter", "-K", help="Delimiter between key and value."),
+]
+Key = Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")]
+Count = Annotated[
+    int | None, typer.Option("--count", "-c", min=1, help="Stop after this many lines.")
+]
+Header = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", metavar="NAME=VALUE", help="On every record; repeatable."),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class LineFormat:
     """How a line becomes key and value. `null` None: nothing is null but a missing key."""
@@ -101,22 +115,14 @@ def register(app: typer.Typer) -> None:
 def produce(
     topic: TopicArgument,
     *,
-    key_delimiter: Annotated[
-        str | None,
-        typer.Option("--key-delimiter", "-K", help="Delimiter between key and value."),
-    ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="On every record; repeatable."),
-    ] = None,
+    key_delimiter: KeyDelimiter = None,
+    key: Key = None,
+    header: Header = None,
     partition: Annotated[
         int | None,
         typer.Option("--partition", "-p", min=0, help="Partition, instead of by key."),
     ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", "-c", min=1, help="Stop after this many lines.")
-    ] = None,
+    count: Count = None,
     null: Annotated[
         str | None, typer.Option("--null", "-Z", help="A key or value with this text is null.")
     ] = None,
@@ -124,10 +130,7 @@ def produce(
         Path | None,
         typer.Option("--file", metavar="FILE", help="Read this instead of standard input."),
     ] = None,
-    delimiter: Annotated[
-        str | None,
-        typer.Option("--delimiter", "-D", help="What ends a record, if not a newline: ; or \\0."),
-    ] = None,
+    delimiter: Delimiter = None,
     codec: Codec = CodecOption.NONE,
     acks: Acks = AcksOption.ALL,
     sync: Sync = SyncOption.OS,

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli import move_plan, topic_trim
+from penstock.cli import completion, move_plan, topic_trim
 from penstock.cli.connect import open_admin
 from penstock.cli.move_facts import make_plan, read_facts
 from penstock.cli.move_submit import report, submit
@@ -32,7 +32,23 @@ topic_trim.register(app)
 
 Config = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", metavar="KEY=VALUE", help="As retention.ms=7d; repeatable."),
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="KEY=VALUE",
+        help="As retention.ms=7d; repeatable.",
+        autocompletion=completion.settings,
+    ),
+]
+
+Setting = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="As retention.ms=7d; repeatable.",
+        autocompletion=completion.settings,
+    ),
 ]
 
 
@@ -155,13 +171,14 @@ def _describe(seen: "TopicDescription", configs: "list[ConfigEntry]") -> dict[st
 def alter(
     topic: TopicArgument,
     *,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="As retention.ms=7d; repeatable."),
-    ] = None,
+    set_: Setting = None,
     unset: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY", help="Reset this setting to its default; may be repeated."),
+        typer.Option(
+            metavar="KEY",
+            help="Reset this setting to its default; may be repeated.",
+            autocompletion=completion.setting_names,
+        ),
     ] = None,
     partitions: Annotated[
         int | None,
@@ -224,13 +241,19 @@ def _alter_replicas(
 
 
 @app.command(epilog=example("penstock topic delete flights", "penstock topic delete flights --yes"))
-def delete(topic: TopicArgument, *, yes: Yes = False, bootstrap: Bootstrap = None) -> None:
+def delete(
+    topic: TopicArgument, *, yes: Yes = False, dry_run: DryRun = False, bootstrap: Bootstrap = None
+) -> None:
     """Delete a topic and all its records, permanently. Refused while it is protected."""
     with open_admin(bootstrap) as admin:
         seen = admin.describe_topics([topic])[topic]
-        if not yes:
+        if dry_run or not yes:
             # Nobody should have to confirm what is refused.
             admin.delete_topic(topic, topic_id=seen.topic_id, validate_only=True)
+        if dry_run:
+            typer.echo(f"topic {topic} could be deleted")
+            return
+        if not yes:
             partitions = len(seen.partitions)
             typer.confirm(f"Permanently delete {topic} with {partitions} partitions?", abort=True)
         # By id, so that the topic that was shown is deleted, not a new one with the same name.
