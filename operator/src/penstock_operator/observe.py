@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 
 from penstock.certificates import MADE_BY
 from penstock.core.manifest.objects import SecurityMode
-from penstock.kubernetes.certificate_ends import CertificateEnd, ends_in
+from penstock.kubernetes.certificate_ends import CertificateEnd, current, ends_in
 from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL, TRUST_KEY, TRUST_LABEL
 from penstock.kubernetes.quantity import quantity
@@ -175,7 +175,9 @@ class Children:
     def certificate_ends(self, desired: DesiredCluster) -> Mapping[str, CertificateEnd]:
         """See `Observed`."""
         published = self._published(desired)
-        return {} if published is None else ends_in(published)
+        if published is None:
+            return {}
+        return current(ends_in(published), datetime.now(UTC).date())
 
     def _published(self, desired: DesiredCluster) -> Object | None:
         """The ConfigMap that controllers write."""

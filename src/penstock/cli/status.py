@@ -38,6 +38,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(
+    context_of_call: typer.Context,
     cluster: kube.ClusterName = None,
     *,
     namespace: kube.Namespace = None,
@@ -53,11 +54,17 @@ def status(
     """
     wanted = WANTED.get()
     given = (cluster, namespace, context, kubeconfig)
-    if cluster is not None and bootstrap is not None:
+    source = context_of_call.get_parameter_source("bootstrap")
+    typed = source is not None and source.name == "COMMANDLINE"  # not by the environment
+    if typed and any(given):
         raise MisuseError(
-            "give CLUSTER, of Kubernetes, or --bootstrap, not both", ErrorCode.INVALID_REQUEST
+            "give CLUSTER and options of Kubernetes, or --bootstrap, not both",
+            ErrorCode.INVALID_REQUEST,
         )
-    if any(given) or wanted.choice != KubeChoice() or wanted.means_kubernetes(bootstrap):
+    on_kubernetes = any(given) or (
+        not typed and (wanted.is_plugin or wanted.choice != KubeChoice())
+    )
+    if on_kubernetes or wanted.means_kubernetes(bootstrap):
         kube.show_status(*given, output)
         return
     where = wanted.locate(bootstrap)

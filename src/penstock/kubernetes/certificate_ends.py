@@ -37,15 +37,16 @@ class CertificateEnd:
 
 def merged(
     before: Mapping[str, CertificateEnd],
-    brokers: Mapping[str, int] | None,
+    brokers: Mapping[str, int | None] | None,
     own: tuple[str, int],
     today: date,
 ) -> Mapping[str, CertificateEnd]:
     """What one controller writes, over what is there.
 
     Args:
-        brokers: Each registered broker's end in seconds since 1970; 0: it has not said it to this
-            controller, so what it said to another one stays. None: another controller decides.
+        brokers: Each registered broker's end in seconds since 1970; 0: its release does not say;
+            None: it has said nothing to this controller, so what it said to another one stays.
+            None of all: another controller decides.
         own: The name and end of the controller that writes.
     """
     rows = {
@@ -57,10 +58,16 @@ def merged(
     for name, at_s in (brokers or {}).items():
         if at_s:
             rows[name] = CertificateEnd(at_s)
-        elif name in before:
+        elif at_s is None and name in before:
             rows[name] = before[name]
     name, at_s = own
     return {**rows, name: CertificateEnd(at_s, today)}
+
+
+def current(ends: Mapping[str, CertificateEnd], today: date) -> Mapping[str, CertificateEnd]:
+    """Empty if no controller still writes it, such as one of an older release."""
+    days = [row.seen for row in ends.values() if row.seen is not None]
+    return ends if days and today - max(days) <= _GONE_AFTER else {}
 
 
 def soonest(ends: Mapping[str, CertificateEnd]) -> tuple[str, CertificateEnd] | None:

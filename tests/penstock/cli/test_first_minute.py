@@ -70,7 +70,7 @@ def test_where_there_is_no_cluster_one_line_says_how_to_get_one(program: "Progra
 
 def test_a_cluster_of_kubernetes_and_an_address_are_two_things(program: "Program") -> None:
     told = program.fails("status", "flights", "--bootstrap", "127.0.0.1:1")
-    assert told == "give CLUSTER, of Kubernetes, or --bootstrap, not both"
+    assert told == "give CLUSTER and options of Kubernetes, or --bootstrap, not both"
 
 
 @pytest.mark.parametrize("options", [(), ("-o", "json")], ids=" ".join)

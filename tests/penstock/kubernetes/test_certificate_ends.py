@@ -6,6 +6,7 @@ import pytest
 
 from penstock.kubernetes.certificate_ends import (
     CertificateEnd,
+    current,
     ends_in,
     ends_text,
     merged,
@@ -45,8 +46,17 @@ def test_what_cannot_be_read_is_not_there(text: str) -> None:
 
 def test_a_broker_that_is_down_keeps_its_row_and_one_that_is_unregistered_does_not() -> None:
     before = {"broker 0": CertificateEnd(SOON), "broker 1": CertificateEnd(SOON)}
-    ends = merged(before, {"broker 0": 0}, ("controller a", LATER), TODAY)
+    ends = merged(before, {"broker 0": None}, ("controller a", LATER), TODAY)
     assert set(ends) == {"broker 0", "controller a"}
+    older = merged(before, {"broker 0": 0}, ("controller a", LATER), TODAY)
+    assert set(older) == {"controller a"}, "its release does not say, and what it was may be wrong"
+
+
+def test_what_no_controller_writes_any_more_does_not_count() -> None:
+    ends = {"broker 0": CertificateEnd(SOON), "controller a": CertificateEnd(SOON, TODAY)}
+    assert current(ends, date(2026, 1, 12)) == ends
+    assert current(ends, date(2026, 1, 13)) == {}
+    assert current({"broker 0": CertificateEnd(SOON)}, TODAY) == {}
 
 
 def test_a_standby_changes_its_own_row_alone() -> None:

@@ -136,7 +136,9 @@ class CaRotation:
     ) -> Mapping[str, CertificateEnd]:
         said = None
         if brokers is not None:
-            said = {f"broker {n}": one.ends_s if one else 0 for n, one in brokers.items()}
+            said = {
+                f"broker {n}": None if one is None else one.ends_s for n, one in brokers.items()
+            }
         own = f"controller {this.name.rpartition('_')[0]}", report_of(this.tls).ends_s
         return merged(seen.shown.ends, said, own, self._today())
 
