@@ -73,6 +73,11 @@ def trim(
             "which with --partition, or give @TIME, -N or end",
             ErrorCode.INVALID_REQUEST,
         )
+    if output is not Output.TABLE and not (yes or dry_run):
+        raise MisuseError(
+            "-o is for programs, which nobody can ask: give --yes, or --dry-run to look first",
+            ErrorCode.INVALID_REQUEST,
+        )
     with open_admin(bootstrap) as admin:
         partitions = choose_partitions(admin, topic, partition)
         rows = _plan(admin, place, partitions)
@@ -85,7 +90,7 @@ def trim(
         if not yes:
             going = sum(int(str(row["records"])) for row in rows)
             question = f"Permanently delete up to {going} records of {topic}?"
-            typer.confirm(question, abort=True, err=True)
+            typer.confirm(question, abort=True)
         starts = admin.delete_records(wanted)
     done = [
         {**row, "log_start": starts[one]}
