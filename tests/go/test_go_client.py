@@ -21,10 +21,11 @@ from support.local import write_manifest
 from support.waiting import wait_until
 
 from penstock.client import LATEST, Admin, Codec, Consumer, Producer, Record, TopicPartition
+from penstock.core.authorization import Kind, Operation, Resource, Rule
 from penstock.core.partitioner import partition_for_key
 from penstock_broker.certificates.authority import Authority
 from penstock_broker.local.cluster import LocalCluster, LocalOptions
-from penstock_broker.local.security import write_token
+from penstock_broker.local.security import write_certificate, write_token
 
 MODULE = Path(__file__).resolve().parents[2] / "examples" / "go"
 PARTITIONS = 3
@@ -276,7 +277,8 @@ def words_for(secure: LocalCluster, **files: object) -> list[str]:
     given = {**secure.directory.client_files, **files}
     ca, token = str(given["ca_file"]), str(given["token_file"])
     where = ["--bootstrap", secure.bootstrap, "--topic", "flights", "--timeout", "10s"]
-    return [*where, "--ca-file", ca, "--token-file", token]
+    shown = [f"--{name}={given[name]}" for name in ("cert", "key") if name in given]
+    return [*where, "--ca-file", ca, "--token-file", token, *shown]
 
 
 def stored(secure: LocalCluster) -> int:
@@ -321,13 +323,39 @@ def test_go_believes_no_other_ca(secure: LocalCluster, program: Path, tmp_path: 
     assert "certificate" in done.stderr
 
 
+def test_go_shows_a_certificate(
+    secure: LocalCluster, go: Callable[..., GoProcess], tmp_path: Path
+) -> None:
+    """Whose user a rule lets write; the same certificate lets nobody read."""
+    made = write_certificate(secure.directory.root, "ada", 1, tmp_path)
+    rule = Rule(principals=(made.principal,), operations=(Operation.WRITE,))
+    files: Any = secure.directory.client_files
+    with Admin(secure.bootstrap, **files) as admin:
+        admin.alter_access(Resource(Kind.TOPIC, "flights"), [rule])
+    before = stored(secure)
+    words = ["--bootstrap", made.bootstrap, "--topic", "flights", "--timeout", "20s"]
+    shown = ["--ca-file", str(made.ca_file), "--cert", str(made.certificate_file)]
+    shown += ["--key", str(made.key_file)]
+    writer = go("produce", *words, *shown)
+    writer.feed([as_json(one) for one in some_records(3)])
+    assert writer.finish() == "3 records acknowledged\n"
+    assert stored(secure) == before + 3
+    reader = go("fetch", *words, *shown)
+    code, said = reader.ended()
+    assert code == 1
+    assert "cert:ada" in said
+
+
 def test_go_names_a_file_that_it_cannot_use(
     secure: LocalCluster, program: Path, tmp_path: Path
 ) -> None:
     words = tmp_path / "words"
     words.write_text("two words")
     missing = tmp_path / "missing"
+    shown = {"token_file": "", "cert": words}
     for files, said in (
+        (shown, "give both files"),
+        (shown | {"key": missing}, f"the certificate {words} and its key"),
         ({"ca_file": missing}, f"{missing}"),
         ({"ca_file": words}, "holds no certificate"),
         ({"ca_file": ""}, "over TLS only"),

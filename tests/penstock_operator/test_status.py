@@ -14,6 +14,7 @@ from penstock.core.manifest.client_certificates import ClientCertificates
 from penstock.core.manifest.objects import SecurityMode
 from penstock.core.manifest.upkeep import BalanceMode
 from penstock.core.types import TopicPartition
+from penstock.kubernetes.certificate_ends import CertificateEnd
 from penstock_operator.model import PartitionState, Plan, Severity, Wait
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.security import users_ca_problem
@@ -194,6 +195,38 @@ def test_a_ca_that_ends_within_90_days_is_warned_of() -> None:
     assert expires == "2026-02-05T12:00:00Z", "of several the first to end"
     assert (late["status"], late["reason"]) == ("True", "AuthorityEnds")
     assert "ends at 2026-02-05T12:00:00Z" in late["message"]
+
+
+def test_the_first_certificate_to_end_is_shown_and_warned_of_when_it_was_not_renewed() -> None:
+    strict = desired(spec_security=SecurityMode.STRICT)
+    ends = {
+        "controller a": CertificateEnd(int(datetime(2026, 2, 1, tzinfo=UTC).timestamp())),
+        "broker 1": CertificateEnd(int(datetime(2026, 1, 20, 12, tzinfo=UTC).timestamp())),
+    }
+    observed = replace(settled(strict).observed(), certificate_ends=ends)
+
+    def seen(now: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        status = cluster_status(strict, observed, Plan(), {}, now)
+        assert unknown(status, schema()) == []
+        (secured,) = [each for each in status["conditions"] if each["type"] == "Secured"]
+        return status["certificates"], secured
+
+    shown, early = seen("2026-01-13T12:00:00Z")
+    assert shown == {"expires": "2026-01-20T12:00:00Z", "server": "broker 1"}
+    assert early["reason"] == "Strict"
+    _, late = seen("2026-01-13T12:00:01Z")
+    assert (late["status"], late["reason"]) == ("True", "ServerCertificateEnds")
+    assert "certificate of broker 1 ends at 2026-01-20T12:00:00Z" in late["message"]
+
+
+def test_without_tls_there_is_no_row_of_certificates_unless_there_was_one() -> None:
+    before = ready_status()
+    assert "certificates" not in before
+    observed = settled(WISH).observed()
+    plan = plan_cluster(WISH, observed)
+    was = before | {"certificates": {"expires": "2026-01-20T12:00:00Z", "server": "broker 1"}}
+    status = cluster_status(WISH, observed, plan, was, NOW)
+    assert status["certificates"] == {"expires": "", "server": ""}
 
 
 @pytest.mark.parametrize("trust", ["", "what somebody wrote there"])

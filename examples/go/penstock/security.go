@@ -27,21 +27,27 @@ type Security struct {
 	// TokenFile holds a token and nothing else. It is read for each call: whoever renews the token,
 	// such as the kubelet, just writes the file.
 	TokenFile string
+	// CertificateFile and KeyFile hold a certificate (PEM) to show, and its key, at the port for users
+	// with certificates. They are read for each new connection, so both may be renewed.
+	CertificateFile, KeyFile string
 }
 
 // options are those of every connection. Files that cannot be used are told at once.
 func (s Security) options() ([]grpc.DialOption, error) {
+	if (s.CertificateFile == "") != (s.KeyFile == "") {
+		return nil, errors.New("a certificate and its key go together: give both files")
+	}
 	if s.CAFile == "" {
-		if s.TokenFile != "" {
-			return nil, errors.New("a token is sent over TLS only: give the CA file as well")
+		if s.TokenFile != "" || s.CertificateFile != "" {
+			return nil, errors.New("tokens and certificates are shown over TLS only: give the CA file as well")
 		}
 		return []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, nil
 	}
-	now, err := trusting(s.CAFile)
+	now, err := s.transport()
 	if err != nil {
 		return nil, err
 	}
-	options := []grpc.DialOption{grpc.WithTransportCredentials(rereadCA{now, s.CAFile})}
+	options := []grpc.DialOption{grpc.WithTransportCredentials(rereadFiles{now, s})}
 	if s.TokenFile != "" {
 		if _, err := readToken(s.TokenFile); err != nil {
 			return nil, err
@@ -51,36 +57,44 @@ func (s Security) options() ([]grpc.DialOption, error) {
 	return options, nil
 }
 
-// rereadCA is TLS with the CA file as it is when a connection is made.
-type rereadCA struct {
+// rereadFiles is TLS with the files as they are when a connection is made.
+type rereadFiles struct {
 	credentials.TransportCredentials
-	path string
+	files Security
 }
 
-func (r rereadCA) ClientHandshake(
+func (r rereadFiles) ClientHandshake(
 	ctx context.Context, authority string, connection net.Conn,
 ) (net.Conn, credentials.AuthInfo, error) {
-	now, err := trusting(r.path)
+	now, err := r.files.transport()
 	if err != nil {
-		now = r.TransportCredentials // perhaps the file is being written
+		now = r.TransportCredentials // perhaps a file is being written
 	}
 	return now.Clone().ClientHandshake(ctx, authority, connection)
 }
 
-func (r rereadCA) Clone() credentials.TransportCredentials {
-	return rereadCA{r.TransportCredentials.Clone(), r.path}
+func (r rereadFiles) Clone() credentials.TransportCredentials {
+	return rereadFiles{r.TransportCredentials.Clone(), r.files}
 }
 
-func trusting(path string) (credentials.TransportCredentials, error) {
-	pem, err := os.ReadFile(path)
+func (s Security) transport() (credentials.TransportCredentials, error) {
+	pem, err := os.ReadFile(s.CAFile)
 	if err != nil {
 		return nil, fmt.Errorf("the CA file cannot be read: %w", err)
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("the CA file %s holds no certificate (PEM)", path)
+		return nil, fmt.Errorf("the CA file %s holds no certificate (PEM)", s.CAFile)
 	}
-	return credentials.NewTLS(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}), nil
+	config := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	if s.CertificateFile != "" {
+		shown, err := tls.LoadX509KeyPair(s.CertificateFile, s.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("the certificate %s and its key cannot be used: %w", s.CertificateFile, err)
+		}
+		config.Certificates = []tls.Certificate{shown}
+	}
+	return credentials.NewTLS(config), nil
 }
 
 // tokenFile shows the token in the file of this name. gRPC never sends it in plaintext.

@@ -527,7 +527,9 @@ type TlsReport struct {
 	// Whose certificates new connections accept.
 	TrustedCas []string `protobuf:"bytes,1,rep,name=trusted_cas,json=trustedCas,proto3" json:"trusted_cas,omitempty"`
 	// Which of them signed its own certificate; empty: none.
-	OwnCa         string `protobuf:"bytes,2,opt,name=own_ca,json=ownCa,proto3" json:"own_ca,omitempty"`
+	OwnCa string `protobuf:"bytes,2,opt,name=own_ca,json=ownCa,proto3" json:"own_ca,omitempty"`
+	// When its own certificate ends, in seconds since 1970. 0: an older release does not say.
+	OwnEndsS      int64 `protobuf:"varint,3,opt,name=own_ends_s,json=ownEndsS,proto3" json:"own_ends_s,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -574,6 +576,13 @@ func (x *TlsReport) GetOwnCa() string {
 		return x.OwnCa
 	}
 	return ""
+}
+
+func (x *TlsReport) GetOwnEndsS() int64 {
+	if x != nil {
+		return x.OwnEndsS
+	}
+	return 0
 }
 
 type SessionResponse struct {
@@ -1772,11 +1781,13 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"bytes_left\x18\x04 \x01(\x04R\tbytesLeft\x12(\n" +
 	"\x10bytes_per_second\x18\x05 \x01(\x04R\x0ebytesPerSecond\x12\x1d\n" +
 	"\n" +
-	"limited_by\x18\x06 \x01(\tR\tlimitedBy\"C\n" +
+	"limited_by\x18\x06 \x01(\tR\tlimitedBy\"a\n" +
 	"\tTlsReport\x12\x1f\n" +
 	"\vtrusted_cas\x18\x01 \x03(\tR\n" +
 	"trustedCas\x12\x15\n" +
-	"\x06own_ca\x18\x02 \x01(\tR\x05ownCa\"\x90\x02\n" +
+	"\x06own_ca\x18\x02 \x01(\tR\x05ownCa\x12\x1c\n" +
+	"\n" +
+	"own_ends_s\x18\x03 \x01(\x03R\bownEndsS\"\x90\x02\n" +
 	"\x0fSessionResponse\x12?\n" +
 	"\n" +
 	"registered\x18\x01 \x01(\v2\x1d.penstock.proto.v1.RegisteredH\x00R\n" +

@@ -18,6 +18,7 @@ from penstock.client import BrokerChange, ReplicaMove
 from penstock.core.manifest.objects import SecurityMode
 from penstock.core.topic import DELETION_PROTECTION
 from penstock.core.types import MoveReason
+from penstock.kubernetes.certificate_ends import CertificateEnd
 from penstock.kubernetes.rotation import RotationState
 from penstock_operator.hibernation_model import Hibernate, Record, Rest
 from penstock_operator.move_model import DrainState, MarkSpread, MoveFacts, Offer, SetThrottle
@@ -199,6 +200,8 @@ class Observed:
     """Why a controller's pod is not running, naming the pod; empty if all are."""
     trust: str = ""
     """The CA's certificate (PEM), as controllers have published it; empty: they have not."""
+    certificate_ends: Mapping[str, CertificateEnd] = field(default_factory=dict)
+    """When the certificates of brokers and controllers end, as controllers have published it."""
     users_ca_problem: str = ""
     """Why brokers cannot use the users' CA, and what to do; empty: they can, or need none."""
     authority: AuthorityState = field(default_factory=AuthorityState)

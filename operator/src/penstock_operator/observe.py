@@ -19,6 +19,7 @@ from cryptography.x509.oid import NameOID
 
 from penstock.certificates import MADE_BY
 from penstock.core.manifest.objects import SecurityMode
+from penstock.kubernetes.certificate_ends import CertificateEnd, current, ends_in
 from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL, TRUST_KEY, TRUST_LABEL
 from penstock.kubernetes.quantity import quantity
@@ -175,17 +176,26 @@ class Children:
         """What clients mount; empty: the controllers have not made it yet; None: no TLS."""
         if not desired.has_tls and not self._trust:
             return None
-        for each in self._trust:
-            if each["metadata"]["name"] == desired.names.trust:
-                found: Mapping[str, str] = each.get("data") or {}
-                return found
-        return {}
+        found: Mapping[str, str] = (self._published(desired) or {}).get("data") or {}
+        return found
+
+    def certificate_ends(self, desired: DesiredCluster) -> Mapping[str, CertificateEnd]:
+        """See `Observed`."""
+        published = self._published(desired)
+        if published is None:
+            return {}
+        return current(ends_in(published), datetime.now(UTC).date())
+
+    def _published(self, desired: DesiredCluster) -> Object | None:
+        """The ConfigMap that controllers write."""
+        named = (one for one in self._trust if one["metadata"]["name"] == desired.names.trust)
+        return next(named, None)
 
     def authority(self, desired: DesiredCluster) -> AuthorityState:
         """See `Observed`."""
         by_name = {each["metadata"]["name"]: each for each in self._trust}
         owners = {name: by_name[name] for name in desired.names.authorities if name in by_name}
-        published = by_name.get(desired.names.trust)
+        published = self._published(desired)
         rotation = None if published is None else rotation_of(published)
         return AuthorityState(rotation, owners, is_due(self.trust(desired), datetime.now(UTC)))
 
@@ -313,6 +323,7 @@ async def observe(
         brokers_problem=problem,
         racks=await children.racks(desired),
         trust=children.trust(desired),
+        certificate_ends=children.certificate_ends(desired),
         users_ca_problem=await children.users_ca_problem(desired),
         authority=children.authority(desired),
         plaintext=plaintext,

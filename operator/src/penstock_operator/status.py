@@ -13,7 +13,13 @@ from typing import Any, Final
 from penstock.certificates import first_end
 from penstock.core.manifest.objects import SecurityMode
 from penstock.core.topic import DELETION_PROTECTION
-from penstock.kubernetes.names import AUTHORITY_ENDS, CLUSTER_LABEL, COMPONENT_LABEL
+from penstock.kubernetes.certificate_ends import CertificateEnd, soonest
+from penstock.kubernetes.names import (
+    AUTHORITY_ENDS,
+    CLUSTER_LABEL,
+    COMPONENT_LABEL,
+    SERVER_CERTIFICATE_ENDS,
+)
 from penstock.kubernetes.rotation import SETTLED
 from penstock_operator.hibernation_model import Stage
 from penstock_operator.model import BrokerFacts, Object, Observed, Plan, Severity, Wait
@@ -36,9 +42,11 @@ _READ_FROM: Final = {
     "Deployment": ("upgrade",),
     "Pod": ("brokers", "replicas", "brokerStatuses", "upgrade"),
     "StatefulSet": ("brokers", "upgrade"),
-    "ConfigMap": ("authorityExpires",),
+    "ConfigMap": ("authorityExpires", "certificates"),
 }
 """Fields of a Cluster's status that stay as they were while a kind cannot be read."""
+CERTIFICATE_WARNING: Final = timedelta(days=7)
+"""Before the end of a server's certificate, which lasts 30 days and is renewed ten before."""
 AUTHORITY_WARNING: Final = timedelta(days=90)
 """Before the end of the CA: time to change it without haste."""
 _MESSAGE_MAX: Final = 1_000
@@ -145,6 +153,7 @@ def cluster_status(
         "message": _message(plan, not_ready),
         "clusterId": observed.recorded_cluster_id or (facts.cluster_id if facts else ""),
         "authorityExpires": _rfc3339(ends) if ends is not None and desired.has_tls else "",
+        **_certificates(desired, observed, before),
         "bootstrap": desired.names.bootstrap_address,
         "brokers": {
             "desired": desired.spec.brokers,
@@ -242,10 +251,29 @@ def _secured(
             f"the CA ends at {_rfc3339(ends)}: nobody can connect from then on; replace it before "
             f"that: kubectl penstock rotate-ca {desired.names.cluster}"
         )
+    elif weakest.has_tls and (first := soonest(observed.certificate_ends)) and _ends(first, now):
+        reason = SERVER_CERTIFICATE_ENDS
+        words = (
+            f"the certificate of {first[0]} ends at {first[1].at} and was not renewed: nobody can "
+            "connect to it from then on; its log says why"
+        )
     elif weakest.has_tls and observed.users_ca_problem:
         reason, words = "UsersCaNotUsed", observed.users_ca_problem
     row = (SECURED, status, reason, words)
     return [_condition(row, desired.generation, known, now)]
+
+
+def _ends(first: tuple[str, CertificateEnd], now: str) -> bool:
+    """Whether this certificate should have been renewed by now."""
+    return first[1].at_s < (datetime.fromisoformat(now) + CERTIFICATE_WARNING).timestamp()
+
+
+def _certificates(desired: DesiredCluster, observed: Observed, before: Mapping[str, Any]) -> Object:
+    """The first server's certificate to end; no row where there never was TLS."""
+    first = soonest(observed.certificate_ends) if desired.has_tls else None
+    if first is not None:
+        return {"certificates": {"expires": first[1].at, "server": first[0]}}
+    return {"certificates": {"expires": "", "server": ""}} if "certificates" in before else {}
 
 
 def _rotating(

@@ -1,12 +1,15 @@
 """`penstock cluster …`: the cluster as a whole."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.connect import open_admin
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
 from penstock.cli.output import print_record
+
+if TYPE_CHECKING:
+    from penstock.client import ClusterDescription
 
 app = typer.Typer(help="Inspect the cluster, and finalize upgrades.", no_args_is_help=True)
 
@@ -16,7 +19,12 @@ def describe(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE
     """Show brokers, the controller, and what is missing."""
     with open_admin(bootstrap) as admin:
         seen = admin.describe_cluster()
-    record = {
+    print_record(to_record(seen), output)
+
+
+def to_record(seen: "ClusterDescription") -> dict[str, object]:
+    """What is shown of it."""
+    return {
         "cluster_id": seen.cluster_id,
         "controller_reachable": seen.controller_reachable,
         "controller_epoch": seen.controller_epoch,
@@ -37,7 +45,6 @@ def describe(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE
             for broker in seen.brokers
         ],
     }
-    print_record(record, output)
 
 
 @app.command(

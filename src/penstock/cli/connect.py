@@ -17,6 +17,7 @@ import importlib
 import socket
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.cli import profiles
@@ -60,7 +61,7 @@ class Wanted:
                 "give --bootstrap (or PENSTOCK_BOOTSTRAP) or --cluster, not both",
                 ErrorCode.INVALID_REQUEST,
             )
-        profile = self._profile(bootstrap)
+        profile = self.profile_of(bootstrap)
         if profile is not None:
             return self._over(profile).locate(profile.bootstrap)
         if bootstrap:
@@ -69,7 +70,7 @@ class Wanted:
             return self._in_kubernetes()
         local = _local_cluster()
         if local is not None:
-            return Located(local.state.bootstrap, files=self._files_of(local.root))
+            return self._in_local(local)
         if self.choice.may_connect and not _listens_locally():
             reach: Any = importlib.import_module("penstock.cli.kube.reach")
             reached = reach.reach_only(self.choice)
@@ -77,9 +78,18 @@ class Wanted:
                 return self._through(reached)
         return Located(DEFAULT_BOOTSTRAP, files=self.files)
 
+    def means_kubernetes(self, bootstrap: str | None) -> bool:
+        """Whether `locate` would look for a Cluster on Kubernetes. Raises MisuseError."""
+        profile = self.profile_of(bootstrap)
+        if profile is not None:
+            return profile.cluster is not None
+        if bootstrap or self.cluster or self.is_plugin:
+            return not bootstrap
+        return _local_cluster() is None and self.choice.may_connect and not _listens_locally()
+
     def on_kubernetes(self) -> "Wanted":
         """For commands that read a Cluster's resources. Raises MisuseError."""
-        profile = self._profile(None)
+        profile = self.profile_of(None)
         if profile is None or (profile.cluster is None and self.profile is None):
             return self
         if profile.cluster is None:
@@ -90,7 +100,7 @@ class Wanted:
             )
         return self._over(profile)
 
-    def _profile(self, bootstrap: str | None) -> Profile | None:
+    def profile_of(self, bootstrap: str | None) -> Profile | None:
         """The one that is named; else the current one, if nothing else says which cluster."""
         addressed = bool(bootstrap or self.cluster)
         if self.profile is not None:
@@ -118,10 +128,16 @@ class Wanted:
         )
         return replace(self, cluster=profile.cluster, choice=choice, files=files, profile=None)
 
-    def _files_of(self, root: Any) -> "SecurityOptions":
-        """Of a local cluster, unless something else was given."""
+    def _in_local(self, local: Any) -> "Located":
+        """As its administrator, unless something else was given. Who shows a certificate does so
+        where that is what counts, and is not its administrator beside."""
         state: Any = importlib.import_module("penstock_broker.local.state")
-        return self._files_over(state.StateDirectory(root).client_files)
+        known = state.StateDirectory(local.root).client_files
+        if self.files.get("certificate_file") and local.state.certificate_bootstrap:
+            files = self._files_over({"ca_file": known["ca_file"], "token_file": ""})
+            return Located(local.state.certificate_bootstrap, files=files, local_root=local.root)
+        files = self._files_over(known)
+        return Located(local.state.bootstrap, files=files, local_root=local.root)
 
     def _files_over(self, known: Any) -> "SecurityOptions":
         given = {key: value for key, value in self.files.items() if value is not None}
@@ -146,6 +162,8 @@ class Located:
     files: "SecurityOptions" = field(default_factory=_no_files)
     reached: "Reached | None" = None
     """Holds what leads to a Cluster in Kubernetes."""
+    local_root: Path | None = None
+    """The directory of a local cluster that was found by itself."""
 
     @property
     def options(self) -> "ClientOptions":

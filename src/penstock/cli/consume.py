@@ -10,15 +10,23 @@ Ctrl-C ends the command at once; without a group, nothing is committed.
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from enum import StrEnum
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.connect import locate, open_admin
+from penstock.cli import completion
+from penstock.cli.connect import Located, locate, open_admin
 from penstock.cli.consume_group import POLL_RECORDS_MAX, POLL_S, GroupOptions, consume_in_group
-from penstock.cli.options import Bootstrap, Partitions, TopicArgument, example
+from penstock.cli.options import Bootstrap, Delimiter, Partitions, example
+from penstock.cli.picking import (
+    Rendering,
+    choose_topics,
+    make_filter,
+    parse_delimiter,
+    rendering,
+)
 from penstock.cli.places import Place, PlaceKind, parse_place, resolve
 from penstock.cli.template import Template, to_json_line
 from penstock.errors import ErrorCode, MisuseError
@@ -56,7 +64,47 @@ Group = Annotated[
         "-g",
         help="Share the topic with the other members of this group, and continue at its "
         "committed offsets; --offset beginning or end applies where there is none.",
+        autocompletion=completion.groups,
     ),
+]
+
+
+Topics = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TOPIC…",
+        help="Names of topics, or with --regex patterns.",
+        autocompletion=completion.topics,
+    ),
+]
+
+
+Regex = Annotated[
+    bool, typer.Option("--regex", "-r", help="All topics whose whole names a TOPIC matches.")
+]
+To = Annotated[
+    str | None,
+    typer.Option("--to", help="Where to stop, exclusive: end, OFFSET, -N, or @TIME."),
+]
+ExitAtEnd = Annotated[
+    bool,
+    typer.Option("--exit", "-e", help="Stop at the current end of the log; same as --to end."),
+]
+Count = Annotated[
+    int | None, typer.Option("--count", "-c", min=1, help="Stop after this many records.")
+]
+Key = Annotated[str | None, typer.Option("--key", "-k", help="Only records with this key.")]
+Grep = Annotated[
+    str | None,
+    typer.Option("--grep", metavar="REGEX", help="Only records in whose value this is found."),
+]
+KeyDelimiter = Annotated[
+    str | None,
+    typer.Option("--key-delimiter", "-K", help="Print the key, this delimiter, then the value."),
+]
+Null = Annotated[str, typer.Option("--null", "-Z", help="Text to print for a null key or value.")]
+OutputFormat = Annotated[
+    ConsumeOutput, typer.Option("--output", help="Text, or a JSON object per line.")
 ]
 
 
@@ -68,66 +116,74 @@ def register(app: typer.Typer) -> None:
             "penstock consume flights -o @2013-06-01 --to @2013-07-01 -f '%T %k %v\\n'",
             "penstock consume flights -e --output json | jq .value",
             "penstock consume flights -g billing -e",
+            "penstock consume 'flights-.*' --regex --key AA --grep delayed",
         )
     )(consume)
 
 
 def consume(
-    topic: TopicArgument,
+    topics: Topics,
     *,
+    regex: Regex = False,
     offset: Begin = "beginning",
-    to: Annotated[
-        str | None,
-        typer.Option("--to", help="Where to stop, exclusive: end, OFFSET, -N, or @TIME."),
-    ] = None,
-    exit_at_end: Annotated[
-        bool,
-        typer.Option("--exit", "-e", help="Stop at the current end of the log; same as --to end."),
-    ] = False,
-    count: Annotated[
-        int | None, typer.Option("--count", "-c", min=1, help="Stop after this many records.")
-    ] = None,
+    to: To = None,
+    exit_at_end: ExitAtEnd = False,
+    count: Count = None,
+    key: Key = None,
+    grep: Grep = None,
     partition: Partitions = None,
     format_: Format = None,
-    key_delimiter: Annotated[
-        str | None,
-        typer.Option(
-            "--key-delimiter", "-K", help="Print the key, this delimiter, then the value."
-        ),
-    ] = None,
-    null: Annotated[
-        str, typer.Option("--null", "-Z", help="Text to print for a null key or value.")
-    ] = "",
-    output: Annotated[
-        ConsumeOutput, typer.Option("--output", help="Text, or a JSON object per line.")
-    ] = ConsumeOutput.TEXT,
+    key_delimiter: KeyDelimiter = None,
+    delimiter: Delimiter = None,
+    null: Null = "",
+    output: OutputFormat = ConsumeOutput.TEXT,
     group: Group = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Print the records of a topic.
+    """Print the records of topics.
 
-    Records are in order within a partition. Without --exit, --to or --count, the command waits for
-    more records until Ctrl-C. With --group, it commits what it has printed.
+    Records are in order within a partition. A pattern means the topics that are there when the
+    command begins. Without --exit, --to or --count, the command waits for more records until
+    Ctrl-C. With --group, it commits what it has printed.
     """
-    render = _renderer(output, format_, key_delimiter, null)
+    ending = None if delimiter is None else parse_delimiter(delimiter)
+    each = _renderer(output, format_, key_delimiter, null, ending)
+    render = rendering(each, make_filter(key, grep))
     if group is not None:
         _check_group(group, has_place=to is not None or bool(partition))
-        options = GroupOptions(group, topic, offset, exit_at_end, count)
-        consume_in_group(locate(bootstrap), options, render)
+        where = locate(bootstrap)
+        chosen = topics
+        if regex:
+            with open_admin(where) as admin:
+                chosen = choose_topics(admin, topics, regex=True)
+        consume_in_group(where, GroupOptions(group, chosen, offset, exit_at_end, count), render)
         return
-    begin = parse_place(offset, "--offset")
-    until = _until(to, exit_at_end)
+    begin, until = parse_place(offset, "--offset"), _until(to, exit_at_end)
     where = locate(bootstrap)
     with open_admin(where) as admin:
-        partitions = choose_partitions(admin, topic, partition)
+        partitions = [
+            one
+            for topic in choose_topics(admin, topics, regex=regex)
+            for one in choose_partitions(admin, topic, partition)
+        ]
         starts = resolve(admin, begin, partitions)
         ends = resolve(admin, until, partitions) if until is not None else {}
         if ends and begin.kind is PlaceKind.OFFSET:
             _expect_something_to_read(begin, until, resolve(admin, END, partitions))
+    _consume_from(where, starts, ends, render, count)
+
+
+def _consume_from(
+    where: Located,
+    starts: "dict[TopicPartition, int]",
+    ends: "dict[TopicPartition, int]",
+    render: Rendering,
+    count: int | None,
+) -> None:
     from penstock.client import Consumer  # noqa: PLC0415 - grpc only when it is needed
 
     with Consumer(where.bootstrap, **where.options) as consumer:
-        consumer.assign(partitions)
+        consumer.assign(list(starts))
         for one, start in starts.items():
             consumer.seek(one, start)
         _print_records(consumer, render, ends, count)
@@ -190,26 +246,32 @@ def _until(to: str | None, exit_at_end: bool) -> Place | None:
 
 
 def _renderer(
-    output: ConsumeOutput, format_: str | None, key_delimiter: str | None, null: str
+    output: ConsumeOutput,
+    format_: str | None,
+    key_delimiter: str | None,
+    null: str,
+    ending: bytes | None,
 ) -> "Callable[[Record], bytes]":
+    """`ending`: what ends a record; None: a newline, unless --format says it."""
     if output is ConsumeOutput.JSON:
-        if format_ is not None or key_delimiter is not None:
+        if format_ is not None or key_delimiter is not None or ending is not None:
             raise MisuseError(
-                "--output json prints everything: leave out --format and --key-delimiter",
+                "--output json prints everything, an object per line: leave out --format, "
+                "--key-delimiter and --delimiter",
                 ErrorCode.INVALID_REQUEST,
             )
         return to_json_line
     if format_ is not None:
-        return Template(format_, null.encode()).render
-    if key_delimiter is not None:
-        delimiter = key_delimiter.replace("%", "%%")
-        return Template(f"%k{delimiter}%v\\n", null.encode()).render
-    return Template("%v\\n", null.encode()).render
+        render, last = Template(format_, null.encode()).render, ending or b""
+    else:
+        between = "" if key_delimiter is None else "%k" + key_delimiter.replace("%", "%%")
+        render, last = Template(f"{between}%v", null.encode()).render, ending or b"\n"
+    return lambda record: render(record) + last
 
 
 def _print_records(
     consumer: "Consumer",
-    render: "Callable[[Record], bytes]",
+    render: Rendering,
     ends: "dict[TopicPartition, int]",
     count: int | None,
 ) -> None:
@@ -217,8 +279,7 @@ def _print_records(
     left = count
     open_ended = not ends
     while open_ended or any(consumer.position(one) < end for one, end in ends.items()):
-        batches = consumer.poll(POLL_S, POLL_RECORDS_MAX if left is None else left)
-        for batch in batches:
+        for batch in consumer.poll(POLL_S, POLL_RECORDS_MAX):
             printed = _print_batch(batch, render, ends, left)
             if left is not None:
                 left -= printed
@@ -229,14 +290,13 @@ def _print_records(
 
 def _print_batch(
     batch: "ConsumedBatch",
-    render: "Callable[[Record], bytes]",
+    render: Rendering,
     ends: "dict[TopicPartition, int]",
     left: int | None,
 ) -> int:
     """Prints records before the end, at most `left` of them; returns how many."""
     end = ends.get(batch.topic_partition, batch.next_offset)
     part = batch.between(batch.first_offset, end)
-    if left is not None:
-        part = replace(part, hi=min(part.hi, part.lo + left))
-    sys.stdout.buffer.write(b"".join(render(record) for record in part.records()))
-    return part.record_count
+    printed = list(islice(render(part.records()), left))
+    sys.stdout.buffer.write(b"".join(printed))
+    return len(printed)

@@ -6,16 +6,17 @@ Printed records are also committed at the end; records that a closed pipe did no
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.connect import Located
+from penstock.cli.picking import Rendering
 from penstock.cli.places import PlaceKind, parse_place
 from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
-    from penstock.client import Consumer, Record
+    from penstock.client import Consumer
     from penstock.client.config import AutoOffsetReset
 
 POLL_S: Final = 1.0
@@ -27,15 +28,13 @@ class GroupOptions:
     """The given options. `count` None = no end."""
 
     group: str
-    topic: str
+    topics: Sequence[str]
     offset: str
     exit_at_end: bool
     count: int | None
 
 
-def consume_in_group(
-    where: Located, options: GroupOptions, render: "Callable[[Record], bytes]"
-) -> None:
+def consume_in_group(where: Located, options: GroupOptions, render: Rendering) -> None:
     """Prints this member's share until the end, the count or Ctrl-C."""
     from penstock.client import Consumer  # noqa: PLC0415 - grpc only when it is needed
 
@@ -47,15 +46,16 @@ def consume_in_group(
         client_id="penstock-cli",
         **where.options,
     ) as consumer:
-        consumer.subscribe(options.topic)
+        consumer.subscribe(list(options.topics))
         left = options.count
         while left != 0:
             batches = consumer.poll(
                 POLL_S, POLL_RECORDS_MAX if left is None else min(left, POLL_RECORDS_MAX)
             )
             for batch in batches:
-                sys.stdout.buffer.write(b"".join(render(record) for record in batch.records()))
-                left = None if left is None else left - batch.record_count
+                printed = list(render(batch.records()))
+                sys.stdout.buffer.write(b"".join(printed))
+                left = None if left is None else left - len(printed)
             sys.stdout.buffer.flush()
             if not batches and options.exit_at_end and _has_read_all(consumer):
                 break

@@ -27,5 +27,5 @@ def load_broker_module(name: str, purpose: str) -> ModuleType:
     except ModuleNotFoundError as error:
         raise MisuseError(
             f"{purpose} needs the broker, but the module {error.name!r} is not installed; "
-            "install it with: pip install 'penstock[broker,cli]'"
+            "install it with: pip install 'penstock[local]'"
         ) from error

@@ -35,6 +35,16 @@ DataDir = Annotated[
     ),
 ]
 
+Manifest = Annotated[
+    str | None,
+    typer.Option(
+        "--file",
+        "-f",
+        help="Manifest with a Cluster and its Topics; - = stdin. Without it: what the cluster was "
+        "last started with, else three brokers, three replicas of each topic.",
+    ),
+]
+
 
 def _load(name: str) -> Any:
     return load_broker_module(f"local.{name}", "`penstock local`")
@@ -52,16 +62,14 @@ def _progress(line: str) -> None:
 
 @app.command(
     epilog=example(
-        "penstock local up -f examples/flights/cluster.yaml",
+        "penstock local up",
         "penstock local up -f examples/flights/cluster.yaml --detach --port 0",
         "penstock local up -f examples/flights/cluster.yaml --secure",
     )
 )
 def up(
     *,
-    manifest: Annotated[
-        str, typer.Option("--file", "-f", help="Manifest with a Cluster and its Topics; - = stdin.")
-    ],
+    manifest: Manifest = None,
     cluster: Cluster = None,
     data_dir: DataDir = None,
     port: Annotated[
@@ -87,6 +95,8 @@ def up(
     ] = False,
 ) -> None:
     """Start a cluster and create its topics; if it is running, apply what has changed.
+
+    Without a manifest, the cluster is called "local", or as --cluster says.
 
     In the foreground, Ctrl-C stops everything and leaves nothing running. A process that crashes is
     restarted.
@@ -156,6 +166,48 @@ def token(
         security.write_token(out, made)
 
 
+@app.command(
+    epilog=example(
+        "penstock local certificate ada",
+        "penstock local certificate ada --out ~/.penstock --days 90 -o json",
+    )
+)
+def certificate(
+    *,
+    user: Annotated[str, typer.Argument(metavar="USER", help="Whose: the principal cert:USER.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", help="Folder of USER.crt and USER.key.", parser=directory, metavar="DIRECTORY"
+        ),
+    ] = Path(),
+    days: Annotated[int, typer.Option("--days", min=1, max=365, help="How long it counts.")] = 30,
+    cluster: Cluster = None,
+    data_dir: DataDir = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make a user's client certificate, for a cluster that was started with --secure.
+
+    Certificates are shown at a port of their own, and need no token. What the user may do is said
+    by rules: `penstock acl --help`.
+    """
+    root = _find_root(cluster, data_dir)
+    made = _load("security").write_certificate(root, user, days, out)
+    record = {
+        "principal": made.principal,
+        "expires": f"{made.ends:%Y-%m-%dT%H:%M:%SZ}",
+        "certificate_file": str(made.certificate_file),
+        "key_file": str(made.key_file),
+        "ca_file": str(made.ca_file),
+        "bootstrap": made.bootstrap,
+    }
+    print_record(record, output)
+    if output is Output.TABLE:
+        files = (("ca-file", made.ca_file), ("cert", made.certificate_file), ("key", made.key_file))
+        options = " ".join(f"--{name} {shlex.quote(str(path))}" for name, path in files)
+        typer.echo(f"\npenstock {options} topic list --bootstrap {made.bootstrap}")
+
+
 def _say_running(cluster: str, bootstrap: str, rest: str) -> None:
     typer.echo(f"cluster {cluster} is running on {bootstrap}{rest}")
     sys.stdout.flush()
@@ -178,7 +230,12 @@ def status(
 
     Exit code 1 if anything is down or under-replicated.
     """
-    root = _find_root(cluster, data_dir)
+    if not show_status(_find_root(cluster, data_dir), output):
+        raise typer.Exit(1)
+
+
+def show_status(root: Path, output: Output) -> bool:
+    """Prints how the cluster in this directory is; whether it is healthy."""
     seen = _load("remote").status(root)
     document = asdict(seen)
     processes = document.pop("processes")
@@ -187,8 +244,7 @@ def status(
     order = ("name", "up", "pid", "address", "leads", "replicas", "restarts", "metrics_address")
     rows = [{key: process[key] for key in order} for process in processes]
     print_record({**document, "healthy": seen.is_healthy, "processes": rows}, output)
-    if not seen.is_healthy:
-        raise typer.Exit(1)
+    return bool(seen.is_healthy)
 
 
 @app.command(

@@ -29,8 +29,10 @@ from penstock.cli import (
     cluster,
     consume,
     dump_log,
+    elect,
     group,
     local,
+    log_dirs,
     migrate,
     offsets,
     partitions,
@@ -38,10 +40,13 @@ from penstock.cli import (
     produce,
     profile,
     quota,
+    status,
     top,
     topic,
     txn,
     ui,
+    usage,
+    version,
 )
 from penstock.cli.connect import WANTED, Wanted
 from penstock.cli.extras import describe_missing
@@ -78,6 +83,21 @@ class PenstockGroup(TyperGroup):
             Elsewhere("verify", "penstock.verify.cli", "Check that a cluster loses nothing.")
         )
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Exits with the code of the command. Wrong usage is told in one line."""
+        try:
+            code = super().main(*args, **{**extra, "standalone_mode": False})
+        except TyperException as error:
+            if usage.is_help(error):  # a group without a command
+                sys.stderr.write(error.format_message() + "\n")
+            else:
+                _complain(usage.describe(error))
+            sys.exit(error.exit_code)
+        except typer.Abort:
+            _complain("not done, because it was not confirmed")
+            sys.exit(1)
+        sys.exit(code or 0)
+
     def invoke(self, ctx: Any) -> Any:
         if sys.stdout is None:  # `>&-`: the next file that is opened would become it
             _complain("standard output is closed; to discard the output, use >/dev/null")
@@ -89,7 +109,7 @@ class PenstockGroup(TyperGroup):
             _give_up_stdout()
             raise typer.Exit(0) from None
         except (typer.Exit, typer.Abort, TyperException):
-            raise  # wrong usage and the like: typer reports it and chooses the exit code
+            raise  # wrong usage and the like: `main` reports it
         except Exception as error:
             if ctx.params.get("debug"):
                 raise
@@ -175,7 +195,7 @@ def _options(
     debug: Annotated[
         bool, typer.Option("--debug", envvar="PENSTOCK_DEBUG", help="Show tracebacks of failures.")
     ] = False,
-    version: Annotated[
+    print_version: Annotated[
         bool,
         typer.Option(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
@@ -183,7 +203,7 @@ def _options(
     ] = False,
 ) -> None:
     """Topics, partitions and replicas over gRPC. To start: `penstock local up --help`."""
-    del debug, version  # read by PenstockGroup and _print_version
+    del debug, print_version  # read by PenstockGroup and _print_version
     wanted = Wanted(
         cluster,
         KubeChoice(namespace, kube_context, kubeconfig),
@@ -212,7 +232,10 @@ def _assemble() -> typer.Typer:
     app.add_typer(acl.app, name="acl")
     app.add_typer(quota.app, name="quota")
     app.add_typer(profile.app, name="profile")
-    for module in (produce, consume, offsets, migrate, dump_log, kube, kube_rest, top, ui):
+    for module in (
+        status, produce, consume, offsets, migrate, elect, log_dirs, dump_log, kube, kube_rest,
+        top, ui, version,
+    ):  # fmt: skip
         module.register(app)
     app.add_typer(perf.app, name="perf")
     return app

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from penstock.cli import completion
 from penstock.core.types import BrokerId
 from penstock.errors import ErrorCode, MisuseError
 
@@ -75,9 +76,22 @@ KeyFile = Annotated[
 OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="Output format: for people, or for programs.")
 ]
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
+TopicArgument = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=completion.topics),
+]
 GroupArgument = Annotated[
-    str, typer.Argument(metavar="GROUP", help="Id of the group.", callback=not_empty)
+    str,
+    typer.Argument(
+        metavar="GROUP",
+        help="Id of the group.",
+        callback=not_empty,
+        autocompletion=completion.groups,
+    ),
+]
+Delimiter = Annotated[
+    str | None,
+    typer.Option("--delimiter", "-D", help="What ends a record, if not a newline: ; or \\0."),
 ]
 Partitions = Annotated[
     list[int] | None,

@@ -1,6 +1,6 @@
-"""`penstock produce`: lines from standard input become records.
+"""`penstock produce`: lines from standard input or a file become records.
 
-    stdin ──line──▶ key | value ──▶ Producer.send ──▶ Delivery, kept until its outcome is known
+    input ──line──▶ key | value ──▶ Producer.send ──▶ Delivery, kept until its outcome is known
 
 Memory is bounded by the producer's buffer: `send` waits for space, and finished deliveries are
 dropped. The first record that cannot be delivered ends the program with its error. Ctrl-C sends
@@ -9,15 +9,18 @@ what was read so far, for a limited time.
 
 import sys
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from penstock.cli.connect import locate
-from penstock.cli.options import Bootstrap, TopicArgument, example, parse_pairs
+from penstock.cli.input_records import open_input, split
+from penstock.cli.options import Bootstrap, Delimiter, TopicArgument, example, parse_pairs
+from penstock.cli.picking import parse_delimiter
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 
 if TYPE_CHECKING:
@@ -63,6 +66,20 @@ Sync = Annotated[
 Codec = Annotated[CodecOption, typer.Option("--codec", "-z", help="Compression.")]
 
 
+KeyDelimiter = Annotated[
+    str | None,
+    typer.Option("--key-delimiter", "-K", help="Delimiter between key and value."),
+]
+Key = Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")]
+Count = Annotated[
+    int | None, typer.Option("--count", "-c", min=1, help="Stop after this many lines.")
+]
+Header = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", metavar="NAME=VALUE", help="On every record; repeatable."),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class LineFormat:
     """How a line becomes key and value. `null` None: nothing is null but a missing key."""
@@ -89,6 +106,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog=example(
             "printf 'AA:delayed\\nUA:on time\\n' | penstock produce flights -K :",
+            "penstock produce flights --file flights.tsv -K '\\t'",
             "tail -f app.log | penstock produce logs -H source=app -z zstd",
         )
     )(produce)
@@ -97,42 +115,41 @@ def register(app: typer.Typer) -> None:
 def produce(
     topic: TopicArgument,
     *,
-    key_delimiter: Annotated[
-        str | None,
-        typer.Option("--key-delimiter", "-K", help="Delimiter between key and value."),
-    ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="On every record; repeatable."),
-    ] = None,
+    key_delimiter: KeyDelimiter = None,
+    key: Key = None,
+    header: Header = None,
     partition: Annotated[
         int | None,
         typer.Option("--partition", "-p", min=0, help="Partition, instead of by key."),
     ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", "-c", min=1, help="Stop after this many lines.")
-    ] = None,
+    count: Count = None,
     null: Annotated[
         str | None, typer.Option("--null", "-Z", help="A key or value with this text is null.")
     ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="Read this instead of standard input."),
+    ] = None,
+    delimiter: Delimiter = None,
     codec: Codec = CodecOption.NONE,
     acks: Acks = AcksOption.ALL,
     sync: Sync = SyncOption.OS,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Write each line of standard input as a record.
+    """Write each line of standard input, or of a file, as a record.
 
     A line without the delimiter has a null key. Exit code 0 means that every line was acknowledged
     as given by --acks and --sync.
     """
     lines = LineFormat(_delimiter(key_delimiter), _encode(key), _encode(null))
     headers = [(name, value.encode()) for name, value in parse_pairs(header, "--header").items()]
+    opened = open_input(file)
+    records = islice(split(opened, parse_delimiter(delimiter)), count)
     producer = open_producer(bootstrap, acks, sync, codec)
     pending: deque[Delivery] = deque()
     try:
         producer.prepare(topic, partition)  # even without a line to send: the topic must exist
-        for number, line in enumerate(_lines(count), start=1):
+        for number, line in enumerate(records, start=1):
             record_key, value = lines.split(line)
             try:
                 pending.append(
@@ -153,6 +170,8 @@ def produce(
         raise typer.Exit(130) from None
     finally:
         producer.close(INTERRUPTED_FLUSH_S)
+        if file is not None:
+            opened.close()
 
 
 def open_producer(
@@ -169,16 +188,6 @@ def open_producer(
         sync=client.Sync[sync.name],
         codec=client.Codec[codec.name],
     )
-
-
-def _lines(count: int | None) -> Iterator[bytes]:
-    """Lines of standard input without their newline, each as soon as it arrives."""
-    if sys.stdin is None:
-        raise MisuseError("standard input is closed; pipe the records to it, one per line")
-    for number, line in enumerate(iter(sys.stdin.buffer.readline, b""), start=1):
-        yield line.removesuffix(b"\n")
-        if number == count:
-            return
 
 
 def _encode(text: str | None) -> bytes | None:

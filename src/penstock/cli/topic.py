@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli import move_plan
+from penstock.cli import completion, move_plan, topic_trim
 from penstock.cli.connect import open_admin
 from penstock.cli.move_facts import make_plan, read_facts
 from penstock.cli.move_submit import report, submit
@@ -20,22 +20,40 @@ from penstock.cli.options import (
     parse_pairs,
 )
 from penstock.cli.output import print_record, print_rows
+from penstock.cli.units import plain
 from penstock.core.balance import Factor
-from penstock.errors import ErrorCode, MisuseError
+from penstock.errors import ErrorCode, MisuseError, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.client import ConfigEntry, TopicDescription
+    from penstock.client import Admin, ConfigEntry, TopicDescription
 
 app = typer.Typer(help="Create, inspect, change and delete topics.", no_args_is_help=True)
+topic_trim.register(app)
 
 Config = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", metavar="KEY=VALUE", help="A setting; may be repeated."),
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="KEY=VALUE",
+        help="As retention.ms=7d; repeatable.",
+        autocompletion=completion.settings,
+    ),
+]
+
+Setting = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="As retention.ms=7d; repeatable.",
+        autocompletion=completion.settings,
+    ),
 ]
 
 
 @app.command(
-    epilog=example("penstock topic create flights -p 6 -r 3 -c min.insync.replicas=2"),
+    epilog=example("penstock topic create flights -p 6 -r 3 -c retention.ms=7d"),
 )
 def create(
     topic: TopicArgument,
@@ -53,7 +71,7 @@ def create(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Create a topic."""
-    configs = parse_pairs(config, "--config")
+    configs = plain(parse_pairs(config, "--config"))
     with open_admin(bootstrap) as admin:
         made = admin.create_topic(topic, partitions, replicas, configs, validate_only=dry_run)
     if dry_run:
@@ -69,11 +87,31 @@ def list_(
     bootstrap: Bootstrap = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List topics."""
+    """List topics. SIZE is that of one copy; "-": a leader does not say, or you may not ask."""
     with open_admin(bootstrap) as admin:
         topics = admin.describe_topics(admin.list_topics(include_internal=internal))
-    rows = [_summary(topics[name]) for name in sorted(topics)]
+        sizes = _sizes(admin)
+    rows = [{**_summary(topics[name]), **_size(sizes, name, output)} for name in sorted(topics)]
     print_rows(rows, output, empty="there are no topics")
+
+
+def _sizes(admin: "Admin") -> dict[str, int] | None:
+    """Bytes of what leaders have, by topic; None: not all of them say."""
+    try:
+        seen = admin.describe_logs()
+    except PenstockError:
+        return None  # a list of topics is worth more than an error about sizes
+    sizes: dict[str, int] = {}
+    for log in (log for broker in seen for log in broker.logs if log.is_leader):
+        sizes[log.topic] = sizes.get(log.topic, 0) + log.size_bytes
+    return sizes
+
+
+def _size(sizes: dict[str, int] | None, topic: str, output: Output) -> dict[str, object]:
+    known = None if sizes is None else sizes.get(topic)
+    if output is not Output.TABLE:
+        return {"size_bytes": known}
+    return {"size": None if known is None else move_plan.size(known)}
 
 
 def _summary(seen: "TopicDescription") -> dict[str, object]:
@@ -125,7 +163,7 @@ def _describe(seen: "TopicDescription", configs: "list[ConfigEntry]") -> dict[st
 
 @app.command(
     epilog=example(
-        "penstock topic alter flights --set retention.ms=86400000 --unset max.message.bytes",
+        "penstock topic alter flights --set retention.ms=7d --unset max.message.bytes",
         "penstock topic alter flights --partitions 12",
         "penstock topic alter flights --replicas 3",
     )
@@ -133,13 +171,14 @@ def _describe(seen: "TopicDescription", configs: "list[ConfigEntry]") -> dict[st
 def alter(
     topic: TopicArgument,
     *,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be repeated."),
-    ] = None,
+    set_: Setting = None,
     unset: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY", help="Reset this setting to its default; may be repeated."),
+        typer.Option(
+            metavar="KEY",
+            help="Reset this setting to its default; may be repeated.",
+            autocompletion=completion.setting_names,
+        ),
     ] = None,
     partitions: Annotated[
         int | None,
@@ -166,7 +205,7 @@ def alter(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Change settings, add partitions, change the replication factor."""
-    changes = parse_pairs(set_, "--set")
+    changes = plain(parse_pairs(set_, "--set"))
     removals = unset or []
     others = bool(changes or removals or partitions is not None)
     if others == (replicas is not None):
@@ -202,13 +241,19 @@ def _alter_replicas(
 
 
 @app.command(epilog=example("penstock topic delete flights", "penstock topic delete flights --yes"))
-def delete(topic: TopicArgument, *, yes: Yes = False, bootstrap: Bootstrap = None) -> None:
+def delete(
+    topic: TopicArgument, *, yes: Yes = False, dry_run: DryRun = False, bootstrap: Bootstrap = None
+) -> None:
     """Delete a topic and all its records, permanently. Refused while it is protected."""
     with open_admin(bootstrap) as admin:
         seen = admin.describe_topics([topic])[topic]
-        if not yes:
+        if dry_run or not yes:
             # Nobody should have to confirm what is refused.
             admin.delete_topic(topic, topic_id=seen.topic_id, validate_only=True)
+        if dry_run:
+            typer.echo(f"topic {topic} could be deleted")
+            return
+        if not yes:
             partitions = len(seen.partitions)
             typer.confirm(f"Permanently delete {topic} with {partitions} partitions?", abort=True)
         # By id, so that the topic that was shown is deleted, not a new one with the same name.

@@ -25,6 +25,9 @@ TRUST_KEY: Final = "ca.crt"
 ROTATION: Final = f"{GROUP}/ca-rotation"
 """Annotation of that ConfigMap, JSON: how far the CA's replacement by another is. Controllers write
 it; see `penstock_broker.controller.enrolment_trust`."""
+CERTIFICATE_ENDS: Final = f"{GROUP}/certificate-ends"
+"""Annotation of that ConfigMap, JSON: when the certificate of each server ends. Controllers write
+it; see `penstock.kubernetes.certificate_ends`."""
 ROTATE_CA: Final = f"{GROUP}/rotate-ca"
 """Annotation of a Cluster: an id; each one asks for another CA once. Of the ConfigMap that owns the
 Secret of a CA: the id that asked for it."""
@@ -35,6 +38,9 @@ TRUST_COPY_LABEL: Final = f"{GROUP}/trust-copy"
 """On every copy of such a ConfigMap, besides `trust_copy_label`."""
 AUTHORITY_ENDS: Final = "AuthorityEnds"
 """Reason of the condition Secured of a Cluster: its CA ends soon."""
+SERVER_CERTIFICATE_ENDS: Final = "ServerCertificateEnds"
+"""Reason of that condition: a broker's or controller's certificate ends soon, though it should have
+been renewed."""
 APPROVE: Final = f"{GROUP}/approve"
 """Annotation of a Cluster: the id of the plan, as its status shows it, that may be carried out."""
 PAUSED: Final = f"{GROUP}/paused"

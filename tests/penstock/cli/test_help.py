@@ -66,6 +66,7 @@ def test_all_commands_are_there() -> None:
         "group list", "group describe", "group offsets", "group reset", "group delete",
         "partitions plan", "partitions move", "partitions status", "partitions cancel",
         "broker list", "broker describe", "broker cordon", "broker uncordon", "broker drain",
+        "local certificate", "topic trim", "status", "version", "elect", "log-dirs",
         "produce", "consume", "offsets", "dump-log", "perf produce", "perf consume", "verify",
         "top", "ui",
     } <= present  # fmt: skip
@@ -119,7 +120,7 @@ def test_a_data_directory_that_cannot_be_meant_is_wrong_usage(
 ) -> None:
     done = penstock(*words, "--data-dir", given)
     assert done.returncode == 2
-    assert "Error: Invalid value for '--data-dir'" in done.stderr
+    assert done.stderr.startswith("penstock: --data-dir")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,8 @@ def test_wrong_usage_ends_with_2_and_no_traceback(words: tuple[str, ...]) -> Non
     done = penstock(*words)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert "Usage: penstock" in done.stderr
+    assert done.stderr.startswith("penstock: ")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_an_unknown_place_is_one_line() -> None:
@@ -158,7 +160,7 @@ def test_without_the_broker_the_message_says_what_to_install(tmp_path: Path) -> 
     (tmp_path / "sitecustomize.py").write_text(hide)
     done = penstock("local", "up", "-f", "x.yaml", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1
-    assert "pip install 'penstock[broker,cli]'" in done.stderr
+    assert "pip install 'penstock[local]'" in done.stderr
     assert "'yaml'" in done.stderr
 
 

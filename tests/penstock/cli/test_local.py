@@ -26,7 +26,7 @@ class TestForeground:
         process = program.start("local", "up", "-f", manifest, "--port", 0)
         assert process.stdout is not None
         assert process.stdout.readline().startswith(b"cluster test is running on 127.0.0.1:")
-        assert program.ok("topic", "list").split()[-5] == "flights"
+        assert program.ok("topic", "list").splitlines()[-1].split()[0] == "flights"
         assert len(processes_of(tmp_path)) == 3
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)

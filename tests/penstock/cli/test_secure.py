@@ -1,5 +1,6 @@
 """`penstock local up --secure` and `penstock local token`, as a user types them."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ def test_the_life_of_a_secure_cluster(program: "Program", tmp_path: Path) -> Non
     assert "serviceaccount:local/ada" in denied
     assert "cannot be a name" in program.fails("local", "token", "Ada Lovelace")
 
+    shows_a_certificate(program, tmp_path)
+
     program.ok("local", "down")
     assert "made with --secure" in program.fails(*up)
     program.ok(*up, "--secure")
@@ -45,11 +48,30 @@ def test_the_life_of_a_secure_cluster(program: "Program", tmp_path: Path) -> Non
     assert not root.exists()
 
 
+def shows_a_certificate(program: "Program", tmp_path: Path) -> None:
+    made = json.loads(
+        program.ok("local", "certificate", "ada", "--out", tmp_path / "of ada", "-o", "json")
+    )
+    assert made["principal"] == "cert:ada"
+    certificate, key = Path(made["certificate_file"]), Path(made["key_file"])
+    assert {each.stat().st_mode & 0o777 for each in (certificate, key)} == {0o600}
+    shown = ("--cert", certificate, "--key", key)
+    denied = program.fails(*shown, "topic", "create", "hers", "--partitions", 1)
+    assert "cert:ada" in denied, "found by itself, and not as the administrator"
+    program.ok("acl", "allow", "cert:ada", "create", "describe", "--topic-prefix", "hers")
+    given = ("--ca-file", made["ca_file"], *shown)
+    program.ok(*given, "topic", "create", "hers", "-p", 1, "--bootstrap", made["bootstrap"])
+    told = program.ok("local", "certificate", "bob", "--out", tmp_path, "--days", 1)
+    assert f"--cert {tmp_path / 'bob.crt'}" in told
+    assert "cannot be a user's name" in program.fails("local", "certificate", "../ada")
+
+
 def test_a_cluster_without_tls_stays_so(program: "Program", tmp_path: Path) -> None:
     up = ("local", "up", "-f", write_manifest(tmp_path), "--detach", "--port", 0)
     bootstrap = program.ok(*up).split("running on ")[1].split(";")[0]
     assert "was made without --secure" in program.fails(*up, "--secure")
     assert "no cluster with --secure" in program.fails("local", "token", "ada")
+    assert "there are no certificates" in program.fails("local", "certificate", "ada")
     (tmp_path / "ca.crt").write_bytes(Authority.new("test").certificate)
     given = ("--ca-file", tmp_path / "ca.crt")
     told = program.fails(*given, "topic", "list", "--bootstrap", bootstrap)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,16 @@ from support.operator_process import get
 from penstock.core.types import BrokerId
 from penstock.errors import PenstockError
 from penstock.kubernetes.api import Api
+from penstock.kubernetes.certificate_ends import ends_in
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.errors import KubernetesError
-from penstock.kubernetes.names import ROTATE_CA_WAIT, ROTATION, TRUST_LABEL, ClusterNames
+from penstock.kubernetes.names import (
+    CERTIFICATE_ENDS,
+    ROTATE_CA_WAIT,
+    ROTATION,
+    TRUST_LABEL,
+    ClusterNames,
+)
 from penstock.rpc.tls import Tls
 from penstock_broker.certificates.authority import Authority, Subject
 from penstock_broker.certificates.reports import report_of
@@ -43,6 +51,7 @@ class Controller:
     name: str
     folder: Path
     trust: TrustMap
+    today: list[date]
     clock: list[float] = field(default_factory=lambda: [0.0])
 
     def __post_init__(self) -> None:
@@ -56,7 +65,9 @@ class Controller:
         state = self.trust.read().shown.rotation or first_guess(found)
         signer = self.authorities.load(state.signer)
         self.own = OwnCertificate(SUBJECT, signer, roots_of(state, found))
-        self.rotation = CaRotation(state, self.authorities, self.own, lambda: self.clock[0])
+        self.rotation = CaRotation(
+            state, self.authorities, self.own, lambda: self.clock[0], lambda: self.today[0]
+        )
         self.tls = Tls(self.own.files)
 
     def look(self, brokers: dict[BrokerId, Report | None] | None = None) -> float:
@@ -73,6 +84,7 @@ class Scene:
         self.api: Api = connect("tests", QUICK, kubeconfig=str(server.kubeconfig))
         self.trust = TrustMap(self.api, ClusterObjects(CLUSTER, self.names.namespace))
         self.made: list[Controller] = []
+        self.today = [date(2026, 1, 10)]
         self.mount(Slot.FIRST, OLD)
         self.own(Slot.FIRST)
 
@@ -86,7 +98,7 @@ class Scene:
                 (where / name).write_bytes(getattr(authority.pair, content))
 
     def controller(self, name: str, folder: str = "") -> Controller:
-        self.made.append(Controller(name, self.path / folder, self.trust))
+        self.made.append(Controller(name, self.path / folder, self.trust, self.today))
         return self.made[-1]
 
     def owner(self, slot: Slot) -> str:
@@ -153,14 +165,34 @@ def broker(*trusted: Authority, issuer: Authority) -> dict[BrokerId, Report | No
 def test_at_rest_the_trust_is_published_once_and_nothing_is_written(scene: Scene) -> None:
     one, other = scene.controller("a_1"), scene.controller("b_1")
     one.look()
+    other.look()
     written, data = scene.api.writes, scene.published()
     assert data["data"]["ca.crt"].encode() == OLD.certificate
-    assert data["metadata"].get("annotations") is None
+    assert set(data["metadata"]["annotations"]) == {CERTIFICATE_ENDS}
     for _ in range(3):
         one.look(broker(OLD, issuer=OLD))
         other.look()
     assert scene.api.writes == written
     assert scene.published() == data
+
+
+def test_the_ends_of_all_certificates_are_published(scene: Scene) -> None:
+    active, standby = scene.controller("a_1"), scene.controller("b_1")
+    active.look()
+    standby.look()
+    said = {BrokerId(0): Report(frozenset(), "", ends_s=1_900_000_000), BrokerId(1): None}
+    active.look(said)
+    standby.look()
+    own = report_of(active.tls).ends_s
+    ends = ends_in(scene.published())
+    assert {name: one.at_s for name, one in ends.items()} == {
+        "broker 0": 1_900_000_000,
+        "controller a": own,
+        "controller b": report_of(standby.tls).ends_s,
+    }
+    scene.today[0] += timedelta(days=3)
+    active.look(said)
+    assert set(ends_in(scene.published())) == {"broker 0", "controller a"}, "b is gone"
 
 
 def test_two_controllers_go_through_it_and_end_at_rest(scene: Scene) -> None:

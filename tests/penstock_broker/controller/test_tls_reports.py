@@ -9,7 +9,7 @@ ONE = BrokerId(1)
 
 
 def beat(*trusted: str) -> pb.Heartbeat:
-    return pb.Heartbeat(tls=pb.TlsReport(trusted_cas=trusted, own_ca="x"))
+    return pb.Heartbeat(tls=pb.TlsReport(trusted_cas=trusted, own_ca="x", own_ends_s=7))
 
 
 def test_of_two_streams_of_a_broker_the_newer_counts() -> None:
@@ -17,7 +17,7 @@ def test_of_two_streams_of_a_broker_the_newer_counts() -> None:
     reports.heard(1, ONE, beat("old"))
     reports.heard(2, ONE, beat("old", "new"))
     reports.heard(1, ONE, beat("old"))
-    assert reports.newest() == {ONE: Report(frozenset({"old", "new"}), "x")}
+    assert reports.newest() == {ONE: Report(frozenset({"old", "new"}), "x", ends_s=7)}
     reports.gone(1)
     assert set(reports.newest()) == {ONE}
 

@@ -34,4 +34,8 @@ def _report(roots: bytes, chain: bytes) -> Report:
     trusted = x509.load_pem_x509_certificates(roots)
     leaf = x509.load_pem_x509_certificates(chain)[0]
     issuers = [fingerprint(root) for root in trusted if is_issued_by(leaf, root)]
-    return Report(frozenset(map(fingerprint, trusted)), issuers[0] if issuers else "")
+    return Report(
+        frozenset(map(fingerprint, trusted)),
+        issuers[0] if issuers else "",
+        ends_s=int(leaf.not_valid_after_utc.timestamp()),
+    )

@@ -88,11 +88,13 @@ class Report:
         trusted: Whose certificates it accepts.
         issuer: Who signed its own certificate; "": a CA that it does not trust.
         keys: Of a controller: whose keys it could read.
+        ends_s: When its own certificate does, in seconds since 1970; 0: it does not say.
     """
 
     trusted: frozenset[str]
     issuer: str
     keys: frozenset[str] = frozenset()
+    ends_s: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

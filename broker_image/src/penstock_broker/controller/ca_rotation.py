@@ -7,17 +7,19 @@
 All state is in the ConfigMap, so whichever controller is active goes on where another one stopped.
 While the API server is unavailable nothing moves. A report counts for as long as it is renewed: one
 of a process that is gone neither holds up the rotation nor speaks for the next process. At rest
-nothing is written.
+nothing is written, except once a day that a controller still runs: when its certificate and those
+of the brokers end is there for the operator to show.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.core.types import BrokerId
 from penstock.errors import ErrorCode, MisuseError
+from penstock.kubernetes.certificate_ends import CertificateEnd, merged
 from penstock.rpc.tls import Tls
 from penstock_broker.certificates.authority import Authority
 from penstock_broker.certificates.reports import report_of
@@ -70,9 +72,10 @@ class CaRotation:
         authorities: Authorities,
         own: OwnCertificate,
         now_s: Callable[[], float] = monotonic,
+        today: Callable[[], date] = lambda: datetime.now(UTC).date(),
     ) -> None:
         self.rotation = rotation
-        self._now_s = now_s
+        self._now_s, self._today = now_s, today
         self._authorities, self._own = authorities, own
         self._heard: dict[str, tuple[str, float]] = {}
         """Of each controller, when its report was written, and when that was seen here."""
@@ -119,12 +122,25 @@ class CaRotation:
             roots = roots_of(step.rotation, found)
         except MisuseError:
             roots = None  # another controller sees what this one does not see yet
-        trust.write(seen, Shown(step.rotation, step.waits, reports if moving else {}, roots))
+        told = reports if moving else {}
+        ends = self._ends(seen, this, brokers)
+        trust.write(seen, Shown(step.rotation, step.waits, told, roots, ends))
         if step.rotation != self.rotation:
             self.rotation = step.rotation
             self.use(this.tls)
             return AGAIN_S
         return MOVING_S if moving or step.waits else REST_S
+
+    def _ends(
+        self, seen: Seen, this: ThisController, brokers: Brokers | None
+    ) -> Mapping[str, CertificateEnd]:
+        said = None
+        if brokers is not None:
+            said = {
+                f"broker {n}": None if one is None else one.ends_s for n, one in brokers.items()
+            }
+        own = f"controller {this.name.rpartition('_')[0]}", report_of(this.tls).ends_s
+        return merged(seen.shown.ends, said, own, self._today())
 
     def _reports(
         self, seen: Seen, this: ThisController, found: Mapping[Slot, Authority]

@@ -2,6 +2,7 @@
 
 annotations  penstock.dev/ca-rotation    the state that controllers share, for people, too
              penstock.dev/ca-reports     what controllers use, while a CA is replaced
+             penstock.dev/certificate-ends   when the certificate of each server ends
 """
 
 import json
@@ -10,7 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.kubernetes.names import GROUP, ROTATE_CA_WAIT, ROTATION, TRUST_KEY
+from penstock.kubernetes.certificate_ends import CertificateEnd, ends_in, ends_text
+from penstock.kubernetes.names import (
+    CERTIFICATE_ENDS,
+    GROUP,
+    ROTATE_CA_WAIT,
+    ROTATION,
+    TRUST_KEY,
+)
 from penstock.kubernetes.resources import Json
 from penstock.kubernetes.rotation import RotationState, rotation_of
 from penstock_broker.certificates.rotation import Phase, Report, Rotation, Slot
@@ -33,12 +41,14 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the ConfigMap says. `rotation` None: nothing. `roots`: PEM; None: whatever is there."""
+    """What the ConfigMap says. `rotation` None: nothing. `roots`: PEM; None: whatever is there.
+    `ends`: by server, as people know it."""
 
     rotation: Rotation | None = None
     waits: Sequence[str] = ()
     reports: Mapping[str, Held] = field(default_factory=dict)
     roots: bytes | None = None
+    ends: Mapping[str, CertificateEnd] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +86,11 @@ def annotations_of(shown: Shown) -> dict[str, str]:
         }
         for name, held in shown.reports.items()
     }
-    return {ROTATION: state, REPORTS: json.dumps(reports, sort_keys=True) if reports else ""}
+    return {
+        ROTATION: state,
+        REPORTS: json.dumps(reports, sort_keys=True) if reports else "",
+        CERTIFICATE_ENDS: ends_text(shown.ends),
+    }
 
 
 def decoded(live: Json) -> Shown:
@@ -89,7 +103,7 @@ def decoded(live: Json) -> Shown:
             rotation = Rotation(Slot(state.secret), Phase(state.phase), state.since_s)
             waits = state.waits
     roots = str((live.get("data") or {}).get(TRUST_KEY) or "").encode()
-    return Shown(rotation, waits, _reports(annotations.get(REPORTS, "")), roots)
+    return Shown(rotation, waits, _reports(annotations.get(REPORTS, "")), roots, ends_in(live))
 
 
 def _reports(text: str) -> dict[str, Held]:

@@ -20,7 +20,8 @@ class TlsReports:
         """A broker may be heard on two streams while one replaces the other: the newer counts."""
         newest = self._known.get(broker_id)
         if beat.HasField("tls") and (newest is None or newest[0] <= stream_id):
-            report = Report(frozenset(beat.tls.trusted_cas), beat.tls.own_ca)
+            said = beat.tls
+            report = Report(frozenset(said.trusted_cas), said.own_ca, ends_s=said.own_ends_s)
             self._known[broker_id] = (stream_id, report)
 
     def gone(self, stream_id: int) -> None:

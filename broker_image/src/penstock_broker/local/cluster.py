@@ -33,7 +33,7 @@ from penstock_broker.local.arguments import (
     settings_of,
 )
 from penstock_broker.local.manifest_file import choose_cluster, load_manifest
-from penstock_broker.local.ports import HOST, Ports, reserved_ports
+from penstock_broker.local.ports import Ports, reserved_ports
 from penstock_broker.local.processes import identify_self
 from penstock_broker.local.registry import options_for, registry
 from penstock_broker.local.security import ADMIN_PRINCIPAL, LocalSecurity, check_mode
@@ -152,7 +152,7 @@ class LocalCluster:
         end_leftovers(self.directory.read(), LEFTOVERS_TIMEOUT_S)
         names = [CONTROLLER, *(f"broker-{i}" for i in range(self.cluster.spec.brokers))]
         ports = self._held.enter_context(
-            reserved_ports(names, self.options.base_port, health=self._security is not None)
+            reserved_ports(names, self.options.base_port, secure=self._security is not None)
         )
         if self._security is not None:
             self._security.prepare(names)
@@ -291,8 +291,7 @@ class LocalCluster:
             arguments = broker_arguments(self.cluster, broker_id, data, ports[name], controller)
         environment = {}
         if self._security is not None:
-            arguments += self._security.options(name)
-            arguments.append(f"--health-listen={HOST}:{ports[name].health}")
+            arguments += self._security.options(name, ports[name])
             environment = {"PENSTOCK_ADMINS": ADMIN_PRINCIPAL}
         log_file = self.directory.log_file(name)
         return ServerProcess(name, arguments, ports[name], log_file, environment)

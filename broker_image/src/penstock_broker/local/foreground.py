@@ -25,7 +25,13 @@ from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 from penstock_broker.local.apply import apply_topics
 from penstock_broker.local.arguments import check_settings, settings_of
 from penstock_broker.local.cluster import LocalCluster, LocalOptions
-from penstock_broker.local.manifest_file import choose_cluster, parse_text, read_text
+from penstock_broker.local.manifest_file import (
+    DEFAULT_NAME,
+    choose_cluster,
+    default_text,
+    parse_text,
+    read_text,
+)
 from penstock_broker.local.processes import signals_deferred
 from penstock_broker.local.registry import options_for, register, registry
 from penstock_broker.local.security import check_mode
@@ -38,21 +44,34 @@ SUPERVISOR_LOG = "supervisor"
 
 @dataclass(frozen=True, slots=True)
 class UpRequest:
-    """What the user asked for. `data_dir` None: the user's state directory."""
+    """What the user asked for. `path` None: no manifest. `data_dir` None: the user's state
+    directory."""
 
-    path: str
+    path: str | None
     cluster: str | None = None
     data_dir: Path | None = None
     base_port: int = 0
     secure: bool = False
 
 
+def manifest_of(request: UpRequest) -> tuple[str, str]:
+    """Where the manifest is from, and its text: the named one, else that of the last start, else
+    the default. Raises MisuseError."""
+    if request.path is not None:
+        source = "<stdin>" if request.path == "-" else request.path
+        return source, read_text(request.path)
+    name = request.cluster or DEFAULT_NAME
+    last = StateDirectory(request.data_dir or registry() / name).manifest_file
+    if last.is_file():
+        return str(last), read_text(str(last))
+    return "the default manifest", default_text(name)
+
+
 class LocalUp:
     """One `up`: manifest read and checked, directory chosen."""
 
     def __init__(self, request: UpRequest, progress: Callable[[str], None]) -> None:
-        text = read_text(request.path)
-        source = "<stdin>" if request.path == "-" else request.path
+        source, text = manifest_of(request)
         self.request = request
         self.progress = progress
         self.manifest: Manifest = parse_text(text, source)

@@ -16,6 +16,16 @@ from penstock.core.topic import DELETION_PROTECTION
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 
 MANIFEST_BYTES_MAX = 8 * 1024 * 1024
+DEFAULT_NAME = "local"
+_DEFAULT = {
+    "apiVersion": "penstock.dev/v1alpha1",
+    "kind": "Cluster",
+    "spec": {
+        "brokers": 3,
+        "config": {"default.replication.factor": 3, "min.insync.replicas": 2, "num.partitions": 3},
+    },
+}
+"""Of `penstock local up` without a manifest: one broker may be killed, and nothing stops."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -32,6 +42,11 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, Hashable):
                 seen.add(key)
         return super().construct_mapping(node, deep=deep)
+
+
+def default_text(name: str) -> str:
+    """The manifest of a cluster whose user has none."""
+    return yaml.safe_dump({**_DEFAULT, "metadata": {"name": name}}, sort_keys=False)
 
 
 def read_text(path: str) -> str:

@@ -1,9 +1,10 @@
 """Reserves the ports of a local cluster, while its processes come and go.
 
-Fixed: broker i on base + i, the controller on base - 1, metrics 100 above each. Without a base, the
-kernel chooses. Finding a free port and listening on it later is a race: another process may take it
-meanwhile, and again in every pause between a kill and a restart. So ports are reserved, by two
-sockets each, which the kernel closes when this process ends, in any way:
+Fixed: broker i on base + i, the controller on base - 1, metrics 100 above each; with --secure,
+users who show a certificate 200 above each broker. Without a base, the kernel chooses. Finding a
+free port and listening on it later is a race: another process may take it meanwhile, and again in
+every pause between a kill and a restart. So ports are reserved, by two sockets each, which the
+kernel closes when this process ends, in any way:
 
     bound, never listening, SO_REUSEADDR   The kernel gives the port to no `bind(0)` and to no
                                            outgoing connection. A server that sets SO_REUSEADDR, as
@@ -29,16 +30,19 @@ from penstock.errors import ErrorCode, MisuseError
 
 HOST = "127.0.0.1"
 METRICS_OFFSET = 100
+CERTIFICATE_OFFSET = 200
 _ATTEMPTS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports of one process. `health` 0: asked where it serves."""
+    """The ports of one process. `health` 0: asked where it serves. `certificate`: for users who
+    show one; 0: none."""
 
     serve: int
     metrics: int
     health: int = 0
+    certificate: int = 0
 
 
 class ReservedPort:
@@ -77,13 +81,14 @@ class ReservedPort:
         self.close()
 
 
-def fixed_ports(base_port: int, brokers: int) -> dict[str, Ports]:
-    """Ports by process name. Raises MisuseError if they do not fit below 65536."""
-    highest = base_port + max(brokers - 1, 0) + METRICS_OFFSET
+def fixed_ports(base_port: int, brokers: int, offset: int = METRICS_OFFSET) -> dict[str, Ports]:
+    """Ports by process name; the highest is `offset` above the last broker's. Raises MisuseError if
+    they do not fit below 65536."""
+    highest = base_port + max(brokers - 1, 0) + offset
     if base_port < 1025 or highest > 65_535 or brokers > METRICS_OFFSET - 1:
         raise MisuseError(
             f"--port {base_port} with {brokers} brokers would need ports {base_port - 1} to "
-            f"{highest}; choose a base from 1025 to {65_535 - METRICS_OFFSET - brokers}, "
+            f"{highest}; choose a base from 1025 to {65_535 - offset - brokers}, "
             f"with at most {METRICS_OFFSET - 1} brokers, or 0 for any free ports",
             ErrorCode.INVALID_CONFIG,
         )
@@ -93,9 +98,10 @@ def fixed_ports(base_port: int, brokers: int) -> dict[str, Ports]:
 
 @contextlib.contextmanager
 def reserved_ports(
-    names: list[str], base_port: int, *, health: bool = False
+    names: list[str], base_port: int, *, secure: bool = False
 ) -> Iterator[dict[str, Ports]]:
-    """Reserves two ports for each process name while the block runs; with `health`, three.
+    """Reserves two ports for each process name while the block runs; with `secure`, one more, and
+    another one for each broker.
 
     Args:
         names: `controller` and `broker-0` to `broker-<n-1>`.
@@ -104,7 +110,8 @@ def reserved_ports(
     Raises:
         MisuseError: names the first port that something else listens on or has reserved.
     """
-    wanted = fixed_ports(base_port, len(names) - 1) if base_port else {}
+    highest = CERTIFICATE_OFFSET if secure else METRICS_OFFSET
+    wanted = fixed_ports(base_port, len(names) - 1, highest) if base_port else {}
     with contextlib.ExitStack() as held:
 
         def reserve(name: str, port: int) -> int:
@@ -117,7 +124,12 @@ def reserved_ports(
         for name in names:
             fixed = wanted.get(name, Ports(0, 0))
             serve, metrics = reserve(name, fixed.serve), reserve(name, fixed.metrics)
-            ports[name] = Ports(serve, metrics, reserve(name, 0) if health else 0)
+            ports[name] = Ports(serve, metrics)
+            if secure:
+                shown = 0
+                if name != "controller":
+                    shown = reserve(name, fixed.serve + CERTIFICATE_OFFSET if fixed.serve else 0)
+                ports[name] = Ports(serve, metrics, reserve(name, 0), shown)
         yield ports
 
 

@@ -131,7 +131,7 @@ def _none(cluster: str | None) -> str:
         return f"no local cluster {cluster} is running, but {', '.join(running)}"
     return (
         f"no local cluster {cluster or ''}".rstrip() + " is running; start one with "
-        "`penstock local up -f MANIFEST` (or name its directory with --data-dir)"
+        "`penstock local up` (or name its directory with --data-dir)"
     )
 
 

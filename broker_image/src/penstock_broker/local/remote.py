@@ -132,9 +132,7 @@ def log_files(root: Path, process: str | None) -> list[Path]:
 def _require_state(root: Path) -> LocalState:
     state = StateDirectory(root).read()
     if state is None:
-        raise MisuseError(
-            f"no local cluster runs in {root}; start one with `penstock local up -f MANIFEST`"
-        )
+        raise MisuseError(f"no local cluster runs in {root}; start one with `penstock local up`")
     return state
 
 

@@ -1,13 +1,15 @@
 """What `penstock local up --secure` makes: a CA, certificates, an issuer of tokens, all on disk.
 
     <root>/security/ca.crt, admin.token     for users: PENSTOCK_CA_FILE, PENSTOCK_TOKEN_FILE
-                    ca.key, issuer.key      whoever reads these may be anybody: mode 0600, as all
+                    users-ca.crt            CA of users who show a certificate
+                    ca.key, users-ca.key, issuer.key   whoever reads these may be anybody: mode
+                                            0600, as all
                     cluster-id              in the names in certificates
                     token-issuers.json      for brokers
                     <process>.crt, .key     written again at two thirds of their life
 
 Tokens look as those of ServiceAccounts on Kubernetes do: `penstock local token spark` is
-"serviceaccount:local/spark".
+"serviceaccount:local/spark". `penstock local certificate ada` makes one of "cert:ada".
 """
 
 import os
@@ -15,6 +17,7 @@ import re
 import threading
 import time
 import uuid
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from json import dumps
 from pathlib import Path
@@ -30,8 +33,8 @@ from penstock.core.types import BrokerId
 from penstock.errors import ErrorCode, MisuseError
 from penstock_broker.certificates.authority import Authority, Pair, Subject
 from penstock_broker.certificates.names import ServerName
-from penstock_broker.local.ports import HOST
-from penstock_broker.local.state import FOLDER_MODE, StateDirectory, private
+from penstock_broker.local.ports import HOST, Ports
+from penstock_broker.local.state import FOLDER_MODE, LocalState, StateDirectory, private
 
 ADMIN: Final = "admin"
 ADMIN_PRINCIPAL: Final = f"serviceaccount:local/{ADMIN}"
@@ -39,6 +42,9 @@ ADMIN_TOKEN_S: Final = 24 * 3600
 TOKEN_S_MAX: Final = 365 * 24 * 3600
 HOSTS: Final = ("localhost", HOST, "::1")
 LOOK_EVERY_S: Final = 60.0
+USERS_CA: Final = "users-ca"
+CERTIFICATE_DAYS_MAX: Final = 365
+_USER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _RENEW_AFTER: Final = 2 / 3
 _KEY_ID: Final = "local"
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -84,16 +90,23 @@ class LocalSecurity:
     def cluster_id(self) -> str:
         return (self.folder / "cluster-id").read_text().strip()
 
-    def options(self, process: str) -> list[str]:
+    def options(self, process: str, ports: Ports) -> list[str]:
         """On the command line of one process."""
         shown = [
             f"--tls-ca={self.ca_file}",
             f"--tls-certificate={self.folder / process}.crt",
             f"--tls-key={self.folder / process}.key",
+            f"--health-listen={HOST}:{ports.health}",
         ]
         if process == "controller":
             return [*shown, f"--cluster-id={self.cluster_id}"]
-        return [*shown, f"--internal-listen={HOST}:0", f"--token-issuers={self.issuers_file}"]
+        return [
+            *shown,
+            f"--internal-listen={HOST}:0",
+            f"--token-issuers={self.issuers_file}",
+            f"--certificate-listen={HOST}:{ports.certificate}",
+            f"--users-ca={self.folder / USERS_CA}.crt",
+        ]
 
     def token(self, name: str, seconds: float) -> str:
         """A token of "serviceaccount:local/<name>". Raises MisuseError."""
@@ -119,6 +132,23 @@ class LocalSecurity:
             "kubernetes.io": {"namespace": "local", "serviceaccount": {"name": name, "uid": name}},
         }
         return jwt.encode(claims, self._issuer_key, "ES256", headers={"kid": _KEY_ID})
+
+    def certificate(self, name: str, days: int) -> Pair:
+        """A certificate of "cert:<name>", with its key. Raises MisuseError."""
+        if not _USER.fullmatch(name):
+            raise MisuseError(
+                f"{name!r} cannot be a user's name here: 1 to 64 letters, digits and . _ @ -, a "
+                "letter or digit first",
+                ErrorCode.INVALID_REQUEST,
+            )
+        if not 1 <= days <= CERTIFICATE_DAYS_MAX:
+            raise MisuseError(
+                f"a certificate for {days} days cannot be made; choose 1 to {CERTIFICATE_DAYS_MAX}",
+                ErrorCode.INVALID_REQUEST,
+            )
+        shown, key = (self.folder / f"{USERS_CA}.{suffix}" for suffix in ("crt", "key"))
+        users = Authority.load(Pair(shown.read_bytes(), key.read_bytes()))
+        return users.issue(Subject(common_name=name), days=days)
 
     def renew(self) -> None:
         """Certificates and the admin's token that have lived for two thirds of their time."""
@@ -159,6 +189,10 @@ class LocalSecurity:
             authority = Authority.new("penstock local").pair
             _write(self.ca_file, authority.certificate)
             _write(self.folder / "ca.key", authority.key)
+        if not (self.folder / f"{USERS_CA}.key").exists():
+            users = Authority.new("users of penstock local").pair
+            _write(self.folder / f"{USERS_CA}.crt", users.certificate)
+            _write(self.folder / f"{USERS_CA}.key", users.key)
         if not (self.folder / "issuer.key").exists():
             pem = ec.generate_private_key(ec.SECP256R1()).private_bytes(
                 serialization.Encoding.PEM,
@@ -205,14 +239,53 @@ class LocalSecurity:
 
 def token_of(root: Path, name: str, seconds: float) -> str:
     """A token for the cluster in this directory. Raises MisuseError unless it is a secure one."""
+    directory, state = _secure(root, "tokens")
+    return LocalSecurity(directory, state.cluster).token(name, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """A user's certificate, in files that only their owner reads. `bootstrap`: where it counts."""
+
+    principal: str
+    ends: datetime
+    certificate_file: Path
+    key_file: Path
+    ca_file: Path
+    bootstrap: str
+
+
+def write_certificate(root: Path, name: str, days: int, folder: Path) -> Certified:
+    """Makes <name>.crt and <name>.key in `folder`. Raises MisuseError unless it is secure."""
+    directory, state = _secure(root, "certificates")
+    if not state.certificate_bootstrap:
+        raise MisuseError(
+            f"the cluster in {root} was started by a release that takes no certificates: stop it "
+            "with `penstock local down`, and start it again",
+            ErrorCode.INVALID_REQUEST,
+        )
+    pair = LocalSecurity(directory, state.cluster).certificate(name, days)
+    shown, key = folder / f"{name}.crt", folder / f"{name}.key"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(key, pair.key)
+        _write(shown, pair.certificate)
+    except OSError as error:
+        raise MisuseError(f"{folder}: cannot be written to: {error.strerror}") from error
+    ends = x509.load_pem_x509_certificate(pair.certificate).not_valid_after_utc
+    ca_file = directory.security / "ca.crt"
+    return Certified(f"cert:{name}", ends, shown, key, ca_file, state.certificate_bootstrap)
+
+
+def _secure(root: Path, what: str) -> tuple[StateDirectory, LocalState]:
     directory = StateDirectory(root)
     state = directory.read()
     if state is None or not directory.security.is_dir():
         raise MisuseError(
-            f"no cluster with --secure runs in {root}: without it there are no tokens",
+            f"no cluster with --secure runs in {root}: without it there are no {what}",
             ErrorCode.INVALID_REQUEST,
         )
-    return LocalSecurity(directory, state.cluster).token(name, seconds)
+    return directory, state
 
 
 def write_token(path: Path, token: str) -> None:

@@ -76,7 +76,8 @@ class ServerProcess:
     def record(self) -> RecordedProcess:
         identity = self._identity if self.is_running else None
         metrics = f"{HOST}:{self.ports.metrics}"
-        return RecordedProcess(self.name, identity, self.address, metrics, self.restarts)
+        shown = f"{HOST}:{self.ports.certificate}" if self.ports.certificate else ""
+        return RecordedProcess(self.name, identity, self.address, metrics, self.restarts, shown)
 
     def start(self) -> None:
         """Starts the process; it is not yet ready (see `is_serving`)."""

@@ -48,6 +48,8 @@ class RecordedProcess:
     address: str
     metrics_address: str
     restarts: int = 0
+    certificate_address: str = ""
+    """For users who show a certificate; empty: for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,11 @@ class LocalState:
     def bootstrap(self) -> str:
         """Addresses of all brokers, separated by commas."""
         return ",".join(p.address for p in self.processes if p.name.startswith("broker-"))
+
+    @property
+    def certificate_bootstrap(self) -> str:
+        """The same for users who show a certificate; empty: nobody may."""
+        return ",".join(p.certificate_address for p in self.processes if p.certificate_address)
 
     @property
     def is_supervised(self) -> bool:
@@ -231,6 +238,7 @@ def _from_json(document: dict[str, Any]) -> LocalState | None:
                 address=entry["address"],
                 metrics_address=entry["metrics_address"],
                 restarts=entry["restarts"],
+                certificate_address=entry.get("certificate_address", ""),
             )
             for entry in document["processes"]
         ),

@@ -419,4 +419,6 @@ def _tls_report(transport: Transport) -> pb.TlsReport | None:
     if transport.tls is None:
         return None
     report = report_of(transport.tls)
-    return pb.TlsReport(trusted_cas=sorted(report.trusted), own_ca=report.issuer)
+    return pb.TlsReport(
+        trusted_cas=sorted(report.trusted), own_ca=report.issuer, own_ends_s=report.ends_s
+    )

@@ -61,6 +61,8 @@ func run(ctx context.Context, arguments []string) error {
 	flags.StringVar(&given.topic, "topic", "", "the topic; it must exist")
 	flags.StringVar(&given.security.CAFile, "ca-file", os.Getenv("PENSTOCK_CA_FILE"), "CA of the cluster, PEM: use TLS")
 	flags.StringVar(&given.security.TokenFile, "token-file", os.Getenv("PENSTOCK_TOKEN_FILE"), "a token that says who you are")
+	flags.StringVar(&given.security.CertificateFile, "cert", os.Getenv("PENSTOCK_CERTIFICATE_FILE"), "a certificate to show, PEM")
+	flags.StringVar(&given.security.KeyFile, "key", os.Getenv("PENSTOCK_KEY_FILE"), "its key, PEM")
 	flags.StringVar(&given.codec, "codec", "none", "produce: none or zstd")
 	flags.IntVar(&given.batch, "batch", 1000, "produce: records acknowledged together")
 	flags.BoolVar(&given.json, "json", false, "lines are JSON, bytes in base64")

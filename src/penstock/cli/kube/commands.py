@@ -1,4 +1,4 @@
-"""`kubectl penstock status | why | access | pause | …`: a Cluster seen through Kubernetes.
+"""`kubectl penstock why | access | pause | …`: a Cluster seen through Kubernetes.
 
 Only the command line is here: `snapshot` reads, `status` and `why` judge, `picture` draws. The same
 commands are available as `penstock status …`. The other commands of `penstock` (topics, produce,
@@ -48,7 +48,6 @@ NamedCluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="NAME or NS
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     for command, lines in (
-        (status, ("penstock status flights", "kubectl penstock status flights -n prod -o json")),
         (why, ("penstock why flights", "kubectl penstock why topic/flights")),
         (access, ("penstock access flights", "kubectl penstock access flights -o yaml")),
         (pause, ("penstock pause flights",)),
@@ -68,17 +67,16 @@ def register(app: typer.Typer) -> None:
         app.command(epilog=example(*lines))(command)
 
 
-def status(
-    cluster: ClusterName = None,
-    *,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-    output: OutputOption = Output.TABLE,
+def show_status(
+    cluster: str | None,
+    namespace: str | None,
+    context: str | None,
+    kubeconfig: str | None,
+    output: Output,
 ) -> None:
-    """Show a Cluster: conditions, brokers, partitions, topics, controllers, storage, events.
+    """Prints conditions, brokers, partitions, topics, controllers, storage and events of a Cluster.
 
-    Exit code 1 if it is not Ready.
+    Raises typer.Exit with 1 if it is not Ready.
     """
     api, choice = open_api(namespace, context, kubeconfig)
     found = _snapshot(api, choice, cluster)

@@ -33,7 +33,7 @@ from penstock.cli.kube.status import (
     topic_name,
 )
 from penstock.cli.kube.words import warnings_about
-from penstock.kubernetes.names import AUTHORITY_ENDS, PAUSED
+from penstock.kubernetes.names import AUTHORITY_ENDS, PAUSED, SERVER_CERTIFICATE_ENDS
 from penstock.kubernetes.quantity import quantity
 from penstock.kubernetes.resources import Json
 from penstock.views.blocking import TRANSACTION_CODES, transaction_findings
@@ -46,6 +46,11 @@ _ABOUT_VOLUMES: Final = {
     "ReplacingVolume": "nothing, unless it says what is in the way; others fill the new volume",
 }
 """What to do, by the reason of a condition."""
+_ENDING: Final = {
+    AUTHORITY_ENDS: "needs another CA",
+    SERVER_CERTIFICATE_ENDS: "has a server whose certificate was not renewed",
+}
+"""By the reason of the condition Secured."""
 _NOT_SERVED: Final = frozenset({"offline", "under-min-isr", *TRANSACTION_CODES})
 """Codes of findings that mean: clients cannot write or read. They count whatever `Ready` says,
 which the operator set a moment ago without knowledge of transactions."""
@@ -161,9 +166,9 @@ def _said(snapshot: Snapshot, thing: Json, kind: str) -> Iterator[Finding]:
     if moving.get("status") == "True" and moving.get("message") != ready.get("message"):
         yield _of_condition(snapshot, subject, moving, "is being reconciled")
     secured = condition(thing, "Secured")
-    if secured.get("reason") == AUTHORITY_ENDS:
+    if what := _ENDING.get(str(secured.get("reason"))):
         # The condition is True all along: since when says nothing.
-        yield replace(_of_condition(snapshot, subject, secured, "needs another CA"), since=None)
+        yield replace(_of_condition(snapshot, subject, secured, what), since=None)
     rotating = condition(thing, "RotatingCA")
     if rotating.get("status") == "True":
         yield _of_condition(snapshot, subject, rotating, "gets another CA, and works meanwhile")

@@ -262,6 +262,16 @@ CLUSTER_STATUS: Final = (
     ),
     _count("offlinePartitions", "Partitions without a leader."),
     _text("authorityExpires", "When the CA ends, RFC 3339; empty = there is none, or not yet.", 63),
+    Field(
+        name="certificates",
+        kind=Kind.OBJECT,
+        doc="Of the brokers' and controllers' certificates the first to end; absent = never TLS.",
+        optional=True,
+        fields=(
+            _text("expires", "When it ends, RFC 3339; empty = not known.", 63),
+            _text("server", "Whose it is, as broker 1.", 320),
+        ),
+    ),
     _text("bootstrap", "What clients connect to first, as host:port."),
     _MESSAGE,
     _text("selector", "Label selector of the brokers' pods, for the scale subresource.", 1_024),

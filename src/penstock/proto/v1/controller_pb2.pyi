@@ -246,8 +246,11 @@ class TlsReport(_message.Message):
 
     TRUSTED_CAS_FIELD_NUMBER: _builtins.int
     OWN_CA_FIELD_NUMBER: _builtins.int
+    OWN_ENDS_S_FIELD_NUMBER: _builtins.int
     own_ca: _builtins.str
     """Which of them signed its own certificate; empty: none."""
+    own_ends_s: _builtins.int
+    """When its own certificate ends, in seconds since 1970. 0: an older release does not say."""
     @_builtins.property
     def trusted_cas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Whose certificates new connections accept."""
@@ -257,10 +260,11 @@ class TlsReport(_message.Message):
         *,
         trusted_cas: _abc.Iterable[_builtins.str] | None = ...,
         own_ca: _builtins.str = ...,
+        own_ends_s: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["own_ca", b"own_ca", "trusted_cas", b"trusted_cas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["own_ca", b"own_ca", "own_ends_s", b"own_ends_s", "trusted_cas", b"trusted_cas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -304,6 +304,12 @@ def test_a_ca_that_ends_soon_is_a_finding_though_nothing_is_wrong_yet() -> None:
     assert found("AuthorityEnds") == [
         ("AuthorityEnds", "needs another CA: the CA ends (AuthorityEnds)")
     ]
+    assert found("ServerCertificateEnds") == [
+        (
+            "ServerCertificateEnds",
+            "has a server whose certificate was not renewed: the CA ends (ServerCertificateEnds)",
+        )
+    ]
     assert found("Strict") == []
 
 

@@ -1,0 +1,101 @@
+"""`penstock elect`: leaderships back to preferred leaders now, instead of in the next minutes."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.connect import open_admin
+from penstock.cli.options import Bootstrap, DryRun, Output, OutputOption, example
+from penstock.cli.output import print_record
+from penstock.core.types import TopicPartition
+from penstock.errors import ErrorCode, MisuseError
+
+if TYPE_CHECKING:
+    from penstock.client import Admin, TopicDescription
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(
+        epilog=example(
+            "penstock elect --all --dry-run", "penstock elect flights", "penstock elect flights/3"
+        )
+    )(elect)
+
+
+def elect(
+    what: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC[/PARTITION]]…", help="Of these.")
+    ] = None,
+    *,
+    all_: Annotated[bool, typer.Option("--all", help="Of all partitions.")] = False,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Move leaderships to the preferred leaders: the first replica of each partition.
+
+    One that is not in sync stays away: nothing is lost by this. The cluster does so by itself, a
+    few at a time.
+    """
+    if bool(what) == all_:
+        raise MisuseError("give TOPIC[/PARTITION], or --all", ErrorCode.INVALID_REQUEST)
+    with open_admin(bootstrap) as admin:
+        rows = _rows(admin, what)
+        ready = [
+            TopicPartition(str(row["topic"]), int(str(row["partition"])))
+            for row in rows
+            if row["in_sync"]
+        ]
+        moved = 0 if dry_run or not ready else admin.elect_leaders(ready)
+    if output is not Output.TABLE:
+        print_record({"moved": moved, "dry_run": dry_run, "partitions": rows}, output)
+        return
+    if rows:
+        print_record({"partitions": rows}, output)
+    verb = "could move" if dry_run else "moved"
+    typer.echo(f"{len(ready) if dry_run else moved} leaderships {verb}")
+
+
+def _rows(admin: "Admin", what: list[str] | None) -> list[dict[str, object]]:
+    """Of partitions whose leader is not the preferred one."""
+    named = [_parse(text) for text in what or ()]
+    seen = admin.describe_topics([topic for topic, _ in named] or None)
+    wanted: dict[str, set[int] | None] = {}
+    for topic, partition in named:
+        known = wanted.setdefault(topic, set())
+        if partition is None:
+            wanted[topic] = None
+        elif known is not None:
+            _check(seen[topic], partition)
+            known.add(partition)
+    return [
+        {
+            "topic": topic.topic,
+            "partition": one.partition,
+            "leader": one.leader if one.leader >= 0 else None,
+            "preferred": one.replicas[0],
+            "in_sync": one.replicas[0] in one.isr,
+        }
+        for topic in sorted(seen.values(), key=lambda each: each.topic)
+        for one in topic.partitions
+        if one.leader != one.replicas[0]
+        and ((chosen := wanted.get(topic.topic)) is None or one.partition in chosen)
+    ]
+
+
+def _check(seen: "TopicDescription", partition: int) -> None:
+    if partition >= len(seen.partitions):
+        raise MisuseError(
+            f"topic {seen.topic} has partitions 0 to {len(seen.partitions) - 1}, not {partition}",
+            ErrorCode.UNKNOWN_PARTITION,
+        )
+
+
+def _parse(text: str) -> tuple[str, int | None]:
+    topic, slash, number = text.partition("/")
+    if not topic or (slash and not (number.isascii() and number.isdigit() and len(number) < 10)):
+        raise MisuseError(
+            f"{text!r} must be TOPIC or TOPIC/PARTITION, as flights/3", ErrorCode.INVALID_REQUEST
+        )
+    return topic, int(number) if slash else None

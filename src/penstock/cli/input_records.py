@@ -1,0 +1,50 @@
+"""What `penstock produce` reads: a file or standard input, cut into records."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from penstock.errors import ErrorCode, MisuseError
+
+_CHUNK_BYTES: Final = 256 * 1024
+_RECORD_BYTES_MAX: Final = 32 * 1024 * 1024
+"""The upper limit of the topic setting max.message.bytes."""
+
+
+def open_input(file: Path | None) -> BinaryIO:
+    """The file, or standard input. Raises MisuseError."""
+    if file is not None:
+        try:
+            return file.open("rb")
+        except OSError as error:
+            raise MisuseError(
+                f"--file {file} cannot be read: {error.strerror}", ErrorCode.INVALID_REQUEST
+            ) from None
+    if sys.stdin is None:
+        raise MisuseError("standard input is closed; pipe the records to it, one per line")
+    return sys.stdin.buffer
+
+
+def split(source: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
+    """Records without what ends them, each as soon as it has arrived; the last one may have no end.
+
+    Raises MisuseError if one is larger than any batch may be.
+    """
+    if delimiter == b"\n":
+        for line in iter(source.readline, b""):
+            yield line.removesuffix(delimiter)
+        return
+    rest = b""
+    while chunk := os.read(source.fileno(), _CHUNK_BYTES):
+        *whole, rest = (rest + chunk).split(delimiter)
+        yield from whole
+        if len(rest) > _RECORD_BYTES_MAX:
+            raise MisuseError(
+                f"{len(rest)} bytes came without the delimiter {delimiter!r}; a record has at most "
+                f"{_RECORD_BYTES_MAX}",
+                ErrorCode.RECORD_TOO_LARGE,
+            )
+    if rest:
+        yield rest

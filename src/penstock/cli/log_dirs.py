@@ -1,0 +1,108 @@
+"""`penstock log-dirs`: what each live broker has on its disk, a row per replica."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli import move_plan
+from penstock.cli.connect import open_admin
+from penstock.cli.options import COUNT_MAX, Bootstrap, Output, OutputOption, example
+from penstock.cli.output import print_record
+from penstock.errors import ErrorCode, MisuseError
+
+if TYPE_CHECKING:
+    from penstock.client import LogDescription
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(
+        "log-dirs",
+        epilog=example(
+            "penstock log-dirs",
+            "penstock log-dirs --broker 1 --topic flights",
+            "penstock log-dirs -o json | jq '.logs[] | select(.size_bytes > 1e9)'",
+        ),
+    )(log_dirs)
+
+
+def log_dirs(
+    *,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", "-t", help="Only of this; may be repeated.")
+    ] = None,
+    broker: Annotated[
+        list[int] | None,
+        typer.Option("--broker", min=0, max=COUNT_MAX, help="Only of this; may be repeated."),
+    ] = None,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show disks, and the size and offsets of every replica on each live broker.
+
+    Orphans are data of topics that do not exist: nothing deletes them by itself.
+    """
+    with open_admin(bootstrap) as admin:
+        known = {one.broker_id for one in admin.describe_cluster().brokers}
+        if strangers := sorted(set(broker or ()) - known):
+            raise MisuseError(
+                f"there is no broker {strangers[0]}; there are "
+                f"{', '.join(map(str, sorted(known)))}",
+                ErrorCode.INVALID_REQUEST,
+            )
+        if topic:
+            admin.describe_topics(topic)  # a name that was misspelt has no logs either
+        seen = admin.describe_logs(topic, broker_ids=broker)
+    record = to_record(sorted(seen, key=lambda one: one.broker_id))
+    if output is Output.TABLE:
+        record = {name: [_readable(row) for row in rows] for name, rows in record.items()}
+    print_record(record, output)
+
+
+def to_record(seen: "list[LogDescription]") -> dict[str, list[dict[str, object]]]:
+    """Sizes in bytes."""
+    return {
+        "brokers": [
+            {
+                "broker": one.broker_id,
+                "replicas": len(one.logs),
+                "held_bytes": sum(log.size_bytes for log in one.logs),
+                "free_bytes": one.disk_free_bytes,
+                "total_bytes": one.disk_total_bytes,
+            }
+            for one in seen
+        ],
+        "logs": [
+            {
+                "broker": one.broker_id,
+                "topic": log.topic,
+                "partition": log.partition,
+                "leader": log.is_leader,
+                "log_start": log.log_start_offset,
+                "high_watermark": log.high_watermark,
+                "log_end": log.log_end_offset,
+                "size_bytes": log.size_bytes,
+            }
+            for one in seen
+            for log in sorted(one.logs, key=lambda log: (log.topic, log.partition))
+        ],
+        "orphans": [
+            {
+                "broker": one.broker_id,
+                "topic_id": orphan.topic_id,
+                "partition": orphan.partition,
+                "size_bytes": orphan.size_bytes,
+            }
+            for one in seen
+            for orphan in one.orphans
+        ],
+    }
+
+
+def _readable(row: dict[str, object]) -> dict[str, object]:
+    return {
+        name.removesuffix("_bytes"): move_plan.size(value)
+        if name.endswith("_bytes") and isinstance(value, int)
+        else value
+        for name, value in row.items()
+    }

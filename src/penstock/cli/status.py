@@ -1,0 +1,99 @@
+"""`penstock status`: how the cluster is that a command would talk to, wherever it runs.
+
+CLUSTER, or an option of Kubernetes ─▶ that Cluster, seen through Kubernetes
+otherwise the rules of `connect`    ─▶ a local cluster: its processes
+                                       an address: what its brokers say
+                                       the only Cluster of the kubeconfig's context
+"""
+
+from typing import Final
+
+import typer
+
+from penstock.cli import local
+from penstock.cli.cluster import to_record
+from penstock.cli.connect import DEFAULT_BOOTSTRAP, WANTED, Located, Wanted, open_admin
+from penstock.cli.kube import commands as kube
+from penstock.cli.kube.choice import KubeChoice
+from penstock.cli.options import Bootstrap, Output, OutputOption, example
+from penstock.cli.output import print_record
+from penstock.errors import ErrorCode, MisuseError, UnreachableError
+
+NO_CLUSTER: Final = (
+    f"there is no cluster to show: no local one is running, nobody answers on {DEFAULT_BOOTSTRAP}, "
+    "and no kubeconfig shows one; start one with `penstock local up`, or name one with --bootstrap"
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(
+        epilog=example(
+            "penstock status",
+            "penstock status --bootstrap broker.example.com:9092 -o json",
+            "penstock status flights",
+            "kubectl penstock status flights -n prod -o json",
+        )
+    )(status)
+
+
+def status(
+    context_of_call: typer.Context,
+    cluster: kube.ClusterName = None,
+    *,
+    namespace: kube.Namespace = None,
+    context: kube.Context = None,
+    kubeconfig: kube.Kubeconfig = None,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show how a cluster is: a local one, the one at an address, or a Cluster on Kubernetes.
+
+    Exit code 1 if it is not healthy: a process or broker is down, or partitions lack replicas or a
+    leader. Of a Cluster on Kubernetes, if it is not Ready.
+    """
+    wanted = WANTED.get()
+    given = (cluster, namespace, context, kubeconfig)
+    source = context_of_call.get_parameter_source("bootstrap")
+    typed = source is not None and source.name == "COMMANDLINE"  # not by the environment
+    if typed and any(given):
+        raise MisuseError(
+            "give CLUSTER and options of Kubernetes, or --bootstrap, not both",
+            ErrorCode.INVALID_REQUEST,
+        )
+    on_kubernetes = any(given) or (
+        not typed and (wanted.is_plugin or wanted.choice != KubeChoice())
+    )
+    if on_kubernetes or wanted.means_kubernetes(bootstrap):
+        kube.show_status(*given, output)
+        return
+    where = wanted.locate(bootstrap)
+    if where.local_root is not None:
+        healthy = local.show_status(where.local_root, output)
+    else:
+        healthy = _show(where, output, named=_is_named(wanted, bootstrap))
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def _is_named(wanted: Wanted, bootstrap: str | None) -> bool:
+    return bootstrap is not None or wanted.profile_of(bootstrap) is not None
+
+
+def _show(where: Located, output: Output, *, named: bool) -> bool:
+    """Whether it is healthy."""
+    try:
+        with open_admin(where) as admin:
+            seen = admin.describe_cluster()
+    except UnreachableError as error:
+        if named:
+            raise
+        raise UnreachableError(NO_CLUSTER) from error
+    healthy = (
+        seen.controller_reachable
+        and all(broker.alive for broker in seen.brokers)
+        and not seen.offline_partitions
+        and not seen.under_replicated_partitions
+    )
+    print_record({"bootstrap": where.bootstrap, "healthy": healthy, **to_record(seen)}, output)
+    return healthy

@@ -1,0 +1,147 @@
+"""`penstock topic trim`: delete the records of a topic before a place; what follows stays.
+
+    --before ─▶ an offset per partition ─▶ shown, confirmed ─▶ DeleteRecords, to each leader
+
+The leader moves its log start, durably; followers take it over. Nothing past the high watermark can
+go, and consumers that are before the new start go on there as after retention.
+"""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.connect import open_admin
+from penstock.cli.consume import choose_partitions
+from penstock.cli.options import (
+    Bootstrap,
+    DryRun,
+    Output,
+    OutputOption,
+    Partitions,
+    TopicArgument,
+    Yes,
+    example,
+)
+from penstock.cli.output import format_table, print_document
+from penstock.cli.places import Place, PlaceKind, parse_place, resolve
+from penstock.errors import ErrorCode, MisuseError
+
+if TYPE_CHECKING:
+    from penstock.client import Admin
+    from penstock.core.types import TopicPartition
+
+_ALL_COMMITTED = -1
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(
+        epilog=example(
+            "penstock topic trim flights --before @2013-06-01 --dry-run",
+            "penstock topic trim flights --before 120000 -p 3 --yes",
+            "penstock topic trim flights --before end",
+        )
+    )(trim)
+
+
+def trim(
+    topic: TopicArgument,
+    *,
+    before: Annotated[
+        str,
+        typer.Option(
+            "--before",
+            metavar="PLACE",
+            help="Where the log begins afterwards: OFFSET (with --partition), -N (keep the last N "
+            "records), @TIME, or end.",
+        ),
+    ],
+    partition: Partitions = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Delete the oldest records of a topic, permanently.
+
+    Shows what would go, and asks. Records that are not committed yet stay.
+    """
+    place = parse_place(before, "--before")
+    if place.kind is PlaceKind.OFFSET and not partition:
+        raise MisuseError(
+            f"--before {before} is an offset, which means another record in each partition: say "
+            "which with --partition, or give @TIME, -N or end",
+            ErrorCode.INVALID_REQUEST,
+        )
+    if output is not Output.TABLE and not (yes or dry_run):
+        raise MisuseError(
+            "-o is for programs, which nobody can ask: give --yes, or --dry-run to look first",
+            ErrorCode.INVALID_REQUEST,
+        )
+    with open_admin(bootstrap) as admin:
+        partitions = choose_partitions(admin, topic, partition)
+        rows = _plan(admin, place, partitions)
+        if output is Output.TABLE:
+            typer.echo(format_table(rows), nl=False)
+        wanted = _offsets(place, rows, partitions)
+        if dry_run or not wanted:
+            _report(rows, output, "nothing to delete" if not wanted else "")
+            return
+        if not yes:
+            going = sum(int(str(row["records"])) for row in rows)
+            question = f"Permanently delete up to {going} records of {topic}?"
+            typer.confirm(question, abort=True)
+        starts = admin.delete_records(wanted)
+    done = [
+        {**row, "log_start": starts[one]}
+        for row, one in zip(rows, partitions, strict=True)
+        if one in starts
+    ]
+    _report(done, output, f"topic {topic} trimmed: {len(done)} partitions begin later")
+
+
+def _plan(
+    admin: "Admin", place: Place, partitions: "list[TopicPartition]"
+) -> list[dict[str, object]]:
+    """A row per partition. `log_start`: afterwards; a place outside of the log is brought into it,
+    but an offset past its end is refused. Raises MisuseError."""
+    starts = resolve(admin, Place(PlaceKind.BEGINNING), partitions)
+    ends = resolve(admin, Place(PlaceKind.END), partitions)
+    found = resolve(admin, place, partitions)
+    rows: list[dict[str, object]] = []
+    for one in partitions:
+        if found[one] > ends[one]:
+            raise MisuseError(
+                f"--before {place.number} is past the end of {one}, which is {ends[one]}; nothing "
+                "was deleted",
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+            )
+        start = max(found[one], starts[one])
+        rows.append(
+            {
+                "partition": one.partition,
+                "begins_at": starts[one],
+                "ends_at": ends[one],
+                "log_start": start,
+                "records": start - starts[one],
+            }
+        )
+    return rows
+
+
+def _offsets(
+    place: Place, rows: list[dict[str, object]], partitions: "list[TopicPartition]"
+) -> "dict[TopicPartition, int]":
+    """Of partitions that lose something. For the end, the leader's own high watermark counts."""
+    return {
+        one: _ALL_COMMITTED if place.kind is PlaceKind.END else int(str(row["log_start"]))
+        for row, one in zip(rows, partitions, strict=True)
+        if row["records"]
+    }
+
+
+def _report(rows: list[dict[str, object]], output: Output, said: str) -> None:
+    if output is not Output.TABLE:
+        print_document(rows, output)
+    elif said:
+        typer.echo(said)

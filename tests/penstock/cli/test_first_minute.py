@@ -1,0 +1,79 @@
+"""`penstock local up` without a file, `penstock status`, and what a first minute needs."""
+
+import json
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from .conftest import Program
+
+UP = ("local", "up", "--detach", "--port", 0)
+
+
+def test_a_cluster_without_a_manifest_has_three_brokers_and_status_finds_it(
+    program: "Program",
+) -> None:
+    said = program.ok(*UP)
+    assert said.startswith("cluster local is running on 127.0.0.1:")
+    assert program.ok(*UP).endswith("; nothing to change\n")
+    seen = json.loads(program.ok("status", "-o", "json"))
+    assert (seen["cluster"], seen["healthy"], len(seen["processes"])) == ("local", True, 4)
+
+    program.ok("topic", "create", "t")
+    topic = json.loads(program.ok("topic", "describe", "t", "-o", "json"))
+    assert [len(one["replicas"]) for one in topic["partition_list"]] == [3, 3, 3]
+    program.ok("produce", "t", stdin="one\n")
+    assert program.ok("consume", "t", "-e") == "one\n"
+
+    bootstrap = seen["bootstrap"]
+    by_address = json.loads(program.ok("status", "--bootstrap", bootstrap, "-o", "json"))
+    assert by_address["healthy"] is True
+    assert by_address["bootstrap"] == bootstrap
+    assert [one["alive"] for one in by_address["brokers"]] == [True, True, True]
+    assert (by_address["topics"], by_address["partitions"]) == (1, 3)
+
+    program.ok("local", "down")
+    assert program.ok(*UP).startswith("cluster local is running"), "as it was last started"
+    assert program.ok("consume", "t", "-e") == "one\n"
+    program.ok("local", "down", "--purge", "--yes", "--cluster", "local")
+
+
+def test_a_broker_that_is_down_is_not_healthy(program: "Program") -> None:
+    program.ok(*UP, "--cluster", "mine")
+    seen = json.loads(program.ok("status", "-o", "json"))
+    assert seen["cluster"] == "mine"
+    pids = {one["name"]: one["pid"] for one in seen["processes"]}
+    os.kill(pids["broker-1"], signal.SIGSTOP)
+    try:
+        # Its session ends; what it has is under-replicated, so its address says so, too.
+        def unhealthy() -> bool:
+            done = program.run("status", "--bootstrap", seen["bootstrap"], "-o", "json")
+            return done.returncode == 1 and json.loads(done.stdout)["healthy"] is False
+
+        wait_until(unhealthy, what="the broker counts as dead", timeout_s=60)
+    finally:
+        os.kill(pids["broker-1"], signal.SIGCONT)
+    program.ok("local", "down")
+
+
+def test_where_there_is_no_cluster_one_line_says_how_to_get_one(program: "Program") -> None:
+    told = program.fails("status", "--bootstrap", "127.0.0.1:1")
+    assert "127.0.0.1:1" in told
+    assert "no local cluster is running; start one with `penstock local up`" in program.fails(
+        "local", "status"
+    )
+
+
+def test_a_cluster_of_kubernetes_and_an_address_are_two_things(program: "Program") -> None:
+    told = program.fails("status", "flights", "--bootstrap", "127.0.0.1:1")
+    assert told == "give CLUSTER and options of Kubernetes, or --bootstrap, not both"
+
+
+@pytest.mark.parametrize("options", [(), ("-o", "json")], ids=" ".join)
+def test_the_version_is_a_command_too(program: "Program", options: tuple[str, ...]) -> None:
+    said = program.ok("version", *options)
+    assert program.ok("--version").split()[1] in said
