@@ -31,6 +31,12 @@ def parse_offsets(text: str) -> tuple[int, int]:
 
 def show_lost(admin: "Admin", output: Output) -> None:
     """What leaders cannot read, and nobody has given them."""
+    topics = admin.describe_topics()
+    leaders = {
+        (name, one.partition, one.leader)
+        for name, topic in topics.items()
+        for one in topic.partitions
+    }
     rows = [
         {
             "partition": f"{log.topic}/{log.partition}",
@@ -42,7 +48,7 @@ def show_lost(admin: "Admin", output: Output) -> None:
         for broker in admin.describe_logs()
         for log in broker.logs
         for span in log.lost
-        if log.is_leader
+        if (log.topic, log.partition, broker.broker_id) in leaders
     ]
     print_rows(rows, output, empty="no batch is known to be lost")
 

@@ -161,8 +161,9 @@ class Losses:
             )
 
     def _check_still_led(self, replica: Replica, state: PartitionState) -> None:
-        marks, here = replica.marks, self._replicas.by_key.get(replica.key)
-        if here is replica and marks.is_leader and marks.leader_epoch == state.leader_epoch:
+        now, here = self._view.state(replica.key), self._replicas.by_key.get(replica.key)
+        seen = (state.leader, state.leader_epoch)
+        if here is replica and now is not None and (now.leader, now.leader_epoch) == seen:
             return
         raise ClusterError(
             f"the leader of {replica} has changed meanwhile; nothing was given up, ask again",

@@ -14,8 +14,9 @@ async def accept_loss(
 ) -> pb.AcceptLossResponse:
     """See `Losses.accept`."""
     try:
-        replica, _ = locator.led(
-            request.topic, request.topic_id, request.partition, 0, Operation.DELETE
+        # Of three damaged replicas, the last one found may have stopped before it was to lead.
+        replica = locator.assigned(
+            request.topic, request.topic_id, request.partition, Operation.DELETE
         )
         asked = request.offsets
         without = frozenset(BrokerId(one) for one in request.without)
