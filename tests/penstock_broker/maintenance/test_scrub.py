@@ -59,7 +59,7 @@ class Timeless(SystemClock):
 
     async def sleep(self, seconds: float) -> None:
         self.slept_s += seconds
-        await asyncio.sleep(0)
+        await super().sleep(0)
 
 
 class World:

@@ -105,7 +105,7 @@ class SimDisk:
         return known is not None and any(one.header in known for one in self.batches(slot))
 
     def _heal(self, write: PartitionWrite) -> None:
-        """What is written anew is as it was meant to be."""
+        """What is written again is as it was meant to be."""
         known = self._flipped.get(write.slot)
         if known is None:
             return

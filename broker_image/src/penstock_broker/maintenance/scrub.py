@@ -223,7 +223,7 @@ class Scrub:
                     return
                 offset = await self._read(replica, offset)
                 if self._logs.get(key) is not progress:
-                    return  # wanted anew meanwhile, or gone
+                    return  # wanted again meanwhile, or gone
                 progress = self._logs[key] = progress.read_to(offset)
                 await self._save(at_once=False)
             self._logs[key] = progress.finished()

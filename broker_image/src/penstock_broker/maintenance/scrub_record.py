@@ -40,7 +40,7 @@ def load(file: SmallFile) -> dict[ReplicaKey, ScrubProgress]:
             return {}
         found = msgspec.json.decode(content, type=_Content)
     except (OSError, msgspec.DecodeError) as error:
-        _events.warning("record of the scrub unusable: begins anew", reason=str(error))
+        _events.warning("record of the scrub unusable: begins again", reason=str(error))
         return {}
     if found.format != _FORMAT:
         _events.warning("record of the scrub is of another release", format=found.format)

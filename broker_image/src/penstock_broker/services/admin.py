@@ -44,6 +44,7 @@ class AdminService(AdminServiceServicer):
         replicas: ReplicaSet,
         offsets: Offsets,
         facts: "LogFacts",
+        *,
         scrubbing: Scrubbing,
         accept_loss: Callable[[pb.AcceptLossRequest], Awaitable[pb.AcceptLossResponse]],
         plaintext: PlaintextClients | None = None,

@@ -47,7 +47,7 @@ class ScrubProgress:
     next_offset: Offset = Offset(0)
 
     def wanted(self, urgency: Urgency) -> "ScrubProgress":
-        """Read anew, and so soon. Nothing changes if that is wanted already."""
+        """Read again, and so soon. Nothing changes if that is wanted already."""
         if self.urgency <= urgency:
             return self
         return ScrubProgress(self.since_ms, urgency)
