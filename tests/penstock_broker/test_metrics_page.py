@@ -9,6 +9,7 @@ from support.secure import Certificates
 from penstock_broker.groups.lag import LagCollection, Leaders
 from penstock_broker.groups.lag_metrics import GroupLagMetrics
 from penstock_broker.maintenance.compaction_metrics import CompactionMetrics
+from penstock_broker.maintenance.scrub_metrics import ScrubMetrics
 from penstock_broker.metrics import GroupTotals, Metrics, ReplicaTotals
 from penstock_broker.serving.plaintext_clients import PlaintextClients, PlaintextMetrics
 from penstock_broker.serving.tls_watch import CertificateMetrics
@@ -20,6 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 def exported(folder: Path) -> set[str]:
     metrics = Metrics()
     CompactionMetrics(metrics.registry)
+    ScrubMetrics(metrics.registry)
     TransactionMetrics(metrics.registry, lambda: 0)
     metrics.observe_controller(lambda: True)
     metrics.observe_replicas(ReplicaTotals)
