@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.core.batch import Batch, BatchHeader, compute_crc
 from penstock.core.replication.contract import Checkpoint, EpochStart, ProducerEntry, SequencedBatch
+from penstock.core.replication.losses import emptied
 from penstock.core.types import LeaderEpoch, Offset, ProducerId, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.store.interface import LogStore, PartitionWrite, Slot, TimeIndexEntry
@@ -441,6 +442,43 @@ def test_a_thousand_batches_go_at_both_ends(log: Harness) -> None:
 
 
 # ------------------------------------------------------------------ checkpoint
+
+
+def test_a_lost_batch_is_emptied_once_and_its_producer_is_still_known(log: Harness) -> None:
+    batches = [batch(n * 10, 10, time_ms=1000 + n, producer=(7, 0, n * 10)) for n in range(5)]
+    log.append(*batches)
+    before = log.store.recover(log.slot)
+    size, lost = log.store.size_bytes(log.slot), batches[2].header
+    for _ in range(2):
+        log.store.write([PartitionWrite(log.slot, lost=[lost])], sync=True)
+        assert log.read() == [*batches[:2], emptied(lost), *batches[3:]]
+    assert log.store.size_bytes(log.slot) <= size
+    assert log.store.recover(log.slot) == before
+    assert log.at_time(1002) == TimeIndexEntry(Offset(20), 1002)
+    log.reopen()
+    assert log.read(20, 1) == [emptied(lost)]
+    assert log.store.recover(log.slot) == before
+
+
+@pytest.mark.parametrize("at", [0, 4], ids=["first", "last"])
+def test_a_lost_batch_at_an_end_of_the_log_is_emptied(log: Harness, at: int) -> None:
+    batches = [batch(n) for n in range(5)]
+    log.append(*batches)
+    log.store.write([PartitionWrite(log.slot, lost=[batches[at].header])], sync=True)
+    log.append(batch(5))
+    found = log.read()
+    assert found.pop(at) == emptied(batches[at].header)
+    assert found == [*(one for one in batches if one is not batches[at]), batch(5)]
+
+
+def test_what_is_not_the_batch_that_was_lost_stays(log: Harness) -> None:
+    log.append(batch(0), batch(1), batch(2))
+    later = batch(1, epoch=2)
+    writes = [PartitionWrite(log.slot, lost=[later.header, batch(7).header])]
+    log.store.write(writes, sync=True)
+    log.truncate(1, later)
+    log.store.write([PartitionWrite(log.slot, lost=[batch(1).header])], sync=True)
+    assert log.read() == [batch(0), later]
 
 
 def test_the_newest_checkpoint_is_recovered(log: Harness) -> None:

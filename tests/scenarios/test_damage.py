@@ -3,13 +3,21 @@ back from other replicas, and nothing that was acknowledged is lost (I7, I22, I3
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 from support.cluster import Cluster
 from support.waiting import wait_until
 
-from penstock.client import Admin, Consumer, Producer, TopicPartition
+from penstock.client import (
+    Admin,
+    Consumer,
+    OffsetSpan,
+    Producer,
+    ReplicaMove,
+    TopicPartition,
+)
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 RECORDS = 300
@@ -80,10 +88,35 @@ def flip_batch(cluster: Cluster, broker: int, topic: str, number: int) -> None:
     assert flipped, f"broker {broker} has record {number} in no blob file"
 
 
-def flip_index(cluster: Cluster, broker: int) -> None:
-    """In the middle of the largest table of the index: entries of this test's topic."""
+def flip_small(cluster: Cluster, broker: int, value: bytes) -> None:
+    """In a batch too small for a blob file: in whatever table has it."""
+    for path in cluster.data_dir(broker).rglob("*.sst"):
+        at = path.read_bytes().find(value)
+        if at >= 0:
+            flip(path, at + len(value) // 2)
+            return
+    raise AssertionError(f"broker {broker} has {value!r} in no table")
+
+
+def scrub(cluster: Cluster, topic: str, *brokers: int) -> None:
+    """Until the scrubs of these brokers have found damage: nobody else reads a follower's log."""
+
+    def has_found(broker: int) -> bool:
+        lines = cluster.brokers[broker].log_text().splitlines()
+        return any("the scrub has found damage" in line and f"{topic}/0" in line for line in lines)
+
+    with Admin(cluster.bootstrap) as admin:
+        assert admin.start_scrub(topic, 0) >= len(brokers)
+    for broker in brokers:
+        wait_until(partial(has_found, broker), what=f"broker {broker} finds damage")
+
+
+def flip_index(cluster: Cluster, broker: int, not_with: bytes = b"no table has this") -> None:
+    """In the middle of the largest table of the index: entries of this test's topic. Tables with
+    `not_with` are no tables of the index."""
     tables = cluster.data_dir(broker).rglob("*.sst")
-    largest = max(tables, key=lambda path: path.stat().st_size)
+    index = [path for path in tables if not_with not in path.read_bytes()]
+    largest = max(index, key=lambda path: path.stat().st_size)
     flip(largest, largest.stat().st_size // 2)
 
 
@@ -173,3 +206,124 @@ def test_a_log_with_a_damaged_index_is_copied_from_the_leader(tmp_path: Path) ->
         wait_well(cluster, topic)
         lead(cluster, topic, 0)
         assert read(cluster, topic, RECORDS) == values
+
+
+def test_a_scrub_finds_a_flipped_bit_of_a_follower(cluster: Cluster) -> None:
+    topic = "follower-blob"
+    values = filled(cluster, topic, 0, 1, 2)
+    to_disk(cluster, 1)
+    cluster.brokers[1].start()
+    cluster.wait_in_sync(topic)
+    flip_batch(cluster, 1, topic, 100)
+    scrub(cluster, topic, 1)
+    log = cluster.brokers[1].log_text
+    wait_until(lambda: "replica mended" in log(), what="it is mended")
+    wait_well(cluster, topic)
+    lead(cluster, topic, 0)
+    cluster.brokers[0].kill()
+    assert read(cluster, topic, RECORDS) == values, "whoever leads by then"
+    cluster.brokers[0].start()
+    with Admin(cluster.bootstrap) as admin:
+        wait_until(
+            lambda: not any(one.due or one.reading for one in admin.describe_scrub()),
+            what="what was mended is read once more, and sound",
+        )
+
+
+def test_a_scrub_finds_damage_in_tables_of_followers(tmp_path: Path) -> None:
+    """In a cluster of its own: damaged tables have no other topic's batches, and stay."""
+    topic = "follower-tables"
+    with Cluster(tmp_path, brokers=3) as cluster:
+        cluster.create_topic(topic, assignment=[[0, 1, 2]], configs={"min.insync.replicas": "2"})
+        values = [b"<small-%07d>" % number * 8 for number in range(RECORDS)]
+        write(cluster, topic, values)
+        for broker in (1, 2):
+            to_disk(cluster, broker)
+            cluster.brokers[broker].start()
+        cluster.wait_in_sync(topic)
+        flip_small(cluster, 1, values[100])
+        flip_index(cluster, 2, not_with=b"<small-")
+        scrub(cluster, topic, 1, 2)
+        log = cluster.brokers[2].log_text
+        wait_until(lambda: "replica is copied again" in log(), what="it is rebuilt")
+        wait_well(cluster, topic)
+        cluster.brokers[0].kill()
+        assert read(cluster, topic, RECORDS) == values, "whoever leads by then"
+
+
+def lost_at(cluster: Cluster, topic: str) -> list[str]:
+    """The offsets that the leader's broker shows as lost; none while a broker is away."""
+    leader, found = cluster.leader(topic), list[str]()
+    with Admin(cluster.bootstrap) as admin, suppress(PenstockError):
+        for broker in admin.describe_logs([topic]):
+            if broker.broker_id == leader:
+                found = [str(span) for log in broker.logs for span in log.lost]
+    return found
+
+
+def test_a_loss_that_is_accepted_is_passed_by_readers_and_copies(cluster: Cluster) -> None:
+    topic = "accepted"
+    values = filled(cluster, topic, 0)
+    to_disk(cluster, 0)
+    flip_batch(cluster, 0, topic, 100)
+    cluster.brokers[0].start()
+    cluster.wait_leader(topic, 0, 0)
+    with Admin(cluster.bootstrap) as admin:
+        assert admin.accept_loss(TopicPartition(topic, 0), OffsetSpan(100, 100)) == ()
+        scrub(cluster, topic, 0)
+        wait_until(lambda: lost_at(cluster, topic) == ["100-100"], what="it is shown as lost")
+        given_up = admin.accept_loss(
+            TopicPartition(topic, 0), OffsetSpan(90, 110), validate_only=True
+        )
+        assert given_up == (OffsetSpan(100, 100),)
+        assert lost_at(cluster, topic) == ["100-100"]
+        assert admin.accept_loss(TopicPartition(topic, 0), OffsetSpan(90, 110)) == given_up
+        assert admin.accept_loss(TopicPartition(topic, 0), OffsetSpan(90, 110)) == ()
+        wait_well(cluster, topic)
+        del values[100]
+        assert read(cluster, topic, RECORDS - 1) == values
+        admin.alter_replicas([ReplicaMove(TopicPartition(topic, 0), expected=(0,), target=(1,))])
+        cluster.wait_leader(topic, 0, 1)
+        assert read(cluster, topic, RECORDS - 1) == values, "from the copy"
+    write(cluster, topic, [b"more"])
+
+
+def test_a_loss_on_all_replicas_is_accepted_once_for_all_of_them(tmp_path: Path) -> None:
+    """While another replica has the batch, or does not say that it lacks it, nothing is given
+    up."""
+    topic = "nobody"
+    with Cluster(tmp_path, brokers=3) as cluster:
+        values = filled(cluster, topic, 0, 1, 2)
+        for broker in range(3):
+            to_disk(cluster, broker)
+        for broker in range(3):
+            flip_batch(cluster, broker, topic, 100)
+            cluster.brokers[broker].start(wait=False)
+        wait_until(
+            lambda: all("replica damaged" in one.log_text() for one in cluster.brokers.values()),
+            what="all have found the damage",
+        )
+        wait_until(lambda: lost_at(cluster, topic) == ["100-100"], what="it is shown as lost")
+        leader = cluster.leader(topic)
+        away = (leader + 1) % 3
+        cluster.brokers[away].kill()
+        with Admin(cluster.bootstrap, request_timeout_ms=20_000) as admin:
+            with pytest.raises(ClusterError, match=f"--without {away}"):
+                admin.accept_loss(TopicPartition(topic, 0), OffsetSpan(100, 100))
+            cluster.brokers[away].start()
+
+            def given_up() -> bool:
+                with suppress(ClusterError):
+                    return bool(admin.accept_loss(TopicPartition(topic, 0), OffsetSpan(100, 100)))
+                return False
+
+            wait_until(given_up, what="all have said that they lack it", timeout_s=60)
+        wait_well(cluster, topic)
+        del values[100]
+        assert read(cluster, topic, RECORDS - 1) == values
+        cluster.brokers[leader].kill()
+        assert read(cluster, topic, RECORDS - 1) == values, "whoever leads by then"
+        copied = [
+            cluster.brokers[one].log_text().count("replica is copied again") for one in range(3)
+        ]
+        assert copied == [0, 0, 0], "nobody copied the log for one batch"

@@ -12,6 +12,7 @@ from penstock_broker.controller.runtime import ControllerRuntime, Counters
 from penstock_broker.groups.lag import LagCollection, Leaders
 from penstock_broker.groups.lag_metrics import GroupLagMetrics
 from penstock_broker.maintenance.compaction_metrics import CompactionMetrics
+from penstock_broker.maintenance.scrub_metrics import ScrubMetrics
 from penstock_broker.metrics import GroupTotals, Metrics, ReplicaTotals
 from penstock_broker.partition_metrics import Gathered, PartitionMetrics
 from penstock_broker.process_metrics import ProcessMetrics
@@ -36,6 +37,7 @@ def broker_metrics(folder: Path) -> set[str]:
     metrics = Metrics()
     registry = metrics.registry
     CompactionMetrics(registry)
+    ScrubMetrics(registry)
     ProcessMetrics(registry, "broker")
     TransactionMetrics(registry, lambda: 0)
     registry.register(PartitionMetrics(Gathered))

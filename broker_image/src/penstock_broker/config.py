@@ -39,6 +39,7 @@ class Settings:
     cleaner_backoff_ms: int = _setting("log.cleaner.backoff.ms")
     cleaner_dedupe_bytes: int = _setting("log.cleaner.dedupe.buffer.size")
     cleaner_bytes_per_second: int = _setting("log.cleaner.io.max.bytes.per.second")
+    scrub_interval_days: int = _setting("scrub.interval.days")
     offsets_retention_minutes: int = _setting("offsets.retention.minutes")
     transaction_max_timeout_ms: int = _setting("transaction.max.timeout.ms")
     transactional_id_expiration_ms: int = _setting("transactional.id.expiration.ms")

@@ -4,6 +4,7 @@
         lock         held with flock while a broker runs; holds its process id, for the message
         meta.json    who owns it, newest controller seen, how the last run ended
         journal.json the metadata journal (services.journal)
+        scrub.json   how far the scrub of each log is (maintenance.scrub)
         log/         the log store
 
     open ──▶ [register, adopt_cluster_id, acknowledge_loss] ──▶ remember_metadata … ──▶ close(clean)
@@ -14,7 +15,7 @@ there, which the kernel's boot id proves; after a power loss it is not, and the 
 claim its old ISR seats ("last replica standing", I7). A loss is remembered until the controller has
 been told of it; otherwise a crash right after the first start would hide it.
 
-Every change of `meta.json` and `journal.json` is atomic and durable (`DurableFile`).
+Every change of one of these files is atomic and durable (`DurableFile`).
 All calls block; none is needed on the data path.
 """
 
@@ -35,6 +36,7 @@ FORMAT: Final = 1
 _META: Final = "meta.json"
 _LOCK: Final = "lock"
 _JOURNAL: Final = "journal.json"
+_SCRUB: Final = "scrub.json"
 _LOG: Final = "log"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -162,6 +164,11 @@ class DataDirectory:
     def journal_file(self) -> SmallFile:
         """File of `services.journal`."""
         return DurableFile(self.path / _JOURNAL)
+
+    @property
+    def scrub_file(self) -> SmallFile:
+        """File of `maintenance.scrub`."""
+        return DurableFile(self.path / _SCRUB)
 
     @property
     def cluster_id(self) -> str:

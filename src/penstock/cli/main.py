@@ -40,6 +40,7 @@ from penstock.cli import (
     produce,
     profile,
     quota,
+    scrub,
     status,
     top,
     topic,
@@ -227,6 +228,7 @@ def _assemble() -> typer.Typer:
     app.add_typer(topic.app, name="topic")
     app.add_typer(partitions.app, name="partitions")
     app.add_typer(broker.app, name="broker")
+    app.add_typer(scrub.app, name="scrub")
     app.add_typer(group.app, name="group")
     app.add_typer(txn.app, name="txn")
     app.add_typer(acl.app, name="acl")

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli import move_plan, move_status, move_submit, move_throttle
+from penstock.cli import accept_loss, move_plan, move_status, move_submit, move_throttle
 from penstock.cli.connect import open_admin
 from penstock.cli.move_facts import make_plan, read_facts
+from penstock.cli.naming import parse_partition
 from penstock.cli.options import (
     COUNT_MAX,
     Bootstrap,
@@ -20,6 +21,7 @@ from penstock.cli.options import (
     DryRun,
     Output,
     OutputOption,
+    Yes,
     example,
     parse_brokers,
 )
@@ -151,7 +153,7 @@ def move(
         if saved is None:
             assert partition is not None
             assert to is not None
-            saved = _single(admin, _where(partition), to.ids)
+            saved = _single(admin, parse_partition(partition), to.ids)
         outcomes = move_submit.submit(
             admin, saved.moves, saved.topic_ids, saved.reason, dry_run=dry_run
         )
@@ -179,15 +181,6 @@ def _single(
     expected = tuple(BrokerId(one) for one in present)
     one = core.Move(partition=where, expected=expected, target=target, copied_bytes=0)
     return move_plan.SavedPlan("", MoveReason.MANUAL, (one,), {where.topic: topic.topic_id})
-
-
-def _where(text: str) -> TopicPartition:
-    topic, slash, number = text.rpartition("/")
-    if not slash or not topic or not (number.isascii() and number.isdigit()):
-        raise MisuseError(
-            f"{text!r} must be TOPIC/PARTITION, as flights/3", ErrorCode.INVALID_REQUEST
-        )
-    return TopicPartition(topic, int(number))
 
 
 # ---------------------------------------------------------------- what moves
@@ -307,7 +300,7 @@ def _to_cancel(admin: "Admin", what: str | None, broker: int | None) -> "list[Re
     from penstock.client import ReplicaMove  # noqa: PLC0415 - grpc only when it is needed
 
     if what is not None and "/" in what:
-        return [ReplicaMove(_where(what))]
+        return [ReplicaMove(parse_partition(what))]
     if what is not None:
         admin.describe_topics([what])  # a name that was misspelt has no moves either
     return [
@@ -315,3 +308,58 @@ def _to_cancel(admin: "Admin", what: str | None, broker: int | None) -> "list[Re
         for one in admin.describe_moves(None if what is None else [what]).moves
         if one.target and (broker is None or broker in one.target or broker in one.replicas)
     ]
+
+
+@app.command(
+    "accept-loss",
+    epilog=example(
+        "penstock partitions accept-loss",
+        "penstock partitions accept-loss flights/3 --offsets 100-109 --dry-run",
+        "penstock partitions accept-loss flights/3 --offsets 100-109 --without 2",
+    ),
+)
+def accept_loss_(
+    partition: Annotated[
+        str | None,
+        typer.Argument(metavar="[TOPIC/PARTITION]", help="Left out: shows what is lost."),
+    ] = None,
+    *,
+    offsets: Annotated[
+        str | None,
+        typer.Option("--offsets", metavar="FIRST-LAST", help="Whole batches, both ends included."),
+    ] = None,
+    without: Annotated[
+        Brokers | None,
+        typer.Option(
+            "--without",
+            parser=parse_brokers,
+            metavar="ID[,ID…]",
+            help="Brokers that will never come back: they need not say that they lack it.",
+        ),
+    ] = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Give up damaged batches that no replica has any more, so that readers can pass them.
+
+    Refused as long as a broker has one, or does not say. The records in them are gone for ever.
+    """
+    if (partition is None) != (offsets is None):
+        raise MisuseError(
+            "TOPIC/PARTITION and --offsets go together; without both, what is lost is shown",
+            ErrorCode.INVALID_REQUEST,
+        )
+    if partition is None or offsets is None:
+        with open_admin(bootstrap) as admin:
+            accept_loss.show_lost(admin, output)
+        return
+    from penstock.client import OffsetSpan  # noqa: PLC0415 - grpc only when it is needed
+
+    where, (first, last) = parse_partition(partition), accept_loss.parse_offsets(offsets)
+    silent = () if without is None else without.ids
+    with open_admin(bootstrap) as admin:
+        accept_loss.accept(
+            admin, where, OffsetSpan(first, last), silent, output, yes=yes, dry_run=dry_run
+        )

@@ -21,6 +21,7 @@ about order and duplicates are kept in `producer/lane.py`.
 
 from penstock.client.admin.access_calls import AccessDecision
 from penstock.client.admin.admin import AsyncAdmin
+from penstock.client.admin.damage_model import ScrubbedLog, ScrubDescription
 from penstock.client.admin.move_model import (
     BrokerChange,
     BrokerPlacement,
@@ -67,6 +68,7 @@ from penstock.client.model import (
     DeliveryReport,
     ListedOffset,
     LogDescription,
+    OffsetSpan,
     OffsetSpec,
     OrphanedLog,
     PartitionDescription,
@@ -159,6 +161,7 @@ __all__ = [
     "MovesDescription",
     "OffsetAndMetadata",
     "OffsetChange",
+    "OffsetSpan",
     "OffsetSpec",
     "OpenTransaction",
     "OrphanedLog",
@@ -175,6 +178,8 @@ __all__ = [
     "RebalanceListener",
     "Record",
     "ReplicaMove",
+    "ScrubDescription",
+    "ScrubbedLog",
     "Serializer",
     "StringSerializer",
     "Sync",

@@ -248,7 +248,20 @@ class ListedOffset:
 
 
 @dataclass(frozen=True, slots=True)
+class OffsetSpan:
+    """Offsets from `first` to `last`, both included."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionLog:
+    """`lost`: damaged batches that no other replica has given so far."""
+
     topic: str
     topic_id: str
     partition: int
@@ -258,6 +271,7 @@ class PartitionLog:
     high_watermark: int
     log_end_offset: int
     size_bytes: int
+    lost: tuple[OffsetSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,14 @@ BROKER_SETTINGS: Final = (
         minimum=1024,
     ),
     Setting(
+        "scrub.interval.days",
+        "7",
+        "Each broker reads every stored batch once in so many days, to find what its disk has "
+        "damaged; 0 = only when somebody asks for it.",
+        minimum=0,
+        maximum=365,
+    ),
+    Setting(
         "offsets.retention.minutes",
         "10080",
         "How long the committed offsets of a consumer group are kept after its last member "

@@ -64,7 +64,7 @@ async def test_a_log_without_news_is_not_looked_at(tmp_path: Path, looks: list[i
         await broker.apply(topic_info(configs=COMPACT))
         await produce(broker, b"a", b"a", b"b")
         await passes(broker, 1)
-        rounds = broker.process._compaction
+        rounds = broker.process._upkeep._compaction
         await wait_until_async(
             lambda: list(rounds._settled.values()) == [3], what="the log is settled"
         )

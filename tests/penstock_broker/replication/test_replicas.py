@@ -206,7 +206,8 @@ async def described(
     with ThreadPoolExecutor(1) as executor:
         facts = LogFacts(store, executor, lambda: (1, 2, 3), lambda: 4)
         unused: Any = None
-        service = AdminService(unused, unused, replicas, unused, Here(facts, unused))
+        here = Here(facts=facts, quiescence=unused, scrubbing=unused, accept_loss=unused)
+        service = AdminService(unused, unused, replicas, unused, here)
         answer = await service.DescribeLogs(pb.DescribeLogsRequest(topics=topics), None)
     found = logs_from_wire(answer)
     assert (found.disk_free_bytes, found.disk_total_bytes) == (1, 2)

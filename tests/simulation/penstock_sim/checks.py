@@ -142,12 +142,21 @@ class Checks:
         self.world.transaction_checks.handled(broker, replica, after)
         self.moving.handled(broker, replica, ready, after)
 
+    def forget_epochs(self, broker: SimBroker, key: ReplicaKey) -> None:
+        """Its log is gone, and with it what it knew."""
+        self._epochs.pop((int(broker.id), key), None)
+
     def may_stop(self, broker: SimBroker, key: ReplicaKey) -> bool:
         """Only one that kept everything, beside a leader that did not, waits for a person."""
+        damage = self.world.damage
+        if damage is not None and damage.may_stop(broker, key):
+            return True
         return key in self.lossy and not broker.lost_writes
 
     def _role_changed(self, broker: SimBroker, replica: Replica, after: rc.Marks) -> None:
         place = (int(broker.id), replica.key)
+        if not replica.is_opened:
+            return  # its log cannot be read, and it does nothing
         if after.leader_epoch < self._epochs.get(place, -1):
             raise RuleError(
                 f"I1: {broker.name} p{replica.key.partition} went back to epoch "
@@ -370,6 +379,8 @@ class Checks:
                 base = self._certain(self.learning, key) or document
             self._partition_changed(key, base, document)
             self.moving.changed(key, base, document, topic, journaled=self._journaled)
+            if self.world.damage is not None:
+                self.world.damage.changed(key, base, document)
 
     def topic_removed(self, name: str) -> None:
         """It is deleted: nothing is asked of what brokers still have of it.

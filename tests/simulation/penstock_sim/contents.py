@@ -49,7 +49,8 @@ class Options(TypedDict, total=False):
     """What a test wants; what it leaves out, or None, is as the seed has it.
 
     `faults`: names of the nemesis's methods to use, all if empty. `pipe`, `bank`, `ring`: instead
-    of groups and transactions. `brokers`, `factor`: see `draw_layout`. The others: whether
+    of groups and transactions. `brokers`, `factor`: see `draw_layout`. `damage`: bits flip; in no
+    history that does not ask for it, so that those are what they always were. The others: whether
     it is in the history, see the constants above.
     """
 
@@ -67,6 +68,7 @@ class Options(TypedDict, total=False):
     brokers: int | None
     factor: int | None
     moves: bool | None
+    damage: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

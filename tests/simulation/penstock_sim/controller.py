@@ -18,6 +18,7 @@ from penstock.core.control import ControlConfig
 from penstock.core.control import contract as cc
 from penstock.core.control.documents import TopicDocument
 from penstock.core.control.draft import Stored
+from penstock.core.types import BrokerId
 from penstock.errors import PenstockError
 from penstock_broker.controller.process import ControllerProcess
 from penstock_broker.controller.runtime import ControllerRuntime
@@ -141,6 +142,13 @@ class SimController:
         if self.shell is None or not self.shell.runtime.active:
             return None
         return self.shell.runtime.machine.topic(name)
+
+    def sees(self, broker: BrokerId) -> bool:
+        """The broker has a session with it."""
+        if self.shell is None:
+            return False
+        known = self.shell.runtime.machine.stored.cluster.brokers.get(broker)
+        return known is not None and known.alive
 
     def start(self) -> None:
         """A new process; it takes the lead if it gets the lease."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.core.aborted import AbortedTransaction
-from penstock.core.batch import Batch
+from penstock.core.batch import Batch, BatchHeader
 from penstock.core.replication.contract import RecoveredLog
 from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode
@@ -27,6 +27,8 @@ class SimDisk:
         self._current = MemoryLogStore()
         self._durable = MemoryLogStore()
         self._unsynced: list[Sequence[PartitionWrite]] = []
+        self._flipped: dict[Slot, list[BatchHeader]] = {}
+        self._bad_index: set[Slot] = set()
         self.full = False
         self.slow = False
         self.unreadable = False
@@ -52,6 +54,9 @@ class SimDisk:
         if self.full and any(write.batches for write in writes):
             raise ClusterError("no space left on the simulated disk", ErrorCode.DISK_FULL)
         self._current.write(writes, sync=sync)
+        if self._flipped:
+            for write in writes:
+                self._heal(write)
         self._unsynced.append(writes)
         if sync:
             self._flush(len(self._unsynced))
@@ -62,6 +67,8 @@ class SimDisk:
             raise ClusterError("no space left on the simulated disk", ErrorCode.DISK_FULL)
         for store in (self._current, self._durable):
             store.drop(slot)
+        self._flipped.pop(slot, None)
+        self._bad_index.discard(slot)
         self._unsynced = [
             [write for write in writes if write.slot != slot] for writes in self._unsynced
         ]
@@ -80,7 +87,42 @@ class SimDisk:
         self._current._next_slot = self._durable._next_slot
         self._current._logs = {slot: log.copy() for slot, log in self._durable._logs.items()}
 
+    # ------------------------------------------------------------ flips
+
+    def flip(self, slot: Slot, header: BatchHeader) -> None:
+        """A bit of the batch with this header changes; the index still has the header."""
+        self._flipped.setdefault(slot, []).append(header)
+
+    def flip_index(self, slot: Slot) -> None:
+        """A bit changes in the index of a log, without which nothing of it can be read."""
+        self._bad_index.add(slot)
+
+    def is_damaged(self, slot: Slot) -> bool:
+        """Something in the log cannot be read."""
+        if slot in self._bad_index:
+            return True
+        known = self._flipped.get(slot)
+        return known is not None and any(one.header in known for one in self.batches(slot))
+
+    def _heal(self, write: PartitionWrite) -> None:
+        """What is written again is as it was meant to be."""
+        known = self._flipped.get(write.slot)
+        if known is None:
+            return
+        new = [batch.header for batch in (*write.batches, *write.mended)]
+        known[:] = [header for header in known if header not in new]
+
+    def _check_index(self, slot: Slot) -> None:
+        if slot in self._bad_index:
+            raise ClusterError(f"the index of slot {slot} is damaged", ErrorCode.DATA_CORRUPTED)
+
+    def header(self, slot: Slot, offset: Offset) -> BatchHeader | None:
+        """As the store answers."""
+        self._check_index(slot)
+        return self._current.header(slot, offset)
+
     def recover(self, slot: Slot) -> RecoveredLog:
+        self._check_index(slot)
         return self._current.recover(slot)
 
     def batches(self, slot: Slot, *, durable: bool = False) -> list[Batch]:
@@ -96,7 +138,14 @@ class SimDisk:
         """As the store answers; raises ClusterError(STORAGE_FAILED) now and then."""
         if self.unreadable and self._scheduler.chance(0.5):
             raise ClusterError("an input/output error", ErrorCode.STORAGE_FAILED)
-        return self._current.read(slot, offset, max_bytes, end)
+        self._check_index(slot)
+        found, known = self._current.read(slot, offset, max_bytes, end), self._flipped.get(slot)
+        if known is None:
+            return found
+        good = next((n for n, batch in enumerate(found) if batch.header in known), None)
+        if good == 0:
+            raise ClusterError(f"offset {offset} has a wrong CRC", ErrorCode.DATA_CORRUPTED)
+        return found[:good]
 
     @property
     def store(self) -> MemoryLogStore:

@@ -88,6 +88,8 @@ class Nemesis:
         world.net.slow = False
         world.meta.away.clear()
         world.meta.slow = False
+        if world.damage is not None:
+            world.damage.heal()
         for broker in world.brokers.values():
             broker.disk.full = False
             broker.disk.slow = False
@@ -167,10 +169,12 @@ class Nemesis:
             counts = broker.id in state.adding and checks.moving.is_complete(broker, key)
             if broker.id not in state.replicas and not counts:
                 continue
-            if len(checks.missing(key)) >= self.world.layout.losses:
+            damage = self.world.damage
+            damaged = set[int]() if damage is None else damage.losses(key)
+            if len(checks.missing(key) | damaged) >= self.world.layout.losses:
                 return False
             holders = {int(member) for member in (*document.state.isr, *document.elr)}
-            intact = {member for member in holders if (member, key) not in checks.lost}
+            intact = {member for member in holders if (member, key) not in checks.lost} - damaged
             if not intact - {int(broker.id)}:
                 return False
         return True

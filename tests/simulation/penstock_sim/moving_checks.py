@@ -166,6 +166,9 @@ class MovingChecks:
         self._reached.pop((int(broker.id), key), None)
         if self._world.is_deleted(key):
             return
+        damage = self._world.damage
+        if damage is not None and damage.dropped(broker, key):
+            return
         self.drops += 1
         text = self._world.meta.documents.get(topic_key(self._names[key]))
         if text is None:

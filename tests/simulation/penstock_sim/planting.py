@@ -20,6 +20,7 @@ from penstock_sim.planted_controllers import (
     FOUR_BROKER_BUGS,
     JOURNAL_SHELL_BUGS,
 )
+from penstock_sim.planted_damage import DAMAGE_BUGS
 from penstock_sim.planted_groups import GROUP_BUGS
 from penstock_sim.planted_hosts import HOST_BUGS, LINK_BUGS
 from penstock_sim.planted_journal import JOURNAL_BUGS
@@ -182,6 +183,7 @@ _MOVING: Final = {"groups": False, "transactions": False, "moves": True}
 """With a journal or not, as by the seed."""
 _NONE_SPARE: Final = ("keep_streams_of_a_former_run",)
 """Too rare where brokers without a replica are hit as often as those that have one."""
+_DAMAGE: Final = {**_without(), "compaction": False, "damage": True}
 _PRODUCERS: Final = {"groups": False, "transactions": True, "operator": False, "moves": False}
 """Histories for bugs of transactions: an operator would end some before they show them."""
 _GROUPS: Final = {"groups": True, "moves": False}
@@ -232,6 +234,10 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
     *(
         PlantedBug("moving", name, plant, 500, {**_MOVING, **options}, found_by, only_by=True)
         for name, (plant, options, found_by) in MOVING_BUGS.items()
+    ),
+    *(
+        PlantedBug("damage", name, plant, 500, _DAMAGE, found_by)
+        for name, (plant, found_by) in DAMAGE_BUGS.items()
     ),
     *_all_faults(
         "compaction",

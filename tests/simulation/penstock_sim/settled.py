@@ -19,6 +19,8 @@ def unsettled(world: World) -> str:
     for key in world.all_keys:
         problem = _unsettled_partition(world, key)
         problem = problem or world.checks.moving.left_over(key, world.known(key))
+        if world.damage is not None:
+            problem = problem or world.damage.left_over(key, world.known(key))
         if problem:
             return f"{key}: {problem}; stored is {world.checks.stored[key]}"
     waiting = [producer.name for producer in world.producers if not producer.idle]

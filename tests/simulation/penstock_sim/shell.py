@@ -162,6 +162,7 @@ class WatchedStore:
         self.slots = self._disk.slots
         self.recover = self._disk.recover
         self.read = self._disk.read
+        self.header = self._disk.header
         self.aborted = self._disk.aborted
 
     def drop(self, slot: Slot) -> None:
@@ -224,7 +225,8 @@ class Shell:
         assert isinstance(self._replication.replicas, WatchedReplicas)
         self.replicas = self._replication.replicas
         self.replicas.broker = broker
-        self.around = Surroundings(self.view, self.replicas, self._replication.reader, self.clock)
+        self.reader = self._replication.reader
+        self.around = Surroundings(self.view, self.replicas, self.reader, self.clock)
         """What coordinators stand on."""
         member = Member(
             config=self.config,

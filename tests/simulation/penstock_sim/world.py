@@ -37,6 +37,7 @@ from penstock_sim.contents import Options, contents_of
 from penstock_sim.controller import ControllerShell, SimController
 from penstock_sim.coordinator import CONFIG as GROUP_CONFIG
 from penstock_sim.coordinator import OFFSETS_KEY
+from penstock_sim.damage import Damage
 from penstock_sim.deletion import KEY as SHORT_LIVED_KEY
 from penstock_sim.deletion import TOPIC as SHORT_LIVED_TOPIC
 from penstock_sim.deletion import Deletion
@@ -100,6 +101,8 @@ class History:
     moves: int = 0
     cancels: int = 0
     drops: int = 0
+    flips: int = 0
+    mended: int = 0
     violation: str | None = None
     trace: tuple[str, ...] = ()
 
@@ -138,6 +141,7 @@ class World:
         self._requests = 0
         self.names: dict[TopicId, str] = {}
         self.mover = Mover(self) if self.contents.moves else None
+        self.damage = Damage(self) if options.get("damage") else None
         self.groups: SimGroups | None = None
         self.transactions: SimTransactions | None = None
         self.spark: SimSpark | None = None
@@ -317,6 +321,8 @@ class World:
         nemesis = Nemesis(self)
         if self.mover is not None:
             self.mover.start(nemesis)
+        if self.damage is not None:
+            self.damage.start()
         self.scheduler.run_until(self.scheduler.now_ms + self.chaos_ms)
         self.chaotic = False
         self.healed_ms = self.scheduler.now_ms
@@ -497,6 +503,8 @@ def simulate(seed: int, *, traced: bool = False, **options: Unpack[Options]) -> 
         world.checks.moving.switches,
         world.checks.moving.cancelled,
         world.checks.moving.drops,
+        0 if world.damage is None else world.damage.flips,
+        0 if world.damage is None else world.damage.mended,
         violation,
         tuple(world.scheduler.trace),
     )

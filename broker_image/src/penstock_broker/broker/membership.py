@@ -20,6 +20,7 @@ from penstock_broker.datadir import DataDirectory
 from penstock_broker.metadata.condition import Condition
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.session import BrokerIdentity, ControllerSession, Ports
+from penstock_broker.replication.accepting import Losses
 from penstock_broker.replication.exact import RemoteDonors
 from penstock_broker.replication.isr import IsrChanges
 from penstock_broker.replication.mending import Mending
@@ -80,6 +81,7 @@ class Membership:
         self.mending = replication.replicas.mending = Mending(
             replication.replicas, replication.reader, view, donors, replication.reopen
         )
+        self.losses = Losses(replication.replicas, view, self.mending, donors, self._reports)
 
     def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The coroutines to run until they are cancelled."""

@@ -13,6 +13,7 @@ import asyncio
 import uuid
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from penstock_broker.broker.gathering import Gathering
 from penstock_broker.broker.listeners import Listeners, Services
 from penstock_broker.broker.membership import Member, Membership
 from penstock_broker.broker.replication import BrokerSeams, Meters, Replication
+from penstock_broker.broker.upkeep import Upkeep
 from penstock_broker.clock import SystemClock
 from penstock_broker.config import BrokerConfig
 from penstock_broker.datadir import DataDirectory
@@ -32,10 +34,6 @@ from penstock_broker.groups.lag import LagCollection
 from penstock_broker.groups.lag_metrics import GroupLagMetrics
 from penstock_broker.groups.leaders import PeerLeaders
 from penstock_broker.logged.hosts import Surroundings
-from penstock_broker.maintenance.compaction import Compaction
-from penstock_broker.maintenance.compaction_metrics import CompactionMetrics
-from penstock_broker.maintenance.disk import DiskGuard
-from penstock_broker.maintenance.retention import Retention
 from penstock_broker.metadata.condition import Condition
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metrics import Metrics, ReplicaTotals
@@ -51,11 +49,13 @@ from penstock_broker.services.data import DataService
 from penstock_broker.services.fetching import Fetching
 from penstock_broker.services.limits import ByteBudget
 from penstock_broker.services.locate import Locator
+from penstock_broker.services.losses import accept_loss
 from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.services.offsets import Offsets
 from penstock_broker.services.opening import Opener
 from penstock_broker.services.producing import Producing
 from penstock_broker.services.quiescence import Quiescence
+from penstock_broker.services.scrubbing import Scrubbing
 from penstock_broker.serving.plaintext_clients import PlaintextClients, PlaintextMetrics
 from penstock_broker.serving.tls_watch import CertificateMetrics, watch_tls
 from penstock_broker.serving.tokens.login import LookAgain, no_look_again
@@ -127,7 +127,7 @@ class BrokerProcess:
         )
         self._session = self.membership.session
         self._copies = CopyWatch(self._replicas, self._view, store, self._seams.reading)
-        self._build_maintenance(store)
+        self._build_maintenance()
         self._build_services(store)
         self._observe(store)
 
@@ -163,29 +163,24 @@ class BrokerProcess:
             copies=self._copies.newest,
         )
 
-    def _build_maintenance(self, store: LogStore) -> None:
-        settings, tls = self._config.settings, self._seams.transport.tls
+    def _build_maintenance(self) -> None:
+        tls = self._seams.transport.tls
         if tls is not None:
             self.metrics.registry.register(CertificateMetrics(tls))
         self.metrics.observe_grace(lambda: self.users.grace.is_on)
         if self._plaintext is not None:
             self.metrics.registry.register(PlaintextMetrics(self._plaintext))
-        self._disk = DiskGuard(
-            self._measure_disk,
-            reserve_bytes=settings.disk_reserve_bytes,
-            interval_s=settings.disk_check_interval_ms / 1000,
-            executor=self._seams.maintaining,
-            on_change=self._session.beat,
-        )
-        self._replication.credits.has_space = lambda: self._disk.has_space_for_copies
-        self._retention = Retention(
+        self._upkeep = Upkeep(
+            self._config.settings,
+            self._directory,
             self._replicas,
-            store,
-            self._seams.maintaining,
-            interval_s=settings.retention_check_interval_ms / 1000,
+            self._seams,
+            self.metrics.registry,
+            self._session.beat,
         )
-        metrics = CompactionMetrics(self.metrics.registry)
-        self._compaction = Compaction(self._replicas, store, metrics, settings, self._disk)
+        self._disk = self._upkeep.disk
+        self._replication.credits.has_space = lambda: self._disk.has_space_for_copies
+        self.membership.mending.on_mended = self._upkeep.scrub.mended
 
     def _build_services(self, store: LogStore) -> None:
         settings = self._config.settings
@@ -226,7 +221,7 @@ class BrokerProcess:
             self._seams.clock,
             opener=Opener(self._view, self._opening),
         )
-        self._services = self._make_services(store, producing, offsets, producer_ids)
+        self._services = self._make_services(store, locator, producing, offsets, producer_ids)
         self._listeners = Listeners(
             self._config,
             self._seams.transport,
@@ -248,6 +243,7 @@ class BrokerProcess:
     def _make_services(
         self,
         store: LogStore,
+        locator: Locator,
         producing: Producing,
         offsets: Offsets,
         producer_ids: ProducerIds,
@@ -265,9 +261,12 @@ class BrokerProcess:
             stream_inflight_max=settings.stream_inflight_max,
         )
         facts = LogFacts(
-            store, self._seams.maintaining, self._disk_bytes, lambda: self._replication.copy_rate
+            store,
+            self._seams.maintaining,
+            self._disk_bytes,
+            lambda: self._replication.copy_rate,
+            self.membership.mending.lost,
         )
-        quiescence = Quiescence(self._view, self._replicas, self._replication.writer)
         return Services(
             broker=data,
             admin=AdminService(
@@ -275,7 +274,13 @@ class BrokerProcess:
                 self._session,
                 self._replicas,
                 offsets,
-                Here(facts, quiescence, self._plaintext),
+                Here(
+                    facts=facts,
+                    quiescence=Quiescence(self._view, self._replicas, self._replication.writer),
+                    scrubbing=Scrubbing(self._view, self._upkeep.scrub, self._config.broker_id),
+                    accept_loss=partial(accept_loss, locator, self.membership.losses),
+                    plaintext=self._plaintext,
+                ),
             ),
             group=self._coordination.group_service,
             transaction=self._coordination.transaction_service,
@@ -311,9 +316,7 @@ class BrokerProcess:
                         *self._replication.parts(),
                         *self.membership.parts(),
                         self._copies.run(self._session.beat),
-                        self._disk.run(),
-                        self._retention.run(),
-                        self._compaction.run(),
+                        *self._upkeep.parts(),
                         *self._coordination.parts(),
                         self._lag.run(),
                         self._process_metrics.run(),
@@ -387,9 +390,6 @@ class BrokerProcess:
                 ErrorCode.SHUTTING_DOWN,
             )
         return self._disk.refusal()
-
-    def _measure_disk(self) -> tuple[int, int]:
-        return self._directory.free_bytes(), self._directory.total_bytes()
 
     def _disk_bytes(self) -> tuple[int, int, int]:
         return self._disk.free_bytes, self._disk.total_bytes, self._disk.reserve_bytes

@@ -1,7 +1,7 @@
 """`AdminService` of the controller: calls that change or describe metadata.
 
-Brokers forward these calls. DeleteRecords, DescribeLogs and DescribeQuiescence are about the logs
-of a broker, and only brokers answer them.
+Brokers forward these calls. DeleteRecords, DescribeLogs, DescribeQuiescence, the scrub and
+AcceptLoss are about the logs of a broker, and only brokers answer them.
 """
 
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
@@ -367,6 +367,24 @@ class ControllerAdminService(AdminServiceServicer):
     ) -> pb.DescribeQuiescenceResponse:
         """Refused: brokers answer this."""
         raise _ask_a_broker("DescribeQuiescence")
+
+    async def StartScrub(
+        self, request: pb.StartScrubRequest, context: Any
+    ) -> pb.StartScrubResponse:
+        """Refused: brokers do this."""
+        raise _ask_a_broker("StartScrub")
+
+    async def DescribeScrub(
+        self, request: pb.DescribeScrubRequest, context: Any
+    ) -> pb.DescribeScrubResponse:
+        """Refused: brokers answer this."""
+        raise _ask_a_broker("DescribeScrub")
+
+    async def AcceptLoss(
+        self, request: pb.AcceptLossRequest, context: Any
+    ) -> pb.AcceptLossResponse:
+        """Refused: the partition's leader does this."""
+        return pb.AcceptLossResponse(error=error_to_wire(_ask_a_broker("AcceptLoss")))
 
 
 def _with_denied(

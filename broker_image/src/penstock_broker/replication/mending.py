@@ -11,12 +11,14 @@ before FORMAT_MOVES no mark is stored, and it only comes back into the ISR.
 """
 
 import asyncio
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from penstock.core.batch import BatchHeader
+from penstock.core.batch import Batch, BatchHeader
 from penstock.core.replication.follower import UnreadableLogError
+from penstock.core.replication.losses import emptied, span, without_payload
 from penstock.core.replication.mending import donors, is_mendable, may_open_again, may_rebuild
 from penstock.core.types import BrokerId, Offset, PartitionState, ReplicaKey
 from penstock.errors import ErrorCode, PenstockError
@@ -73,6 +75,8 @@ class Mending:
         self._opening: Replica | None = None
         """The one treated now, once it is opened again: before, only others remove it."""
         self._wake = asyncio.Event()
+        self.on_mended: Callable[[ReplicaKey], None] = lambda _key: None
+        """Called when a log can be read again as a whole."""
         self.mended_batches = 0
         self.rebuilt_replicas = 0
 
@@ -127,7 +131,8 @@ class Mending:
             await self._rebuild(case)
             return
         _events.info("replica mended", replica=replica, batches=case.mended)
-        del self._cases[replica.key]
+        self._cases.pop(replica.key, None)
+        self.on_mended(replica.key)
         error = replica.machine.error
         if error is None:
             self._replicas.mended(replica)
@@ -141,6 +146,29 @@ class Mending:
     async def _open_again(self, replica: Replica, *, empty: bool) -> Replica | None:
         self._opening = replica
         return await self._reopen(replica, empty=empty)
+
+    def lost(self, key: ReplicaKey) -> tuple[BatchHeader, ...] | None:
+        """The batches of a damaged log that nobody has given; None: not known yet, or undamaged.
+
+        There can be more of them, if the log is not worth mending.
+        """
+        case = self._cases.get(key)
+        return None if case is None else tuple(case.lost)
+
+    def why_hopeless(self, key: ReplicaKey) -> str:
+        """Why a damaged log cannot be mended batch by batch; empty: it can, for all that is
+        known."""
+        case = self._cases.get(key)
+        return "" if case is None else case.hopeless
+
+    def gave_up(self, key: ReplicaKey, headers: Collection[BatchHeader]) -> None:
+        """These batches are not lost any more: a person has given them up, and they are emptied."""
+        case = self._cases.get(key)
+        if case is not None:
+            case.lost = [one for one in case.lost if one not in headers]
+            if case.hopeless:
+                del self._cases[key]  # not all of its damage is known: read the whole log again
+        self._wake.set()
 
     # ------------------------------------------------------------ mending
 
@@ -165,6 +193,7 @@ class Mending:
                 found.append(header)
                 if not is_mendable(found):
                     case.hopeless = f"{len(found)} damaged batches up to offset {offset}"
+                    case.lost.append(header)
                 elif not await self._mend(case, header):
                     case.lost.append(header)
         if not replica.is_opened:
@@ -189,9 +218,28 @@ class Mending:
     async def _mend(self, case: _Case, header: BatchHeader) -> bool:
         """Whether somebody has the batch, and it can be read here now. Raises PenstockError."""
         replica = case.replica
+        batch = without_payload(header) or await self._from_others(replica, header)
+        if batch is not None:
+            await self._replicas.mend(replica, batch)
+        elif await self._from_others(replica, emptied(header).header) is not None:
+            await self._replicas.accept_loss(replica, [header])
+        else:
+            _events.error("nobody has a damaged batch now", replica=replica, offsets=span(header))
+            return False
+        if not await self._is_readable(replica, header):
+            case.hopeless = f"what is written at offset {header.base_offset} cannot be read"
+            return False
+        case.mended += 1
+        self.mended_batches += 1
+        what = "loss of a batch accepted" if batch is None else "batch mended"
+        _events.info(what, replica=replica, offsets=span(header))
+        return True
+
+    async def _from_others(self, replica: Replica, header: BatchHeader) -> Batch | None:
+        """The batch with this header, if another replica has it."""
         for broker_id in self._asked(replica):
             try:
-                batch = await self._donors.exact(broker_id, replica.key, header)
+                return await self._donors.exact(broker_id, replica.key, header)
             except PenstockError as error:
                 _events.info(
                     "no batch from another replica",
@@ -200,24 +248,7 @@ class Mending:
                     donor=broker_id,
                     reason=str(error),
                 )
-                continue
-            await self._replicas.mend(replica, batch)
-            if not await self._is_readable(replica, header):
-                case.hopeless = f"what is written at offset {header.base_offset} cannot be read"
-                return False
-            case.mended += 1
-            self.mended_batches += 1
-            _events.info(
-                "batch mended", replica=replica, offset=header.base_offset, donor=broker_id
-            )
-            return True
-        _events.error(
-            "nobody has a damaged batch now",
-            replica=replica,
-            offset=header.base_offset,
-            last_offset=header.next_offset - 1,
-        )
-        return False
+        return None
 
     async def _is_readable(self, replica: Replica, header: BatchHeader) -> bool:
         try:
@@ -246,7 +277,7 @@ class Mending:
             return
         why = case.hopeless or f"nobody has {len(case.lost)} of its damaged batches"
         _events.warning("replica is copied again", replica=replica, leader=state.leader, reason=why)
-        del self._cases[replica.key]
+        self._cases.pop(replica.key, None)
         opened = await self._open_again(replica, empty=True)
         self.rebuilt_replicas += 1
         if opened is not None:

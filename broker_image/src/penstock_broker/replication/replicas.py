@@ -17,12 +17,12 @@ the broker continues.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final, assert_never
 from weakref import WeakValueDictionary
 
 from penstock.core.aborted import AbortedIndex
-from penstock.core.batch import Batch
+from penstock.core.batch import Batch, BatchHeader
 from penstock.core.compaction.plan import Cleaned
 from penstock.core.replication.contract import (
     NOTHING,
@@ -73,7 +73,7 @@ from penstock_broker.replication.replica import (
     ReportOutlet,
 )
 from penstock_broker.replication.writer import LogWriter
-from penstock_broker.store.interface import Rewrite, Slot
+from penstock_broker.store.interface import PartitionWrite, Rewrite, Slot
 
 TICK_S: Final = 0.1
 _UNKNOWN_LOG: Final = RecoveredLog(
@@ -348,7 +348,11 @@ class ReplicaSet:
 
     async def mend(self, replica: Replica, batch: Batch) -> None:
         """Writes the bytes of a damaged batch of its log once more, fsynced."""
-        await self._writer.mend(replica.slot, batch)
+        await self._writer.repair(PartitionWrite(replica.slot, mended=(batch,)))
+
+    async def accept_loss(self, replica: Replica, lost: Sequence[BatchHeader]) -> None:
+        """Has batches of its log emptied that nobody has (`core.replication.losses`), fsynced."""
+        await self._writer.repair(PartitionWrite(replica.slot, lost=lost))
 
     async def reopen(self, replica: Replica, topic: Topic, *, empty: bool) -> None:
         """Replaces a replica that has stopped by one on what is stored of its log, as a start does.

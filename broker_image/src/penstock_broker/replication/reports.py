@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.types import ReplicaKey
-from penstock.errors import PenstockError
+from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.rpc.errors import error_from_wire
 from penstock_broker.metadata.image import ClusterView
@@ -180,6 +180,31 @@ class ReplicaReports:
         for key in seatless:
             self._replicas.begins_anew(key)  # nor is it eligible outside the ISR, from now on
         return True
+
+    async def confirm_damage(self, key: ReplicaKey) -> int:
+        """Has the controller store now that this replica is damaged, and decide what follows.
+
+        Returns the metadata version of that. Raises PenstockError: nobody is known to have stored
+        it.
+        """
+        connection = self._session.connection()
+        answer = await self._session.call(
+            "report about replicas",
+            connection.controller.ReportReplicas(
+                self._request(connection, Report((), (key,), ())),
+            ),
+        )
+        self._session.check_follows(connection)
+        if answer.HasField("error"):
+            raise error_from_wire(answer.error)
+        if not answer.stored:
+            raise ClusterError(
+                "the metadata store is unavailable, and data is not given up on a journal's word; "
+                "try again once it is back",
+                ErrorCode.CONTROLLER_UNAVAILABLE,
+            )
+        self._session.saw(answer.metadata_version)
+        return answer.metadata_version
 
     def _request(
         self, connection: ControllerConnection, report: Report

@@ -9,7 +9,6 @@ when the follower compares it with its leader's (`BrokenLogError`), before it ma
 """
 
 import asyncio
-from time import monotonic
 from typing import Final
 
 from penstock.core.types import Offset, ReplicaKey
@@ -75,7 +74,8 @@ async def read_resting(reader: LogReader, replica: Replica, offset: Offset, end:
     Returns where the next one begins, or `end` if the log has no more. Raises ClusterError, with
     DATA_CORRUPTED if the batch at `offset` cannot be read.
     """
-    started_s = monotonic()
+    loop = asyncio.get_running_loop()  # the clock of `sleep`, in the simulator, too
+    started_s = loop.time()
     batches = await reader.read_stored(replica, offset, _CHUNK_BYTES, end)
-    await asyncio.sleep(monotonic() - started_s)
+    await asyncio.sleep(loop.time() - started_s)
     return batches[-1].next_offset if batches else end

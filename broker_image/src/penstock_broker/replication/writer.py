@@ -129,9 +129,8 @@ class LogWriter:
 
         return await self._in_thread(blocking)
 
-    async def mend(self, slot: Slot, batch: Batch) -> None:
-        """Puts the bytes of a stored batch in place of damaged ones, fsynced."""
-        write = PartitionWrite(slot, mended=(batch,))
+    async def repair(self, write: PartitionWrite) -> None:
+        """Replaces damaged batches, by `mended` or `lost` of the write alone, fsynced."""
         await self._in_thread(partial(self._store.write, [write], sync=True))
 
     async def drop(self, slot: Slot) -> None:

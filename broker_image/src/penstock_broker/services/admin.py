@@ -9,11 +9,12 @@ image, for a short time at most, so that the caller's next request here finds it
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.core.batch import BatchHeader
 from penstock.core.topic import CONFIG_KEYS, refuse_internal
 from penstock.core.types import BrokerId, ReplicaKey
 from penstock.errors import PenstockError
@@ -26,6 +27,7 @@ from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.offsets import Offsets
 from penstock_broker.services.quiescence import Quiescence
+from penstock_broker.services.scrubbing import Scrubbing
 from penstock_broker.serving.forwarding import on_behalf
 from penstock_broker.serving.listener import for_caller
 from penstock_broker.serving.plaintext_clients import PlaintextClients
@@ -45,6 +47,8 @@ class AdminService(AdminServiceServicer):
         offsets: Offsets,
         here: "Here",
     ) -> None:
+        self._accept_loss = here.accept_loss
+        self._scrubbing = here.scrubbing
         self._plaintext = here.plaintext
         self._view = view
         self._session = session
@@ -311,13 +315,34 @@ class AdminService(AdminServiceServicer):
         orphans = {} if wanted else self._replicas.orphans
         return await self._facts.describe(self._replicas.broker_id, chosen, orphans)
 
+    async def StartScrub(
+        self, request: pb.StartScrubRequest, context: Any
+    ) -> pb.StartScrubResponse:
+        """Of the replicas here."""
+        return self._scrubbing.start(request)
 
-@dataclass(frozen=True, slots=True)
+    async def DescribeScrub(
+        self, request: pb.DescribeScrubRequest, context: Any
+    ) -> pb.DescribeScrubResponse:
+        """Of the replicas here."""
+        return self._scrubbing.describe()
+
+    async def AcceptLoss(
+        self, request: pb.AcceptLossRequest, context: Any
+    ) -> pb.AcceptLossResponse:
+        """See `losses`; ask the partition's leader."""
+        return await self._accept_loss(request)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
-    """What this broker alone knows. `plaintext`: who calls without TLS, of one that has both."""
+    """What this broker alone knows and does. `plaintext`: who calls without TLS, of one that has
+    both."""
 
     facts: "LogFacts"
     quiescence: Quiescence
+    scrubbing: Scrubbing
+    accept_loss: Callable[[pb.AcceptLossRequest], Awaitable[pb.AcceptLossResponse]]
     plaintext: PlaintextClients | None = None
 
 
@@ -330,9 +355,11 @@ class LogFacts:
         executor: Executor,
         disk_bytes: Callable[[], tuple[int, int, int]],
         copy_rate: Callable[[], int | None],
+        lost: Callable[[ReplicaKey], Sequence[BatchHeader] | None] = lambda _key: None,
     ) -> None:
         """`disk_bytes` returns (free, total, reserve) of the data volume. `copy_rate`: bytes per
-        second, None: no limit."""
+        second, None: no limit. `lost`: damaged batches that nobody has given."""
+        self._lost = lost
         self._store = store
         self._executor = executor
         self._disk_bytes = disk_bytes
@@ -352,7 +379,10 @@ class LogFacts:
         free, total, reserve = self._disk_bytes()
         return pb.DescribeLogsResponse(
             broker_id=broker_id,
-            logs=[_log_info(replica, size) for replica, size in zip(replicas, sizes, strict=False)],
+            logs=[
+                _log_info(replica, size, self._lost(replica.key) or ())
+                for replica, size in zip(replicas, sizes, strict=False)
+            ],
             orphans=[
                 pb.OrphanedLog(topic_id=key.topic_id, partition=key.partition, bytes=size)
                 for key, size in zip(orphaned, sizes[len(replicas) :], strict=True)
@@ -364,7 +394,7 @@ class LogFacts:
         )
 
 
-def _log_info(replica: Replica, size_bytes: int) -> pb.LogInfo:
+def _log_info(replica: Replica, size_bytes: int, lost: Sequence[BatchHeader]) -> pb.LogInfo:
     marks = replica.marks
     return pb.LogInfo(
         topic=replica.topic,
@@ -376,4 +406,5 @@ def _log_info(replica: Replica, size_bytes: int) -> pb.LogInfo:
         high_watermark=marks.high_watermark,
         log_end_offset=marks.log_end_offset,
         bytes=size_bytes,
+        lost=[pb.OffsetSpan(first=one.base_offset, last=one.next_offset - 1) for one in lost],
     )

@@ -84,6 +84,21 @@ class Locator:
             )
         return replica, marks
 
+    def assigned(self, topic: str, topic_id: str, partition: int, operation: Operation) -> Replica:
+        """A replica that is to lead, by the newest image, whether or not its machine runs.
+
+        Raises as `replica`, and NotLeaderError if another one is.
+        """
+        _, replica = self.replica(topic, topic_id, partition, operation)
+        state = self._view.state(replica.key)
+        if state is None or state.leader != self._replicas.broker_id:
+            leader = None if state is None else state.leader
+            raise NotLeaderError(
+                f"broker {self._replicas.broker_id} does not lead {replica}; broker {leader} does",
+                leader=self._leader(replica),
+            )
+        return replica
+
     def explained(self, replica: Replica, error: PenstockError) -> PenstockError:
         """Adds the leader's address, which a machine does not know, to its error."""
         if TRAITS[error.code].names_leader:

@@ -156,6 +156,9 @@ CALLS: Final[Mapping[str, Call]] = {
     "AdminService.DescribeQuiescence": _cluster(Operation.DESCRIBE),
     "AdminService.Finalize": _cluster(Operation.ALTER, changes=True),
     "AdminService.AcquireOperatorEpoch": _cluster(Operation.ALTER, changes=True),
+    "AdminService.StartScrub": _cluster(Operation.ALTER, changes=True),
+    "AdminService.DescribeScrub": _cluster(Operation.DESCRIBE),
+    "AdminService.AcceptLoss": _topic(Operation.DELETE, changes=True),
     "AdminService.CheckAccess": Call(
         Who.OPEN, edge=(Need(Operation.DESCRIBE, Kind.CLUSTER, _of_others),)
     ),

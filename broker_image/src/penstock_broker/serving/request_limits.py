@@ -112,6 +112,9 @@ REQUEST_LIMITS: Final[Mapping[str, RequestLimit]] = {
     "AdminService.DescribeQuiescence": _NAMES,
     "AdminService.Finalize": _NAMES,
     "AdminService.AcquireOperatorEpoch": _NAMES,
+    "AdminService.StartScrub": _NAMES,
+    "AdminService.DescribeScrub": _NAMES,
+    "AdminService.AcceptLoss": _NAMES,
 }
 """Every method of every service: a new one without a limit fails at its first call."""
 

@@ -61,6 +61,9 @@ class PartitionWrite:
     `rewrites` come last; those that begin before the log start, which may have moved, are dropped.
     `mended`: the bytes of stored batches once more, in place of damaged ones. One whose header is
     not the index's at its base offset is dropped: the log has changed since.
+    `lost`: headers of stored batches whose records nobody has. Each is replaced by
+    `core.replication.losses.emptied`; one whose header is not the index's is ignored in the same
+    way, so that repeating it changes nothing.
     """
 
     slot: Slot
@@ -74,6 +77,7 @@ class PartitionWrite:
     aborted: Sequence[AbortedTransaction] = ()
     swept_end: Offset | None = None
     mended: Sequence[Batch] = ()
+    lost: Sequence[BatchHeader] = ()
 
 
 @dataclass(frozen=True, slots=True)

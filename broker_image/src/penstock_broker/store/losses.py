@@ -9,16 +9,22 @@ still know afterwards that nobody relies on its logs: so it is written into them
 from dataclasses import replace
 
 from penstock.core.replication.contract import UNPROMISED
+from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.store.interface import LogStore, PartitionWrite
 
 
 def promise_nothing(store: LogStore) -> None:
     """Marks every log, durably. Raises ClusterError (DISK_FULL, STORAGE_FAILED)."""
-    writes = [
-        PartitionWrite(
-            slot, checkpoint=replace(store.recover(slot).checkpoint, high_watermark=UNPROMISED)
+    writes = []
+    for slot in store.slots().values():
+        try:
+            checkpoint = store.recover(slot).checkpoint
+        except ClusterError as error:
+            if error.code is not ErrorCode.DATA_CORRUPTED:
+                raise
+            continue  # whoever opens it finds the same, and has it copied again
+        writes.append(
+            PartitionWrite(slot, checkpoint=replace(checkpoint, high_watermark=UNPROMISED))
         )
-        for slot in store.slots().values()
-    ]
     if writes:
         store.write(writes, sync=True)

@@ -13,6 +13,7 @@ from penstock.core.aborted import NEWEST_MAX, AbortedTransaction, overlapping
 from penstock.core.batch import Batch, BatchFlags, BatchHeader, pack_batch, unpack_batch
 from penstock.core.compaction.plan import Cleaned, LogFacts
 from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
+from penstock.core.replication.losses import emptied
 from penstock.core.replication.producers import ProducerTable, ended_by_swept_markers
 from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode
@@ -63,6 +64,7 @@ class _Log:
             if self.batches and self.batches[0].base_offset <= rewrite.start:
                 self._rewrite(rewrite)
         self._mend(write.mended)
+        self._empty(write.lost)
         swept_end = max(self.cleaned.markers_end, write.swept_end or Offset(0))
         self.cleaned = (write.cleaned or self.cleaned).without_markers(swept_end)
         if write.cleaned is not None:
@@ -81,6 +83,11 @@ class _Log:
             for at, known in enumerate(self.batches):
                 if known.header == batch.header:
                     self.batches[at] = batch
+
+    def _empty(self, lost: Sequence[BatchHeader]) -> None:
+        for header in lost:
+            if any(known.header == header for known in self.batches):
+                self._rewrite(Rewrite((emptied(header),)))
 
     def producers_as_of(self, end: Offset) -> tuple[ProducerEntry, ...]:
         older = [as_of for as_of in self.snapshots if as_of <= end]

@@ -18,9 +18,10 @@ from dataclasses import replace
 from itertools import islice, takewhile
 
 from penstock.core.aborted import AbortedTransaction
-from penstock.core.batch import Batch, BatchFlags, pack_batch
+from penstock.core.batch import Batch, BatchFlags, BatchHeader, pack_batch, pack_header
 from penstock.core.compaction.plan import Cleaned
 from penstock.core.replication.contract import Checkpoint, ProducerEntry
+from penstock.core.replication.losses import emptied
 from penstock.core.replication.producers import ProducerTable
 from penstock.core.types import Offset
 from penstock_broker.store import layout, state
@@ -61,8 +62,7 @@ class StagedSlot:
         for rewrite in write.rewrites:
             if self.tail.first is not None and self.tail.first.base_offset <= rewrite.start:
                 self._rewrite(rewrite)
-        for batch in write.mended:
-            self._mend(batch)
+        self._repair(write)
         self._put_cleaned(write.cleaned, write.swept_end)
 
     def _put_cleaned(self, done: Cleaned | None, swept_end: Offset | None) -> None:
@@ -146,12 +146,23 @@ class StagedSlot:
             last=new[0] if tail.last.next_offset == end else tail.last,
         )
 
+    def _repair(self, write: PartitionWrite) -> None:
+        for batch in write.mended:
+            self._mend(batch)
+        for header in write.lost:
+            self._empty(header)
+
     def _mend(self, batch: Batch) -> None:
         """Stages the bytes that belong to an index entry; the index stays as it is."""
         entry = next(self._entries(batch.base_offset), None)
         stored = pack_batch(batch)
         if entry is not None and stored.startswith(entry.packed_header):
             self._operations.put_batch(batch_key(self._slot, batch.base_offset), stored)
+
+    def _empty(self, header: BatchHeader) -> None:
+        entry = next(self._entries(header.base_offset), None)
+        if entry is not None and entry.packed_header == pack_header(header):
+            self._rewrite(Rewrite((emptied(header),)))
 
     def _replaced(self, start: Offset, end: Offset) -> tuple[list[IndexEntry], int]:
         """The stored batches that cover [start, end), and the position after the last."""

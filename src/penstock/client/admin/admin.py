@@ -16,6 +16,7 @@ from typing import Self, Unpack
 from penstock.client.admin import (
     access_calls,
     cluster_calls,
+    damage_calls,
     group_calls,
     move_calls,
     quota_calls,
@@ -24,6 +25,7 @@ from penstock.client.admin import (
 )
 from penstock.client.admin.access_calls import AccessDecision
 from penstock.client.admin.asking import Asking
+from penstock.client.admin.damage_model import ScrubDescription
 from penstock.client.admin.move_model import (
     BrokerChange,
     FormatChange,
@@ -48,6 +50,7 @@ from penstock.client.model import (
     ConfigEntry,
     ListedOffset,
     LogDescription,
+    OffsetSpan,
     OffsetSpec,
     PlaintextCallers,
     TopicDescription,
@@ -379,6 +382,37 @@ class AsyncAdmin:
         Raises UnreachableError if one of them does not answer.
         """
         return await cluster_calls.describe_logs(self._asking, topics, broker_ids=broker_ids)
+
+    async def start_scrub(self, topic: str | None = None, partition: int | None = None) -> int:
+        """Has each live broker read its replicas now, to find damage; None = all of them.
+
+        Returns how many replicas that are. Safe to repeat. Raises UnreachableError if a broker does
+        not answer, ClusterError(INVALID_REQUEST) if one is of a release without a scrub.
+        """
+        return await damage_calls.start_scrub(self._asking, topic, partition)
+
+    async def describe_scrub(self) -> list[ScrubDescription]:
+        """How far each live broker has read its logs. Raises as `start_scrub`."""
+        return await damage_calls.describe_scrub(self._asking)
+
+    async def accept_loss(
+        self,
+        where: TopicPartition,
+        offsets: OffsetSpan,
+        *,
+        without: Iterable[int] = (),
+        validate_only: bool = False,
+    ) -> tuple[OffsetSpan, ...]:
+        """Gives up the damaged batches in these offsets, which no replica has any more.
+
+        Readers and new copies then pass them. Returns what was given up: () if nothing is lost
+        there, maybe because it was given up before. `without`: brokers that need not say that they
+        lack the batches, because they never come back. Raises ClusterError if a broker has one, or
+        may have it: nothing was given up.
+        """
+        return await damage_calls.accept_loss(
+            self._asking, where, offsets, without, validate_only=validate_only
+        )
 
     # -- groups ------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from penstock.client.config import ClientConfig, ConsumerConfig, IsolationLevel
 from penstock.client.model import (
     BrokerDescription,
     LogDescription,
+    OffsetSpan,
     OrphanedLog,
     PartitionDescription,
     PartitionLog,
@@ -105,6 +106,7 @@ def logs_from_wire(answer: admin_pb2.DescribeLogsResponse) -> LogDescription:
                 high_watermark=log.high_watermark,
                 log_end_offset=log.log_end_offset,
                 size_bytes=log.bytes,
+                lost=tuple(OffsetSpan(one.first, one.last) for one in log.lost),
             )
             for log in answer.logs
         ),

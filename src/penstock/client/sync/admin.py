@@ -8,6 +8,7 @@ from typing import Self, Unpack
 
 from penstock.client.admin.access_calls import AccessDecision
 from penstock.client.admin.admin import AsyncAdmin
+from penstock.client.admin.damage_model import ScrubDescription
 from penstock.client.admin.move_model import (
     BrokerChange,
     FormatChange,
@@ -31,6 +32,7 @@ from penstock.client.model import (
     ConfigEntry,
     ListedOffset,
     LogDescription,
+    OffsetSpan,
     OffsetSpec,
     PlaintextCallers,
     TopicDescription,
@@ -246,6 +248,27 @@ class Admin:
     ) -> list[LogDescription]:
         """What is stored on each live broker."""
         return self._loop.run(self._core.describe_logs(topics, broker_ids=broker_ids))
+
+    def start_scrub(self, topic: str | None = None, partition: int | None = None) -> int:
+        """Has brokers read their replicas now, to find damage. See AsyncAdmin.start_scrub."""
+        return self._loop.run(self._core.start_scrub(topic, partition))
+
+    def describe_scrub(self) -> list[ScrubDescription]:
+        """How far each live broker has read its logs."""
+        return self._loop.run(self._core.describe_scrub())
+
+    def accept_loss(
+        self,
+        where: TopicPartition,
+        offsets: OffsetSpan,
+        *,
+        without: Iterable[int] = (),
+        validate_only: bool = False,
+    ) -> tuple[OffsetSpan, ...]:
+        """Gives up damaged batches that no replica has any more. See AsyncAdmin.accept_loss."""
+        return self._loop.run(
+            self._core.accept_loss(where, offsets, without=without, validate_only=validate_only)
+        )
 
     # -- groups ------------------------------------------------------------------------------
 

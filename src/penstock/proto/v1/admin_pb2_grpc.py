@@ -149,6 +149,21 @@ class AdminServiceStub:
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AcquireOperatorEpochRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AcquireOperatorEpochResponse.FromString,
                 _registered_method=True)
+        self.StartScrub = channel.unary_unary(
+                '/penstock.proto.v1.AdminService/StartScrub',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.StartScrubRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.StartScrubResponse.FromString,
+                _registered_method=True)
+        self.DescribeScrub = channel.unary_unary(
+                '/penstock.proto.v1.AdminService/DescribeScrub',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeScrubRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeScrubResponse.FromString,
+                _registered_method=True)
+        self.AcceptLoss = channel.unary_unary(
+                '/penstock.proto.v1.AdminService/AcceptLoss',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AcceptLossRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AcceptLossResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -309,6 +324,27 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StartScrub(self, request, context):
+        """Has the broker that is asked read its logs now, to find damage.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeScrub(self, request, context):
+        """How far the broker that is asked has read its logs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AcceptLoss(self, request, context):
+        """Gives up batches that no replica has any more. Asked of the partition's leader.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -426,6 +462,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.AcquireOperatorEpoch,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AcquireOperatorEpochRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AcquireOperatorEpochResponse.SerializeToString,
+            ),
+            'StartScrub': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartScrub,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.StartScrubRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.StartScrubResponse.SerializeToString,
+            ),
+            'DescribeScrub': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeScrub,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeScrubRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeScrubResponse.SerializeToString,
+            ),
+            'AcceptLoss': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcceptLoss,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AcceptLossRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AcceptLossResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1049,6 +1100,87 @@ class AdminService:
             '/penstock.proto.v1.AdminService/AcquireOperatorEpoch',
             penstock_dot_proto_dot_v1_dot_admin__pb2.AcquireOperatorEpochRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.AcquireOperatorEpochResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartScrub(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.AdminService/StartScrub',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.StartScrubRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.StartScrubResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeScrub(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.AdminService/DescribeScrub',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeScrubRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeScrubResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AcceptLoss(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.AdminService/AcceptLoss',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.AcceptLossRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.AcceptLossResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -75,6 +75,12 @@ class AdminServiceStub:
     """For operators: the epoch that their changes name in the metadata of a call, under
     "penstock-operator-epoch", as a decimal number. From then on those of former ones are refused.
     """
+    StartScrub: _grpc.UnaryUnaryMultiCallable[_admin_pb2.StartScrubRequest, _admin_pb2.StartScrubResponse]
+    """Has the broker that is asked read its logs now, to find damage."""
+    DescribeScrub: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeScrubRequest, _admin_pb2.DescribeScrubResponse]
+    """How far the broker that is asked has read its logs."""
+    AcceptLoss: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AcceptLossRequest, _admin_pb2.AcceptLossResponse]
+    """Gives up batches that no replica has any more. Asked of the partition's leader."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -121,6 +127,12 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """For operators: the epoch that their changes name in the metadata of a call, under
     "penstock-operator-epoch", as a decimal number. From then on those of former ones are refused.
     """
+    StartScrub: _aio.UnaryUnaryMultiCallable[_admin_pb2.StartScrubRequest, _admin_pb2.StartScrubResponse]  # type: ignore[assignment]
+    """Has the broker that is asked read its logs now, to find damage."""
+    DescribeScrub: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeScrubRequest, _admin_pb2.DescribeScrubResponse]  # type: ignore[assignment]
+    """How far the broker that is asked has read its logs."""
+    AcceptLoss: _aio.UnaryUnaryMultiCallable[_admin_pb2.AcceptLossRequest, _admin_pb2.AcceptLossResponse]  # type: ignore[assignment]
+    """Gives up batches that no replica has any more. Asked of the partition's leader."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -302,5 +314,29 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """For operators: the epoch that their changes name in the metadata of a call, under
         "penstock-operator-epoch", as a decimal number. From then on those of former ones are refused.
         """
+
+    @_abc_1.abstractmethod
+    def StartScrub(
+        self,
+        request: _admin_pb2.StartScrubRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.StartScrubResponse, _abc.Awaitable[_admin_pb2.StartScrubResponse]]:
+        """Has the broker that is asked read its logs now, to find damage."""
+
+    @_abc_1.abstractmethod
+    def DescribeScrub(
+        self,
+        request: _admin_pb2.DescribeScrubRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DescribeScrubResponse, _abc.Awaitable[_admin_pb2.DescribeScrubResponse]]:
+        """How far the broker that is asked has read its logs."""
+
+    @_abc_1.abstractmethod
+    def AcceptLoss(
+        self,
+        request: _admin_pb2.AcceptLossRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.AcceptLossResponse, _abc.Awaitable[_admin_pb2.AcceptLossResponse]]:
+        """Gives up batches that no replica has any more. Asked of the partition's leader."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,81 @@
+"""Damaged batches that no replica has any more: which there are, and giving them up by name."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from penstock.cli.options import Output
+from penstock.cli.output import print_record, print_rows
+from penstock.errors import ErrorCode, MisuseError
+
+if TYPE_CHECKING:
+    from penstock.client import Admin, OffsetSpan
+    from penstock.core.types import TopicPartition
+
+
+def parse_offsets(text: str) -> tuple[int, int]:
+    """`100-109`, both ends included, or `100`. Raises MisuseError."""
+    first, dash, last = text.partition("-")
+    numbers = [first, last] if dash else [first, first]
+    if not all(one.isascii() and one.isdigit() and len(one) <= 18 for one in numbers):
+        raise MisuseError(
+            f"--offsets is {text!r}; it must be FIRST-LAST, both included, as 100-109",
+            ErrorCode.INVALID_REQUEST,
+        )
+    if int(numbers[1]) < int(numbers[0]):
+        raise MisuseError(
+            f"--offsets is {text!r}: {numbers[1]} is before {numbers[0]}", ErrorCode.INVALID_REQUEST
+        )
+    return int(numbers[0]), int(numbers[1])
+
+
+def show_lost(admin: "Admin", output: Output) -> None:
+    """What leaders cannot read, and nobody has given them."""
+    topics = admin.describe_topics()
+    leaders = {
+        (name, one.partition, one.leader)
+        for name, topic in topics.items()
+        for one in topic.partitions
+    }
+    rows = [
+        {
+            "partition": f"{log.topic}/{log.partition}",
+            "offsets": str(span),
+            "broker": broker.broker_id,
+            "if_nobody_can_have_it": f"penstock partitions accept-loss {log.topic}/{log.partition} "
+            f"--offsets {span}",
+        }
+        for broker in admin.describe_logs()
+        for log in broker.logs
+        for span in log.lost
+        if (log.topic, log.partition, broker.broker_id) in leaders
+    ]
+    print_rows(rows, output, empty="no batch is known to be lost")
+
+
+def accept(
+    admin: "Admin",
+    where: "TopicPartition",
+    offsets: "OffsetSpan",
+    without: tuple[int, ...],
+    output: Output,
+    *,
+    yes: bool,
+    dry_run: bool,
+) -> None:
+    """Says what would be given up, asks, and has it given up."""
+    lost = admin.accept_loss(where, offsets, without=without, validate_only=True)
+    if lost and not dry_run:
+        if not yes:
+            count = sum(one.last - one.first + 1 for one in lost)
+            named = ", ".join(map(str, lost))
+            typer.confirm(f"Give up {count} offsets of {where} for ever: {named}?", abort=True)
+        lost = admin.accept_loss(where, offsets, without=without)
+    if output is not Output.TABLE:
+        spans = [{"first": one.first, "last": one.last} for one in lost]
+        print_record({"partition": str(where), "lost": spans, "dry_run": dry_run}, output)
+        return
+    if not lost:
+        typer.echo(f"nothing is lost in offsets {offsets} of {where}")
+    for one in lost:
+        typer.echo(f"offsets {one} of {where} {'could be' if dry_run else 'are'} given up")

@@ -1,0 +1,104 @@
+"""The admin's calls about damage that brokers find in their logs."""
+
+from collections.abc import Iterable, Mapping
+
+from penstock.client.admin.asking import Asking, checked
+from penstock.client.admin.damage_model import ScrubbedLog, ScrubDescription
+from penstock.client.cluster.connections import Connection
+from penstock.client.cluster.leaders import Answers, ask_leaders
+from penstock.client.model import OffsetSpan
+from penstock.core.types import TopicPartition
+from penstock.errors import MisuseError, PenstockError
+from penstock.proto.v1 import admin_pb2 as pb
+from penstock.rpc.errors import error_from_wire
+
+
+async def start_scrub(asking: Asking, topic: str | None, partition: int | None) -> int:
+    """See `AsyncAdmin.start_scrub`."""
+    if partition is not None and topic is None:
+        raise MisuseError(f"partition {partition} of which topic? Name the topic as well")
+    request = pb.StartScrubRequest(
+        cluster_id=await asking.cluster_id(), topic=topic or "", partition=partition
+    )
+    replicas = 0
+    for connection in await _live(asking):
+        method = connection.admin.StartScrub
+        answer = checked(await connection.call(method, request, asking.timeout_s))
+        replicas += answer.replicas
+    return replicas
+
+
+async def describe_scrub(asking: Asking) -> list[ScrubDescription]:
+    """See `AsyncAdmin.describe_scrub`."""
+    request = pb.DescribeScrubRequest(cluster_id=await asking.cluster_id())
+    found = []
+    for connection in await _live(asking):
+        method = connection.admin.DescribeScrub
+        answer = checked(await connection.call(method, request, asking.timeout_s))
+        found.append(_from_wire(answer))
+    return found
+
+
+async def accept_loss(
+    asking: Asking,
+    where: TopicPartition,
+    offsets: OffsetSpan,
+    without: Iterable[int],
+    *,
+    validate_only: bool,
+) -> tuple[OffsetSpan, ...]:
+    """See `AsyncAdmin.accept_loss`."""
+    cluster_id, silent = await asking.cluster_id(), list(without)
+
+    async def call(
+        connection: Connection, part: Mapping[TopicPartition, OffsetSpan], timeout_s: float
+    ) -> Answers[tuple[OffsetSpan, ...]]:
+        answers: dict[TopicPartition, tuple[OffsetSpan, ...] | PenstockError] = {}
+        for one, asked in part.items():
+            request = pb.AcceptLossRequest(
+                cluster_id=cluster_id,
+                topic=one.topic,
+                partition=one.partition,
+                offsets=pb.OffsetSpan(first=asked.first, last=asked.last),
+                without=silent,
+                validate_only=validate_only,
+            )
+            answer = await connection.call(connection.admin.AcceptLoss, request, timeout_s)
+            answers[one] = (
+                error_from_wire(answer.error)
+                if answer.HasField("error")
+                else tuple(OffsetSpan(lost.first, lost.last) for lost in answer.lost)
+            )
+        return answers
+
+    answers = await ask_leaders(asking.cluster, {where: offsets}, call, asking.timeout_s)
+    return answers[where]
+
+
+async def _live(asking: Asking) -> list[Connection]:
+    """To each broker that is alive, by id."""
+    view = await asking.cluster.refresh()
+    alive = sorted((one for one in view.brokers.values() if one.alive), key=lambda b: b.broker_id)
+    return [asking.cluster.connections.to(one.address) for one in alive]
+
+
+def _from_wire(answer: pb.DescribeScrubResponse) -> ScrubDescription:
+    reading = answer.reading if answer.HasField("reading") else None
+    return ScrubDescription(
+        broker_id=answer.broker_id,
+        replicas=answer.replicas,
+        due=answer.due,
+        damaged=answer.damaged,
+        reading=None
+        if reading is None
+        else ScrubbedLog(
+            TopicPartition(reading.topic, reading.partition),
+            reading.offset,
+            reading.end_offset,
+            reading.bytes_per_second,
+        ),
+        oldest_ms=answer.oldest_ms,
+        read_bytes=answer.read_bytes,
+        damage_found=answer.damage_found,
+        waits=answer.waits,
+    )

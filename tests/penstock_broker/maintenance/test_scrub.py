@@ -1,0 +1,240 @@
+"""A broker reads its logs by itself, and what it finds is known as damage."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from support.led_partitions import LedPartitions, running
+from support.waiting import wait_until_async
+
+from penstock.core.batch import Batch
+from penstock.core.encode import encode_columns
+from penstock.core.records import build_batch
+from penstock.core.replication.scrub import ScrubProgress, Urgency
+from penstock.core.types import LeaderEpoch, Offset, ReplicaKey, TopicId
+from penstock.errors import ClusterError, ErrorCode
+from penstock_broker.clock import SystemClock
+from penstock_broker.maintenance import scrub_record
+from penstock_broker.maintenance.disk import DiskGuard
+from penstock_broker.maintenance.scrub import Scrub
+from penstock_broker.maintenance.scrub_metrics import ScrubMetrics
+from penstock_broker.store.interface import PartitionWrite, Slot
+
+DAY_MS = 24 * 60 * 60 * 1000
+NOW_MS = 100 * DAY_MS
+T, U = (ReplicaKey(TopicId(f"id-{name}"), 0) for name in "tu")
+BATCHES = [
+    build_batch(encode_columns([b"%d" % n * 100_000], timestamps_ms=1)).stamped(
+        Offset(n), LeaderEpoch(1), 0
+    )
+    for n in range(8)
+]
+
+
+class File:
+    path = Path("scrub.json")
+
+    def __init__(self) -> None:
+        self.content: bytes | None = None
+
+    def read(self) -> bytes | None:
+        return self.content
+
+    def replace(self, content: bytes) -> None:
+        self.content = content
+
+
+class Timeless(SystemClock):
+    """Sleeps last no time, but as long as they are to last is added up."""
+
+    def __init__(self) -> None:
+        self.wall = NOW_MS
+        self.slept_s = 0.0
+
+    def wall_ms(self) -> int:
+        return self.wall
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept_s += seconds
+        await super().sleep(0)
+
+
+class World:
+    """Broker 0 leads two partitions with 8 batches each, and scrubs them."""
+
+    def __init__(self, parts: LedPartitions, file: File, interval_days: int) -> None:
+        self.parts = parts
+        self.read: list[tuple[Slot, int]] = []
+        self.lost: set[tuple[Slot, int]] = set()
+        self.clock = Timeless()
+        self.full = False
+        self.registry = CollectorRegistry()
+        self.executor = ThreadPoolExecutor(1)
+        self.disk = DiskGuard(
+            lambda: (0 if self.full else 1 << 40, 1 << 40),
+            reserve_bytes=1,
+            interval_s=0.001,
+            executor=self.executor,
+            on_change=lambda: None,
+        )
+        self.file = file
+        self._store_read = parts.store.read
+        parts.store.read = self._read  # type: ignore[method-assign]
+        self.scrub = Scrub(
+            parts.replicas,
+            parts.store,
+            file,
+            self.disk,
+            ScrubMetrics(self.registry),
+            self.clock,
+            interval_days=interval_days,
+        )
+
+    def _read(self, slot: Slot, offset: Offset, max_bytes: int, end: Offset) -> list[Batch]:
+        self.read.append((slot, offset))
+        found = self._store_read(slot, offset, max_bytes, end)
+        good = next((n for n, b in enumerate(found) if (slot, b.base_offset) in self.lost), None)
+        if good == 0:
+            raise ClusterError(f"offset {offset} has a wrong CRC", ErrorCode.DATA_CORRUPTED)
+        return found[:good]
+
+    def slot(self, key: ReplicaKey) -> Slot:
+        return self.parts.replicas.by_key[key].slot
+
+    def passes(self, key: ReplicaKey) -> int:
+        return self.read.count((self.slot(key), 0))
+
+    def counted(self, name: str) -> float | None:
+        return self.registry.get_sample_value(f"penstock_scrub_{name}")
+
+
+@asynccontextmanager
+async def scrubbed(
+    file: File | None = None, interval_days: int = 7, *, fresh: bool = False
+) -> AsyncIterator[World]:
+    """`fresh`: no record has ever been made. Else both logs were read a moment ago."""
+    parts = LedPartitions({"t": ("id-t", 1), "u": ("id-u", 1)}, cache_bytes=1)
+    for key in (T, U):
+        slot = parts.store.open_slot(key)
+        parts.store.write([PartitionWrite(slot, batches=BATCHES)], sync=True)
+    used = file or File()
+    if not fresh and used.content is None:
+        scrub_record.save(used, dict.fromkeys((T, U), ScrubProgress(NOW_MS)))
+    async with running(parts):
+        await parts.lead(0, 2)
+        world = World(parts, used, interval_days)
+        async with asyncio.TaskGroup() as tasks:
+            running_now = [
+                tasks.create_task(world.scrub.run()),
+                tasks.create_task(world.disk.run()),
+            ]
+            try:
+                yield world
+            finally:
+                for task in running_now:
+                    task.cancel()
+        world.executor.shutdown()
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    await wait_until_async(condition, what=what)
+
+
+async def test_logs_that_no_record_knows_are_read_at_once_and_then_not_again() -> None:
+    async with scrubbed(fresh=True) as world:
+        assert world.scrub.status().damage_found == 0
+        await until(lambda: world.scrub._stored and not world.scrub.status().due, "all is read")
+        assert (world.passes(T), world.passes(U)) == (1, 1)
+        status = world.scrub.status()
+        assert (status.replicas, status.reading, status.waits) == (2, None, "")
+        size_bytes = 2 * sum(batch.size_bytes for batch in BATCHES)
+        assert status.read_bytes == size_bytes == world.counted("read_bytes_total")
+    async with scrubbed(world.file) as again:
+        assert again.scrub.status().due == 0
+        await until(lambda: again.scrub._stored, "the record is loaded")
+        assert again.read == []
+
+
+async def test_the_rest_between_chunks_keeps_the_pace() -> None:
+    async with scrubbed(fresh=True) as world:
+        await until(lambda: world.scrub._stored and not world.scrub.status().due, "all is read")
+        size_bytes = 2 * sum(batch.size_bytes for batch in BATCHES)
+        assert world.clock.slept_s >= 0.5 * size_bytes / (1 << 20), (
+            "1 MiB/s, less what reading took"
+        )
+
+
+async def test_a_log_is_read_again_when_its_interval_is_over() -> None:
+    async with scrubbed() as world:
+        await until(lambda: world.scrub._stored, "the record is loaded")
+        assert world.read == []
+        world.clock.wall += 7 * DAY_MS
+        assert world.counted("age_seconds") == 7 * DAY_MS / 1000
+        world.scrub._urgent.set()  # looks now, not within 10 s
+        await until(lambda: not world.scrub.status().due, "all is read")
+        assert (world.passes(T), world.passes(U)) == (1, 1)
+        assert world.counted("age_seconds") == 0
+
+
+async def test_damage_is_told_and_the_log_is_read_first_once_it_is_mended() -> None:
+    async with scrubbed() as world:
+        await until(lambda: world.scrub._stored, "the record is loaded")
+        world.lost = {(world.slot(T), 3)}
+        assert world.scrub.start(lambda replica: replica.key == T) == 1
+        await until(lambda: T in world.parts.replicas.damaged, "it is found")
+        await until(lambda: world.scrub.status().damage_found == 1, "it is counted")
+        assert world.counted("damage_found_total") == 1
+        assert world.scrub.status().due == 0, "mending has it now"
+        world.lost = set()
+        del world.parts.replicas.damaged[T]
+        world.scrub.start(lambda replica: replica.key == U)
+        world.read.clear()
+        world.scrub.mended(T)
+        await until(lambda: not world.scrub.status().due, "all is read")
+        assert world.passes(T) == 1
+        assert world.scrub.status().damage_found == 1
+
+
+async def test_nothing_is_read_while_the_disk_is_full() -> None:
+    async with scrubbed() as world:
+        world.full = True
+        await until(lambda: world.disk.is_full, "the disk is full")
+        world.scrub.start(lambda _: True)
+        status = world.scrub.status()
+        assert (status.due, status.waits, world.read) == (2, "the disk is full", [])
+        world.full = False
+        await until(lambda: not world.disk.is_full, "there is space")
+        world.scrub._urgent.set()
+        await until(lambda: not world.scrub.status().due, "all is read")
+
+
+async def test_a_pass_goes_on_after_a_restart_where_it_was() -> None:
+    file = File()
+    begun = ScrubProgress(NOW_MS - DAY_MS, Urgency.ASKED, NOW_MS - 5, Offset(6))
+    scrub_record.save(file, {T: begun, U: ScrubProgress(NOW_MS)})
+    async with scrubbed(file, fresh=True) as world:
+        await until(lambda: world.scrub._stored and not world.scrub.status().due, "all is read")
+        assert world.read[0] == (world.slot(T), 6)
+        assert world.passes(T) == world.passes(U) == 0
+        assert world.scrub._logs[T].since_ms == NOW_MS - 5
+
+
+async def test_a_record_that_cannot_be_used_costs_one_more_reading() -> None:
+    for content in (b"\x00", b'{"format": 2, "logs": []}', b'{"format": 1}'):
+        file = File()
+        file.content = content
+        async with scrubbed(file, fresh=True) as world:
+            await until(lambda: world.scrub._stored and not world.scrub.status().due, "all read")
+            assert world.passes(T) == 1
+        assert scrub_record.load(file).keys() == {T, U}
+
+
+async def test_a_log_that_comes_here_is_not_old() -> None:
+    async with scrubbed() as world:
+        await until(lambda: world.scrub._stored, "the record is loaded")
+        del world.scrub._logs[T]
+        assert world.scrub.status().due == 0
+        assert world.scrub._logs[T] == ScrubProgress(NOW_MS)

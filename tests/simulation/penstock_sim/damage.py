@@ -1,0 +1,212 @@
+"""Bits flip in stored batches and in the index, and whoever reads there finds out (I33).
+
+    flip ─▶ SimDisk: reading that batch, or all of that log, fails ─▶ a scrub reads, some time later
+        ─▶ production: reported, out of ISR and ELR, mended or copied again, reported as sound
+
+A flip takes a replica out as if its disk were lost: so it happens only where the promise of I7 has
+room for one more loss, and to each replica only once. What is flipped comes
+from a generator of its own, and only in histories that want it: the others are what they were.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.control.partition import PartitionDocument
+from penstock.core.types import NO_LEADER, BrokerId, ReplicaKey
+from penstock.errors import PenstockError
+from penstock_sim.scheduler import RuleError
+
+if TYPE_CHECKING:
+    from penstock_sim.broker import SimBroker
+    from penstock_sim.world import World
+
+_INDEX: Final = 0.2
+_LOOK_MS: Final = 20
+_STANDING_MS: Final = 700
+"""What is wrong for so long, while nothing else is, was not on its way to be right."""
+_CHUNK_BYTES: Final = 500
+
+
+class Damage:
+    """Of one history."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._random = world.scheduler.generator("damage")
+        self._pace_ms = self._random.uniform(40, 200)
+        self._hit: set[tuple[int, ReplicaKey]] = set()
+        self._standing: dict[tuple[ReplicaKey, BrokerId], tuple[int, int]] = {}
+        """Damaged replicas with a seat beside a sound one: since when, and in which version."""
+        self.flips = 0
+        self.mended = 0
+
+    def start(self) -> None:
+        """Once the partitions are there."""
+        self._next()
+        self.world.scheduler.after(_LOOK_MS, self._look)
+
+    def _next(self) -> None:
+        self.world.scheduler.after(self._random.uniform(0.2, 1.8) * self._pace_ms, self._act)
+
+    def _act(self) -> None:
+        if not self.world.chaotic:
+            return
+        self._flip()
+        self._next()
+
+    def _look(self) -> None:
+        self.check_seats()
+        self.world.scheduler.after(_LOOK_MS, self._look)
+
+    # ------------------------------------------------------------ flips
+
+    def _flip(self) -> None:
+        key = self._random.choice(self.world.keys)
+        broker = self._random.choice(list(self.world.brokers.values()))
+        slot = broker.disk.slot(key)
+        if (int(broker.id), key) in self._hit:
+            return  # what is said about the first flip may still be on its way
+        if slot is None or not self._may_be_lost(broker, key):
+            return
+        present = broker.disk.batches(slot)
+        batches = [one for one in broker.disk.batches(slot, durable=True) if one in present]
+        if not batches:
+            return
+        index = broker.intact and self._random.random() < _INDEX
+        if index:
+            broker.disk.flip_index(slot)
+        else:
+            broker.disk.flip(slot, self._random.choice(batches).header)
+        self.flips += 1
+        self._hit.add((int(broker.id), key))
+        self.world.scheduler.note(broker.name, "flip", key, "index" if index else "batch")
+        delay_ms = self._random.choice((1, 20, 100, 300))
+        self.world.scheduler.after(delay_ms, self._scrub, broker, key)
+
+    def _may_be_lost(self, broker: SimBroker, key: ReplicaKey) -> bool:
+        """One member more, and another one with a seat has all that was committed, on its disk."""
+        checks = self.world.checks
+        document = checks.stored.get(key)
+        if document is None or broker.id not in document.state.replicas:
+            return False
+        if checks.missing(key) | self.losses(key) or not self.world.layout.losses:
+            return False
+        seats = {*document.state.isr, *document.elr} - {broker.id}
+        return any(self._has_all(self.world.brokers[one], key) for one in seats)
+
+    def _has_all(self, broker: SimBroker, key: ReplicaKey) -> bool:
+        slot = broker.disk.slot(key)
+        end = self.world.checks.canon(key).end
+        return slot is not None and broker.disk.log_end(slot, durable=True) >= end
+
+    def losses(self, key: ReplicaKey) -> set[int]:
+        """Members that cannot serve all that they had, whoever knows of it."""
+        document = self.world.checks.stored[key]
+        found = {int(one) for one in document.state.damaged}
+        for broker in self.world.brokers.values():
+            slot = broker.disk.slot(key)
+            known = broker.shell is not None and key in broker.shell.replicas.damaged
+            if known or (slot is not None and broker.disk.is_damaged(slot)):
+                found.add(int(broker.id))
+        return found
+
+    def may_stop(self, broker: SimBroker, key: ReplicaKey) -> bool:
+        """A replica stops if it cannot read its log; where nothing was flipped, it can."""
+        return (int(broker.id), key) in self._hit
+
+    # ------------------------------------------------------------ who reads
+
+    def _scrub(self, broker: SimBroker, key: ReplicaKey) -> None:
+        """As `maintenance.scrub` reads a log."""
+        shell, replica = broker.shell, broker.replicas.get(key)
+        if shell is None or replica is None:
+            return  # once it is up, or at the end
+
+        async def read() -> None:
+            offset, end = replica.marks.log_start_offset, replica.marks.written_end
+            while offset < end:
+                try:
+                    batches = await shell.reader.read_stored(replica, offset, _CHUNK_BYTES, end)
+                except PenstockError:
+                    return  # the reader has told
+                offset = batches[-1].next_offset if batches else end
+
+        shell.start(read)
+
+    def heal(self) -> None:
+        """What was flipped is read by now, wherever that is."""
+        for broker in self.world.brokers.values():
+            for key, slot in broker.disk.slots().items():
+                if broker.disk.is_damaged(slot):
+                    self._scrub(broker, key)
+
+    # ------------------------------------------------------------ I33
+
+    def changed(
+        self, key: ReplicaKey, before: PartitionDocument | None, after: PartitionDocument
+    ) -> None:
+        """After a change of the stored partition, or of a journal that counts."""
+        if before is None:
+            return
+        damaged = {*after.state.damaged}
+        joined = {*after.state.isr} - {*before.state.isr}
+        beside = {*after.state.isr} - damaged
+        if joined & damaged and beside:
+            raise RuleError(f"I33: {joined & damaged} joined damaged: {before} to {after}")
+        healed = {*before.state.damaged} - damaged
+        for member in healed & {*after.state.replicas}:
+            broker = self.world.brokers[member]
+            slot = broker.disk.slot(key)
+            if slot is not None and broker.disk.is_damaged(slot):
+                raise RuleError(f"I33: {broker.name} is called sound, and is not: {key} {after}")
+            self.mended += 1
+
+    def check_seats(self) -> None:
+        """No damaged replica keeps a seat, or leads, beside a sound member that is live."""
+        now_ms, found = self.world.scheduler.now_ms, dict[tuple[ReplicaKey, BrokerId], int]()
+        for key, document in self.world.checks.stored.items():
+            state = document.state
+            seats, damaged = {*state.isr, *document.elr}, {*state.damaged}
+            if state.leader == NO_LEADER or not any(map(self._is_live, seats - damaged)):
+                continue
+            found.update({(key, one): state.version for one in seats & damaged})
+        before, self._standing = self._standing, {}
+        for place, version in found.items():
+            since_ms, seen = before.get(place, (now_ms, version))
+            since_ms = since_ms if seen == version else now_ms
+            self._standing[place] = since_ms, version
+            if now_ms - since_ms > _STANDING_MS:
+                raise RuleError(
+                    f"I33: b{place[1]} is damaged and keeps its seat: "
+                    f"{self.world.checks.stored[place[0]]}"
+                )
+
+    def _is_live(self, member: BrokerId) -> bool:
+        """For the controller that decides; False if none can."""
+        world = self.world
+        if world.meta.slow or world.meta.away or not world.brokers[member].up:
+            return False
+        active = [one for one in world.controllers.values() if one.active]
+        return len(active) == 1 and active[0].sees(member)
+
+    def dropped(self, broker: SimBroker, key: ReplicaKey) -> bool:
+        """Whether a replica may give up its log to copy it again: it has no seat, and never will.
+
+        As the metadata store has it: a journal may be lost.
+        """
+        document = self.world.checks.stored.get(key)
+        if document is None or broker.id not in document.state.damaged:
+            return False
+        if broker.id in {*document.state.isr, *document.elr}:
+            raise RuleError(f"I33: {broker.name} gives up its log, and has a seat: {document}")
+        self.world.checks.forget_epochs(broker, key)
+        return True
+
+    def left_over(self, key: ReplicaKey, document: PartitionDocument) -> str:
+        """What of the damage is left in a healed world; "": nothing."""
+        for member in document.state.replicas:
+            slot = self.world.brokers[member].disk.slot(key)
+            if slot is not None and self.world.brokers[member].disk.is_damaged(slot):
+                return f"I33: b{member} is still damaged"
+        return f"I33: damage is marked: {document}" if document.state.damaged else ""

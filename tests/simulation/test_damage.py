@@ -1,0 +1,75 @@
+"""Bits that flip, simulated, and what its checks tell apart. Planted bugs: `test_simulation`."""
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.core.control.partition import PartitionDocument
+from penstock.core.types import BrokerId, LeaderEpoch, PartitionState, ReplicaKey
+from penstock_sim.damage import Damage
+from penstock_sim.scheduler import RuleError
+from penstock_sim.world import TOPIC_ID, World, simulate
+
+KEY = ReplicaKey(TOPIC_ID, 0)
+ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
+SOUND = PartitionDocument(
+    PartitionState(
+        leader=ONE,
+        leader_epoch=LeaderEpoch(1),
+        replicas=(ONE, TWO, THREE),
+        isr=(ONE, TWO),
+        version=5,
+    )
+)
+
+
+def test_bits_flip_while_everything_breaks() -> None:
+    histories = [simulate(seed, damage=True, moves=False, compaction=False) for seed in range(15)]
+    for history in histories:
+        assert history.violation is None, (history.seed, history.violation)
+    assert sum(history.flips for history in histories) > 10
+    assert sum(history.mended for history in histories) > 8
+
+
+def marked(
+    document: PartitionDocument, *damaged: BrokerId, isr: tuple[BrokerId, ...]
+) -> PartitionDocument:
+    state = replace(document.state, damaged=damaged, isr=isr, version=document.state.version + 1)
+    return replace(document, state=state)
+
+
+@pytest.fixture
+def damage() -> Damage:
+    found = World(0, damage=True).damage
+    assert found is not None
+    return found
+
+
+def test_who_is_damaged_does_not_join_beside_a_sound_member(damage: Damage) -> None:
+    before = marked(SOUND, THREE, isr=(ONE, TWO))
+    damage.changed(KEY, before, marked(before, THREE, isr=(ONE,)))
+    damage.changed(KEY, before, marked(before, ONE, TWO, THREE, isr=(THREE,)))
+    with pytest.raises(RuleError, match=r"I33: .* joined damaged"):
+        damage.changed(KEY, before, marked(before, THREE, isr=(ONE, TWO, THREE)))
+
+
+def test_who_is_called_sound_is(damage: Damage) -> None:
+    disk = damage.world.brokers[3].disk
+    slot = disk.open_slot(KEY)
+    before = marked(SOUND, THREE, isr=(ONE, TWO))
+    after = marked(before, isr=(ONE, TWO))
+    damage.changed(KEY, before, after)
+    disk.flip_index(slot)
+    with pytest.raises(RuleError, match="I33: b3 is called sound"):
+        damage.changed(KEY, before, after)
+
+
+def test_a_log_is_given_up_by_who_is_marked_and_has_no_seat(damage: Damage) -> None:
+    broker, stored = damage.world.brokers[3], damage.world.checks.stored
+    stored[KEY] = SOUND
+    assert not damage.dropped(broker, KEY)
+    stored[KEY] = marked(SOUND, THREE, isr=(ONE, TWO))
+    assert damage.dropped(broker, KEY)
+    stored[KEY] = marked(SOUND, THREE, isr=(THREE,))
+    with pytest.raises(RuleError, match="I33: b3 gives up its log"):
+        damage.dropped(broker, KEY)
