@@ -115,7 +115,7 @@ class Bench:
         wish = desired(names=self.names, replace_volume=text)
         self.children.dirty = True
         await self.children.read(self.names)
-        seen = await observe(self.children, self.brokers, wish, "")
+        seen = await observe(self.children, self.brokers, wish, {})
         return seen, plan_volumes(wish, seen, 3)
 
     async def act(self, seen: Observed, action: Any, text: str = "") -> None:

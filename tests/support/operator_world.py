@@ -292,10 +292,6 @@ class World:
             case MarkRack():
                 broker_id = int(action.pod.rpartition("-")[2])
                 self.pods[broker_id] = replace(self.pods[broker_id], rack=action.rack)
-            case SetThrottle():
-                self.copy_rate = action.copy_rate
-                if self.copy_rate_by is not None:
-                    self.copy_rate_by = "" if action.copy_rate is None else action.by
             case _:
                 self._tell_brokers(action)
 
@@ -313,16 +309,26 @@ class World:
                 self.fresh.discard(action.broker_id)
                 self.cordons.pop(action.broker_id, None)
             case CordonBrokers():
-                for change in action.changes:
-                    assert change.cordon is not None
-                    self.cordons.pop(change.broker_id, None)
-                    if change.cordon.placement or change.cordon.leadership:
-                        self.cordons[change.broker_id] = change.cordon
+                self._cordon(action)
             case MarkSpread():
                 self.fresh -= {change.broker_id for change in action.changes if change.spread}
+            case SetThrottle():
+                self._set_throttle(action)
             case MoveReplicas():
                 for move in action.moves:
                     self.alter(move, action.reason)
+
+    def _cordon(self, action: CordonBrokers) -> None:
+        for change in action.changes:
+            assert change.cordon is not None
+            self.cordons.pop(change.broker_id, None)
+            if change.cordon.placement or change.cordon.leadership:
+                self.cordons[change.broker_id] = change.cordon
+
+    def _set_throttle(self, action: SetThrottle) -> None:
+        self.copy_rate = action.copy_rate
+        if self.copy_rate_by is not None:
+            self.copy_rate_by = "" if action.copy_rate is None else action.by
 
     def alter(self, move: ReplicaMove, reason: MoveReason) -> None:
         """As the controller does: refused if the replicas are others, cancelled without target."""

@@ -1842,8 +1842,10 @@ type LogInfo struct {
 	HighWatermark  int64                  `protobuf:"varint,7,opt,name=high_watermark,json=highWatermark,proto3" json:"high_watermark,omitempty"`
 	LogEndOffset   int64                  `protobuf:"varint,8,opt,name=log_end_offset,json=logEndOffset,proto3" json:"log_end_offset,omitempty"`
 	Bytes          uint64                 `protobuf:"varint,9,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Damaged batches that no other replica has given so far.
+	Lost          []*OffsetSpan `protobuf:"bytes,20,rep,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LogInfo) Reset() {
@@ -1939,6 +1941,66 @@ func (x *LogInfo) GetBytes() uint64 {
 	return 0
 }
 
+func (x *LogInfo) GetLost() []*OffsetSpan {
+	if x != nil {
+		return x.Lost
+	}
+	return nil
+}
+
+// Both ends included.
+type OffsetSpan struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	First         int64                  `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	Last          int64                  `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OffsetSpan) Reset() {
+	*x = OffsetSpan{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OffsetSpan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OffsetSpan) ProtoMessage() {}
+
+func (x *OffsetSpan) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OffsetSpan.ProtoReflect.Descriptor instead.
+func (*OffsetSpan) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *OffsetSpan) GetFirst() int64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *OffsetSpan) GetLast() int64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
 type AlterAccessRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
@@ -1954,7 +2016,7 @@ type AlterAccessRequest struct {
 
 func (x *AlterAccessRequest) Reset() {
 	*x = AlterAccessRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[29]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1966,7 +2028,7 @@ func (x *AlterAccessRequest) String() string {
 func (*AlterAccessRequest) ProtoMessage() {}
 
 func (x *AlterAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[29]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1979,7 +2041,7 @@ func (x *AlterAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterAccessRequest.ProtoReflect.Descriptor instead.
 func (*AlterAccessRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AlterAccessRequest) GetClusterId() string {
@@ -2026,7 +2088,7 @@ type AlterAccessResponse struct {
 
 func (x *AlterAccessResponse) Reset() {
 	*x = AlterAccessResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[30]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2038,7 +2100,7 @@ func (x *AlterAccessResponse) String() string {
 func (*AlterAccessResponse) ProtoMessage() {}
 
 func (x *AlterAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[30]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2051,7 +2113,7 @@ func (x *AlterAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterAccessResponse.ProtoReflect.Descriptor instead.
 func (*AlterAccessResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AlterAccessResponse) GetError() *Error {
@@ -2072,7 +2134,7 @@ type DescribeAccessRequest struct {
 
 func (x *DescribeAccessRequest) Reset() {
 	*x = DescribeAccessRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[31]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2084,7 +2146,7 @@ func (x *DescribeAccessRequest) String() string {
 func (*DescribeAccessRequest) ProtoMessage() {}
 
 func (x *DescribeAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[31]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2097,7 +2159,7 @@ func (x *DescribeAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeAccessRequest.ProtoReflect.Descriptor instead.
 func (*DescribeAccessRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DescribeAccessRequest) GetClusterId() string {
@@ -2124,7 +2186,7 @@ type DescribeAccessResponse struct {
 
 func (x *DescribeAccessResponse) Reset() {
 	*x = DescribeAccessResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[32]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2136,7 +2198,7 @@ func (x *DescribeAccessResponse) String() string {
 func (*DescribeAccessResponse) ProtoMessage() {}
 
 func (x *DescribeAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[32]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2149,7 +2211,7 @@ func (x *DescribeAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeAccessResponse.ProtoReflect.Descriptor instead.
 func (*DescribeAccessResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DescribeAccessResponse) GetError() *Error {
@@ -2179,7 +2241,7 @@ type CheckAccessRequest struct {
 
 func (x *CheckAccessRequest) Reset() {
 	*x = CheckAccessRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[33]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2191,7 +2253,7 @@ func (x *CheckAccessRequest) String() string {
 func (*CheckAccessRequest) ProtoMessage() {}
 
 func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[33]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2204,7 +2266,7 @@ func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessRequest.ProtoReflect.Descriptor instead.
 func (*CheckAccessRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CheckAccessRequest) GetClusterId() string {
@@ -2251,7 +2313,7 @@ type CheckAccessResponse struct {
 
 func (x *CheckAccessResponse) Reset() {
 	*x = CheckAccessResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[34]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2263,7 +2325,7 @@ func (x *CheckAccessResponse) String() string {
 func (*CheckAccessResponse) ProtoMessage() {}
 
 func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[34]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2276,7 +2338,7 @@ func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessResponse.ProtoReflect.Descriptor instead.
 func (*CheckAccessResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CheckAccessResponse) GetError() *Error {
@@ -2327,7 +2389,7 @@ type AlterQuotasRequest struct {
 
 func (x *AlterQuotasRequest) Reset() {
 	*x = AlterQuotasRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[35]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2339,7 +2401,7 @@ func (x *AlterQuotasRequest) String() string {
 func (*AlterQuotasRequest) ProtoMessage() {}
 
 func (x *AlterQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[35]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2352,7 +2414,7 @@ func (x *AlterQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterQuotasRequest.ProtoReflect.Descriptor instead.
 func (*AlterQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *AlterQuotasRequest) GetClusterId() string {
@@ -2392,7 +2454,7 @@ type Quotas struct {
 
 func (x *Quotas) Reset() {
 	*x = Quotas{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[36]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2404,7 +2466,7 @@ func (x *Quotas) String() string {
 func (*Quotas) ProtoMessage() {}
 
 func (x *Quotas) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[36]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2417,7 +2479,7 @@ func (x *Quotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quotas.ProtoReflect.Descriptor instead.
 func (*Quotas) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Quotas) GetRules() []*QuotaRule {
@@ -2436,7 +2498,7 @@ type AlterQuotasResponse struct {
 
 func (x *AlterQuotasResponse) Reset() {
 	*x = AlterQuotasResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[37]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2448,7 +2510,7 @@ func (x *AlterQuotasResponse) String() string {
 func (*AlterQuotasResponse) ProtoMessage() {}
 
 func (x *AlterQuotasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[37]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2461,7 +2523,7 @@ func (x *AlterQuotasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterQuotasResponse.ProtoReflect.Descriptor instead.
 func (*AlterQuotasResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AlterQuotasResponse) GetError() *Error {
@@ -2480,7 +2542,7 @@ type DescribeQuotasRequest struct {
 
 func (x *DescribeQuotasRequest) Reset() {
 	*x = DescribeQuotasRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[38]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2492,7 +2554,7 @@ func (x *DescribeQuotasRequest) String() string {
 func (*DescribeQuotasRequest) ProtoMessage() {}
 
 func (x *DescribeQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[38]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2505,7 +2567,7 @@ func (x *DescribeQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeQuotasRequest.ProtoReflect.Descriptor instead.
 func (*DescribeQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DescribeQuotasRequest) GetClusterId() string {
@@ -2525,7 +2587,7 @@ type DescribeQuotasResponse struct {
 
 func (x *DescribeQuotasResponse) Reset() {
 	*x = DescribeQuotasResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[39]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2537,7 +2599,7 @@ func (x *DescribeQuotasResponse) String() string {
 func (*DescribeQuotasResponse) ProtoMessage() {}
 
 func (x *DescribeQuotasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[39]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2550,7 +2612,7 @@ func (x *DescribeQuotasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeQuotasResponse.ProtoReflect.Descriptor instead.
 func (*DescribeQuotasResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DescribeQuotasResponse) GetError() *Error {
@@ -2581,7 +2643,7 @@ type AlterReplicasRequest struct {
 
 func (x *AlterReplicasRequest) Reset() {
 	*x = AlterReplicasRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[40]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2593,7 +2655,7 @@ func (x *AlterReplicasRequest) String() string {
 func (*AlterReplicasRequest) ProtoMessage() {}
 
 func (x *AlterReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[40]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2606,7 +2668,7 @@ func (x *AlterReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterReplicasRequest.ProtoReflect.Descriptor instead.
 func (*AlterReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *AlterReplicasRequest) GetClusterId() string {
@@ -2663,7 +2725,7 @@ type ReplicaChange struct {
 
 func (x *ReplicaChange) Reset() {
 	*x = ReplicaChange{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[41]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2675,7 +2737,7 @@ func (x *ReplicaChange) String() string {
 func (*ReplicaChange) ProtoMessage() {}
 
 func (x *ReplicaChange) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[41]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2688,7 +2750,7 @@ func (x *ReplicaChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaChange.ProtoReflect.Descriptor instead.
 func (*ReplicaChange) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ReplicaChange) GetTopic() string {
@@ -2744,7 +2806,7 @@ type AlterReplicasResponse struct {
 
 func (x *AlterReplicasResponse) Reset() {
 	*x = AlterReplicasResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[42]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2756,7 +2818,7 @@ func (x *AlterReplicasResponse) String() string {
 func (*AlterReplicasResponse) ProtoMessage() {}
 
 func (x *AlterReplicasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[42]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2769,7 +2831,7 @@ func (x *AlterReplicasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterReplicasResponse.ProtoReflect.Descriptor instead.
 func (*AlterReplicasResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *AlterReplicasResponse) GetError() *Error {
@@ -2801,7 +2863,7 @@ type ReplicaChangeResult struct {
 
 func (x *ReplicaChangeResult) Reset() {
 	*x = ReplicaChangeResult{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[43]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2813,7 +2875,7 @@ func (x *ReplicaChangeResult) String() string {
 func (*ReplicaChangeResult) ProtoMessage() {}
 
 func (x *ReplicaChangeResult) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[43]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2826,7 +2888,7 @@ func (x *ReplicaChangeResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaChangeResult.ProtoReflect.Descriptor instead.
 func (*ReplicaChangeResult) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ReplicaChangeResult) GetTopic() string {
@@ -2882,7 +2944,7 @@ type DescribeMovesRequest struct {
 
 func (x *DescribeMovesRequest) Reset() {
 	*x = DescribeMovesRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[44]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2894,7 +2956,7 @@ func (x *DescribeMovesRequest) String() string {
 func (*DescribeMovesRequest) ProtoMessage() {}
 
 func (x *DescribeMovesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[44]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2907,7 +2969,7 @@ func (x *DescribeMovesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeMovesRequest.ProtoReflect.Descriptor instead.
 func (*DescribeMovesRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *DescribeMovesRequest) GetClusterId() string {
@@ -2948,7 +3010,7 @@ type DescribeMovesResponse struct {
 
 func (x *DescribeMovesResponse) Reset() {
 	*x = DescribeMovesResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[45]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2960,7 +3022,7 @@ func (x *DescribeMovesResponse) String() string {
 func (*DescribeMovesResponse) ProtoMessage() {}
 
 func (x *DescribeMovesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[45]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2973,7 +3035,7 @@ func (x *DescribeMovesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeMovesResponse.ProtoReflect.Descriptor instead.
 func (*DescribeMovesResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *DescribeMovesResponse) GetError() *Error {
@@ -3056,7 +3118,7 @@ type PartitionMove struct {
 
 func (x *PartitionMove) Reset() {
 	*x = PartitionMove{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[46]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3068,7 +3130,7 @@ func (x *PartitionMove) String() string {
 func (*PartitionMove) ProtoMessage() {}
 
 func (x *PartitionMove) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[46]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3081,7 +3143,7 @@ func (x *PartitionMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionMove.ProtoReflect.Descriptor instead.
 func (*PartitionMove) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *PartitionMove) GetTopic() string {
@@ -3199,7 +3261,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[47]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3211,7 +3273,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[47]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3224,7 +3286,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Copy) GetBrokerId() int32 {
@@ -3288,7 +3350,7 @@ type BrokerPlacement struct {
 
 func (x *BrokerPlacement) Reset() {
 	*x = BrokerPlacement{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[48]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3300,7 +3362,7 @@ func (x *BrokerPlacement) String() string {
 func (*BrokerPlacement) ProtoMessage() {}
 
 func (x *BrokerPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[48]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3313,7 +3375,7 @@ func (x *BrokerPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrokerPlacement.ProtoReflect.Descriptor instead.
 func (*BrokerPlacement) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *BrokerPlacement) GetBrokerId() int32 {
@@ -3387,7 +3449,7 @@ type Cordon struct {
 
 func (x *Cordon) Reset() {
 	*x = Cordon{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[49]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3399,7 +3461,7 @@ func (x *Cordon) String() string {
 func (*Cordon) ProtoMessage() {}
 
 func (x *Cordon) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[49]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3412,7 +3474,7 @@ func (x *Cordon) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cordon.ProtoReflect.Descriptor instead.
 func (*Cordon) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Cordon) GetPlacement() bool {
@@ -3454,7 +3516,7 @@ type AlterBrokersRequest struct {
 
 func (x *AlterBrokersRequest) Reset() {
 	*x = AlterBrokersRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[50]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3466,7 +3528,7 @@ func (x *AlterBrokersRequest) String() string {
 func (*AlterBrokersRequest) ProtoMessage() {}
 
 func (x *AlterBrokersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[50]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3479,7 +3541,7 @@ func (x *AlterBrokersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterBrokersRequest.ProtoReflect.Descriptor instead.
 func (*AlterBrokersRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *AlterBrokersRequest) GetClusterId() string {
@@ -3519,7 +3581,7 @@ type BrokerChange struct {
 
 func (x *BrokerChange) Reset() {
 	*x = BrokerChange{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[51]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3531,7 +3593,7 @@ func (x *BrokerChange) String() string {
 func (*BrokerChange) ProtoMessage() {}
 
 func (x *BrokerChange) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[51]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3544,7 +3606,7 @@ func (x *BrokerChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrokerChange.ProtoReflect.Descriptor instead.
 func (*BrokerChange) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *BrokerChange) GetBrokerId() int32 {
@@ -3614,7 +3676,7 @@ type AlterBrokersResponse struct {
 
 func (x *AlterBrokersResponse) Reset() {
 	*x = AlterBrokersResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[52]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3626,7 +3688,7 @@ func (x *AlterBrokersResponse) String() string {
 func (*AlterBrokersResponse) ProtoMessage() {}
 
 func (x *AlterBrokersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[52]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3639,7 +3701,7 @@ func (x *AlterBrokersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterBrokersResponse.ProtoReflect.Descriptor instead.
 func (*AlterBrokersResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AlterBrokersResponse) GetError() *Error {
@@ -3665,7 +3727,7 @@ type AlterThrottleRequest struct {
 
 func (x *AlterThrottleRequest) Reset() {
 	*x = AlterThrottleRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[53]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3677,7 +3739,7 @@ func (x *AlterThrottleRequest) String() string {
 func (*AlterThrottleRequest) ProtoMessage() {}
 
 func (x *AlterThrottleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[53]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3690,7 +3752,7 @@ func (x *AlterThrottleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterThrottleRequest.ProtoReflect.Descriptor instead.
 func (*AlterThrottleRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *AlterThrottleRequest) GetClusterId() string {
@@ -3731,7 +3793,7 @@ type AlterThrottleResponse struct {
 
 func (x *AlterThrottleResponse) Reset() {
 	*x = AlterThrottleResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[54]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3743,7 +3805,7 @@ func (x *AlterThrottleResponse) String() string {
 func (*AlterThrottleResponse) ProtoMessage() {}
 
 func (x *AlterThrottleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[54]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3756,7 +3818,7 @@ func (x *AlterThrottleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterThrottleResponse.ProtoReflect.Descriptor instead.
 func (*AlterThrottleResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *AlterThrottleResponse) GetError() *Error {
@@ -3779,7 +3841,7 @@ type AlterClusterRequest struct {
 
 func (x *AlterClusterRequest) Reset() {
 	*x = AlterClusterRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[55]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3791,7 +3853,7 @@ func (x *AlterClusterRequest) String() string {
 func (*AlterClusterRequest) ProtoMessage() {}
 
 func (x *AlterClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[55]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3804,7 +3866,7 @@ func (x *AlterClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterClusterRequest.ProtoReflect.Descriptor instead.
 func (*AlterClusterRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *AlterClusterRequest) GetClusterId() string {
@@ -3838,7 +3900,7 @@ type AlterClusterResponse struct {
 
 func (x *AlterClusterResponse) Reset() {
 	*x = AlterClusterResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[56]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3850,7 +3912,7 @@ func (x *AlterClusterResponse) String() string {
 func (*AlterClusterResponse) ProtoMessage() {}
 
 func (x *AlterClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[56]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3863,7 +3925,7 @@ func (x *AlterClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterClusterResponse.ProtoReflect.Descriptor instead.
 func (*AlterClusterResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *AlterClusterResponse) GetError() *Error {
@@ -3882,7 +3944,7 @@ type DescribeQuiescenceRequest struct {
 
 func (x *DescribeQuiescenceRequest) Reset() {
 	*x = DescribeQuiescenceRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[57]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3894,7 +3956,7 @@ func (x *DescribeQuiescenceRequest) String() string {
 func (*DescribeQuiescenceRequest) ProtoMessage() {}
 
 func (x *DescribeQuiescenceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[57]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3907,7 +3969,7 @@ func (x *DescribeQuiescenceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeQuiescenceRequest.ProtoReflect.Descriptor instead.
 func (*DescribeQuiescenceRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *DescribeQuiescenceRequest) GetClusterId() string {
@@ -3936,7 +3998,7 @@ type DescribeQuiescenceResponse struct {
 
 func (x *DescribeQuiescenceResponse) Reset() {
 	*x = DescribeQuiescenceResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[58]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3948,7 +4010,7 @@ func (x *DescribeQuiescenceResponse) String() string {
 func (*DescribeQuiescenceResponse) ProtoMessage() {}
 
 func (x *DescribeQuiescenceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[58]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3961,7 +4023,7 @@ func (x *DescribeQuiescenceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeQuiescenceResponse.ProtoReflect.Descriptor instead.
 func (*DescribeQuiescenceResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *DescribeQuiescenceResponse) GetBrokerId() int32 {
@@ -4018,7 +4080,7 @@ type FinalizeRequest struct {
 
 func (x *FinalizeRequest) Reset() {
 	*x = FinalizeRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[59]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4030,7 +4092,7 @@ func (x *FinalizeRequest) String() string {
 func (*FinalizeRequest) ProtoMessage() {}
 
 func (x *FinalizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[59]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4043,7 +4105,7 @@ func (x *FinalizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinalizeRequest.ProtoReflect.Descriptor instead.
 func (*FinalizeRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{59}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *FinalizeRequest) GetClusterId() string {
@@ -4078,7 +4140,7 @@ type FinalizeResponse struct {
 
 func (x *FinalizeResponse) Reset() {
 	*x = FinalizeResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[60]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4090,7 +4152,7 @@ func (x *FinalizeResponse) String() string {
 func (*FinalizeResponse) ProtoMessage() {}
 
 func (x *FinalizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[60]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4103,7 +4165,7 @@ func (x *FinalizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinalizeResponse.ProtoReflect.Descriptor instead.
 func (*FinalizeResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{60}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *FinalizeResponse) GetError() *Error {
@@ -4143,7 +4205,7 @@ type AcquireOperatorEpochRequest struct {
 
 func (x *AcquireOperatorEpochRequest) Reset() {
 	*x = AcquireOperatorEpochRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[61]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4155,7 +4217,7 @@ func (x *AcquireOperatorEpochRequest) String() string {
 func (*AcquireOperatorEpochRequest) ProtoMessage() {}
 
 func (x *AcquireOperatorEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[61]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4168,7 +4230,7 @@ func (x *AcquireOperatorEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcquireOperatorEpochRequest.ProtoReflect.Descriptor instead.
 func (*AcquireOperatorEpochRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{61}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *AcquireOperatorEpochRequest) GetClusterId() string {
@@ -4217,7 +4279,7 @@ type AcquireOperatorEpochResponse struct {
 
 func (x *AcquireOperatorEpochResponse) Reset() {
 	*x = AcquireOperatorEpochResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[62]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4229,7 +4291,7 @@ func (x *AcquireOperatorEpochResponse) String() string {
 func (*AcquireOperatorEpochResponse) ProtoMessage() {}
 
 func (x *AcquireOperatorEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[62]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4242,7 +4304,7 @@ func (x *AcquireOperatorEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcquireOperatorEpochResponse.ProtoReflect.Descriptor instead.
 func (*AcquireOperatorEpochResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{62}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *AcquireOperatorEpochResponse) GetError() *Error {
@@ -4257,6 +4319,514 @@ func (x *AcquireOperatorEpochResponse) GetOperatorEpoch() uint64 {
 		return x.OperatorEpoch
 	}
 	return 0
+}
+
+type StartScrubRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// Empty: all.
+	Topic string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Of the topic; not set: all.
+	Partition     *uint32 `protobuf:"varint,3,opt,name=partition,proto3,oneof" json:"partition,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartScrubRequest) Reset() {
+	*x = StartScrubRequest{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartScrubRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartScrubRequest) ProtoMessage() {}
+
+func (x *StartScrubRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartScrubRequest.ProtoReflect.Descriptor instead.
+func (*StartScrubRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *StartScrubRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *StartScrubRequest) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *StartScrubRequest) GetPartition() uint32 {
+	if x != nil && x.Partition != nil {
+		return *x.Partition
+	}
+	return 0
+}
+
+type StartScrubResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	// How many are here and will be read.
+	Replicas      uint32 `protobuf:"varint,2,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartScrubResponse) Reset() {
+	*x = StartScrubResponse{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartScrubResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartScrubResponse) ProtoMessage() {}
+
+func (x *StartScrubResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartScrubResponse.ProtoReflect.Descriptor instead.
+func (*StartScrubResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *StartScrubResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *StartScrubResponse) GetReplicas() uint32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
+type DescribeScrubRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId     string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeScrubRequest) Reset() {
+	*x = DescribeScrubRequest{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeScrubRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeScrubRequest) ProtoMessage() {}
+
+func (x *DescribeScrubRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeScrubRequest.ProtoReflect.Descriptor instead.
+func (*DescribeScrubRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *DescribeScrubRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+type DescribeScrubResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Error    *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	BrokerId int32                  `protobuf:"varint,2,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	Replicas uint32                 `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	// Of them, those that wait, with the one that is read now.
+	Due uint32 `protobuf:"varint,4,opt,name=due,proto3" json:"due,omitempty"`
+	// Being mended, and not read here meanwhile.
+	Damaged uint32 `protobuf:"varint,5,opt,name=damaged,proto3" json:"damaged,omitempty"`
+	// Not set: nothing is read now.
+	Reading *ScrubbedLog `protobuf:"bytes,6,opt,name=reading,proto3" json:"reading,omitempty"`
+	// How long ago the log that waits longest was last read as a whole, or came here.
+	OldestMs uint64 `protobuf:"varint,7,opt,name=oldest_ms,json=oldestMs,proto3" json:"oldest_ms,omitempty"`
+	// In this run of the broker.
+	ReadBytes   uint64 `protobuf:"varint,8,opt,name=read_bytes,json=readBytes,proto3" json:"read_bytes,omitempty"`
+	DamageFound uint64 `protobuf:"varint,9,opt,name=damage_found,json=damageFound,proto3" json:"damage_found,omitempty"`
+	// Why nothing is read although something is due, for people. Empty: it is read.
+	Waits         string `protobuf:"bytes,10,opt,name=waits,proto3" json:"waits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeScrubResponse) Reset() {
+	*x = DescribeScrubResponse{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeScrubResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeScrubResponse) ProtoMessage() {}
+
+func (x *DescribeScrubResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeScrubResponse.ProtoReflect.Descriptor instead.
+func (*DescribeScrubResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *DescribeScrubResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *DescribeScrubResponse) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *DescribeScrubResponse) GetReplicas() uint32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
+func (x *DescribeScrubResponse) GetDue() uint32 {
+	if x != nil {
+		return x.Due
+	}
+	return 0
+}
+
+func (x *DescribeScrubResponse) GetDamaged() uint32 {
+	if x != nil {
+		return x.Damaged
+	}
+	return 0
+}
+
+func (x *DescribeScrubResponse) GetReading() *ScrubbedLog {
+	if x != nil {
+		return x.Reading
+	}
+	return nil
+}
+
+func (x *DescribeScrubResponse) GetOldestMs() uint64 {
+	if x != nil {
+		return x.OldestMs
+	}
+	return 0
+}
+
+func (x *DescribeScrubResponse) GetReadBytes() uint64 {
+	if x != nil {
+		return x.ReadBytes
+	}
+	return 0
+}
+
+func (x *DescribeScrubResponse) GetDamageFound() uint64 {
+	if x != nil {
+		return x.DamageFound
+	}
+	return 0
+}
+
+func (x *DescribeScrubResponse) GetWaits() string {
+	if x != nil {
+		return x.Waits
+	}
+	return ""
+}
+
+type ScrubbedLog struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Topic     string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	Partition uint32                 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// What is read next, and where this pass ends.
+	Offset         int64  `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
+	EndOffset      int64  `protobuf:"varint,4,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"`
+	BytesPerSecond uint64 `protobuf:"varint,5,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ScrubbedLog) Reset() {
+	*x = ScrubbedLog{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScrubbedLog) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScrubbedLog) ProtoMessage() {}
+
+func (x *ScrubbedLog) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScrubbedLog.ProtoReflect.Descriptor instead.
+func (*ScrubbedLog) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *ScrubbedLog) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *ScrubbedLog) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *ScrubbedLog) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ScrubbedLog) GetEndOffset() int64 {
+	if x != nil {
+		return x.EndOffset
+	}
+	return 0
+}
+
+func (x *ScrubbedLog) GetBytesPerSecond() uint64 {
+	if x != nil {
+		return x.BytesPerSecond
+	}
+	return 0
+}
+
+type AcceptLossRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Topic     string                 `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Empty = not checked.
+	TopicId   string `protobuf:"bytes,3,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition uint32 `protobuf:"varint,4,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Lost batches lie in it as a whole, or not at all.
+	Offsets *OffsetSpan `protobuf:"bytes,5,opt,name=offsets,proto3" json:"offsets,omitempty"`
+	// Brokers that need not say that they lack the batches: they will never come back.
+	Without       []int32 `protobuf:"varint,6,rep,packed,name=without,proto3" json:"without,omitempty"`
+	ValidateOnly  bool    `protobuf:"varint,7,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcceptLossRequest) Reset() {
+	*x = AcceptLossRequest{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcceptLossRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcceptLossRequest) ProtoMessage() {}
+
+func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcceptLossRequest.ProtoReflect.Descriptor instead.
+func (*AcceptLossRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *AcceptLossRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *AcceptLossRequest) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *AcceptLossRequest) GetTopicId() string {
+	if x != nil {
+		return x.TopicId
+	}
+	return ""
+}
+
+func (x *AcceptLossRequest) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *AcceptLossRequest) GetOffsets() *OffsetSpan {
+	if x != nil {
+		return x.Offsets
+	}
+	return nil
+}
+
+func (x *AcceptLossRequest) GetWithout() []int32 {
+	if x != nil {
+		return x.Without
+	}
+	return nil
+}
+
+func (x *AcceptLossRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
+type AcceptLossResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Set: nothing was given up.
+	Error *Error `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	// What was given up, or would be. Empty: nothing is lost there, maybe because it was given up
+	// before.
+	Lost          []*OffsetSpan `protobuf:"bytes,2,rep,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcceptLossResponse) Reset() {
+	*x = AcceptLossResponse{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcceptLossResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcceptLossResponse) ProtoMessage() {}
+
+func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcceptLossResponse.ProtoReflect.Descriptor instead.
+func (*AcceptLossResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *AcceptLossResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *AcceptLossResponse) GetLost() []*OffsetSpan {
+	if x != nil {
+		return x.Lost
+	}
+	return nil
 }
 
 var File_penstock_proto_v1_admin_proto protoreflect.FileDescriptor
@@ -4403,7 +4973,7 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\vOrphanedLog\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x14\n" +
-	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xa5\x02\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xd8\x02\n" +
 	"\aLogInfo\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12\x1c\n" +
@@ -4413,7 +4983,12 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x10log_start_offset\x18\x06 \x01(\x03R\x0elogStartOffset\x12%\n" +
 	"\x0ehigh_watermark\x18\a \x01(\x03R\rhighWatermark\x12$\n" +
 	"\x0elog_end_offset\x18\b \x01(\x03R\flogEndOffset\x12\x14\n" +
-	"\x05bytes\x18\t \x01(\x04R\x05bytes\"\x8b\x02\n" +
+	"\x05bytes\x18\t \x01(\x04R\x05bytes\x121\n" +
+	"\x04lost\x18\x14 \x03(\v2\x1d.penstock.proto.v1.OffsetSpanR\x04lost\"6\n" +
+	"\n" +
+	"OffsetSpan\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\x03R\x05first\x12\x12\n" +
+	"\x04last\x18\x02 \x01(\x03R\x04last\"\x8b\x02\n" +
 	"\x12AlterAccessRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12=\n" +
@@ -4601,7 +5176,52 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\flease_holder\x18\x05 \x01(\tR\vleaseHolder\"u\n" +
 	"\x1cAcquireOperatorEpochResponse\x12.\n" +
 	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12%\n" +
-	"\x0eoperator_epoch\x18\x02 \x01(\x04R\roperatorEpoch*\xa1\x01\n" +
+	"\x0eoperator_epoch\x18\x02 \x01(\x04R\roperatorEpoch\"y\n" +
+	"\x11StartScrubRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x14\n" +
+	"\x05topic\x18\x02 \x01(\tR\x05topic\x12!\n" +
+	"\tpartition\x18\x03 \x01(\rH\x00R\tpartition\x88\x01\x01B\f\n" +
+	"\n" +
+	"_partition\"`\n" +
+	"\x12StartScrubResponse\x12.\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12\x1a\n" +
+	"\breplicas\x18\x02 \x01(\rR\breplicas\"5\n" +
+	"\x14DescribeScrubRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\"\xdb\x02\n" +
+	"\x15DescribeScrubResponse\x12.\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12\x1b\n" +
+	"\tbroker_id\x18\x02 \x01(\x05R\bbrokerId\x12\x1a\n" +
+	"\breplicas\x18\x03 \x01(\rR\breplicas\x12\x10\n" +
+	"\x03due\x18\x04 \x01(\rR\x03due\x12\x18\n" +
+	"\adamaged\x18\x05 \x01(\rR\adamaged\x128\n" +
+	"\areading\x18\x06 \x01(\v2\x1e.penstock.proto.v1.ScrubbedLogR\areading\x12\x1b\n" +
+	"\toldest_ms\x18\a \x01(\x04R\boldestMs\x12\x1d\n" +
+	"\n" +
+	"read_bytes\x18\b \x01(\x04R\treadBytes\x12!\n" +
+	"\fdamage_found\x18\t \x01(\x04R\vdamageFound\x12\x14\n" +
+	"\x05waits\x18\n" +
+	" \x01(\tR\x05waits\"\xa2\x01\n" +
+	"\vScrubbedLog\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x16\n" +
+	"\x06offset\x18\x03 \x01(\x03R\x06offset\x12\x1d\n" +
+	"\n" +
+	"end_offset\x18\x04 \x01(\x03R\tendOffset\x12(\n" +
+	"\x10bytes_per_second\x18\x05 \x01(\x04R\x0ebytesPerSecond\"\xf9\x01\n" +
+	"\x11AcceptLossRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x14\n" +
+	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x19\n" +
+	"\btopic_id\x18\x03 \x01(\tR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x04 \x01(\rR\tpartition\x127\n" +
+	"\aoffsets\x18\x05 \x01(\v2\x1d.penstock.proto.v1.OffsetSpanR\aoffsets\x12\x18\n" +
+	"\awithout\x18\x06 \x03(\x05R\awithout\x12#\n" +
+	"\rvalidate_only\x18\a \x01(\bR\fvalidateOnly\"w\n" +
+	"\x12AcceptLossResponse\x12.\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x121\n" +
+	"\x04lost\x18\x02 \x03(\v2\x1d.penstock.proto.v1.OffsetSpanR\x04lost*\xa1\x01\n" +
 	"\n" +
 	"MoveReason\x12\x1b\n" +
 	"\x17MOVE_REASON_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -4614,7 +5234,7 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x16MOVE_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12MOVE_STATE_SETTLED\x10\x01\x12\x15\n" +
 	"\x11MOVE_STATE_QUEUED\x10\x02\x12\x16\n" +
-	"\x12MOVE_STATE_COPYING\x10\x032\x9c\x12\n" +
+	"\x12MOVE_STATE_COPYING\x10\x032\xb6\x14\n" +
 	"\fAdminService\x12_\n" +
 	"\fCreateTopics\x12&.penstock.proto.v1.CreateTopicsRequest\x1a'.penstock.proto.v1.CreateTopicsResponse\x12_\n" +
 	"\fDeleteTopics\x12&.penstock.proto.v1.DeleteTopicsRequest\x1a'.penstock.proto.v1.DeleteTopicsResponse\x12k\n" +
@@ -4638,7 +5258,12 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\fAlterCluster\x12&.penstock.proto.v1.AlterClusterRequest\x1a'.penstock.proto.v1.AlterClusterResponse\x12q\n" +
 	"\x12DescribeQuiescence\x12,.penstock.proto.v1.DescribeQuiescenceRequest\x1a-.penstock.proto.v1.DescribeQuiescenceResponse\x12S\n" +
 	"\bFinalize\x12\".penstock.proto.v1.FinalizeRequest\x1a#.penstock.proto.v1.FinalizeResponse\x12w\n" +
-	"\x14AcquireOperatorEpoch\x12..penstock.proto.v1.AcquireOperatorEpochRequest\x1a/.penstock.proto.v1.AcquireOperatorEpochResponseB\xb9\x01\n" +
+	"\x14AcquireOperatorEpoch\x12..penstock.proto.v1.AcquireOperatorEpochRequest\x1a/.penstock.proto.v1.AcquireOperatorEpochResponse\x12Y\n" +
+	"\n" +
+	"StartScrub\x12$.penstock.proto.v1.StartScrubRequest\x1a%.penstock.proto.v1.StartScrubResponse\x12b\n" +
+	"\rDescribeScrub\x12'.penstock.proto.v1.DescribeScrubRequest\x1a(.penstock.proto.v1.DescribeScrubResponse\x12Y\n" +
+	"\n" +
+	"AcceptLoss\x12$.penstock.proto.v1.AcceptLossRequest\x1a%.penstock.proto.v1.AcceptLossResponseB\xb9\x01\n" +
 	"\x15com.penstock.proto.v1B\n" +
 	"AdminProtoP\x01Z.penstock.dev/examples/go/penstockv1;penstockv1\xa2\x02\x03PPX\xaa\x02\x11Penstock.Proto.V1\xca\x02\x11Penstock\\Proto\\V1\xe2\x02\x1dPenstock\\Proto\\V1\\GPBMetadata\xea\x02\x13Penstock::Proto::V1b\x06proto3"
 
@@ -4655,7 +5280,7 @@ func file_penstock_proto_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_penstock_proto_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
+var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
 var file_penstock_proto_v1_admin_proto_goTypes = []any{
 	(MoveReason)(0),                      // 0: penstock.proto.v1.MoveReason
 	(MoveState)(0),                       // 1: penstock.proto.v1.MoveState
@@ -4688,162 +5313,183 @@ var file_penstock_proto_v1_admin_proto_goTypes = []any{
 	(*DescribeLogsResponse)(nil),         // 28: penstock.proto.v1.DescribeLogsResponse
 	(*OrphanedLog)(nil),                  // 29: penstock.proto.v1.OrphanedLog
 	(*LogInfo)(nil),                      // 30: penstock.proto.v1.LogInfo
-	(*AlterAccessRequest)(nil),           // 31: penstock.proto.v1.AlterAccessRequest
-	(*AlterAccessResponse)(nil),          // 32: penstock.proto.v1.AlterAccessResponse
-	(*DescribeAccessRequest)(nil),        // 33: penstock.proto.v1.DescribeAccessRequest
-	(*DescribeAccessResponse)(nil),       // 34: penstock.proto.v1.DescribeAccessResponse
-	(*CheckAccessRequest)(nil),           // 35: penstock.proto.v1.CheckAccessRequest
-	(*CheckAccessResponse)(nil),          // 36: penstock.proto.v1.CheckAccessResponse
-	(*AlterQuotasRequest)(nil),           // 37: penstock.proto.v1.AlterQuotasRequest
-	(*Quotas)(nil),                       // 38: penstock.proto.v1.Quotas
-	(*AlterQuotasResponse)(nil),          // 39: penstock.proto.v1.AlterQuotasResponse
-	(*DescribeQuotasRequest)(nil),        // 40: penstock.proto.v1.DescribeQuotasRequest
-	(*DescribeQuotasResponse)(nil),       // 41: penstock.proto.v1.DescribeQuotasResponse
-	(*AlterReplicasRequest)(nil),         // 42: penstock.proto.v1.AlterReplicasRequest
-	(*ReplicaChange)(nil),                // 43: penstock.proto.v1.ReplicaChange
-	(*AlterReplicasResponse)(nil),        // 44: penstock.proto.v1.AlterReplicasResponse
-	(*ReplicaChangeResult)(nil),          // 45: penstock.proto.v1.ReplicaChangeResult
-	(*DescribeMovesRequest)(nil),         // 46: penstock.proto.v1.DescribeMovesRequest
-	(*DescribeMovesResponse)(nil),        // 47: penstock.proto.v1.DescribeMovesResponse
-	(*PartitionMove)(nil),                // 48: penstock.proto.v1.PartitionMove
-	(*Copy)(nil),                         // 49: penstock.proto.v1.Copy
-	(*BrokerPlacement)(nil),              // 50: penstock.proto.v1.BrokerPlacement
-	(*Cordon)(nil),                       // 51: penstock.proto.v1.Cordon
-	(*AlterBrokersRequest)(nil),          // 52: penstock.proto.v1.AlterBrokersRequest
-	(*BrokerChange)(nil),                 // 53: penstock.proto.v1.BrokerChange
-	(*AlterBrokersResponse)(nil),         // 54: penstock.proto.v1.AlterBrokersResponse
-	(*AlterThrottleRequest)(nil),         // 55: penstock.proto.v1.AlterThrottleRequest
-	(*AlterThrottleResponse)(nil),        // 56: penstock.proto.v1.AlterThrottleResponse
-	(*AlterClusterRequest)(nil),          // 57: penstock.proto.v1.AlterClusterRequest
-	(*AlterClusterResponse)(nil),         // 58: penstock.proto.v1.AlterClusterResponse
-	(*DescribeQuiescenceRequest)(nil),    // 59: penstock.proto.v1.DescribeQuiescenceRequest
-	(*DescribeQuiescenceResponse)(nil),   // 60: penstock.proto.v1.DescribeQuiescenceResponse
-	(*FinalizeRequest)(nil),              // 61: penstock.proto.v1.FinalizeRequest
-	(*FinalizeResponse)(nil),             // 62: penstock.proto.v1.FinalizeResponse
-	(*AcquireOperatorEpochRequest)(nil),  // 63: penstock.proto.v1.AcquireOperatorEpochRequest
-	(*AcquireOperatorEpochResponse)(nil), // 64: penstock.proto.v1.AcquireOperatorEpochResponse
-	nil,                                  // 65: penstock.proto.v1.NewTopic.ConfigsEntry
-	nil,                                  // 66: penstock.proto.v1.AlterConfigsRequest.SetEntry
-	(*Error)(nil),                        // 67: penstock.proto.v1.Error
-	(*PartitionName)(nil),                // 68: penstock.proto.v1.PartitionName
-	(*BrokerInfo)(nil),                   // 69: penstock.proto.v1.BrokerInfo
-	(*AccessResource)(nil),               // 70: penstock.proto.v1.AccessResource
-	(*AccessRule)(nil),                   // 71: penstock.proto.v1.AccessRule
-	(*ResourceAccess)(nil),               // 72: penstock.proto.v1.ResourceAccess
-	(AccessOperation)(0),                 // 73: penstock.proto.v1.AccessOperation
-	(*QuotaRule)(nil),                    // 74: penstock.proto.v1.QuotaRule
+	(*OffsetSpan)(nil),                   // 31: penstock.proto.v1.OffsetSpan
+	(*AlterAccessRequest)(nil),           // 32: penstock.proto.v1.AlterAccessRequest
+	(*AlterAccessResponse)(nil),          // 33: penstock.proto.v1.AlterAccessResponse
+	(*DescribeAccessRequest)(nil),        // 34: penstock.proto.v1.DescribeAccessRequest
+	(*DescribeAccessResponse)(nil),       // 35: penstock.proto.v1.DescribeAccessResponse
+	(*CheckAccessRequest)(nil),           // 36: penstock.proto.v1.CheckAccessRequest
+	(*CheckAccessResponse)(nil),          // 37: penstock.proto.v1.CheckAccessResponse
+	(*AlterQuotasRequest)(nil),           // 38: penstock.proto.v1.AlterQuotasRequest
+	(*Quotas)(nil),                       // 39: penstock.proto.v1.Quotas
+	(*AlterQuotasResponse)(nil),          // 40: penstock.proto.v1.AlterQuotasResponse
+	(*DescribeQuotasRequest)(nil),        // 41: penstock.proto.v1.DescribeQuotasRequest
+	(*DescribeQuotasResponse)(nil),       // 42: penstock.proto.v1.DescribeQuotasResponse
+	(*AlterReplicasRequest)(nil),         // 43: penstock.proto.v1.AlterReplicasRequest
+	(*ReplicaChange)(nil),                // 44: penstock.proto.v1.ReplicaChange
+	(*AlterReplicasResponse)(nil),        // 45: penstock.proto.v1.AlterReplicasResponse
+	(*ReplicaChangeResult)(nil),          // 46: penstock.proto.v1.ReplicaChangeResult
+	(*DescribeMovesRequest)(nil),         // 47: penstock.proto.v1.DescribeMovesRequest
+	(*DescribeMovesResponse)(nil),        // 48: penstock.proto.v1.DescribeMovesResponse
+	(*PartitionMove)(nil),                // 49: penstock.proto.v1.PartitionMove
+	(*Copy)(nil),                         // 50: penstock.proto.v1.Copy
+	(*BrokerPlacement)(nil),              // 51: penstock.proto.v1.BrokerPlacement
+	(*Cordon)(nil),                       // 52: penstock.proto.v1.Cordon
+	(*AlterBrokersRequest)(nil),          // 53: penstock.proto.v1.AlterBrokersRequest
+	(*BrokerChange)(nil),                 // 54: penstock.proto.v1.BrokerChange
+	(*AlterBrokersResponse)(nil),         // 55: penstock.proto.v1.AlterBrokersResponse
+	(*AlterThrottleRequest)(nil),         // 56: penstock.proto.v1.AlterThrottleRequest
+	(*AlterThrottleResponse)(nil),        // 57: penstock.proto.v1.AlterThrottleResponse
+	(*AlterClusterRequest)(nil),          // 58: penstock.proto.v1.AlterClusterRequest
+	(*AlterClusterResponse)(nil),         // 59: penstock.proto.v1.AlterClusterResponse
+	(*DescribeQuiescenceRequest)(nil),    // 60: penstock.proto.v1.DescribeQuiescenceRequest
+	(*DescribeQuiescenceResponse)(nil),   // 61: penstock.proto.v1.DescribeQuiescenceResponse
+	(*FinalizeRequest)(nil),              // 62: penstock.proto.v1.FinalizeRequest
+	(*FinalizeResponse)(nil),             // 63: penstock.proto.v1.FinalizeResponse
+	(*AcquireOperatorEpochRequest)(nil),  // 64: penstock.proto.v1.AcquireOperatorEpochRequest
+	(*AcquireOperatorEpochResponse)(nil), // 65: penstock.proto.v1.AcquireOperatorEpochResponse
+	(*StartScrubRequest)(nil),            // 66: penstock.proto.v1.StartScrubRequest
+	(*StartScrubResponse)(nil),           // 67: penstock.proto.v1.StartScrubResponse
+	(*DescribeScrubRequest)(nil),         // 68: penstock.proto.v1.DescribeScrubRequest
+	(*DescribeScrubResponse)(nil),        // 69: penstock.proto.v1.DescribeScrubResponse
+	(*ScrubbedLog)(nil),                  // 70: penstock.proto.v1.ScrubbedLog
+	(*AcceptLossRequest)(nil),            // 71: penstock.proto.v1.AcceptLossRequest
+	(*AcceptLossResponse)(nil),           // 72: penstock.proto.v1.AcceptLossResponse
+	nil,                                  // 73: penstock.proto.v1.NewTopic.ConfigsEntry
+	nil,                                  // 74: penstock.proto.v1.AlterConfigsRequest.SetEntry
+	(*Error)(nil),                        // 75: penstock.proto.v1.Error
+	(*PartitionName)(nil),                // 76: penstock.proto.v1.PartitionName
+	(*BrokerInfo)(nil),                   // 77: penstock.proto.v1.BrokerInfo
+	(*AccessResource)(nil),               // 78: penstock.proto.v1.AccessResource
+	(*AccessRule)(nil),                   // 79: penstock.proto.v1.AccessRule
+	(*ResourceAccess)(nil),               // 80: penstock.proto.v1.ResourceAccess
+	(AccessOperation)(0),                 // 81: penstock.proto.v1.AccessOperation
+	(*QuotaRule)(nil),                    // 82: penstock.proto.v1.QuotaRule
 }
 var file_penstock_proto_v1_admin_proto_depIdxs = []int32{
-	65, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
+	73, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
 	3,  // 1: penstock.proto.v1.NewTopic.assignment:type_name -> penstock.proto.v1.ReplicaList
 	2,  // 2: penstock.proto.v1.CreateTopicsRequest.topics:type_name -> penstock.proto.v1.NewTopic
 	6,  // 3: penstock.proto.v1.CreateTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	67, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
+	75, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
 	8,  // 5: penstock.proto.v1.DeleteTopicsRequest.topics:type_name -> penstock.proto.v1.TopicName
 	6,  // 6: penstock.proto.v1.DeleteTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	67, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
-	66, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
-	67, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
-	67, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	75, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
+	74, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
+	75, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	75, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
 	16, // 11: penstock.proto.v1.DescribeConfigsResponse.configs:type_name -> penstock.proto.v1.ConfigEntry
-	67, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
-	68, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
-	67, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
-	67, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
-	69, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
+	75, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
+	76, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
+	75, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
+	75, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
+	77, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
 	25, // 17: penstock.proto.v1.DescribeClusterResponse.plaintext:type_name -> penstock.proto.v1.PlaintextCallers
 	26, // 18: penstock.proto.v1.PlaintextCallers.callers:type_name -> penstock.proto.v1.PlaintextCaller
 	30, // 19: penstock.proto.v1.DescribeLogsResponse.logs:type_name -> penstock.proto.v1.LogInfo
 	29, // 20: penstock.proto.v1.DescribeLogsResponse.orphans:type_name -> penstock.proto.v1.OrphanedLog
-	70, // 21: penstock.proto.v1.AlterAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
-	71, // 22: penstock.proto.v1.AlterAccessRequest.rules:type_name -> penstock.proto.v1.AccessRule
-	72, // 23: penstock.proto.v1.AlterAccessRequest.expected:type_name -> penstock.proto.v1.ResourceAccess
-	67, // 24: penstock.proto.v1.AlterAccessResponse.error:type_name -> penstock.proto.v1.Error
-	70, // 25: penstock.proto.v1.DescribeAccessRequest.resources:type_name -> penstock.proto.v1.AccessResource
-	67, // 26: penstock.proto.v1.DescribeAccessResponse.error:type_name -> penstock.proto.v1.Error
-	72, // 27: penstock.proto.v1.DescribeAccessResponse.access:type_name -> penstock.proto.v1.ResourceAccess
-	70, // 28: penstock.proto.v1.CheckAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
-	73, // 29: penstock.proto.v1.CheckAccessRequest.operation:type_name -> penstock.proto.v1.AccessOperation
-	67, // 30: penstock.proto.v1.CheckAccessResponse.error:type_name -> penstock.proto.v1.Error
-	70, // 31: penstock.proto.v1.CheckAccessResponse.resource:type_name -> penstock.proto.v1.AccessResource
-	71, // 32: penstock.proto.v1.CheckAccessResponse.rule:type_name -> penstock.proto.v1.AccessRule
-	74, // 33: penstock.proto.v1.AlterQuotasRequest.rules:type_name -> penstock.proto.v1.QuotaRule
-	38, // 34: penstock.proto.v1.AlterQuotasRequest.expected:type_name -> penstock.proto.v1.Quotas
-	74, // 35: penstock.proto.v1.Quotas.rules:type_name -> penstock.proto.v1.QuotaRule
-	67, // 36: penstock.proto.v1.AlterQuotasResponse.error:type_name -> penstock.proto.v1.Error
-	67, // 37: penstock.proto.v1.DescribeQuotasResponse.error:type_name -> penstock.proto.v1.Error
-	74, // 38: penstock.proto.v1.DescribeQuotasResponse.rules:type_name -> penstock.proto.v1.QuotaRule
-	43, // 39: penstock.proto.v1.AlterReplicasRequest.changes:type_name -> penstock.proto.v1.ReplicaChange
-	0,  // 40: penstock.proto.v1.AlterReplicasRequest.reason:type_name -> penstock.proto.v1.MoveReason
-	67, // 41: penstock.proto.v1.AlterReplicasResponse.error:type_name -> penstock.proto.v1.Error
-	45, // 42: penstock.proto.v1.AlterReplicasResponse.results:type_name -> penstock.proto.v1.ReplicaChangeResult
-	67, // 43: penstock.proto.v1.ReplicaChangeResult.error:type_name -> penstock.proto.v1.Error
-	1,  // 44: penstock.proto.v1.ReplicaChangeResult.state:type_name -> penstock.proto.v1.MoveState
-	67, // 45: penstock.proto.v1.DescribeMovesResponse.error:type_name -> penstock.proto.v1.Error
-	48, // 46: penstock.proto.v1.DescribeMovesResponse.moves:type_name -> penstock.proto.v1.PartitionMove
-	50, // 47: penstock.proto.v1.DescribeMovesResponse.brokers:type_name -> penstock.proto.v1.BrokerPlacement
-	1,  // 48: penstock.proto.v1.PartitionMove.state:type_name -> penstock.proto.v1.MoveState
-	0,  // 49: penstock.proto.v1.PartitionMove.reason:type_name -> penstock.proto.v1.MoveReason
-	49, // 50: penstock.proto.v1.PartitionMove.copies:type_name -> penstock.proto.v1.Copy
-	51, // 51: penstock.proto.v1.BrokerPlacement.cordon:type_name -> penstock.proto.v1.Cordon
-	53, // 52: penstock.proto.v1.AlterBrokersRequest.changes:type_name -> penstock.proto.v1.BrokerChange
-	51, // 53: penstock.proto.v1.BrokerChange.cordon:type_name -> penstock.proto.v1.Cordon
-	67, // 54: penstock.proto.v1.AlterBrokersResponse.error:type_name -> penstock.proto.v1.Error
-	67, // 55: penstock.proto.v1.AlterThrottleResponse.error:type_name -> penstock.proto.v1.Error
-	67, // 56: penstock.proto.v1.AlterClusterResponse.error:type_name -> penstock.proto.v1.Error
-	67, // 57: penstock.proto.v1.FinalizeResponse.error:type_name -> penstock.proto.v1.Error
-	67, // 58: penstock.proto.v1.AcquireOperatorEpochResponse.error:type_name -> penstock.proto.v1.Error
-	4,  // 59: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
-	7,  // 60: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
-	10, // 61: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
-	12, // 62: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
-	14, // 63: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
-	17, // 64: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
-	19, // 65: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
-	21, // 66: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
-	23, // 67: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
-	27, // 68: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
-	31, // 69: penstock.proto.v1.AdminService.AlterAccess:input_type -> penstock.proto.v1.AlterAccessRequest
-	33, // 70: penstock.proto.v1.AdminService.DescribeAccess:input_type -> penstock.proto.v1.DescribeAccessRequest
-	35, // 71: penstock.proto.v1.AdminService.CheckAccess:input_type -> penstock.proto.v1.CheckAccessRequest
-	37, // 72: penstock.proto.v1.AdminService.AlterQuotas:input_type -> penstock.proto.v1.AlterQuotasRequest
-	40, // 73: penstock.proto.v1.AdminService.DescribeQuotas:input_type -> penstock.proto.v1.DescribeQuotasRequest
-	42, // 74: penstock.proto.v1.AdminService.AlterReplicas:input_type -> penstock.proto.v1.AlterReplicasRequest
-	46, // 75: penstock.proto.v1.AdminService.DescribeMoves:input_type -> penstock.proto.v1.DescribeMovesRequest
-	52, // 76: penstock.proto.v1.AdminService.AlterBrokers:input_type -> penstock.proto.v1.AlterBrokersRequest
-	55, // 77: penstock.proto.v1.AdminService.AlterThrottle:input_type -> penstock.proto.v1.AlterThrottleRequest
-	57, // 78: penstock.proto.v1.AdminService.AlterCluster:input_type -> penstock.proto.v1.AlterClusterRequest
-	59, // 79: penstock.proto.v1.AdminService.DescribeQuiescence:input_type -> penstock.proto.v1.DescribeQuiescenceRequest
-	61, // 80: penstock.proto.v1.AdminService.Finalize:input_type -> penstock.proto.v1.FinalizeRequest
-	63, // 81: penstock.proto.v1.AdminService.AcquireOperatorEpoch:input_type -> penstock.proto.v1.AcquireOperatorEpochRequest
-	5,  // 82: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
-	9,  // 83: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
-	11, // 84: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
-	13, // 85: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
-	15, // 86: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
-	18, // 87: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
-	20, // 88: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
-	22, // 89: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
-	24, // 90: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
-	28, // 91: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
-	32, // 92: penstock.proto.v1.AdminService.AlterAccess:output_type -> penstock.proto.v1.AlterAccessResponse
-	34, // 93: penstock.proto.v1.AdminService.DescribeAccess:output_type -> penstock.proto.v1.DescribeAccessResponse
-	36, // 94: penstock.proto.v1.AdminService.CheckAccess:output_type -> penstock.proto.v1.CheckAccessResponse
-	39, // 95: penstock.proto.v1.AdminService.AlterQuotas:output_type -> penstock.proto.v1.AlterQuotasResponse
-	41, // 96: penstock.proto.v1.AdminService.DescribeQuotas:output_type -> penstock.proto.v1.DescribeQuotasResponse
-	44, // 97: penstock.proto.v1.AdminService.AlterReplicas:output_type -> penstock.proto.v1.AlterReplicasResponse
-	47, // 98: penstock.proto.v1.AdminService.DescribeMoves:output_type -> penstock.proto.v1.DescribeMovesResponse
-	54, // 99: penstock.proto.v1.AdminService.AlterBrokers:output_type -> penstock.proto.v1.AlterBrokersResponse
-	56, // 100: penstock.proto.v1.AdminService.AlterThrottle:output_type -> penstock.proto.v1.AlterThrottleResponse
-	58, // 101: penstock.proto.v1.AdminService.AlterCluster:output_type -> penstock.proto.v1.AlterClusterResponse
-	60, // 102: penstock.proto.v1.AdminService.DescribeQuiescence:output_type -> penstock.proto.v1.DescribeQuiescenceResponse
-	62, // 103: penstock.proto.v1.AdminService.Finalize:output_type -> penstock.proto.v1.FinalizeResponse
-	64, // 104: penstock.proto.v1.AdminService.AcquireOperatorEpoch:output_type -> penstock.proto.v1.AcquireOperatorEpochResponse
-	82, // [82:105] is the sub-list for method output_type
-	59, // [59:82] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	31, // 21: penstock.proto.v1.LogInfo.lost:type_name -> penstock.proto.v1.OffsetSpan
+	78, // 22: penstock.proto.v1.AlterAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	79, // 23: penstock.proto.v1.AlterAccessRequest.rules:type_name -> penstock.proto.v1.AccessRule
+	80, // 24: penstock.proto.v1.AlterAccessRequest.expected:type_name -> penstock.proto.v1.ResourceAccess
+	75, // 25: penstock.proto.v1.AlterAccessResponse.error:type_name -> penstock.proto.v1.Error
+	78, // 26: penstock.proto.v1.DescribeAccessRequest.resources:type_name -> penstock.proto.v1.AccessResource
+	75, // 27: penstock.proto.v1.DescribeAccessResponse.error:type_name -> penstock.proto.v1.Error
+	80, // 28: penstock.proto.v1.DescribeAccessResponse.access:type_name -> penstock.proto.v1.ResourceAccess
+	78, // 29: penstock.proto.v1.CheckAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	81, // 30: penstock.proto.v1.CheckAccessRequest.operation:type_name -> penstock.proto.v1.AccessOperation
+	75, // 31: penstock.proto.v1.CheckAccessResponse.error:type_name -> penstock.proto.v1.Error
+	78, // 32: penstock.proto.v1.CheckAccessResponse.resource:type_name -> penstock.proto.v1.AccessResource
+	79, // 33: penstock.proto.v1.CheckAccessResponse.rule:type_name -> penstock.proto.v1.AccessRule
+	82, // 34: penstock.proto.v1.AlterQuotasRequest.rules:type_name -> penstock.proto.v1.QuotaRule
+	39, // 35: penstock.proto.v1.AlterQuotasRequest.expected:type_name -> penstock.proto.v1.Quotas
+	82, // 36: penstock.proto.v1.Quotas.rules:type_name -> penstock.proto.v1.QuotaRule
+	75, // 37: penstock.proto.v1.AlterQuotasResponse.error:type_name -> penstock.proto.v1.Error
+	75, // 38: penstock.proto.v1.DescribeQuotasResponse.error:type_name -> penstock.proto.v1.Error
+	82, // 39: penstock.proto.v1.DescribeQuotasResponse.rules:type_name -> penstock.proto.v1.QuotaRule
+	44, // 40: penstock.proto.v1.AlterReplicasRequest.changes:type_name -> penstock.proto.v1.ReplicaChange
+	0,  // 41: penstock.proto.v1.AlterReplicasRequest.reason:type_name -> penstock.proto.v1.MoveReason
+	75, // 42: penstock.proto.v1.AlterReplicasResponse.error:type_name -> penstock.proto.v1.Error
+	46, // 43: penstock.proto.v1.AlterReplicasResponse.results:type_name -> penstock.proto.v1.ReplicaChangeResult
+	75, // 44: penstock.proto.v1.ReplicaChangeResult.error:type_name -> penstock.proto.v1.Error
+	1,  // 45: penstock.proto.v1.ReplicaChangeResult.state:type_name -> penstock.proto.v1.MoveState
+	75, // 46: penstock.proto.v1.DescribeMovesResponse.error:type_name -> penstock.proto.v1.Error
+	49, // 47: penstock.proto.v1.DescribeMovesResponse.moves:type_name -> penstock.proto.v1.PartitionMove
+	51, // 48: penstock.proto.v1.DescribeMovesResponse.brokers:type_name -> penstock.proto.v1.BrokerPlacement
+	1,  // 49: penstock.proto.v1.PartitionMove.state:type_name -> penstock.proto.v1.MoveState
+	0,  // 50: penstock.proto.v1.PartitionMove.reason:type_name -> penstock.proto.v1.MoveReason
+	50, // 51: penstock.proto.v1.PartitionMove.copies:type_name -> penstock.proto.v1.Copy
+	52, // 52: penstock.proto.v1.BrokerPlacement.cordon:type_name -> penstock.proto.v1.Cordon
+	54, // 53: penstock.proto.v1.AlterBrokersRequest.changes:type_name -> penstock.proto.v1.BrokerChange
+	52, // 54: penstock.proto.v1.BrokerChange.cordon:type_name -> penstock.proto.v1.Cordon
+	75, // 55: penstock.proto.v1.AlterBrokersResponse.error:type_name -> penstock.proto.v1.Error
+	75, // 56: penstock.proto.v1.AlterThrottleResponse.error:type_name -> penstock.proto.v1.Error
+	75, // 57: penstock.proto.v1.AlterClusterResponse.error:type_name -> penstock.proto.v1.Error
+	75, // 58: penstock.proto.v1.FinalizeResponse.error:type_name -> penstock.proto.v1.Error
+	75, // 59: penstock.proto.v1.AcquireOperatorEpochResponse.error:type_name -> penstock.proto.v1.Error
+	75, // 60: penstock.proto.v1.StartScrubResponse.error:type_name -> penstock.proto.v1.Error
+	75, // 61: penstock.proto.v1.DescribeScrubResponse.error:type_name -> penstock.proto.v1.Error
+	70, // 62: penstock.proto.v1.DescribeScrubResponse.reading:type_name -> penstock.proto.v1.ScrubbedLog
+	31, // 63: penstock.proto.v1.AcceptLossRequest.offsets:type_name -> penstock.proto.v1.OffsetSpan
+	75, // 64: penstock.proto.v1.AcceptLossResponse.error:type_name -> penstock.proto.v1.Error
+	31, // 65: penstock.proto.v1.AcceptLossResponse.lost:type_name -> penstock.proto.v1.OffsetSpan
+	4,  // 66: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
+	7,  // 67: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
+	10, // 68: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
+	12, // 69: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
+	14, // 70: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
+	17, // 71: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
+	19, // 72: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
+	21, // 73: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
+	23, // 74: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
+	27, // 75: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
+	32, // 76: penstock.proto.v1.AdminService.AlterAccess:input_type -> penstock.proto.v1.AlterAccessRequest
+	34, // 77: penstock.proto.v1.AdminService.DescribeAccess:input_type -> penstock.proto.v1.DescribeAccessRequest
+	36, // 78: penstock.proto.v1.AdminService.CheckAccess:input_type -> penstock.proto.v1.CheckAccessRequest
+	38, // 79: penstock.proto.v1.AdminService.AlterQuotas:input_type -> penstock.proto.v1.AlterQuotasRequest
+	41, // 80: penstock.proto.v1.AdminService.DescribeQuotas:input_type -> penstock.proto.v1.DescribeQuotasRequest
+	43, // 81: penstock.proto.v1.AdminService.AlterReplicas:input_type -> penstock.proto.v1.AlterReplicasRequest
+	47, // 82: penstock.proto.v1.AdminService.DescribeMoves:input_type -> penstock.proto.v1.DescribeMovesRequest
+	53, // 83: penstock.proto.v1.AdminService.AlterBrokers:input_type -> penstock.proto.v1.AlterBrokersRequest
+	56, // 84: penstock.proto.v1.AdminService.AlterThrottle:input_type -> penstock.proto.v1.AlterThrottleRequest
+	58, // 85: penstock.proto.v1.AdminService.AlterCluster:input_type -> penstock.proto.v1.AlterClusterRequest
+	60, // 86: penstock.proto.v1.AdminService.DescribeQuiescence:input_type -> penstock.proto.v1.DescribeQuiescenceRequest
+	62, // 87: penstock.proto.v1.AdminService.Finalize:input_type -> penstock.proto.v1.FinalizeRequest
+	64, // 88: penstock.proto.v1.AdminService.AcquireOperatorEpoch:input_type -> penstock.proto.v1.AcquireOperatorEpochRequest
+	66, // 89: penstock.proto.v1.AdminService.StartScrub:input_type -> penstock.proto.v1.StartScrubRequest
+	68, // 90: penstock.proto.v1.AdminService.DescribeScrub:input_type -> penstock.proto.v1.DescribeScrubRequest
+	71, // 91: penstock.proto.v1.AdminService.AcceptLoss:input_type -> penstock.proto.v1.AcceptLossRequest
+	5,  // 92: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
+	9,  // 93: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
+	11, // 94: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
+	13, // 95: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
+	15, // 96: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
+	18, // 97: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
+	20, // 98: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
+	22, // 99: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
+	24, // 100: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
+	28, // 101: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
+	33, // 102: penstock.proto.v1.AdminService.AlterAccess:output_type -> penstock.proto.v1.AlterAccessResponse
+	35, // 103: penstock.proto.v1.AdminService.DescribeAccess:output_type -> penstock.proto.v1.DescribeAccessResponse
+	37, // 104: penstock.proto.v1.AdminService.CheckAccess:output_type -> penstock.proto.v1.CheckAccessResponse
+	40, // 105: penstock.proto.v1.AdminService.AlterQuotas:output_type -> penstock.proto.v1.AlterQuotasResponse
+	42, // 106: penstock.proto.v1.AdminService.DescribeQuotas:output_type -> penstock.proto.v1.DescribeQuotasResponse
+	45, // 107: penstock.proto.v1.AdminService.AlterReplicas:output_type -> penstock.proto.v1.AlterReplicasResponse
+	48, // 108: penstock.proto.v1.AdminService.DescribeMoves:output_type -> penstock.proto.v1.DescribeMovesResponse
+	55, // 109: penstock.proto.v1.AdminService.AlterBrokers:output_type -> penstock.proto.v1.AlterBrokersResponse
+	57, // 110: penstock.proto.v1.AdminService.AlterThrottle:output_type -> penstock.proto.v1.AlterThrottleResponse
+	59, // 111: penstock.proto.v1.AdminService.AlterCluster:output_type -> penstock.proto.v1.AlterClusterResponse
+	61, // 112: penstock.proto.v1.AdminService.DescribeQuiescence:output_type -> penstock.proto.v1.DescribeQuiescenceResponse
+	63, // 113: penstock.proto.v1.AdminService.Finalize:output_type -> penstock.proto.v1.FinalizeResponse
+	65, // 114: penstock.proto.v1.AdminService.AcquireOperatorEpoch:output_type -> penstock.proto.v1.AcquireOperatorEpochResponse
+	67, // 115: penstock.proto.v1.AdminService.StartScrub:output_type -> penstock.proto.v1.StartScrubResponse
+	69, // 116: penstock.proto.v1.AdminService.DescribeScrub:output_type -> penstock.proto.v1.DescribeScrubResponse
+	72, // 117: penstock.proto.v1.AdminService.AcceptLoss:output_type -> penstock.proto.v1.AcceptLossResponse
+	92, // [92:118] is the sub-list for method output_type
+	66, // [66:92] is the sub-list for method input_type
+	66, // [66:66] is the sub-list for extension type_name
+	66, // [66:66] is the sub-list for extension extendee
+	0,  // [0:66] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_admin_proto_init() }
@@ -4855,19 +5501,20 @@ func file_penstock_proto_v1_admin_proto_init() {
 	file_penstock_proto_v1_broker_proto_init()
 	file_penstock_proto_v1_errors_proto_init()
 	file_penstock_proto_v1_admin_proto_msgTypes[26].OneofWrappers = []any{}
-	file_penstock_proto_v1_admin_proto_msgTypes[45].OneofWrappers = []any{}
-	file_penstock_proto_v1_admin_proto_msgTypes[51].OneofWrappers = []any{
+	file_penstock_proto_v1_admin_proto_msgTypes[46].OneofWrappers = []any{}
+	file_penstock_proto_v1_admin_proto_msgTypes[52].OneofWrappers = []any{
 		(*BrokerChange_Cordon)(nil),
 		(*BrokerChange_Spread)(nil),
 	}
-	file_penstock_proto_v1_admin_proto_msgTypes[53].OneofWrappers = []any{}
+	file_penstock_proto_v1_admin_proto_msgTypes[54].OneofWrappers = []any{}
+	file_penstock_proto_v1_admin_proto_msgTypes[64].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_admin_proto_rawDesc), len(file_penstock_proto_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   65,
+			NumMessages:   73,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

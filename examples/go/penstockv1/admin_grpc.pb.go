@@ -45,6 +45,9 @@ const (
 	AdminService_DescribeQuiescence_FullMethodName   = "/penstock.proto.v1.AdminService/DescribeQuiescence"
 	AdminService_Finalize_FullMethodName             = "/penstock.proto.v1.AdminService/Finalize"
 	AdminService_AcquireOperatorEpoch_FullMethodName = "/penstock.proto.v1.AdminService/AcquireOperatorEpoch"
+	AdminService_StartScrub_FullMethodName           = "/penstock.proto.v1.AdminService/StartScrub"
+	AdminService_DescribeScrub_FullMethodName        = "/penstock.proto.v1.AdminService/DescribeScrub"
+	AdminService_AcceptLoss_FullMethodName           = "/penstock.proto.v1.AdminService/AcceptLoss"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -91,6 +94,12 @@ type AdminServiceClient interface {
 	// For operators: the epoch that their changes name in the metadata of a call, under
 	// "penstock-operator-epoch", as a decimal number. From then on those of former ones are refused.
 	AcquireOperatorEpoch(ctx context.Context, in *AcquireOperatorEpochRequest, opts ...grpc.CallOption) (*AcquireOperatorEpochResponse, error)
+	// Has the broker that is asked read its logs now, to find damage.
+	StartScrub(ctx context.Context, in *StartScrubRequest, opts ...grpc.CallOption) (*StartScrubResponse, error)
+	// How far the broker that is asked has read its logs.
+	DescribeScrub(ctx context.Context, in *DescribeScrubRequest, opts ...grpc.CallOption) (*DescribeScrubResponse, error)
+	// Gives up batches that no replica has any more. Asked of the partition's leader.
+	AcceptLoss(ctx context.Context, in *AcceptLossRequest, opts ...grpc.CallOption) (*AcceptLossResponse, error)
 }
 
 type adminServiceClient struct {
@@ -331,6 +340,36 @@ func (c *adminServiceClient) AcquireOperatorEpoch(ctx context.Context, in *Acqui
 	return out, nil
 }
 
+func (c *adminServiceClient) StartScrub(ctx context.Context, in *StartScrubRequest, opts ...grpc.CallOption) (*StartScrubResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StartScrubResponse)
+	err := c.cc.Invoke(ctx, AdminService_StartScrub_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) DescribeScrub(ctx context.Context, in *DescribeScrubRequest, opts ...grpc.CallOption) (*DescribeScrubResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeScrubResponse)
+	err := c.cc.Invoke(ctx, AdminService_DescribeScrub_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) AcceptLoss(ctx context.Context, in *AcceptLossRequest, opts ...grpc.CallOption) (*AcceptLossResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AcceptLossResponse)
+	err := c.cc.Invoke(ctx, AdminService_AcceptLoss_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -375,6 +414,12 @@ type AdminServiceServer interface {
 	// For operators: the epoch that their changes name in the metadata of a call, under
 	// "penstock-operator-epoch", as a decimal number. From then on those of former ones are refused.
 	AcquireOperatorEpoch(context.Context, *AcquireOperatorEpochRequest) (*AcquireOperatorEpochResponse, error)
+	// Has the broker that is asked read its logs now, to find damage.
+	StartScrub(context.Context, *StartScrubRequest) (*StartScrubResponse, error)
+	// How far the broker that is asked has read its logs.
+	DescribeScrub(context.Context, *DescribeScrubRequest) (*DescribeScrubResponse, error)
+	// Gives up batches that no replica has any more. Asked of the partition's leader.
+	AcceptLoss(context.Context, *AcceptLossRequest) (*AcceptLossResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -453,6 +498,15 @@ func (UnimplementedAdminServiceServer) Finalize(context.Context, *FinalizeReques
 }
 func (UnimplementedAdminServiceServer) AcquireOperatorEpoch(context.Context, *AcquireOperatorEpochRequest) (*AcquireOperatorEpochResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AcquireOperatorEpoch not implemented")
+}
+func (UnimplementedAdminServiceServer) StartScrub(context.Context, *StartScrubRequest) (*StartScrubResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method StartScrub not implemented")
+}
+func (UnimplementedAdminServiceServer) DescribeScrub(context.Context, *DescribeScrubRequest) (*DescribeScrubResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeScrub not implemented")
+}
+func (UnimplementedAdminServiceServer) AcceptLoss(context.Context, *AcceptLossRequest) (*AcceptLossResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AcceptLoss not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -889,6 +943,60 @@ func _AdminService_AcquireOperatorEpoch_Handler(srv interface{}, ctx context.Con
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_StartScrub_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StartScrubRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).StartScrub(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_StartScrub_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).StartScrub(ctx, req.(*StartScrubRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_DescribeScrub_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeScrubRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DescribeScrub(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DescribeScrub_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DescribeScrub(ctx, req.(*DescribeScrubRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_AcceptLoss_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AcceptLossRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).AcceptLoss(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_AcceptLoss_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).AcceptLoss(ctx, req.(*AcceptLossRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -987,6 +1095,18 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AcquireOperatorEpoch",
 			Handler:    _AdminService_AcquireOperatorEpoch_Handler,
+		},
+		{
+			MethodName: "StartScrub",
+			Handler:    _AdminService_StartScrub_Handler,
+		},
+		{
+			MethodName: "DescribeScrub",
+			Handler:    _AdminService_DescribeScrub_Handler,
+		},
+		{
+			MethodName: "AcceptLoss",
+			Handler:    _AdminService_AcceptLoss_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

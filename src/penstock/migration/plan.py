@@ -1,4 +1,4 @@
-"""What becomes of each topic, decided before anything is written.
+"""What happens to each topic, decided before anything is written.
 
     topics of the source + topics of the target + stored progress ──▶ TopicPlan each
     TopicPlan: create | continue | copy into an empty topic | refused, with the reason

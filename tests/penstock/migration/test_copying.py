@@ -1,5 +1,6 @@
 """A copy has each record once, whatever ended the run before; foreign records stop it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -19,11 +20,11 @@ class KilledError(Exception):
     """The copying process ends here."""
 
 
-def source_of(**logs: list[Row | None]) -> MemoryEnd:
+def source_of(**logs: Sequence[Row | None]) -> MemoryEnd:
     source = MemoryEnd()
     source.create(TOPIC)
     for name, entries in logs.items():
-        source.logs[TopicPartition("t", "ab".index(name))].entries = entries
+        source.logs[TopicPartition("t", "ab".index(name))].entries = list(entries)
     return source
 
 
@@ -76,7 +77,7 @@ def test_a_run_continues_one_that_was_killed(appends: int, stores: bool) -> None
     into.on_append = kill
     store = into.store
     if not stores:
-        into.store = lambda _: None  # type: ignore[method-assign]
+        into.store = lambda progress: None  # type: ignore[method-assign]
     with pytest.raises(KilledError):
         copied(source, into)
     into.on_append = lambda _w, _r: None
