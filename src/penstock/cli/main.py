@@ -235,11 +235,12 @@ def _assemble() -> typer.Typer:
     app.add_typer(quota.app, name="quota")
     app.add_typer(profile.app, name="profile")
     for module in (
-        status, produce, consume, offsets, migrate, elect, log_dirs, dump_log, kube, kube_rest,
+        status, produce, consume, offsets, elect, log_dirs, dump_log, kube, kube_rest,
         top, ui, version,
     ):  # fmt: skip
         module.register(app)
     app.add_typer(perf.app, name="perf")
+    app.add_typer(migrate.app)
     return app
 
 

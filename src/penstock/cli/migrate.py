@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -63,21 +64,28 @@ KafkaConfig = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Adds both commands."""
-    app.command(
-        "import",
-        epilog=example(
-            "penstock import --from kafka://broker:9092 --topics 'orders*' --dry-run",
-            "penstock import --from kafka://broker:9092 --topics orders --groups billing --follow",
-        ),
-    )(import_topics)
-    app.command(
-        "export",
-        epilog=example("penstock export --to kafka://broker:9092 --topics orders --dry-run"),
-    )(export_topics)
+app = typer.Typer()
 
 
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What both commands are asked for."""
+
+    topics: str
+    groups: str
+    follow: bool
+    dry_run: bool
+    verify: bool
+    output: Output
+
+
+@app.command(
+    "import",
+    epilog=example(
+        "penstock import --from kafka://broker:9092 --topics 'orders*' --dry-run",
+        "penstock import --from kafka://broker:9092 --topics orders --groups billing --follow",
+    ),
+)
 def import_topics(
     source: Annotated[
         str, typer.Option("--from", metavar="kafka://HOST:PORT[,…]", help="The Kafka cluster.")
@@ -101,9 +109,12 @@ def import_topics(
 
         own.copy_id = f"penstock-import-{kafka.cluster_id}"
         migration = Migration(kafka, own, own.check, lambda topic: settings_here(kafka, topic))
-        _migrate(migration, topics, groups, follow, dry_run, no_verify, output)
+        _migrate(migration, _Wish(topics, groups, follow, dry_run, not no_verify, output))
 
 
+@app.command(
+    "export", epilog=example("penstock export --to kafka://broker:9092 --topics orders --dry-run")
+)
 def export_topics(
     target: Annotated[
         str, typer.Option("--to", metavar="kafka://HOST:PORT[,…]", help="The Kafka cluster.")
@@ -123,7 +134,7 @@ def export_topics(
 
         kafka.copy_id = f"penstock-export-{own.cluster_id}"
         migration = Migration(own, kafka, lambda _: "", settings_there)
-        _migrate(migration, topics, groups, follow, dry_run, no_verify, output)
+        _migrate(migration, _Wish(topics, groups, follow, dry_run, not no_verify, output))
 
 
 @contextmanager
@@ -174,30 +185,22 @@ def _listed(option: str, text: str) -> list[str]:
     return names
 
 
-def _migrate(
-    migration: "Migration",
-    topics: str,
-    groups: str,
-    follow: bool,
-    dry_run: bool,
-    no_verify: bool,
-    output: Output,
-) -> None:
-    plans = migration.prepare(_listed("--topics", topics))
-    wanted_groups = _listed("--groups", groups)
+def _migrate(migration: "Migration", wish: _Wish) -> None:
+    plans = migration.prepare(_listed("--topics", wish.topics))
+    wanted_groups = _listed("--groups", wish.groups)
     migration.check_groups(wanted_groups, plans)
-    if dry_run:
-        print_record({"topics": [_plan_row(plan) for plan in plans]} | _dropped(plans), output)
+    if wish.dry_run:
+        print_record({"topics": [_plan_row(plan) for plan in plans]} | _dropped(plans), wish.output)
         if any(plan.reason for plan in plans):
             raise typer.Exit(1)
         return
     total = sum(plan.records for plan in plans)
     progress = _Progress(total)
     with _until_interrupted() as stop:
-        done = migration.execute(plans, follow=follow, stop=stop, report=progress.copied)
+        done = migration.execute(plans, follow=wish.follow, stop=stop, report=progress.copied)
         interrupted = stop()
     progress.line(done.copy, "copied")
-    verdicts = [] if no_verify else done.verify(progress.compared)
+    verdicts = done.verify(progress.compared) if wish.verify else []
     moved = [(group, each) for group in wanted_groups for each in done.move_group(group)]
     result: dict[str, object] = {
         "complete": done.complete,
@@ -207,13 +210,13 @@ def _migrate(
         result["partitions"] = [_verdict_row(each) for each in verdicts]
     if moved:
         result["groups"] = [_group_row(group, each) for group, each in moved]
-    print_record(result | _dropped(plans), output)
+    print_record(result | _dropped(plans), wish.output)
     if not all(each.good for each in verdicts):
         raise MisuseError(
             "the copy differs from what was read: see the partitions above; delete those topics "
             "at the target and start over"
         )
-    if interrupted and not follow and not done.complete:
+    if interrupted and not wish.follow and not done.complete:
         sys.stderr.write("interrupted; the same command continues\n")
         raise typer.Exit(130)
 

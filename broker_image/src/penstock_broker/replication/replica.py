@@ -251,3 +251,11 @@ class Replica:
         self.removed_before = min(self.removed_before, log.checkpoint.log_start_offset)
         self._shell.handle(self, Truncated(log))
         self.aborted.cut(self.marks.log_end_offset)
+
+
+def note(kind: dict[ReplicaKey, Replica], replica: Replica, *, holds: bool) -> None:
+    """Whether it is of this kind now: an image names few replicas, and looks at no others."""
+    if holds:
+        kind[replica.key] = replica
+    else:
+        kind.pop(replica.key, None)

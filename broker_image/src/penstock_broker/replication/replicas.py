@@ -71,6 +71,7 @@ from penstock_broker.replication.replica import (
     LeaderOutlet,
     Replica,
     ReportOutlet,
+    note,
 )
 from penstock_broker.replication.writer import LogWriter
 from penstock_broker.store.interface import PartitionWrite, Rewrite, Slot
@@ -454,8 +455,8 @@ class ReplicaSet:
             if state.leader == self.broker_id:
                 self.isr_counts.learned(replica.isr, state.isr)
             replica.isr = state.isr
-            _note(self.marked, replica, holds=self.broker_id in state.damaged)
-            _note(self._copies, replica, holds=self.broker_id in state.adding)
+            note(self.marked, replica, holds=self.broker_id in state.damaged)
+            note(self._copies, replica, holds=self.broker_id in state.adding)
             self.handle(replica, Assigned(state, self.config_of(topic)))
 
     def _is_lost(self, state: PartitionState, log: RecoveredLog | ClusterError) -> bool:
@@ -594,11 +595,3 @@ class ReplicaSet:
             await asyncio.sleep(TICK_S)
             for replica in tuple(self._ticking.values()):
                 self.handle(replica, Tick())
-
-
-def _note(kind: dict[ReplicaKey, Replica], replica: Replica, *, holds: bool) -> None:
-    """Whether it is of this kind now: an image names few replicas, and looks at no others."""
-    if holds:
-        kind[replica.key] = replica
-    else:
-        kind.pop(replica.key, None)
