@@ -54,7 +54,7 @@ def test_every_alert_has_a_page_and_every_page_an_alert() -> None:
 def test_an_alert_says_what_where_and_what_to_do(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
     said = rule["annotations"]
-    assert said["runbook_url"].endswith(f"/docs/runbooks/{rule['alert']}.md")
+    assert said["runbook_url"].endswith(f"/runbooks/{rule['alert']}/")
     assert said["summary"]
     assert "{{ $" in said["description"], "it shows a value, or where"
 

@@ -30,6 +30,7 @@ def test_a_link_leads_to_the_page_wherever_it_lies_on_the_site() -> None:
         rewritten("[a](../../docs/security.md)", "examples/go/README.md") == "[a](../security.md)"
     )
     assert rewritten("[a](docs/decisions)", "README.md") == "[a](decisions/index.md)"
+    assert rewritten("[a\nb](docs/spark.md)", "README.md") == "[a\nb](spark.md)"
     assert rewritten("![a](docs/images/demo.svg)", "README.md") == "![a](images/demo.svg)"
 
 
@@ -85,7 +86,7 @@ def test_the_links_that_a_package_index_shows_lead_to_pages_of_the_site(tmp_path
 def test_every_command_and_every_error_has_its_place_in_the_reference() -> None:
     (commands,) = command_pages().values()
     for group in app.registered_groups:
-        assert group.name is None or f"## `penstock {group.name} " in commands
+        assert not isinstance(group.name, str) or f"## `penstock {group.name} " in commands
     assert "## `kubectl penstock why`" in commands
     assert "## `penstock verify run`" in commands
     errors = reference_pages(ROOT)["reference/errors.md"]

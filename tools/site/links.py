@@ -8,15 +8,16 @@ an error: `BrokenLinkError` names the page, the link and the line.
 import posixpath
 import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from tools.site.pages import DECISIONS
 
-_LINK: Final = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
+_LINK_OR_CODE: Final = re.compile(
+    r"(?P<code>^[ ]*```.*?^[ ]*```)|(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)",
+    re.DOTALL | re.MULTILINE,
+)
 _OUTSIDE: Final = ("https://", "http://", "mailto:", "#")
-_FENCE: Final = re.compile(r"^\s*(```|~~~)")
 
 
 class BrokenLinkError(Exception):
@@ -25,15 +26,12 @@ class BrokenLinkError(Exception):
 
 def rewrite(text: str, source: str, pages: Mapping[str, str], root: Path) -> str:
     """`text` of the file `source` (relative to `root`), with the links of its page."""
-    lines = text.split("\n")
-    fenced = False
-    for number, line in enumerate(lines, start=1):
-        if _FENCE.match(line):
-            fenced = not fenced
-        elif not fenced:
-            found = partial(_rewritten, f"{source}:{number}", source, pages, root)
-            lines[number - 1] = _LINK.sub(found, line)
-    return "\n".join(lines)
+
+    def replaced(link: re.Match[str]) -> str:
+        line = text.count("\n", 0, link.start()) + 1
+        return _rewritten(f"{source}:{line}", source, pages, root, link)
+
+    return _LINK_OR_CODE.sub(lambda one: one[0] if one["code"] else replaced(one), text)
 
 
 def _rewritten(

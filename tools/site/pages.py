@@ -26,11 +26,16 @@ DECISIONS: Final = "decisions/index.md"
 def pages(root: Path) -> dict[str, str]:
     """Source path → path of the page, both relative; pictures count as pages."""
     own = {
-        path.relative_to(root).as_posix(): path.relative_to(root / "docs").as_posix()
+        path.relative_to(root).as_posix(): _page(path.relative_to(root / "docs"))
         for path in sorted((root / "docs").rglob("*"))
         if path.is_file()
     }
     return own | ELSEWHERE
+
+
+def _page(path: Path) -> str:
+    """A folder's README is its first page."""
+    return (path.with_name("index.md") if path.name == "README.md" else path).as_posix()
 
 
 def decisions_page(root: Path) -> str:
