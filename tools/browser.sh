@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The console's tests look at its pages in Chromium: installs it where it may. Without one they are
-# skipped, except in CI (CI=true), where they fail.
+# skipped.
 set -euo pipefail
 
 have_browser() { command -v chromium >/dev/null && command -v chromedriver >/dev/null; }
