@@ -28,7 +28,7 @@ def test_bits_flip_while_everything_breaks() -> None:
     for history in histories:
         assert history.violation is None, (history.seed, history.violation)
     assert sum(history.flips for history in histories) > 3
-    assert sum(history.mended for history in histories) > 8
+    assert sum(history.mended for history in histories) > 3
 
 
 def marked(
