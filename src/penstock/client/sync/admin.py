@@ -37,6 +37,7 @@ from penstock.client.model import (
     PlaintextCallers,
     TopicDescription,
 )
+from penstock.client.sync.documented import facade
 from penstock.client.sync.loop_thread import shared_loop
 from penstock.core.authorization import Operation, Resource, Rule
 from penstock.core.lag import PartitionLag
@@ -45,8 +46,9 @@ from penstock.core.quotas import QuotaRule
 from penstock.core.types import MoveReason, TopicPartition
 
 
+@facade(AsyncAdmin, ClientConfig)
 class Admin:
-    """Creates, changes and describes topics, groups and transactions; see AsyncAdmin."""
+    """Creates, changes and describes topics, groups and transactions."""
 
     def __init__(
         self,

@@ -3,16 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock.client.sync.documented import facade
 from penstock.client.sync.loop_thread import LoopThread
 from penstock.client.transaction.branch_model import BatchOutcome, BatchRun, Branch
 from penstock.client.transaction.branches import AsyncBranches
 
 
+@facade(AsyncBranches)
 class Branches:
-    """A task's part of a batch that many tasks write, and the driver's decision about it.
-
-    Meanings and errors are those of `AsyncBranches`.
-    """
+    """A task's part of a batch that many tasks write, and the driver's decision about it."""
 
     def __init__(
         self, send_columns: Callable[..., Any], loop: LoopThread, core: AsyncBranches

@@ -15,6 +15,7 @@ from penstock.client.model import (
     ConsumedBatch,
     Record,
 )
+from penstock.client.sync.documented import facade
 from penstock.client.sync.loop_thread import errand, shared_loop
 from penstock.core.types import TopicPartition
 from penstock.errors import PenstockError
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     import pyarrow
 
 
+@facade(AsyncConsumer, ConsumerConfig)
 class Consumer:
-    """Reads partitions in order, without gaps; see AsyncConsumer.
+    """Reads partitions in order, without gaps.
 
     A listener's methods are called in the thread that polls, closes or unsubscribes.
     """

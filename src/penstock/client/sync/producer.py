@@ -15,6 +15,7 @@ from penstock.client.producer.producer import AsyncProducer, exit_flush_s
 from penstock.client.producer.shards import shard_columns
 from penstock.client.sync.branches import Branches
 from penstock.client.sync.consumer import Consumer
+from penstock.client.sync.documented import facade
 from penstock.client.sync.loop_thread import EXIT_FLUSH_S, LoopThread, shared_loop
 from penstock.client.transaction.handle import AsyncTransaction
 from penstock.core.columns import Header
@@ -23,12 +24,12 @@ from penstock.core.types import TopicPartition
 _log = logging.getLogger("penstock.client")
 
 
+@facade(AsyncProducer, ProducerConfig)
 class Producer:
     """Sends records to topics, batched, in order, without duplicates. Can be shared by threads.
 
     Use it in a `with` block, or call `close`: it sends the remaining records. Failed deliveries are
-    logged, counted by `close`, and raised by `Delivery.result`. Arguments, meanings and errors are
-    those of `AsyncProducer`.
+    logged, counted by `close`, and raised by `Delivery.result`.
     """
 
     def __init__(
@@ -140,12 +141,12 @@ class Producer:
             _log.error("%d records were not delivered before the process ended", undelivered)
 
 
+@facade(AsyncTransaction)
 class Transaction:
     """Records that become visible to read_committed readers as a whole, or not at all.
 
     Use it in a `with` block: the end of the block commits, an error aborts. Or call `begin`, then
-    `commit` or `abort`. Meanings and errors are those of `AsyncTransaction`. Threads can share it
-    for sending; one thread begins and ends it.
+    `commit` or `abort`. Threads can share it for sending; one thread begins and ends it.
     """
 
     def __init__(self, producer: Producer, loop: LoopThread, core: AsyncTransaction) -> None:

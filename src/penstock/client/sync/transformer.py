@@ -10,6 +10,7 @@ from typing import Any, Self, Unpack
 
 from penstock.client.model import ConsumedBatch, Record
 from penstock.client.producer.delivery import ColumnsDelivery, Delivery
+from penstock.client.sync.documented import facade
 from penstock.client.sync.loop_thread import LoopThread, shared_loop
 from penstock.client.transformer.config import TransformConfig, TransformOptions, check_handle
 from penstock.client.transformer.out import AsyncOut
@@ -18,8 +19,9 @@ from penstock.core.columns import Header
 from penstock.errors import MisuseError
 
 
+@facade(AsyncOut)
 class Out:
-    """Sends in the transaction that commits the source offsets; see AsyncOut."""
+    """Sends in the transaction that commits the source offsets."""
 
     def __init__(self, loop: LoopThread, core: AsyncOut) -> None:
         """Made by a transformer."""
@@ -56,6 +58,7 @@ class Out:
 Handle = Callable[[Record, Out], None]
 
 
+@facade(AsyncTransformer, TransformConfig)
 class Transformer:
     """Reads a group's records, and commits the output together with their offsets.
 
@@ -68,8 +71,7 @@ class Transformer:
                         out.send("paid", price(record), key=record.key)
 
     Taking the next batches says that the previous ones are done. If you leave the loop yourself,
-    call `commit` first, or the current batches are delivered again. Arguments, meanings and errors
-    are those of AsyncTransformer.
+    call `commit` first, or the current batches are delivered again.
     """
 
     def __init__(
@@ -174,8 +176,8 @@ def transform(
         transform("localhost:9092", group_id="billing", source="orders", handle=price)
 
     The handler's output and the source record's offset are committed together or not at all. Run up
-    to as many instances as the source has partitions. See `AsyncTransformer.run` for failures,
-    TransformConfig for `options`; a `Transformer` can be stopped by other means.
+    to as many instances as the source has partitions. See `Transformer` for `options`, and
+    its `run` for failures; it can be stopped by other means.
     """
     check_handle(handle, is_async=False)
     with Transformer(bootstrap, config, **options) as loop:

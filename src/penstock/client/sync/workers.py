@@ -8,12 +8,14 @@ from typing import Self
 
 from penstock.client.config import AddressResolver
 from penstock.client.model import Record
+from penstock.client.sync.documented import facade
 from penstock.client.sync.loop_thread import shared_loop
 from penstock.client.workers.pool import AsyncWorkerPool, WorkerConfig
 
 
+@facade(AsyncWorkerPool)
 class WorkerPool:
-    """AsyncWorkerPool for programs without an event loop; handlers run in threads."""
+    """Handles a group's records by a function, many at a time, in threads."""
 
     def __init__(
         self,
