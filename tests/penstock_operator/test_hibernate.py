@@ -193,6 +193,25 @@ def test_a_new_cluster_can_begin_asleep() -> None:
     assert made(world) == (3, 2)
 
 
+def test_a_single_controller_is_not_ready_before_a_majority_of_the_brokers_runs() -> None:
+    """It takes over then (ADR 29), so brokers must not wait for it."""
+    awake, wish = desired(controllers=1), desired(controllers=1, spec_hibernate=True)
+    world = settled(awake)
+    run(world, wish, lambda plan: is_at(Stage.HIBERNATED)(plan) and plan.is_idle)
+
+    def is_awake(plan: Plan) -> bool:
+        status = world.objects["Deployment", NAMES.controller].get("status", {})
+        if len(world.alive) < 2:
+            status["availableReplicas"] = 0
+            world.reachable = False
+        else:
+            world.reachable = True
+        return is_at(Stage.AWAKE)(plan) and plan.is_idle
+
+    run(world, awake, is_awake)
+    assert made(world) == (3, 1)
+
+
 def test_changes_while_asleep_take_effect_at_wake() -> None:
     world = asleep(settled(AWAKE))
     larger = desired(brokers=4, spec_hibernate=True, spec_storage_size="20Gi")

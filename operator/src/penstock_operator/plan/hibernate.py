@@ -210,12 +210,16 @@ def _down(desired: DesiredCluster, observed: Observed, asleep: int) -> Hibernati
 
 
 def _starting(desired: DesiredCluster, observed: Observed, asleep: int) -> Hibernation:
-    """Controllers first: the first broker that registers is not to wait for one."""
+    """Controllers first: the first broker that registers is not to wait for one.
+
+    They are only made, not ready: who takes over asks a majority of the brokers first (ADR 29), so
+    that a single controller is not ready before they run.
+    """
     brokers = max(asleep, desired.spec.brokers)
     deployment = observed.live("Deployment", desired.names.controller)
     status: Object = {} if deployment is None else deployment.get("status") or {}
     wait = Wait("Waking", f"waking up: controllers start, then {brokers} brokers")
-    if status.get("availableReplicas", 0):
+    if status.get("replicas", 0):
         return Hibernation(Stage.STARTING, brokers, wait=wait)
     return Hibernation(Stage.STARTING, 0, asleep, wait=wait)
 
