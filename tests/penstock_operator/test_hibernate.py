@@ -212,6 +212,34 @@ def test_a_single_controller_is_not_ready_before_a_majority_of_the_brokers_runs(
     assert made(world) == (3, 1)
 
 
+def test_volumes_that_were_lost_while_it_slept_are_replaced_on_request() -> None:
+    """With most of them gone, nobody takes over, and it would start for ever."""
+    world = asleep(settled(AWAKE))
+    run(world, AWAKE, is_at(Stage.STARTING))
+    while not world.pods:
+        step(world, AWAKE)
+    gone = {1: world.claims[1].uid, 2: world.claims[2].uid}
+
+    def nobody_takes_over() -> None:
+        for broker_id, uid in gone.items():
+            if world.claims[broker_id].uid == uid:
+                world.alive.discard(broker_id)
+                world.pods[broker_id] = replace(
+                    world.pods[broker_id], ready=False, trouble="it cannot be scheduled"
+                )
+        world.alive.clear()
+
+    for _ in range(5):
+        nobody_takes_over()
+        plan = step(world, AWAKE)
+        assert is_at(Stage.STARTING)(plan)
+    world.request = f"1:accept-loss@{gone[1]}"
+    nobody_takes_over()
+    world.pods[0] = replace(world.pods[0], ready=False)
+    step(world, replace(AWAKE, replace_volume=world.request))
+    assert world.replaced == [1]
+
+
 def test_changes_while_asleep_take_effect_at_wake() -> None:
     world = asleep(settled(AWAKE))
     larger = desired(brokers=4, spec_hibernate=True, spec_storage_size="20Gi")
