@@ -12,6 +12,7 @@ compares the ends of the logs (`log_ends`).
 from collections.abc import Iterator
 from typing import Final
 
+from penstock.core.types import ReplicaKey
 from penstock.proto.v1 import admin_pb2 as pb
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.replication.replica import Replica
@@ -82,8 +83,13 @@ class Quiescence:
         return f"{replica}: {missing} records are not on all replicas yet" if missing else ""
 
     def _without_leader(self) -> Iterator[str]:
-        """Said by every broker: nobody else speaks for these."""
+        """Said by every broker, or by the one that is to lead and does not: nobody else speaks for
+        these."""
         for topic in self._view.topics.values():
             for index, state in enumerate(topic.partitions):
                 if state.leader < 0:
                     yield f"{topic.name}/{index}: it has no leader"
+                elif state.leader == self._replicas.broker_id:
+                    replica = self._replicas.by_key.get(ReplicaKey(topic.topic_id, index))
+                    if replica is None or not replica.marks.is_leader:
+                        yield f"{topic.name}/{index}: its leader does not lead it yet"
