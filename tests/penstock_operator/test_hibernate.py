@@ -142,6 +142,21 @@ def test_a_cluster_that_does_not_come_to_rest_is_given_back() -> None:
     assert made(world) == (0, 0)
 
 
+def test_a_cluster_that_does_not_know_how_to_sleep_is_given_back() -> None:
+    """An older release refuses the call; rolls, drains and lost volumes must not wait for it."""
+    world = settled(AWAKE)
+    for _ in range(int(REST_S) + 10):
+        plan = step(world, ASLEEP_WISH)
+        world.hibernating = False
+    assert is_at(Stage.BLOCKED)(plan)
+    assert not any(isinstance(action, Hibernate) for action in plan.actions)
+    (wait,) = (wait for wait in plan.waits if wait.reason == "HibernateBlocked")
+    assert "older release" in wait.message
+    newer = desired(spec_hibernate=True, image="penstock-broker:2")
+    plans = run(world, newer, lambda plan: any(isinstance(a, RestartPod) for a in plan.actions))
+    assert plans
+
+
 def test_a_drain_goes_first() -> None:
     world = settled(desired(brokers=4))
     down = desired(brokers=3, spec_hibernate=True)
