@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from support.operator_world import NAMES, World, desired, settled
 
+from penstock.core.manifest.objects import SecurityMode
 from penstock_operator.clock import now_text
 from penstock_operator.hibernation_model import Hibernate, Record, Stage
 from penstock_operator.model import Apply, OrphanSet, Plan, RestartPod, Severity
@@ -264,6 +265,18 @@ def test_changes_while_asleep_take_effect_at_wake() -> None:
     awake = desired(brokers=4, spec_storage_size="20Gi")
     run(world, awake, lambda plan: is_at(Stage.AWAKE)(plan) and plan.is_idle)
     assert made(world) == (4, 2)
+
+
+@pytest.mark.parametrize("before", [SecurityMode.DISABLED, SecurityMode.MIGRATE])
+def test_sleep_is_no_way_around_the_gate_to_strict(before: SecurityMode) -> None:
+    """Clients that use plaintext are there again at wake."""
+    world = settled(desired(spec_security=before))
+    wish = desired(spec_security=before, spec_hibernate=True)
+    run(world, wish, lambda plan: is_at(Stage.HIBERNATED)(plan) and plan.is_idle)
+    for hibernate in (True, True, False):
+        step(world, desired(spec_security=SecurityMode.STRICT, spec_hibernate=hibernate))
+    live = world.objects["StatefulSet", NAMES.broker]
+    assert SecurityMode.of_pod(live["spec"]["template"]) is SecurityMode.MIGRATE
 
 
 def test_fewer_brokers_while_asleep_are_emptied_at_wake() -> None:
