@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from support.operator_world import NAMES, World, desired, settled
 
+from penstock.core.manifest.objects import SecurityMode
 from penstock_operator.clock import now_text
 from penstock_operator.hibernation_model import Hibernate, Record, Stage
 from penstock_operator.model import Apply, OrphanSet, Plan, RestartPod, Severity
@@ -142,6 +143,21 @@ def test_a_cluster_that_does_not_come_to_rest_is_given_back() -> None:
     assert made(world) == (0, 0)
 
 
+def test_a_cluster_that_does_not_know_how_to_sleep_is_given_back() -> None:
+    """An older release refuses the call; rolls, drains and lost volumes must not wait for it."""
+    world = settled(AWAKE)
+    for _ in range(int(REST_S) + 10):
+        plan = step(world, ASLEEP_WISH)
+        world.hibernating = False
+    assert is_at(Stage.BLOCKED)(plan)
+    assert not any(isinstance(action, Hibernate) for action in plan.actions)
+    (wait,) = (wait for wait in plan.waits if wait.reason == "HibernateBlocked")
+    assert "older release" in wait.message
+    newer = desired(spec_hibernate=True, image="penstock-broker:2")
+    plans = run(world, newer, lambda plan: any(isinstance(a, RestartPod) for a in plan.actions))
+    assert plans
+
+
 def test_a_drain_goes_first() -> None:
     world = settled(desired(brokers=4))
     down = desired(brokers=3, spec_hibernate=True)
@@ -193,6 +209,53 @@ def test_a_new_cluster_can_begin_asleep() -> None:
     assert made(world) == (3, 2)
 
 
+def test_a_single_controller_is_not_ready_before_a_majority_of_the_brokers_runs() -> None:
+    """It takes over then (ADR 29), so brokers must not wait for it."""
+    awake, wish = desired(controllers=1), desired(controllers=1, spec_hibernate=True)
+    world = settled(awake)
+    run(world, wish, lambda plan: is_at(Stage.HIBERNATED)(plan) and plan.is_idle)
+
+    def is_awake(plan: Plan) -> bool:
+        status = world.objects["Deployment", NAMES.controller].get("status", {})
+        if len(world.alive) < 2:
+            status["availableReplicas"] = 0
+            world.reachable = False
+        else:
+            world.reachable = True
+        return is_at(Stage.AWAKE)(plan) and plan.is_idle
+
+    run(world, awake, is_awake)
+    assert made(world) == (3, 1)
+
+
+def test_volumes_that_were_lost_while_it_slept_are_replaced_on_request() -> None:
+    """With most of them gone, nobody takes over, and it would start for ever."""
+    world = asleep(settled(AWAKE))
+    run(world, AWAKE, is_at(Stage.STARTING))
+    while not world.pods:
+        step(world, AWAKE)
+    gone = {1: world.claims[1].uid, 2: world.claims[2].uid}
+
+    def nobody_takes_over() -> None:
+        for broker_id, uid in gone.items():
+            if world.claims[broker_id].uid == uid:
+                world.alive.discard(broker_id)
+                world.pods[broker_id] = replace(
+                    world.pods[broker_id], ready=False, trouble="it cannot be scheduled"
+                )
+        world.alive.clear()
+
+    for _ in range(5):
+        nobody_takes_over()
+        plan = step(world, AWAKE)
+        assert is_at(Stage.STARTING)(plan)
+    world.request = f"1:accept-loss@{gone[1]}"
+    nobody_takes_over()
+    world.pods[0] = replace(world.pods[0], ready=False)
+    step(world, replace(AWAKE, replace_volume=world.request))
+    assert world.replaced == [1]
+
+
 def test_changes_while_asleep_take_effect_at_wake() -> None:
     world = asleep(settled(AWAKE))
     larger = desired(brokers=4, spec_hibernate=True, spec_storage_size="20Gi")
@@ -202,6 +265,18 @@ def test_changes_while_asleep_take_effect_at_wake() -> None:
     awake = desired(brokers=4, spec_storage_size="20Gi")
     run(world, awake, lambda plan: is_at(Stage.AWAKE)(plan) and plan.is_idle)
     assert made(world) == (4, 2)
+
+
+@pytest.mark.parametrize("before", [SecurityMode.DISABLED, SecurityMode.MIGRATE])
+def test_sleep_is_no_way_around_the_gate_to_strict(before: SecurityMode) -> None:
+    """Clients that use plaintext are there again at wake."""
+    world = settled(desired(spec_security=before))
+    wish = desired(spec_security=before, spec_hibernate=True)
+    run(world, wish, lambda plan: is_at(Stage.HIBERNATED)(plan) and plan.is_idle)
+    for hibernate in (True, True, False):
+        step(world, desired(spec_security=SecurityMode.STRICT, spec_hibernate=hibernate))
+    live = world.objects["StatefulSet", NAMES.broker]
+    assert SecurityMode.of_pod(live["spec"]["template"]) is SecurityMode.MIGRATE
 
 
 def test_fewer_brokers_while_asleep_are_emptied_at_wake() -> None:

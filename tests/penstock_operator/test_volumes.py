@@ -367,6 +367,18 @@ def test_with_nobody_left_to_ask_only_accepted_loss_goes_on() -> None:
     assert not replaced(plan_cluster(wish, world.observed())), "it could be asked"
 
 
+def test_a_broker_that_only_starts_keeps_its_volume_even_if_nobody_can_be_asked() -> None:
+    """As all of them do after a wake, while a request waits for this one to stop."""
+    world = settled(WISH)
+    for broker_id in range(3):
+        down(world, broker_id)
+        world.pods[broker_id] = replace(world.pods[broker_id], ready=False, trouble="")
+    wish = asked(world, f"1:accept-loss@{world.claims[1].uid}")
+    plan = plan_cluster(wish, world.observed())
+    assert not replaced(plan)
+    assert "nothing says that it cannot run" in wait_of(plan, REPLACING).message
+
+
 @pytest.mark.parametrize("text", ["one", "1:", "1:please", "-1", "3", "٣", "", "12345678901"])
 def test_a_request_that_makes_no_sense_says_so(text: str) -> None:
     world = lost()

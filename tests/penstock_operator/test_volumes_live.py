@@ -102,6 +102,13 @@ class Bench:
     def pod(self) -> Any:
         return get(self.server, f"{self.core}/pods/{self.names.pod(1)}")
 
+    def take_pod(self) -> None:
+        """A node takes it, and its broker is not ready."""
+        conditions = [{"type": "PodScheduled", "status": "True"}]
+        path = f"{self.core}/pods/{self.names.pod(1)}/status"
+        shown = {"status": {"conditions": conditions}}
+        self.server.request("PATCH", path, shown, Content_Type=MERGE)
+
     def drop_claim(self) -> None:
         """Somebody else deletes it, and it has gone at once."""
         path = f"{self.core}/persistentvolumeclaims/{self.names.claim(1)}"
@@ -215,6 +222,18 @@ async def test_another_claim_of_that_name_is_left_alone_and_so_is_its_pod(bench:
     bench.make_claim(1)
     await bench.act(seen, action)
     assert bench.claim["metadata"]["uid"] != action.claim_uid
+    assert bench.pod is not None
+
+
+async def test_a_pod_that_a_node_has_taken_meanwhile_keeps_its_volume(bench: Bench) -> None:
+    """The operator is frozen; the node comes back, and another one restarts the broker just now."""
+    bench.servers.brokers[1].kill()
+    await bench.wait_alive(wanted=False)
+    await bench.look(0)
+    seen, action = await due(bench)
+    bench.take_pod()
+    await bench.act(seen, action)
+    assert bench.claim is not None
     assert bench.pod is not None
 
 

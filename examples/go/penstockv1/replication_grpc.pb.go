@@ -36,7 +36,8 @@ const (
 type ReplicationServiceClient interface {
 	Replicate(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FollowerMessage, LeaderMessage], error)
 	// One batch of this broker's log of a partition, whether it leads, is in sync, or neither: only
-	// if it has it with exactly this header, and all of it can be read. DATA_CORRUPTED: it has not.
+	// if it has it with exactly this header, and all of it can be read. OFFSET_OUT_OF_RANGE: it has
+	// nothing of its offsets, or has given it up. DATA_CORRUPTED: anything else is there.
 	ReadExact(ctx context.Context, in *ReadExactRequest, opts ...grpc.CallOption) (*ReadExactResponse, error)
 }
 
@@ -80,7 +81,8 @@ func (c *replicationServiceClient) ReadExact(ctx context.Context, in *ReadExactR
 type ReplicationServiceServer interface {
 	Replicate(grpc.BidiStreamingServer[FollowerMessage, LeaderMessage]) error
 	// One batch of this broker's log of a partition, whether it leads, is in sync, or neither: only
-	// if it has it with exactly this header, and all of it can be read. DATA_CORRUPTED: it has not.
+	// if it has it with exactly this header, and all of it can be read. OFFSET_OUT_OF_RANGE: it has
+	// nothing of its offsets, or has given it up. DATA_CORRUPTED: anything else is there.
 	ReadExact(context.Context, *ReadExactRequest) (*ReadExactResponse, error)
 	mustEmbedUnimplementedReplicationServiceServer()
 }

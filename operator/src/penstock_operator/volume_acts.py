@@ -3,13 +3,15 @@
 from dataclasses import replace
 from typing import assert_never
 
+from penstock.kubernetes.names import CLUSTER_LABEL
 from penstock.logs import EventLog
 from penstock_operator.brokers import Brokers
 from penstock_operator.events import Events
 from penstock_operator.kube import Kube
-from penstock_operator.model import GrowClaim, Object, Observed
-from penstock_operator.names import REPLACE_VOLUME
+from penstock_operator.model import GrowClaim, Object, Observed, PodState
+from penstock_operator.names import REPLACE_VOLUME, Names
 from penstock_operator.objects import DesiredCluster
+from penstock_operator.observe import pod_state
 from penstock_operator.plan.volumes import REPLACING, is_still_due
 from penstock_operator.volume_model import AnswerReplacement, ReplaceVolume
 
@@ -52,10 +54,13 @@ class VolumeActs:
         """The claim first: with the pod alone gone, the next one would use the same volume.
 
         A deleted volume does not come back, and this process may have been frozen since it has
-        decided: so the brokers are asked once more.
+        decided: so the brokers are asked once more, and its pod is looked at. A node that came back
+        has taken it, whether the broker answers at this moment or not.
         """
         facts, moves = await self._brokers.replicas(desired)
-        now = replace(observed, brokers=facts, moves=moves)
+        pod = await self._pod(action.broker_id, desired.names)
+        seen = _with_pod(observed, action.broker_id, pod)
+        now = replace(seen, brokers=facts, moves=moves)
         if not is_still_due(action, desired, now):
             _log.warning("volume not replaced: no longer due", broker=action.broker_id)
             return
@@ -68,6 +73,13 @@ class VolumeActs:
         if await self._kube.delete(*where) and action.pod:
             await self._kube.delete("Pod", namespace, action.pod, action.pod_uid)
 
+    async def _pod(self, broker_id: int, names: Names) -> PodState | None:
+        """As it is now. Pods may be listed, and not read one by one."""
+        selector = f"{CLUSTER_LABEL}={names.cluster}"
+        found = await self._kube.list("Pod", names.namespace, selector)
+        named = (one for one in found if one["metadata"]["name"] == names.pod(broker_id))
+        return next(map(pod_state, named), None)
+
     async def _answer(self, action: AnswerReplacement, body: Object, namespace: str) -> None:
         """Only if the Cluster is as it was when this was decided: it may ask for another one."""
         metadata = body["metadata"]
@@ -76,3 +88,15 @@ class VolumeActs:
             "annotations": {REPLACE_VOLUME: action.text},
         }
         await self._kube.merge("Cluster", namespace, metadata["name"], {"metadata": changed})
+
+
+def _with_pod(observed: Observed, broker_id: int, pod: PodState | None) -> Observed:
+    """What was seen, with this broker's pod as it is now. Its volume's node counts only while no
+    node can take the pod."""
+    pods = {at: one for at, one in observed.pods.items() if at != broker_id}
+    if pod is not None:
+        pods[broker_id] = pod
+    if pod is not None and pod.unschedulable:
+        return replace(observed, pods=pods)
+    volumes = {at: one for at, one in observed.volumes.items() if at != broker_id}
+    return replace(observed, pods=pods, volumes=volumes)

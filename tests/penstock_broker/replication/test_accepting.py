@@ -105,6 +105,15 @@ async def test_who_says_nothing_may_have_it_unless_he_is_named() -> None:
         assert await case.accept(3, 3, 2) == [3]
 
 
+async def test_who_may_have_it_compacted_forbids_it_and_who_has_nothing_does_not() -> None:
+    async with lost(leader=0, replicas=[0, 1, 2], isr=[0], damaged=[0, 1]) as case:
+        await case.refused(3, 3, match="in another form, compacted")
+        await case.refused(3, 3, 1, match="--without 2")
+        assert await case.accept(3, 3, 2) == [3]
+        case.silent = {2: ErrorCode.OFFSET_OUT_OF_RANGE}
+        assert await case.accept(7, 7) == [7]
+
+
 async def test_a_member_of_the_isr_that_is_not_damaged_forbids_it() -> None:
     async with lost(leader=0, replicas=[0, 1, 2], isr=[0, 1]) as case:
         await case.refused(3, 3, match="broker 1 has a replica")

@@ -229,6 +229,28 @@ async def test_what_is_not_exactly_here_is_not_given() -> None:
             await asked_for(world, 5, pack_header(BATCHES[5].header))
 
 
+async def test_who_has_nothing_of_a_batch_says_so() -> None:
+    async with mended(**FOLLOWS) as world:
+        header = BATCHES[5].header
+        await world.replicas.accept_loss(world.replica, [header])
+        later = BATCHES[5].stamped(Offset(20), LeaderEpoch(1), 0).header
+        for lacking in (header, later):
+            with pytest.raises(ClusterError, match="has nothing of offsets") as caught:
+                await asked_for(world, lacking.base_offset, pack_header(lacking))
+            assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        given_up = emptied(header)
+        assert await asked_for(world, 5, pack_header(given_up.header)) == pack_batch(given_up)
+
+
+async def test_who_has_a_batch_compacted_does_not_say_that_it_has_nothing() -> None:
+    async with mended(**FOLLOWS) as world:
+        columns = encode_columns([b"a", b"b"], timestamps_ms=1)
+        both = build_batch(columns).stamped(Offset(4), LeaderEpoch(1), 0)
+        with pytest.raises(ClusterError, match="no batch with this header") as caught:
+            await asked_for(world, 4, pack_header(both.header))
+        assert caught.value.code is ErrorCode.DATA_CORRUPTED
+
+
 def test_what_comes_is_checked_again() -> None:
     stored = pack_batch(BATCHES[5])
     assert received(stored, BATCHES[5].header) == BATCHES[5]

@@ -17,7 +17,13 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from penstock.core.batch import BatchHeader
-from penstock.core.replication.losses import check_nobody_sound_may_lead, chosen, holders, span
+from penstock.core.replication.losses import (
+    check_nobody_sound_may_lead,
+    chosen,
+    holders,
+    says_it_lacks,
+    span,
+)
 from penstock.core.types import BrokerId, Offset, PartitionState, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.metadata.image import ClusterView
@@ -87,11 +93,9 @@ class Losses:
         if not headers:
             return ()
         state = await self._state_now(replica)
-        check_nobody_sound_may_lead(state, self._replicas.broker_id, headers)
+        check_nobody_sound_may_lead(state, self._replicas.broker_id)
         for header in headers:
-            await self._check_nobody_has(
-                replica, header, holders(state, self._replicas.broker_id), loss
-            )
+            await self._check_nobody_has(replica, header, state, loss)
         self._check_still_led(replica, state)
         if not validate_only:
             for header in headers:
@@ -139,15 +143,23 @@ class Losses:
         self,
         replica: Replica,
         header: BatchHeader,
-        others: tuple[BrokerId, ...],
+        state: PartitionState,
         loss: Loss,
     ) -> None:
-        for broker_id in others:
+        for broker_id in holders(state, self._replicas.broker_id):
             try:
                 await self._donors.exact(broker_id, replica.key, header)
             except PenstockError as error:
-                if error.code is ErrorCode.DATA_CORRUPTED or broker_id in loss.without:
+                if says_it_lacks(state, broker_id, error.code) or broker_id in loss.without:
                     continue
+                if error.code is ErrorCode.DATA_CORRUPTED:
+                    raise ClusterError(
+                        f"broker {broker_id} has offsets {span(header)} of {replica} in another "
+                        f"form, compacted, or they are damaged there and that is not stored yet "
+                        f"({error.message}). Wait until it leads, or has been scrubbed, or give up "
+                        f"what it has: --without {broker_id}",
+                        ErrorCode.INVALID_REQUEST,
+                    ) from error
                 raise ClusterError(
                     f"broker {broker_id} may have offsets {span(header)} of {replica}, and did not "
                     f"say ({error.message}). Wait until it serves, or, if it never will again: "

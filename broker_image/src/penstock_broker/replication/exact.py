@@ -23,6 +23,7 @@ from penstock.core.batch import (
     unpack_batch,
     unpack_header,
 )
+from penstock.core.replication.losses import emptied, span
 from penstock.core.types import BrokerId, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import replication_pb2 as pb
@@ -44,7 +45,9 @@ class Donors(Protocol):
     async def exact(self, broker_id: BrokerId, key: ReplicaKey, header: BatchHeader) -> Batch:
         """The batch with exactly this header, from one broker.
 
-        Raises ClusterError if it does not have it, cannot be reached, or is of an older release.
+        Raises ClusterError if it does not have it, cannot be reached, or is of an older release:
+        OFFSET_OUT_OF_RANGE if nothing of its offsets is there, or it was given up; DATA_CORRUPTED
+        if it is damaged there too, or, compacted, part of another batch.
         """
         ...
 
@@ -116,6 +119,13 @@ async def stored_exactly(
         raise ClusterError(
             f"broker {replicas.broker_id} has no replica of {key}", ErrorCode.UNKNOWN_PARTITION
         )
+    known = await reader.stored_header(replica, header.base_offset)
+    if known != header and _lacks(known, header):
+        raise ClusterError(
+            f"the log of {replica} at broker {replicas.broker_id} has nothing of offsets "
+            f"{span(header)}; ask another replica",
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+        )
     batches = await reader.read_stored(replica, header.base_offset, 1, header.next_offset)
     if not batches or pack_header(batches[0].header) != request.header:
         raise ClusterError(
@@ -124,3 +134,11 @@ async def stored_exactly(
             ErrorCode.DATA_CORRUPTED,
         )
     return pack_batch(batches[0])
+
+
+def _lacks(known: BatchHeader | None, header: BatchHeader) -> bool:
+    """Whether a log has nothing of a batch, if `known` is what it has there or behind it. What was
+    emptied in its place has none of its records."""
+    return (
+        known is None or known.base_offset >= header.next_offset or known == emptied(header).header
+    )

@@ -12,6 +12,7 @@ compares the ends of the logs (`log_ends`).
 from collections.abc import Iterator
 from typing import Final
 
+from penstock.core.types import ReplicaKey
 from penstock.proto.v1 import admin_pb2 as pb
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.replication.replica import Replica
@@ -60,7 +61,14 @@ class Quiescence:
         )
 
     def _log_ends(self) -> int:
-        return sum(replica.marks.log_end_offset for replica in self._replicas.by_key.values())
+        here = self._replicas.by_key.values()
+        return sum(one.marks.log_end_offset for one in here if not self._copies(one))
+
+    def _copies(self, replica: Replica) -> bool:
+        """Whether nothing relies on it yet: a copy goes on after the wake, and no switch ends it
+        before."""
+        state = self._view.state(replica.key)
+        return state is not None and self._replicas.broker_id in state.adding
 
     def _unquiet(self) -> list[str]:
         found = [self._lacks(replica) for replica in self._replicas.by_key.values()]
@@ -76,14 +84,19 @@ class Quiescence:
         away = sorted(set(state.replicas) - set(marks.isr))
         if away:
             return f"{replica}: replicas {away} are not in sync"
-        if state.adding or state.damaged:
-            return f"{replica}: it moves, or has a damaged replica"
+        if state.damaged:
+            return f"{replica}: it has a damaged replica"
         missing = marks.log_end_offset - marks.high_watermark
         return f"{replica}: {missing} records are not on all replicas yet" if missing else ""
 
     def _without_leader(self) -> Iterator[str]:
-        """Said by every broker: nobody else speaks for these."""
+        """Said by every broker, or by the one that is to lead and does not: nobody else speaks for
+        these."""
         for topic in self._view.topics.values():
             for index, state in enumerate(topic.partitions):
                 if state.leader < 0:
                     yield f"{topic.name}/{index}: it has no leader"
+                elif state.leader == self._replicas.broker_id:
+                    replica = self._replicas.by_key.get(ReplicaKey(topic.topic_id, index))
+                    if replica is None or not replica.marks.is_leader:
+                        yield f"{topic.name}/{index}: its leader does not lead it yet"

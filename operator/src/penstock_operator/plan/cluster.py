@@ -10,6 +10,7 @@ from typing import Final
 
 from penstock_operator.compare import is_applied, stamped
 from penstock_operator.hibernation_model import Record
+from penstock_operator.hibernation_model import Stage as HibernationStage
 from penstock_operator.model import (
     Action,
     Apply,
@@ -109,9 +110,13 @@ def _storage(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Trac
 
 
 def _volumes(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Track:
-    """Nothing is deleted that would not be made again, nor while the cluster sleeps."""
+    """Nothing is deleted that would not be made again, nor while the cluster sleeps.
+
+    Nodes may go while it does. Without their volumes no controller takes over, and it would start
+    for ever: so requests count from there on.
+    """
     observed, name = reach.observed, desired.names.broker
-    if sleep.holds_still:
+    if sleep.holds_still and sleep.stage is not HibernationStage.STARTING:
         return _Track()
     known = desired.knows(Section.STORAGE, Section.BROKERS) and observed.knows(POD, CLAIM)
     live = observed.live("StatefulSet", name)

@@ -28,6 +28,10 @@ REST_S: Final = 300.0
 """How long writes are refused for nothing, if the cluster does not come to rest."""
 RETURN_S: Final = 60.0
 """How long brokers are waited for, once one answers: others lead what they led."""
+_NOT_HEARD: Final = (
+    "it was asked to and does not hibernate: a controller or broker of an older release does not "
+    "know how, and none does while its metadata store is unavailable"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +125,17 @@ def _going(desired: DesiredCluster, observed: Observed, made: int) -> Hibernatio
     if facts is None:
         why = observed.brokers_problem or "no controller is active"
         return _not_yet(f"waiting until the brokers can be asked: {why}")
+    tried_long = record.stage is Stage.HIBERNATING and rest.waited_s >= REST_S
     if not facts.hibernating:
+        if tried_long:
+            return _blocked(desired, _NOT_HEARD, facts, None)
         return _begin(desired, observed, facts, made)
     if rest.proven and _all_alive(facts):
         text = "everything is fsynced on all replicas; brokers stop"
         wait = Wait("Hibernating", text)
         return Hibernation(Stage.STOPPING, 0, made, wait=wait)
     why = rest.waiting_for or _away(facts) or "it is checked twice"
-    if record.stage is Stage.HIBERNATING and rest.waited_s >= REST_S:
+    if tried_long:
         return _blocked(desired, why, facts, None)
     text = f"going to sleep, writes are refused: waiting until all brokers are at rest: {why}"
     return Hibernation(Stage.HIBERNATING, made, wait=Wait("Hibernating", text))
@@ -210,12 +217,16 @@ def _down(desired: DesiredCluster, observed: Observed, asleep: int) -> Hibernati
 
 
 def _starting(desired: DesiredCluster, observed: Observed, asleep: int) -> Hibernation:
-    """Controllers first: the first broker that registers is not to wait for one."""
+    """Controllers first: the first broker that registers is not to wait for one.
+
+    They are only made, not ready: who takes over asks a majority of the brokers first (ADR 29), so
+    that a single controller is not ready before they run.
+    """
     brokers = max(asleep, desired.spec.brokers)
     deployment = observed.live("Deployment", desired.names.controller)
     status: Object = {} if deployment is None else deployment.get("status") or {}
     wait = Wait("Waking", f"waking up: controllers start, then {brokers} brokers")
-    if status.get("availableReplicas", 0):
+    if status.get("replicas", 0):
         return Hibernation(Stage.STARTING, brokers, wait=wait)
     return Hibernation(Stage.STARTING, 0, asleep, wait=wait)
 

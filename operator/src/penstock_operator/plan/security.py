@@ -48,6 +48,10 @@ def staged(desired: DesiredCluster, observed: Observed) -> Stage:
     if not observed.knows("Pod", "StatefulSet"):
         return _held(desired, observed)
     modes = {pod.mode for pod in observed.pods.values()}
+    live = observed.live("StatefulSet", desired.names.broker)
+    if not modes and live is not None:
+        # Without pods, as asleep, clients still are where the brokers were last.
+        modes = {SecurityMode.of_pod(live["spec"]["template"])}
     mode, wait = _next(desired, observed, modes)
     strongest = max({mode, *modes}, key=lambda each: each.strength)
     return Stage(replace(desired, staged=mode), replace(desired, staged=strongest), wait)

@@ -213,7 +213,7 @@ def _hindrance(
         return None  # nothing was ever stored there
     if facts is None:
         if accepts_loss and not any(each.ready for each in observed.pods.values()):
-            return None  # nobody is there who could be asked
+            return _unless_it_starts(pod, claim)  # nobody is there who could be asked
         why = observed.brokers_problem or "their answer cannot be trusted"
         return _Hindrance(f"the brokers have to say what else has its records: {why}")
     if accepts_loss:
@@ -223,6 +223,18 @@ def _hindrance(
         why = "the metadata store is unavailable" if moves is not None else observed.moves_problem
         return _Hindrance(f"the controller has to say which replicas are damaged: {why}")
     return next(_of_others(desired, observed, broker_id), None)
+
+
+def _unless_it_starts(pod: PodState | None, claim: ClaimState) -> _Hindrance | None:
+    """A broker that waits for a controller is not ready, and may have all its records: after a
+    wake, or a power cut, every one of them does."""
+    if pod is not None and pod.trouble:
+        return None
+    text = (
+        "nobody can be asked, and nothing says that it cannot run; if it never does: "
+        f"kubectl delete pvc {claim.name}, and then its pod"
+    )
+    return _Hindrance(text)
 
 
 def _is_up(

@@ -276,13 +276,9 @@ class Draft:
     def settled(
         self, document: PartitionDocument, liveness: Liveness, settings: Settings
     ) -> tuple[PartitionDocument, ElectionKind | None]:
-        """As `election.settle`, or `rest` while the cluster hibernates.
-
-        Damaged replicas give way to others even then (I33).
-        """
-        if self.cluster.hibernating and not document.state.damaged:
-            return rest(document, liveness)
-        return settle(document, liveness, settings)
+        """As `election.settle`, or `rest` while the cluster hibernates."""
+        decide = rest if self.cluster.hibernating else settle
+        return decide(document, liveness, settings)
 
     # ------------------------------------------------------------ outcome
 

@@ -113,16 +113,26 @@ def settle(
 
 
 def rest(
-    document: PartitionDocument, liveness: Liveness
+    document: PartitionDocument, liveness: Liveness, settings: Settings
 ) -> tuple[PartitionDocument, ElectionKind | None]:
-    """As `settle`, in a cluster that hibernates: who stops keeps its seat, and nobody is elected.
+    """As `settle`, in a cluster that hibernates: who stops keeps its seat, and nobody is elected,
+    except in place of a damaged leader.
 
     Leaderships of dead brokers end: their next run is another one, and needs another epoch.
+    Damaged members lose their seats as ever, once somebody sound is there (I33). Until then they do
+    not lead: the sound ones are asleep, and would lose theirs.
     """
-    state = document.state
-    if state.leader == NO_LEADER or state.leader in liveness.live:
-        return document, None
-    return _with_leader(document, state, NO_LEADER), ElectionKind.NONE
+    state, unseated = document.state, _unseated(document, liveness)
+    seats = tuple(one for one in state.isr if one not in unseated)
+    kept = _with_isr(document, seats, settings, unseated)
+    if state.leader == NO_LEADER or state.leader in liveness.live - unseated:
+        return kept, None
+    leader, kind = NO_LEADER, ElectionKind.NONE
+    if state.leader in unseated:
+        leader, kind = _choose_leader(document, liveness, settings)
+    if leader not in kept.state.isr:
+        leader, kind = NO_LEADER, ElectionKind.NONE
+    return _with_leader(kept, state, leader), kind
 
 
 def forget(

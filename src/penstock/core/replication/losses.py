@@ -64,24 +64,27 @@ def holders(state: PartitionState, local: BrokerId) -> tuple[BrokerId, ...]:
     return tuple(dict.fromkeys(one for one in known if one != local))
 
 
-def check_nobody_sound_may_lead(
-    state: PartitionState, local: BrokerId, headers: Sequence[BatchHeader]
-) -> None:
-    """Raises ClusterError unless `local`, which is damaged, leads because nobody sound can (I33).
-
-    Of a compacted batch more is asked: each replica compacts for itself, so that another one may
-    have the records and not the batch.
-    """
+def check_nobody_sound_may_lead(state: PartitionState, local: BrokerId) -> None:
+    """Raises ClusterError unless `local`, a damaged leader, leads as nobody sound can (I33)."""
     if state.leader != local:
         raise ClusterError(
             f"broker {state.leader} leads the partition by now; ask it", ErrorCode.NOT_LEADER
         )
-    compacted = any(one.flags & BatchFlags.COMPACTED for one in headers)
-    seats = state.replicas if compacted else state.isr
-    sound = [one for one in seats if one not in {local, *state.damaged}]
+    sound = [one for one in state.isr if one not in {local, *state.damaged}]
     if sound:
         raise ClusterError(
             f"broker {sound[0]} has a replica that is not known as damaged: nothing is lost before "
             "its log has been read, so wait until it leads, or has been scrubbed",
             ErrorCode.INVALID_REQUEST,
         )
+
+
+def says_it_lacks(state: PartitionState, holder: BrokerId, said: ErrorCode) -> bool:
+    """Whether this answer to a request for exactly the batch means that its records are not there.
+
+    Each replica compacts for itself: one whose log has been neither read nor found damaged may have
+    the records and not the batch.
+    """
+    if said is ErrorCode.DATA_CORRUPTED:
+        return holder in state.damaged
+    return said is ErrorCode.OFFSET_OUT_OF_RANGE

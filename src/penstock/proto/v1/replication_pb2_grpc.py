@@ -61,7 +61,8 @@ class ReplicationServiceServicer:
 
     def ReadExact(self, request, context):
         """One batch of this broker's log of a partition, whether it leads, is in sync, or neither: only
-        if it has it with exactly this header, and all of it can be read. DATA_CORRUPTED: it has not.
+        if it has it with exactly this header, and all of it can be read. OFFSET_OUT_OF_RANGE: it has
+        nothing of its offsets, or has given it up. DATA_CORRUPTED: anything else is there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -41,7 +41,8 @@ class ReplicationServiceStub:
     Replicate: _grpc.StreamStreamMultiCallable[_replication_pb2.FollowerMessage, _replication_pb2.LeaderMessage]
     ReadExact: _grpc.UnaryUnaryMultiCallable[_replication_pb2.ReadExactRequest, _replication_pb2.ReadExactResponse]
     """One batch of this broker's log of a partition, whether it leads, is in sync, or neither: only
-    if it has it with exactly this header, and all of it can be read. DATA_CORRUPTED: it has not.
+    if it has it with exactly this header, and all of it can be read. OFFSET_OUT_OF_RANGE: it has
+    nothing of its offsets, or has given it up. DATA_CORRUPTED: anything else is there.
     """
 
 @_typing.type_check_only
@@ -54,7 +55,8 @@ class ReplicationServiceAsyncStub(ReplicationServiceStub):
     Replicate: _aio.StreamStreamMultiCallable[_replication_pb2.FollowerMessage, _replication_pb2.LeaderMessage]  # type: ignore[assignment]
     ReadExact: _aio.UnaryUnaryMultiCallable[_replication_pb2.ReadExactRequest, _replication_pb2.ReadExactResponse]  # type: ignore[assignment]
     """One batch of this broker's log of a partition, whether it leads, is in sync, or neither: only
-    if it has it with exactly this header, and all of it can be read. DATA_CORRUPTED: it has not.
+    if it has it with exactly this header, and all of it can be read. OFFSET_OUT_OF_RANGE: it has
+    nothing of its offsets, or has given it up. DATA_CORRUPTED: anything else is there.
     """
 
 class ReplicationServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -76,7 +78,8 @@ class ReplicationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_replication_pb2.ReadExactResponse, _abc.Awaitable[_replication_pb2.ReadExactResponse]]:
         """One batch of this broker's log of a partition, whether it leads, is in sync, or neither: only
-        if it has it with exactly this header, and all of it can be read. DATA_CORRUPTED: it has not.
+        if it has it with exactly this header, and all of it can be read. OFFSET_OUT_OF_RANGE: it has
+        nothing of its offsets, or has given it up. DATA_CORRUPTED: anything else is there.
         """
 
 def add_ReplicationServiceServicer_to_server(servicer: ReplicationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

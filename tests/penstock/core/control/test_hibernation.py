@@ -4,6 +4,8 @@ Whatever happens meanwhile, nobody leads who lacks what was committed (I3, I7), 
 for is the same for every controller.
 """
 
+from collections.abc import Callable
+
 import pytest
 from support.controller_world import World
 from support.moving import (
@@ -14,6 +16,7 @@ from support.moving import (
     damaged,
     document,
     ids,
+    missing,
     move,
     moving_world,
     refused,
@@ -163,6 +166,33 @@ def test_a_damaged_leader_gives_way_even_then() -> None:
     sleep(world)
     damaged(world, 0)
     assert document(world).state.leader == 1
+
+
+@pytest.mark.parametrize("min_isr", ["1", "2"])
+@pytest.mark.parametrize("found", [damaged, missing])
+def test_a_damaged_replica_that_is_back_first_costs_nobody_a_seat(
+    found: Callable[[World, int], None], min_isr: str
+) -> None:
+    world = moving_world(min_insync_replicas=min_isr)
+    sleep(world)
+    world.kill(0, 1, 2)
+    world.register(0, run=2)
+    found(world, 0)
+    assert world.state()[0] == NO_LEADER, "the sound ones are still asleep"
+    assert world.state()[2] == (0, 1, 2)
+    world.register(2, run=2)
+    assert world.state()[2] == (1, 2)
+    world.register(1, run=2)
+    wake(world)
+    assert (world.state()[0], world.state()[2]) == (1, (1, 2))
+
+
+def test_a_damaged_leader_that_gives_way_costs_those_that_stopped_no_seat() -> None:
+    world = moving_world(min_insync_replicas="1")
+    sleep(world)
+    world.kill(2)
+    damaged(world, 0)
+    assert (world.state()[0], world.state()[2]) == (1, (1, 2))
 
 
 def test_moves_neither_begin_nor_switch() -> None:

@@ -18,6 +18,7 @@ from penstock.core.replication.losses import (
     chosen,
     emptied,
     holders,
+    says_it_lacks,
     span,
     without_payload,
 )
@@ -91,14 +92,17 @@ def test_everybody_who_may_have_stored_it_is_a_holder() -> None:
 
 
 def test_nothing_is_lost_while_somebody_sound_may_lead() -> None:
-    lost = [batch(100).header]
-    compacted = [replace(lost[0], flags=BatchFlags.COMPACTED)]
-    check_nobody_sound_may_lead(state(), BrokerId(0), lost)
-    check_nobody_sound_may_lead(state(isr=ids(0, 1), damaged=ids(1)), BrokerId(0), lost)
+    check_nobody_sound_may_lead(state(), BrokerId(0))
+    check_nobody_sound_may_lead(state(isr=ids(0, 1), damaged=ids(1)), BrokerId(0))
     with pytest.raises(ClusterError, match="broker 1 has a replica"):
-        check_nobody_sound_may_lead(state(isr=ids(0, 1)), BrokerId(0), lost)
+        check_nobody_sound_may_lead(state(isr=ids(0, 1)), BrokerId(0))
     with pytest.raises(ClusterError, match="broker 2 leads"):
-        check_nobody_sound_may_lead(state(leader=2), BrokerId(0), lost)
-    with pytest.raises(ClusterError, match="broker 2 has a replica"):
-        check_nobody_sound_may_lead(state(damaged=ids(0, 1)), BrokerId(0), compacted)
-    check_nobody_sound_may_lead(state(damaged=ids(0, 1, 2)), BrokerId(0), compacted)
+        check_nobody_sound_may_lead(state(leader=2), BrokerId(0))
+
+
+def test_who_may_have_compacted_the_batch_does_not_lack_its_records() -> None:
+    other = state(damaged=ids(0, 1))
+    assert says_it_lacks(other, BrokerId(1), ErrorCode.DATA_CORRUPTED)
+    assert not says_it_lacks(other, BrokerId(2), ErrorCode.DATA_CORRUPTED)
+    assert says_it_lacks(other, BrokerId(2), ErrorCode.OFFSET_OUT_OF_RANGE)
+    assert not says_it_lacks(other, BrokerId(1), ErrorCode.UNKNOWN_PARTITION)
