@@ -79,6 +79,7 @@ OF_THIS_MACHINE: Final = {
     "penstock_disk_total_bytes",
     "penstock_disk_reserve_bytes",
     "penstock_store_memory_bytes",
+    "penstock_scrub_age_seconds",
     "process_virtual_memory_bytes",
     "process_resident_memory_bytes",
     "process_start_time_seconds",
@@ -182,6 +183,7 @@ def check_complete(page: Page, data: Path) -> None:
     total = page["penstock_disk_total_bytes"]
     assert page["penstock_disk_free_bytes"] < total <= disk.total
     assert 0 < page["penstock_disk_reserve_bytes"] < total
+    assert 0 <= page["penstock_scrub_age_seconds"] < 600
 
 
 def check_single(page: Page) -> None:
