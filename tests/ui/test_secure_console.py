@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.console import ConsoleProcess
@@ -21,13 +22,18 @@ ADA = "serviceaccount:local/ada"
 TOLD = f"{ADA} may not Describe the cluster: no rule allows it; ask an administrator"
 
 
+def files(cluster: LocalCluster) -> Any:
+    """Its administrator's, as options of clients."""
+    return cluster.directory.client_files
+
+
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     folder = tmp_path_factory.mktemp("secure")
     options = LocalOptions(secure=True)
     manifest = write_manifest(folder)
     with LocalCluster.from_manifest(manifest, data_dir=folder / "d", options=options) as cluster:
-        with Producer(cluster.bootstrap, **cluster.directory.client_files) as producer:
+        with Producer(cluster.bootstrap, **files(cluster)) as producer:
             producer.send("flights", b"one", partition=0)
         yield cluster
 
@@ -78,7 +84,7 @@ def test_others_are_told_what_is_refused_and_whom_to_ask(
 def test_who_may_describe_a_topic_but_not_read_it(secure: LocalCluster, tmp_path: Path) -> None:
     token = tmp_path / "bob.token"
     write_token(token, LocalSecurity(secure.directory, secure.cluster.name).token("bob", 600))
-    with Admin(secure.bootstrap, **secure.directory.client_files) as admin:
+    with Admin(secure.bootstrap, **files(secure)) as admin:
         rule = Rule(principals=("serviceaccount:local/bob",), operations=(Operation.DESCRIBE,))
         admin.alter_access(Resource(Kind.TOPIC, "flights"), (rule,))
     with console_of(secure, tmp_path, str(token)) as console:
