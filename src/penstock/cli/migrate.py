@@ -167,6 +167,8 @@ def _settings(path: Path | None) -> dict[str, str]:
         lines = path.read_text().splitlines()
     except OSError as error:
         raise MisuseError(f"--kafka-config: {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise MisuseError(f"--kafka-config: {path} is not text in UTF-8") from None
     settings = {}
     for number, line in enumerate(lines, start=1):
         name, equals, value = (part.strip() for part in line.partition("="))

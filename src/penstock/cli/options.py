@@ -23,6 +23,11 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
+def given_not_empty(text: str | None) -> str | None:
+    """The same, of arguments that may be left out: "" is not that."""
+    return None if text is None else not_empty(text)
+
+
 def not_empty(text: str) -> str:
     """Callback of arguments that name something: an unset variable names nothing."""
     if not text:

@@ -8,7 +8,7 @@ import typer
 from penstock.cli import move_plan
 from penstock.cli.connect import open_admin
 from penstock.cli.naming import parse_topic_or_partition
-from penstock.cli.options import Bootstrap, Output, OutputOption, example
+from penstock.cli.options import Bootstrap, Output, OutputOption, example, given_not_empty
 from penstock.cli.output import print_record, print_rows
 
 if TYPE_CHECKING:
@@ -25,7 +25,11 @@ app = typer.Typer(help="Read what is stored, to find damage.", no_args_is_help=T
 def start(
     what: Annotated[
         str | None,
-        typer.Argument(metavar="[TOPIC[/PARTITION]]", help="Only this; left out: everything."),
+        typer.Argument(
+            metavar="[TOPIC[/PARTITION]]",
+            help="Only this; left out: everything.",
+            callback=given_not_empty,
+        ),
     ] = None,
     *,
     bootstrap: Bootstrap = None,

@@ -90,7 +90,8 @@ def _name(error: Any) -> str:
         return ""
     if parameter.param_type_name == "option":
         return max(parameter.opts, key=len, default="")
-    return str(parameter.metavar or parameter.name.upper()).strip("{}[]")
+    name = str(parameter.metavar or parameter.name.upper())
+    return name[1:-1] if name[0] in "{[" else name
 
 
 def _meant(near: list[str], error: Any) -> str:

@@ -23,6 +23,10 @@ from penstock.migration.model import Bounds, Progress, Reader, Rows, Topic
 _log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())  # our errors say what lasts; --debug shows the rest
 TIMEOUT_S: Final = 30.0
+CONNECT_S: Final = 12.0
+"""For the first answer: an address that is wrong is said to be so while somebody still looks."""
+LOOK_S: Final = 2.0
+"""Ctrl-C is seen between two looks: the library's calls cannot be interrupted."""
 RETRY_S: Final = 0.2
 POLL_RECORDS: Final = 10_000
 _MAX_MESSAGE: Final = "max.message.bytes"
@@ -43,9 +47,13 @@ class Kafka:
             "bootstrap.servers": bootstrap, **settings, "logger": _log,
         }  # fmt: skip
         self.copy_id = copy_id
-        self._admin = AdminClient(dict(self._settings))
+        try:
+            self._admin = AdminClient(dict(self._settings))
+        except kafka.KafkaException as error:
+            text = f"librdkafka refuses the settings for {self.name}: {error.args[0].str()}"
+            raise MisuseError(text, ErrorCode.INVALID_REQUEST) from None
         self._producer: Any = None
-        self._metadata = _asked(self.name, lambda: self._admin.list_topics(timeout=TIMEOUT_S))
+        self._metadata = self._first_metadata()
 
     @property
     def name(self) -> str:
@@ -58,6 +66,15 @@ class Kafka:
     @property
     def brokers(self) -> int:
         return len(self._metadata.brokers)
+
+    def _first_metadata(self) -> Any:
+        ends_at = monotonic() + CONNECT_S
+        while True:
+            try:
+                return self._admin.list_topics(timeout=LOOK_S)
+            except kafka.KafkaException as error:
+                if error.args[0].code() not in _PASSING or monotonic() >= ends_at:
+                    raise _failed(self.name, error.args[0]) from None
 
     def topics(self, patterns: Sequence[str]) -> list[Topic]:
         """See `Source.topics`. Patterns are names, or have * and ?."""

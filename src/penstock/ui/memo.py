@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
-from penstock.errors import PenstockError
+from penstock.errors import ErrorCode, PenstockError
 from penstock.views.answers import A, Answer
 
 TTL_S: Final = 2.0
@@ -19,6 +19,9 @@ TIMEOUT_S: Final = 12.0
 """Of one question with everything it needs; longer than the client's own timeouts."""
 AT_ONCE: Final = 8
 KEPT_MAX: Final = 500
+REFUSALS: Final = frozenset(
+    {ErrorCode.UNAUTHENTICATED, ErrorCode.CREDENTIALS_EXPIRED, ErrorCode.PERMISSION_DENIED}
+)
 
 
 @dataclass(slots=True)
@@ -66,4 +69,4 @@ async def _asked(ask: Callable[[], Awaitable[A]]) -> Answer[A]:
     except TimeoutError:
         return Answer(problem=f"no answer within {TIMEOUT_S:.0f} s")
     except PenstockError as error:
-        return Answer(problem=error.message)
+        return Answer(problem=error.message, refused=error.code in REFUSALS)

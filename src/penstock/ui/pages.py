@@ -156,7 +156,7 @@ class Pages:
             request,
             "list.html",
             title="Transactions",
-            problems=_problems(listed, blocking),
+            problems=_problems(listed, blocking, await self._hidden()),
             tables=[
                 open_table(listed.value or [], TRANSACTIONS_SHOWN),
                 blocking_table(blocking.value or [], TRANSACTIONS_SHOWN),
@@ -178,16 +178,17 @@ class Pages:
         query = {"q": sought, **({"internal": "on"} if internal else {})}
         shown, pager = _page(request, found, TOPICS_SHOWN, query)
         moving = await self._reader.traffic() if shown else {}
+        hidden = await self._hidden()
         empty = (
             f"No topic has {sought!r} in its name."
             if sought
-            else "There are no topics. To create one: penstock topic create NAME"
+            else _none("topics", hidden, "create one: penstock topic create NAME")
         )
         return self._render(
             request,
             "list.html",
             title="Topics",
-            problems=_problems(answer),
+            problems=_problems(answer, hidden),
             tables=[topic_table(shown, moving, empty)] if answer.value is not None else [],
             pager=pager,
             search=sought,
@@ -246,7 +247,7 @@ class Pages:
             title=f"{answer.value.topic}: groups",
             topic=answer.value.topic,
             tab="groups",
-            problems=_problems(listed, *seen.values()),
+            problems=_problems(listed, *seen.values(), await self._hidden()),
             tables=[reader_table(answer.value.topic, seen, note)],
         )
 
@@ -284,6 +285,9 @@ class Pages:
     async def record(self, request: Request) -> Response:
         where, offset = _where(request)
         form = _form(request.query_params.get("form", "auto"))
+        topic = await self._topic(request)
+        if topic.value is None:  # else the consumer would wait for the topic to appear
+            return self._missing(request, topic.problem)
         try:
             found = await self._records.one(where, offset)
         except (PenstockError, TimeoutError) as error:
@@ -304,6 +308,9 @@ class Pages:
         """A key or value as a file to save: no browser interprets it."""
         where, offset = _where(request)
         part = request.path_params["part"]
+        topic = await self._topic(request)
+        if topic.value is None:
+            return self._missing(request, topic.problem)
         try:
             found = await self._records.one(where, offset)
         except (PenstockError, TimeoutError) as error:
@@ -326,16 +333,17 @@ class Pages:
         found = [one for one in answer.value or () if sought in one.group_id]
         shown, pager = _page(request, found, GROUPS_SHOWN, {"q": sought})
         seen = await self._reader.several_groups(one.group_id for one in shown)
+        hidden = await self._hidden()
         empty = (
             f"No group has {sought!r} in its id."
             if sought
-            else "There are no groups. To start one: penstock consume TOPIC --group NAME"
+            else _none("groups", hidden, "start one: penstock consume TOPIC --group NAME")
         )
         return self._render(
             request,
             "list.html",
             title="Groups",
-            problems=_problems(answer, *seen.values()),
+            problems=_problems(answer, *seen.values(), hidden),
             tables=[group_table(shown, seen, empty)] if answer.value is not None else [],
             pager=pager,
             search=sought,
@@ -375,6 +383,11 @@ class Pages:
     async def _topic(self, request: Request) -> Answer[TopicDescription]:
         return await self._reader.topic(request.path_params["topic"])
 
+    async def _hidden(self) -> Answer[Any]:
+        """Its problem says why lists may lack what this user may not see."""
+        cluster = await self._reader.cluster()
+        return cluster if cluster.refused else Answer()
+
     def _missing(self, request: Request, problem: str) -> Response:
         return self.plain(request, "This cannot be shown", problem, 404)
 
@@ -413,6 +426,13 @@ def _page(
 
 def _problems(*answers: Answer[Any]) -> list[str]:
     return list(dict.fromkeys(one.problem for one in answers if one.problem))[:5]
+
+
+def _none(things: str, hidden: Answer[Any], how: str) -> str:
+    """Why a list is empty."""
+    if hidden.problem:
+        return f"There are no {things} that you may see."
+    return f"There are no {things}. To {how}"
 
 
 def _where(request: Request) -> tuple[TopicPartition, int]:

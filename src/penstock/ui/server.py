@@ -1,5 +1,6 @@
 """Runs the console in this process until Ctrl-C: one port of this machine, one event loop."""
 
+import os
 import socket
 from collections.abc import Callable
 from time import monotonic
@@ -26,8 +27,9 @@ def listen(port: int) -> socket.socket:
     try:
         return socket.create_server((HOST, port))
     except OSError as error:
+        why = os.strerror(error.errno or 0)  # socket's own text repeats the address
         raise MisuseError(
-            f"cannot listen on {HOST}:{port}: {error.strerror}; give another --port, or 0 for any",
+            f"cannot listen on {HOST}:{port}: {why}; give another --port, or 0 for any",
             ErrorCode.INVALID_REQUEST,
         ) from error
 

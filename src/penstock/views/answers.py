@@ -18,10 +18,11 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[A]):
-    """`problem` "" = `value` is there."""
+    """`problem` "" = `value` is there. `refused`: the cluster answers, but not to this user."""
 
     value: A | None = None
     problem: str = ""
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from penstock.views.shortfalls import Shortfall, partition_findings
 if TYPE_CHECKING:
     from penstock.client import BlockingTransaction, BrokerDescription, ClusterDescription
 
-NOT_SERVED: Final = frozenset({"no-answer", "offline", "under-min-isr", "disk-full"})
+NOT_SERVED: Final = frozenset({"no-answer", "refused", "offline", "under-min-isr", "disk-full"})
 """Codes of findings that mean: some clients cannot write or read."""
 _MARK: Final[dict[Tone, str]] = {"good": "✔", "odd": "●", "bad": "✘"}
 
@@ -55,6 +55,9 @@ class ClusterAnswers:
 
 def explain(seen: ClusterAnswers) -> Explanation:
     """Why the cluster is as it is."""
+    if seen.cluster.refused:
+        refusal = Finding("the cluster", "refused", f"says: {seen.cluster.problem}")
+        return Explanation("You may not see how the cluster is", "bad", (refusal,))
     if seen.cluster.value is None:
         finding = Finding(
             "no broker",

@@ -24,7 +24,7 @@ LIBRARIES = ("pydantic", "typer", "Input should", "Value error", "Invalid value"
         ("consume", "TOPIC… is missing; see `penstock consume --help`"),
         ("consume t -p", "-p needs a value"),
         ("offsets t u", "nothing may follow here, but u does; see `penstock offsets --help`"),
-        ("topik", "there is no command topik; did you mean topic?"),
+        ("topik", "there is no command topik; did you mean topic or top?"),
         ("topic frobnicate", "there is no command frobnicate; see `penstock topic --help`"),
         ("topic list --outpt json", "there is no option --outpt; did you mean --output?"),
         ("topic list --zzz", "there is no option --zzz; see `penstock topic list --help`"),
@@ -49,8 +49,10 @@ def test_what_is_wrong_is_one_line(
             f"--data-dir: {__file__} is a file, not a directory",
         ),
         (["group", "describe", ""], "GROUP is empty (an unset variable?)"),
+        (["status", ""], "CLUSTER is empty (an unset variable?)"),
+        (["scrub", "start", ""], "TOPIC[/PARTITION] is empty (an unset variable?)"),
     ],
-    ids=["empty option", "file", "empty argument"],
+    ids=["empty option", "file", "empty argument", "not any cluster", "not everything"],
 )
 def test_our_own_reasons_name_what_they_are_about(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]

@@ -13,7 +13,7 @@ import typer
 
 from penstock.cli.connect import WANTED
 from penstock.cli.kube.choice import KubeChoice, connect
-from penstock.cli.options import DryRun, Output, OutputOption, example
+from penstock.cli.options import DryRun, Output, OutputOption, example, given_not_empty
 from penstock.cli.output import print_document, print_record, print_rows
 from penstock.errors import ErrorCode, MisuseError
 from penstock.kubernetes.names import PAUSED
@@ -40,7 +40,11 @@ Kubeconfig = Annotated[
 ]
 ClusterName = Annotated[
     str | None,
-    typer.Argument(metavar="[CLUSTER]", help="NAME or NS/NAME; without it, the only Cluster."),
+    typer.Argument(
+        metavar="[CLUSTER]",
+        help="NAME or NS/NAME; without it, the only Cluster.",
+        callback=given_not_empty,
+    ),
 ]
 NamedCluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="NAME or NS/NAME.")]
 
