@@ -77,6 +77,9 @@ SAMPLES: Final[dict[str, Message]] = {
         changes=[admin_pb2.BrokerChange(broker_id=0, cordon=admin_pb2.Cordon(placement=True))]
     ),
     "AdminService.AlterThrottle": admin_pb2.AlterThrottleRequest(copy_rate=1 << 20),
+    "AdminService.StartScrub": admin_pb2.StartScrubRequest(topic="orders"),
+    "AdminService.DescribeScrub": admin_pb2.DescribeScrubRequest(),
+    "AdminService.AcceptLoss": admin_pb2.AcceptLossRequest(topic="orders", partition=0),
     "AdminService.AlterCluster": admin_pb2.AlterClusterRequest(),
     "AdminService.DescribeQuiescence": admin_pb2.DescribeQuiescenceRequest(),
     "AdminService.Finalize": admin_pb2.FinalizeRequest(to=1),

@@ -95,7 +95,7 @@ def _show_command(words: list[str]) -> None:
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin, end = int(fields[45]), int(fields[46])
-    command = "\0".join([sys.executable, *words]).encode()[: end - begin - 1]
+    command = os.fsencode("\0".join([sys.executable, *words]))[: end - begin - 1]
     ctypes.memset(begin, 0, end - begin)
     ctypes.memmove(begin, command, len(command))
 

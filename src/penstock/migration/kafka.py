@@ -328,24 +328,27 @@ _PASSING: Final = frozenset(
     }
 )
 """librdkafka goes on by itself; `QUIET_S` ends what does not come back."""
-_COORDINATOR: Final = frozenset(
+_TRANSIENT: Final = frozenset(
     {
         kafka.KafkaError.NOT_COORDINATOR,
         kafka.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         kafka.KafkaError.COORDINATOR_NOT_AVAILABLE,
+        kafka.KafkaError.NOT_LEADER_FOR_PARTITION,
+        kafka.KafkaError.LEADER_NOT_AVAILABLE,
     }
 )
 
 
 def _asked(name: str, call: Callable[[], Any]) -> Any:
-    """Again while the error says so: coordinators are found and loaded on first use."""
+    """Again while the error says so: coordinators are loaded on first use, and a new topic has no
+    leader at once."""
     ends_at = monotonic() + TIMEOUT_S
     while True:
         try:
             return call()
         except kafka.KafkaException as error:
             cause = error.args[0]
-            if not (cause.retriable() or cause.code() in _COORDINATOR) or monotonic() > ends_at:
+            if not (cause.retriable() or cause.code() in _TRANSIENT) or monotonic() > ends_at:
                 raise _failed(name, cause) from None
             sleep(RETRY_S)
 

@@ -215,8 +215,8 @@ class TestRefused:
             (
                 "penstock: bad.yaml: Cluster/c: spec.colour is not a known field; known here: "
                 "access, allowFrom, balance, brokers, config, controllers, deletionPolicy, "
-                "external, image, imagePullPolicy, pod, quotas, rack, resources, security, "
-                "storage, upgrade"
+                "external, hibernate, image, imagePullPolicy, pod, quotas, rack, resources, "
+                "security, storage, upgrade"
             ),
             (
                 "penstock: bad.yaml: Topic/t: spec.replicas is 5, but Cluster/c has 2 brokers; "
