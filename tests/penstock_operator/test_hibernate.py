@@ -15,7 +15,7 @@ from penstock_operator.names import ASLEEP
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.hibernate import REST_S, RETURN_S
-from penstock_operator.status import cluster_status
+from penstock_operator.status import cluster_status, hibernation_row
 
 AWAKE = desired()
 ASLEEP_WISH = desired(spec_hibernate=True)
@@ -361,6 +361,15 @@ def test_nobody_writes_to_a_cluster_that_sleeps() -> None:
     assert status["hibernation"]["state"] == "Hibernated"
     again = cluster_status(ASLEEP_WISH, world.observed(), plan, status, now)
     assert again == status
+
+
+def test_the_status_forgets_the_wake() -> None:
+    """What a pass does not mention stays in the status."""
+    world = asleep(settled(AWAKE))
+    plans = run(world, AWAKE, is_at(Stage.AWAKE))
+    assert is_at(Stage.WAKING)(plans[-2])
+    row = hibernation_row(plans[-1], {"hibernation": {"state": "Waking"}}, "now")
+    assert row["hibernation"]["state"] == ""
 
 
 def test_a_cluster_that_never_slept_says_nothing_of_it() -> None:

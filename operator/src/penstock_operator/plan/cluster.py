@@ -88,7 +88,8 @@ def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
     drains = tuple(drain for track in tracks for drain in track.drains)
     offer = next((track.offer for track in tracks if track.offer is not None), None)
     resting = sleep.wait if sleep.holds_still else None
-    record = None if sleep.record == Record() else sleep.record
+    never = sleep.record == Record() == observed.rest.record  # else the status has to forget it
+    record = None if never else sleep.record
     return Plan(actions, waits, drains, offer, record, resting)
 
 
