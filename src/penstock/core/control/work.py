@@ -47,7 +47,7 @@ from penstock.core.control.sessions import Sessions
 from penstock.core.control.throttle import decide_alter_throttle
 from penstock.core.topic import INTERNAL_TOPICS
 from penstock.core.types import BrokerId
-from penstock.errors import PenstockError
+from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 Outcome = c.Result | PenstockError
 
@@ -165,9 +165,21 @@ def _decide(draft: Draft, entry: Pending, keeping: Keeping, now_ms: int) -> Outc
             keeping.quota.check(now_ms)
         outcome = _decide_or_raise(draft, entry, keeping.sessions, now_ms)
     except PenstockError as error:
-        return error
+        return _maybe_applied(error) if _may_be_stored(entry, error) else error
     keeping.quota.charge(_partitions_written(draft, before))
     return outcome
+
+
+def _may_be_stored(entry: Pending, error: PenstockError) -> bool:
+    """Refused because the store is unavailable, after a write of the same whose outcome is unknown:
+    only the store could say what that has done."""
+    succeeded = entry.before is not None and not isinstance(entry.before, PenstockError)
+    return succeeded and error.code is ErrorCode.MOVES_PAUSED
+
+
+def _maybe_applied(error: PenstockError) -> ClusterError:
+    text = f"{error.message}; what was asked for may have been stored before, so look first"
+    return ClusterError(text, ErrorCode.CONTROLLER_UNAVAILABLE)
 
 
 def _topics_to_change(entry: Pending) -> frozenset[str]:

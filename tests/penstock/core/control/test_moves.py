@@ -24,7 +24,7 @@ from penstock.core.control import move_contract as m
 from penstock.core.control import move_requests
 from penstock.core.limits import REPLICA_CHANGES_MAX
 from penstock.core.types import BrokerId, LeaderEpoch, MoveReason, ReplicaKey, TopicId
-from penstock.errors import ErrorCode
+from penstock.errors import Applied, ErrorCode, PenstockError
 
 QUEUED, COPYING, SETTLED = m.MoveState.QUEUED, m.MoveState.COPYING, m.MoveState.SETTLED
 
@@ -690,6 +690,20 @@ def test_while_decisions_are_journaled_nothing_begins_ends_or_is_dropped() -> No
     assert document(world).state.dropping == ()
     assert world.alter_isr(3, (3, 1, 2, 4)).error is None
     assert document(world).state.replicas == ids(4, 1, 2)
+
+
+def test_what_may_be_stored_is_not_refused_as_if_it_were_not() -> None:
+    """The store becomes unavailable while a move is written to it: seed 201 of the simulator."""
+    world = moving_world()
+    world.hold_writes = True
+    wanted = (change(world, 3, 1, 2),)
+    world.step(m.AlterReplicas(request_id=88, cluster_id="", changes=wanted))
+    world.step(c.StoreState(journaling=True))
+    world.finish_held(passed=True, answered=False)
+    error = world.replies[88]
+    assert "may have been stored before" in refused(error, ErrorCode.CONTROLLER_UNAVAILABLE)
+    assert isinstance(error, PenstockError)
+    assert error.applied is Applied.MAYBE
 
 
 def test_every_write_with_a_move_in_it_must_reach_the_store_itself() -> None:
