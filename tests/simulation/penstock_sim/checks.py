@@ -168,11 +168,15 @@ class Checks:
         self, broker: SimBroker, replica: Replica, before: rc.Marks, ready: rc.Ready
     ) -> None:
         self.truncations += 1
-        if broker.id not in self.stored[replica.key].state.replicas:
-            return  # nothing is guaranteed of a copy
         target, checkpoint = ready.truncate_to, ready.checkpoint
         assert target is not None
         assert checkpoint is not None
+        if broker.id not in self.stored[replica.key].state.replicas:
+            # Nothing is guaranteed of a copy. One that begins at the log's start and leads later
+            # does not know producers that were silent since before that.
+            if checkpoint.log_start_offset != before.log_start_offset:
+                self.world.resets.add(replica.key)
+            return
         who = f"{broker.name} p{replica.key.partition}"
         reset = checkpoint.log_start_offset != before.log_start_offset
         if self.world.compacts and not checkpoint.epochs and target <= before.log_start_offset:
