@@ -9,9 +9,9 @@ if [ ! -x "$path" ]; then
   trap 'rm -rf "$module"' EXIT
   cd "$module"
   go mod init promtool >&2
-  go get "github.com/prometheus/prometheus/cmd/promtool@$version" >&2
+  timeout 120 go get "github.com/prometheus/prometheus/cmd/promtool@$version" >&2
   mkdir -p "$(dirname "$path")"
-  nice go build -trimpath -tags remove_all_sd -o "$path.new" github.com/prometheus/prometheus/cmd/promtool >&2
+  nice timeout 600 go build -trimpath -tags remove_all_sd -o "$path.new" github.com/prometheus/prometheus/cmd/promtool >&2
   mv "$path.new" "$path"
 fi
 echo "$path"
