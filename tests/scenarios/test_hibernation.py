@@ -41,7 +41,7 @@ def refusal_of(bootstrap: str, topic: str) -> str:
 
 
 def stop_or_kill(process: ServerProcess) -> None:
-    """What does not stop in time is killed, as a node would do it: that must lose nothing either."""
+    """What does not stop in time is killed, as a node would do it: nothing is lost by that."""
     try:
         assert process.wait_end() == 0
     except subprocess.TimeoutExpired:
