@@ -28,7 +28,7 @@ DAMAGE_BUGS: Final[dict[str, tuple[Callable[[Any], None], tuple[str, ...]]]] = {
             "return frozenset(members & damaged) if sound else frozenset()",
             "return frozenset()",
         ),
-        ("I33",),
+        ("I33", "I24"),
     ),
     "elect_a_damaged_replica": (
         in_function(election._choose_leader, "sound = isr - damaged", "sound = isr"),
