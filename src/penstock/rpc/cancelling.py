@@ -1,8 +1,10 @@
-"""A task's cancellation must not get lost in gRPC.
+"""A task's cancellation must not get lost in gRPC, nor in a TaskGroup.
 
 The first read of a stream awaits a task of gRPC's own, which connects, and which swallows
-CancelledError. A task that is cancelled at that moment does not notice: the read fails as if the
-peer had disconnected, a loop that reconnects runs for ever, and a stopping process never stops.
+CancelledError. A TaskGroup whose body raised, and which waits for its tasks, swallows it, too, and
+raises the group of errors (CPython 3.11 and 3.12). A task that is cancelled at that moment does not
+notice: it fails as if the peer had disconnected, a loop that reconnects runs for ever, and a
+stopping process never stops.
 """
 
 import asyncio

@@ -1,6 +1,10 @@
 """What a follower takes from its leader."""
 
+import asyncio
 import dataclasses
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from support.wire import make_batch
@@ -13,9 +17,16 @@ from penstock.core.replication.contract_follower import (
     SendFollowStop,
 )
 from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey, TopicId
-from penstock.errors import ClusterError, ErrorCode
+from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
 from penstock.rpc.batches import batch_to_wire
-from penstock_broker.replication.following import FollowerOutbox, checked_batch
+from penstock.rpc.streams.contract import MessageStream
+from penstock.rpc.streams.frames import Received
+from penstock_broker.replication.following import (
+    FollowerOutbox,
+    LeaderLink,
+    LinkConfig,
+    checked_batch,
+)
 
 KEY = ReplicaKey(TopicId("id"), 3)
 LEADER, EPOCH = BrokerId(1), LeaderEpoch(2)
@@ -30,6 +41,55 @@ def test_a_batch_whose_crc_does_not_fit_never_reaches_a_machine() -> None:
         with pytest.raises(ClusterError) as refused:
             checked_batch("t/0", batch_to_wire(lie))
         assert refused.value.code is ErrorCode.DATA_CORRUPTED
+
+
+class BreakingStream:
+    """It breaks, and in the same turn of the loop the link is stopped."""
+
+    def __init__(self, task: "asyncio.Task[None]") -> None:
+        self._task = task
+        self.closed = False
+
+    async def send(self, message: bytes) -> None:
+        del message
+
+    async def deliver(self, take: Callable[[Received], None]) -> None:
+        del take
+        asyncio.get_running_loop().call_soon(self._task.cancel)
+        raise UnreachableError("the server is stopping")
+
+    async def close(self, failure: PenstockError | None) -> None:
+        del failure
+        self.closed = True
+
+
+class BreakingLink(LeaderLink):
+    def __init__(self) -> None:
+        replicas: Any = SimpleNamespace(
+            leaders={}, peer_connected=lambda _: None, peer_lost=lambda _: None
+        )
+        address: Any = SimpleNamespace(used="127.0.0.1:1")
+        config = LinkConfig("id", BrokerId(2), "run", 1)
+        unused: Any = None
+        super().__init__(LEADER, address, config, replicas, unused, unused)
+        self.streams: list[BreakingStream] = []
+
+    async def _connect(self) -> MessageStream:
+        assert not self.streams, "it was stopped, and connects again"
+        task = asyncio.current_task()
+        assert task is not None
+        self.streams.append(BreakingStream(task))
+        stream: Any = self.streams[0]
+        return cast("MessageStream", stream)
+
+
+async def test_a_link_that_is_stopped_while_its_stream_breaks_ends() -> None:
+    """As when all brokers stop at once: the process would wait for it for ever."""
+    link = BreakingLink()
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(link.run())
+    assert running.cancelled()
+    assert [stream.closed for stream in link.streams] == [True]
 
 
 async def test_acks_of_one_turn_leave_together_and_only_the_newest() -> None:

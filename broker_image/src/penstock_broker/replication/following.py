@@ -29,6 +29,7 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableE
 from penstock.proto.v1 import records_pb2
 from penstock.proto.v1 import replication_pb2 as pb
 from penstock.rpc.batches import batch_from_wire
+from penstock.rpc.cancelling import heeding_cancellation
 from penstock.rpc.errors import error_from_wire
 from penstock.rpc.peers import towards
 from penstock.rpc.streams.calls import OpenedCall
@@ -103,11 +104,13 @@ class LeaderLink:
     # ------------------------------------------------------------ life
 
     async def run(self) -> None:
-        """Keeps the stream up until cancelled."""
+        """Keeps the stream up until cancelled: also while the group of a broken stream's tasks
+        ends, where CPython up to 3.12 loses that."""
         failures = 0
         while True:
             try:
-                await self._stream()
+                with heeding_cancellation():
+                    await self._stream()
             except (PenstockError, TimeoutError) as error:
                 if failures == 0:
                     _events.warning(

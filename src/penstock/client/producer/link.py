@@ -24,6 +24,7 @@ from penstock.client.producer.wires import GrpcWire, MessageWire, ProduceWire
 from penstock.errors import Applied, ClusterError, ErrorCode, PenstockError, UnreachableError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1 import streams_pb2
+from penstock.rpc.cancelling import heeding_cancellation
 
 CONNECT_S: Final = 2.0
 """How long one attempt to connect may take before it is reported to the sender."""
@@ -114,7 +115,8 @@ class ProduceLink:
             wire = await self._connect()
             self.connecting = False
             if wire is not None:
-                await self._stream(wire)
+                with heeding_cancellation():  # the group of its tasks may lose that
+                    await self._stream(wire)
                 continue
             self._work.clear()
             error = UnreachableError(f"no connection to the broker at {self.address}")

@@ -193,6 +193,32 @@ async def test_a_link_whose_stream_broke_does_not_count_as_being_cancelled() -> 
         await connection.aclose()
 
 
+async def test_a_link_that_is_stopped_while_its_stream_breaks_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise whoever closes the producer waits for it for ever."""
+    source, echo = Source(), MessageEcho()
+    echo.enders.append(ClusterError("it stops", ErrorCode.SHUTTING_DOWN))
+    async with stream_server(echo.serve) as address:
+        connection = Connection("127.0.0.1:1", "127.0.0.1:1")
+        connection.streams.address = address
+        link = ProduceLink(connection, source)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(link.run())
+            loop = asyncio.get_running_loop()
+            stop_then = lambda _: loop.call_soon(running.cancel)  # noqa: E731
+            monkeypatch.setattr(connection.streams, "ended", stop_then)
+            source.ready = 1
+            link.wake()
+            try:
+                await wait_until_async(running.done, what="it ends")
+            finally:
+                running.cancel()
+        assert running.cancelled()
+        assert [one.code for one in source.problems] == [ErrorCode.SHUTTING_DOWN]
+        await connection.aclose()
+
+
 @pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
 async def test_behind_a_port_of_something_else_grpc_is_used(
     monkeypatch: pytest.MonkeyPatch, greeting: bytes
