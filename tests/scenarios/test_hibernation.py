@@ -1,11 +1,8 @@
 """A cluster is put to sleep under load, all its processes stop at once, and it wakes as it was."""
 
-import subprocess
-
 import pytest
 from support.cluster import Cluster
 from support.load import Load, assert_nothing_noticed
-from support.processes import ServerProcess
 from support.waiting import wait_until
 
 from penstock.client import Admin, Consumer, Producer, TopicPartition
@@ -40,14 +37,6 @@ def refusal_of(bootstrap: str, topic: str) -> str:
     return str(told.value)
 
 
-def stop_or_kill(process: ServerProcess) -> None:
-    """What does not stop in time is killed, as a node would do it: nothing is lost by that."""
-    try:
-        assert process.wait_end() == 0
-    except subprocess.TimeoutExpired:
-        process.kill()
-
-
 def leaders(admin: Admin, topic: str) -> set[int]:
     return {one.leader for one in admin.describe_topics([topic])[topic].partitions}
 
@@ -74,7 +63,7 @@ def test_a_sleeping_cluster_loses_nothing(cluster: Cluster, load: Load) -> None:
     for process in cluster.processes[::-1]:
         process.terminate()
     for process in cluster.processes[::-1]:
-        stop_or_kill(process)
+        assert process.wait_end() == 0
     cluster.controller.start(wait=False)
     for broker in cluster.brokers.values():
         broker.start(wait=False)
