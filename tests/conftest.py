@@ -16,10 +16,12 @@ from typing import Any
 import hypothesis
 import pytest
 
-# Helpers live in tests/support and are imported as `support.…`, the simulator's in
-# tests/simulation as `penstock_sim.…`; last, so that nothing is shadowed.
+# What is not installed is imported from the repository's root: `benchmarks`, `examples`, `tools`.
+# It comes before tests/, which has folders of these names. Helpers live in tests/support and are
+# imported as `support.…`, the simulator's in tests/simulation as `penstock_sim.…`. All of this
+# comes last, so that nothing is shadowed.
 TESTS = Path(__file__).parent
-sys.path += [str(TESTS), str(TESTS / "simulation")]
+sys.path += [str(TESTS.parent), str(TESTS), str(TESTS / "simulation")]
 
 # Children that are forked and then run Python before they exec (PySpark's launcher of the JVM)
 # abort in gRPC's handlers, one in fifty while calls are under way: JAVA_GATEWAY_EXITED. Nothing
