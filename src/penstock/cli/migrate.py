@@ -71,8 +71,8 @@ app = typer.Typer()
 class _Wish:
     """What both commands are asked for."""
 
-    topics: str
-    groups: str
+    topics: list[str]
+    groups: list[str]
     follow: bool
     dry_run: bool
     verify: bool
@@ -104,12 +104,13 @@ def import_topics(
     Only committed records are copied. The same command again continues where the last one ended;
     no record comes twice. At the end, the copy is read again and compared.
     """
+    wish = _Wish(_chosen(topics), _listed(groups), follow, dry_run, not no_verify, output)
     with _ends(source, kafka_config, bootstrap) as (kafka, own):
         from penstock.migration.run import Migration, settings_here  # noqa: PLC0415
 
         own.copy_id = f"penstock-import-{kafka.cluster_id}"
         migration = Migration(kafka, own, own.check, lambda topic: settings_here(kafka, topic))
-        _migrate(migration, _Wish(topics, groups, follow, dry_run, not no_verify, output))
+        _migrate(migration, wish)
 
 
 @app.command(
@@ -129,12 +130,13 @@ def export_topics(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Copy topics to Apache Kafka: the way back; as `penstock import`."""
+    wish = _Wish(_chosen(topics), _listed(groups), follow, dry_run, not no_verify, output)
     with _ends(target, kafka_config, bootstrap) as (kafka, own):
         from penstock.migration.run import Migration, settings_there  # noqa: PLC0415
 
         kafka.copy_id = f"penstock-export-{own.cluster_id}"
         migration = Migration(own, kafka, lambda _: "", settings_there)
-        _migrate(migration, _Wish(topics, groups, follow, dry_run, not no_verify, output))
+        _migrate(migration, wish)
 
 
 @contextmanager
@@ -180,30 +182,33 @@ def _settings(path: Path | None) -> dict[str, str]:
     return settings
 
 
-def _listed(option: str, text: str) -> list[str]:
-    names = [part.strip() for part in text.split(",") if part.strip()]
-    if not names and option == "--topics":
+def _chosen(topics: str) -> list[str]:
+    """Raises MisuseError, before any cluster is asked."""
+    names = _listed(topics)
+    if not names:
         raise MisuseError("--topics is empty; name at least one topic or pattern")
     return names
 
 
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def _migrate(migration: "Migration", wish: _Wish) -> None:
-    plans = migration.prepare(_listed("--topics", wish.topics))
-    wanted_groups = _listed("--groups", wish.groups)
-    migration.check_groups(wanted_groups, plans)
+    plans = migration.prepare(wish.topics)
+    migration.check_groups(wish.groups, plans)
     if wish.dry_run:
         print_record({"topics": [_plan_row(plan) for plan in plans]} | _dropped(plans), wish.output)
         if any(plan.reason for plan in plans):
             raise typer.Exit(1)
         return
-    total = sum(plan.records for plan in plans)
-    progress = _Progress(total)
+    progress = _Progress(sum(plan.records for plan in plans))
     with _until_interrupted() as stop:
-        done = migration.execute(plans, follow=wish.follow, stop=stop, report=progress.copied)
+        done = migration.execute(plans, follow=wish.follow, stop=stop, report=progress.copying)
         interrupted = stop()
-    progress.line(done.copy, "copied")
+    progress.copying(done.copy)
     verdicts = done.verify(progress.compared) if wish.verify else []
-    moved = [(group, each) for group in wanted_groups for each in done.move_group(group)]
+    moved = [(group, each) for group in wish.groups for each in done.move_group(group)]
     result: dict[str, object] = {
         "complete": done.complete,
         "topics": [_plan_row(plan) for plan in plans],
@@ -263,24 +268,18 @@ def _group_row(group: str, moved: "Translation") -> dict[str, object]:
 
 
 class _Progress:
-    """A line per second on standard error."""
+    """A line per second on standard error. `total`: records to copy, at most."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._began = monotonic()
-        self._first: int | None = None
         self._compared = 0
         self._shown_at = 0.0
 
-    def copied(self, copy: "Copy") -> None:
-        self.line(copy, "copying")
-
-    def line(self, copy: "Copy", what: str) -> None:
-        records = sum(each.records for each in copy.progress.values())
-        self._first = records if self._first is None else self._first
-        seconds = max(monotonic() - self._began, 0.001)
-        rate = (records - self._first) / seconds
-        sys.stderr.write(f"{what}: {records:,} records in the target, {rate:,.0f}/s\n")
+    def copying(self, copy: "Copy") -> None:
+        rate = copy.copied / max(monotonic() - self._began, 0.001)
+        of = f" of at most {self._total:,}" if copy.copied <= self._total else ""  # or it follows
+        sys.stderr.write(f"copied: {copy.copied:,}{of} records, {rate:,.0f}/s\n")
 
     def compared(self, records: int) -> None:
         self._compared += records

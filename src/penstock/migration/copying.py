@@ -11,7 +11,7 @@ Two copies at the same time see each other's records at an unexpected offset, an
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Final
@@ -55,7 +55,13 @@ class Copy:
         self._in_flight: deque[_InFlight] = deque()
         self._in_flight_bytes = 0
         self._stored_at = monotonic()
+        self._begun_with = 0
         self.progress: dict[TopicPartition, Progress] = {}
+
+    @property
+    def copied(self) -> int:
+        """Records that this run has copied."""
+        return sum(each.records for each in self.progress.values()) - self._begun_with
 
     def begin(self) -> None:
         """Finds out where each partition continues. Raises CopyError if the target has records
@@ -80,6 +86,7 @@ class Copy:
                     "created again; delete the topic and start over"
                 )
             self.progress[where] = self._with_surplus(where, known, bounds.end)
+        self._begun_with = sum(each.records for each in self.progress.values())
         self._store()
 
     def run(
@@ -166,25 +173,33 @@ def advanced(progress: Progress, rows: Rows) -> Progress:
     )
 
 
+def polled(
+    reader: Reader, is_over: Callable[[], bool], what: Callable[[], str]
+) -> Iterator[tuple[TopicPartition, Rows]]:
+    """What a reader gives until `is_over`; then it is closed. Raises CopyError if nothing comes of
+    `what` for QUIET_S."""
+    heard_at = monotonic()
+    try:
+        while not is_over():
+            found = reader.poll(POLL_S)
+            yield from found
+            if found:
+                heard_at = monotonic()
+            elif monotonic() - heard_at > QUIET_S:
+                raise CopyError(f"no records came for {QUIET_S:.0f} s from {what()}")
+    finally:
+        reader.close()
+
+
 def read_exactly(reader: Reader, where: TopicPartition, count: int) -> Rows:
     """The next `count` records, fewer if there are no more. Closes the reader."""
     found = Rows(0)
-    heard_at = monotonic()
-    try:
-        while len(found) < count:
-            polled = reader.poll(POLL_S)
-            for _, rows in polled:
-                _extend(found, rows.cut(0, min(len(rows), count - len(found))))
-                heard_at = monotonic()
-            if not polled and reader.at_end(where):
-                break
-            if monotonic() - heard_at > QUIET_S:
-                raise CopyError(
-                    f"{where.topic}/{where.partition} should have {count} more records, and "
-                    f"{len(found)} came in {QUIET_S:.0f} s"
-                )
-    finally:
-        reader.close()
+
+    def is_over() -> bool:
+        return len(found) >= count or reader.at_end(where)
+
+    for _, rows in polled(reader, is_over, lambda: str(where)):
+        _extend(found, rows.cut(0, min(len(rows), count - len(found))))
     return found
 
 
@@ -202,25 +217,16 @@ def digests(
 ) -> dict[TopicPartition, tuple[int, int]]:
     """(records, digest) of each partition from where the reader begins to these offsets."""
     found = dict.fromkeys(ends, (0, 0))
-    reached = {where for where, end in ends.items() if end == 0}
-    heard_at = monotonic()
-    try:
-        while reached != set(ends):
-            polled = reader.poll(POLL_S)
-            for where, rows in polled:
-                first = next((i for i, o in enumerate(rows.offsets) if o >= ends[where]), len(rows))
-                part = rows.cut(0, first) if first < len(rows) else rows
-                records, digest = found[where]
-                found[where] = (records + len(part), extended(digest, part))
-                if rows.next_offset >= ends[where]:
-                    reached.add(where)
-                tick(len(part))
-                heard_at = monotonic()
-            if not polled:
-                reached |= {where for where in ends if reader.at_end(where)}
-            if monotonic() - heard_at > QUIET_S:
-                waiting = ", ".join(f"{w.topic}/{w.partition}" for w in set(ends) - reached)
-                raise CopyError(f"no records came for {QUIET_S:.0f} s from {waiting}")
-    finally:
-        reader.close()
+    positions = dict.fromkeys(ends, 0)
+
+    def unread() -> list[TopicPartition]:
+        return [w for w, end in ends.items() if positions[w] < end and not reader.at_end(w)]
+
+    for where, rows in polled(reader, lambda: not unread(), lambda: ", ".join(map(str, unread()))):
+        first = next((i for i, o in enumerate(rows.offsets) if o >= ends[where]), len(rows))
+        part = rows.cut(0, first) if first < len(rows) else rows
+        records, digest = found[where]
+        found[where] = (records + len(part), extended(digest, part))
+        positions[where] = rows.next_offset
+        tick(len(part))
     return found

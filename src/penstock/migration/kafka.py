@@ -5,7 +5,6 @@ export keeps its progress as committed offsets with metadata, in a group of Kafk
 name. Further settings of librdkafka (security.protocol, sasl.…, ssl.…) come from the user's file.
 """
 
-import fnmatch
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, New
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 from penstock.migration.model import Bounds, Progress, Reader, Rows, Topic
+from penstock.migration.plan import matching
 
 _log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())  # our errors say what lasts; --debug shows the rest
@@ -77,16 +77,8 @@ class Kafka:
                     raise _failed(self.name, error.args[0]) from None
 
     def topics(self, patterns: Sequence[str]) -> list[Topic]:
-        """See `Source.topics`. Patterns are names, or have * and ?."""
         known = sorted(name for name in self._metadata.topics if not name.startswith("__"))
-        chosen: dict[str, None] = {}
-        for pattern in patterns:
-            found = fnmatch.filter(known, pattern)
-            if not found:
-                some = ", ".join(known[:20]) or "none"
-                raise MisuseError(f"{self.name} has no topic {pattern!r}; it has: {some}")
-            chosen.update(dict.fromkeys(found))
-        return [self._topic(name) for name in chosen]
+        return [self._topic(name) for name in matching(patterns, known, self.name)]
 
     def find(self, topic: str) -> Topic | None:
         return self._topic(topic) if topic in self._metadata.topics else None

@@ -4,7 +4,6 @@ Progress is kept as committed offsets with metadata of a group named after the s
 its lag is what the copy has not written, so 0. Reading is of committed records only.
 """
 
-import fnmatch
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -26,7 +25,7 @@ from penstock.core.topic import TopicConfig
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 from penstock.migration.model import Bounds, Progress, Reader, Rows, Topic
-from penstock.migration.plan import refused_here
+from penstock.migration.plan import matching, refused_here
 
 _MAX_MESSAGE: Final = "max.message.bytes"
 
@@ -65,14 +64,7 @@ class Penstock:
         return self._cluster.cluster_id
 
     def topics(self, patterns: Sequence[str]) -> list[Topic]:
-        known = self._admin.list_topics()
-        chosen: dict[str, None] = {}
-        for pattern in patterns:
-            found = fnmatch.filter(known, pattern)
-            if not found:
-                some = ", ".join(known[:20]) or "none"
-                raise MisuseError(f"{self.name} has no topic {pattern!r}; it has: {some}")
-            chosen.update(dict.fromkeys(found))
+        chosen = matching(patterns, self._admin.list_topics(), self.name)
         return [_topic(each) for each in self._admin.describe_topics(chosen).values()]
 
     def find(self, topic: str) -> Topic | None:

@@ -7,7 +7,8 @@ Settings keep their names, which are Kafka's. One that the target does not have,
 with this value, is dropped, and the plan says why. Nothing is copied while a topic is refused.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -38,6 +39,19 @@ _MAX_MESSAGE: Final = "max.message.bytes"
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 _KEYS: Final = {key.name: key for key in CONFIG_KEYS}
 _IN_KAFKA: Final = frozenset(_KEYS) - {PARTITIONER, "deletion.protection"}
+
+
+def matching(patterns: Iterable[str], known: Sequence[str], where: str) -> list[str]:
+    """Names that match, each once; patterns are names, or have * and ?. Raises MisuseError for a
+    pattern without a match."""
+    chosen: dict[str, None] = {}
+    for pattern in patterns:
+        found = fnmatch.filter(known, pattern)
+        if not found:
+            some = ", ".join(known[:20]) or "none"
+            raise MisuseError(f"{where} has no topic {pattern!r}; it has: {some}")
+        chosen.update(dict.fromkeys(found))
+    return list(chosen)
 
 
 class Action(Enum):

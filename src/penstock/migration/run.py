@@ -6,12 +6,11 @@ execute: create ──▶ copy ──▶ verdicts ──▶ groups
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import monotonic
 from typing import Final
 
 from penstock.core.types import TopicPartition
 from penstock.errors import MisuseError
-from penstock.migration.copying import POLL_S, QUIET_S, Copy, CopyError
+from penstock.migration.copying import Copy, polled
 from penstock.migration.groups import Translation, translated
 from penstock.migration.model import Source, Target, Topic
 from penstock.migration.plan import (
@@ -143,31 +142,23 @@ def _spread(source: Source, topic: Topic) -> Spread:
     """Raises CopyError if the records to tell by do not come."""
     wheres = partitions_of(topic)
     bounds = source.bounds(wheres)
-    waited = {where for where in wheres if bounds[where].first < bounds[where].end}
+    waited = [where for where in wheres if bounds[where].first < bounds[where].end]
     if topic.partitions < 2 or not waited:
         return Spread.UNKNOWN
     samples: dict[int, list[bytes]] = {where.partition: [] for where in wheres}
     seen = dict.fromkeys(wheres, 0)
     reader = source.read({where: bounds[where].first for where in waited})
-    heard_at = monotonic()
-    try:
-        while waited:
-            for where, rows in reader.poll(POLL_S):
-                keys = samples[where.partition]
-                keys += [key for key in rows.keys if key is not None][: SAMPLE_KEYS - len(keys)]
-                seen[where] += len(rows)
-                heard_at = monotonic()
-            waited = {
-                where
-                for where in waited
-                if not reader.at_end(where)
-                and len(samples[where.partition]) < SAMPLE_KEYS
-                and seen[where] < SAMPLE_RECORDS
-            }
-            if monotonic() - heard_at > QUIET_S:
-                raise CopyError(
-                    f"{source.name}: no records came for {QUIET_S:.0f} s from {topic.name}"
-                )
-    finally:
-        reader.close()
+
+    def is_over() -> bool:
+        return all(
+            reader.at_end(where)
+            or len(samples[where.partition]) >= SAMPLE_KEYS
+            or seen[where] >= SAMPLE_RECORDS
+            for where in waited
+        )
+
+    for where, rows in polled(reader, is_over, lambda: f"{source.name}, topic {topic.name}"):
+        keys = samples[where.partition]
+        keys += [key for key in rows.keys if key is not None][: SAMPLE_KEYS - len(keys)]
+        seen[where] += len(rows)
     return spread_by(samples, topic.partitions)
