@@ -131,6 +131,10 @@ class World(LedPartitions):
     def replica(self) -> Replica:
         return self.replicas.by_key[KEY]
 
+    def is_back(self) -> bool:
+        """Mended, and its log opened again, which comes a little later."""
+        return not self.replicas.damaged and KEY in self.replicas.by_key
+
     def found(self) -> None:
         """Somebody reads the damaged batch."""
         self.replicas.unreadable(self.replica, DAMAGE)

@@ -35,7 +35,7 @@ async def test_a_follower_gets_the_batch_from_whoever_has_it_and_follows_again()
         world.others.has[1] = {7: BATCHES[7]}
         world.found()
         assert before.machine.error is not None
-        await until(lambda: not world.replicas.damaged, "it is mended")
+        await until(world.is_back, "it is mended, and open again")
         assert world.others.asked == [(1, 3), (2, 3), (1, 7)]
         assert (world.disk.lost, world.disk.synced) == (set(), [True, True])
         assert world.replica is not before
@@ -51,7 +51,7 @@ async def test_a_leader_goes_on_with_a_mended_log() -> None:
         world.disk.lost = {3}
         world.others.has[1] = {3: BATCHES[3]}
         world.found()
-        await until(lambda: not world.replicas.damaged, "it is mended")
+        await until(world.is_back, "it is mended, and open again")
         assert world.replica is before
         await world.image(3, leader_epoch=3, **FOLLOWS)
         await until(lambda: not world.replica.marks.is_leader, "another leads")
@@ -75,7 +75,7 @@ async def test_a_marker_is_made_again_from_its_header_and_nobody_is_asked() -> N
         log.batches[19] = marker.stamped(Offset(19), LeaderEpoch(1), 0)
         world.disk.lost = {19}
         world.found()
-        await until(lambda: not world.replicas.damaged, "it is mended")
+        await until(world.is_back, "it is mended, and open again")
         assert (world.others.asked, world.mending.mended_batches) == ([], 1)
 
 
@@ -85,7 +85,7 @@ async def test_a_loss_that_was_accepted_elsewhere_is_accepted_here() -> None:
         accepted = emptied(BATCHES[3].header)
         world.others.has[1] = {3: accepted}
         world.found()
-        await until(lambda: not world.replicas.damaged, "it is mended")
+        await until(world.is_back, "it is mended, and open again")
         found = world.disk.read(world.replica.slot, Offset(3), 1, Offset(20))
         assert found == [accepted]
         assert world.replica.marks.log_end_offset == 20
@@ -98,7 +98,7 @@ async def test_what_nobody_has_now_is_asked_for_again_when_an_image_comes() -> N
         await until(lambda: KEY in world.replicas.given_up, "nobody has it")
         world.others.has[2] = {3: BATCHES[3]}
         await world.image(3, leader_epoch=2, **FOLLOWS)
-        await until(lambda: not world.replicas.damaged, "it is mended")
+        await until(world.is_back, "it is mended, and open again")
         assert world.replicas.given_up == set()
 
 
