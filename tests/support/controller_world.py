@@ -176,6 +176,14 @@ class World:
         else:
             self.step(c.WriteUnknown(ready.write_id))
 
+    def withhold(self) -> None:
+        """The shell does not begin the held write: it would go into a journal."""
+        ready, self.held = self.held, None
+        assert ready is not None
+        assert ready.stored_only
+        self.hold_writes = False
+        self.step(c.WriteNotSent(ready.write_id))
+
     def _note(self, ready: c.Ready) -> None:
         for reply in ready.replies:
             assert reply.request_id not in self.replies, "two replies to one request"

@@ -338,7 +338,7 @@ class ControllerRuntime:
                 if ready.stored_only and self._store.journaling:
                     # Since it was decided, brokers stand in for the store.
                     self._tell_store_state()
-                    self.feed(c.WriteUnknown(ready.write_id))
+                    self.feed(c.WriteNotSent(ready.write_id))
                 else:
                     await self._carry_out(ready.write_id, ready.writes)
             elif self._reload:

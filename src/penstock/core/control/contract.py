@@ -18,7 +18,7 @@ What the shell must do:
   a new stream: then the image is full). A slow stream skips versions, it never queues them.
 - `StoreState` first, and again when it changes: whether writes go into a journal (`journal`).
 - `stored_only`: the writes must reach the store. If they would go into a journal, do nothing and
-  report `WriteUnknown`: a journal can be lost, and what is deleted on its word with it (I30).
+  report `WriteNotSent`: a journal can be lost, and what is deleted on its word with it (I30).
 - `Tick` every 50-100 ms. Time in which the controller did not run (a long gap) is not charged to
   the brokers.
 - `deposed`: another controller has taken over. Close all streams, stop, start again as standby.
@@ -93,6 +93,13 @@ class WriteConflict:
 
 @dataclass(frozen=True, slots=True)
 class WriteUnknown:
+    write_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteNotSent:
+    """Nothing of it has left the controller: what it asked for is certainly not stored."""
+
     write_id: int
 
 
@@ -366,6 +373,7 @@ Event = (
     | WriteDone
     | WriteConflict
     | WriteUnknown
+    | WriteNotSent
     | StoreState
     | BrokerRegistered
     | HeartbeatReceived

@@ -203,7 +203,7 @@ class ControllerMachine:
                 self._on_loaded(event)
             case c.WriteDone():
                 self._on_written(event)
-            case c.WriteConflict() | c.WriteUnknown():
+            case c.WriteConflict() | c.WriteUnknown() | c.WriteNotSent():
                 self._on_write_failed(event)
             case c.BrokerRegistered():
                 self._streams.add(event.stream_id)
@@ -295,15 +295,22 @@ class ControllerMachine:
             self._work.settle_all = True
         self._tell(flight.work, flight.outcomes, flight.decisions)
 
-    def _on_write_failed(self, event: c.WriteConflict | c.WriteUnknown) -> None:
+    def _on_write_failed(self, event: c.WriteConflict | c.WriteUnknown | c.WriteNotSent) -> None:
         flight = self._in_flight
         if flight is None or flight.write_id != event.write_id:
             return
         self._in_flight = None
         self._reloading = True
         self._out.reload = True
-        self._work.put_back(flight.work, flight.outcomes)
-        reason = "conflict" if isinstance(event, c.WriteConflict) else "outcome unknown"
+        match event:
+            case c.WriteConflict():
+                reason = "conflict"
+            case c.WriteUnknown():
+                reason = "outcome unknown"
+            case c.WriteNotSent():
+                reason = "brokers stand in for the store"
+        sent = not isinstance(event, c.WriteNotSent)
+        self._work.put_back(flight.work, flight.outcomes if sent else None)
         self._note(
             "metadata write failed, reading again",
             reason=reason,
@@ -527,7 +534,7 @@ def _refusal(event: c.Event, error: PenstockError) -> c.Ready:
     match event:
         case c.BrokerRegistered() | c.HeartbeatReceived():
             return c.Ready(session_messages=(c.SessionRefused(event.stream_id, error),))
-        case c.Loaded() | c.WriteDone() | c.WriteConflict() | c.WriteUnknown():
+        case c.Loaded() | c.WriteDone() | c.WriteConflict() | c.WriteUnknown() | c.WriteNotSent():
             return c.Ready()
         case c.StreamClosed() | c.Tick() | c.StoreState():
             return c.Ready()

@@ -106,10 +106,14 @@ class Work:
         urgent = self.pending or self.deaths or self.leaving or self.settle_all
         return bool(urgent or self.balance or self.activate)
 
-    def put_back(self, failed: "Work", outcomes: list[Outcome]) -> None:
-        """The write of `failed` may not have succeeded: decides it again, first."""
-        for entry, outcome in zip(failed.pending, outcomes, strict=True):
-            entry.before = outcome
+    def put_back(self, failed: "Work", outcomes: list[Outcome] | None) -> None:
+        """The write of `failed` may not have succeeded: decides it again, first.
+
+        `outcomes`: what it would have answered; None if it was not sent, so nothing is stored.
+        """
+        if outcomes is not None:
+            for entry, outcome in zip(failed.pending, outcomes, strict=True):
+                entry.before = outcome
         self.pending.extendleft(reversed(failed.pending))
         self.deaths = {**failed.deaths, **self.deaths}
         self.leaving |= failed.leaving

@@ -133,6 +133,7 @@ SCENES: dict[type, list[tuple[Callable[[Any], Any], Make]]] = {
     c.WriteDone: [(busy, versions)],
     c.WriteConflict: [(busy, lambda world: c.WriteConflict(write_id=world.held.write_id))],
     c.WriteUnknown: [(busy, lambda world: c.WriteUnknown(write_id=world.held.write_id))],
+    c.WriteNotSent: [(busy, lambda world: c.WriteNotSent(write_id=world.held.write_id))],
     c.BrokerRegistered: [(idle, registered), (busy, registered)],
     c.HeartbeatReceived: [(idle, heard), (busy, heard)],
     c.StreamClosed: [(idle, lambda world: c.StreamClosed(stream_id=world.streams[0]))],

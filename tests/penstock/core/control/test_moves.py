@@ -706,6 +706,21 @@ def test_what_may_be_stored_is_not_refused_as_if_it_were_not() -> None:
     assert error.applied is Applied.MAYBE
 
 
+def test_what_was_never_sent_is_refused_for_sure() -> None:
+    """Brokers stand in for the store between the decision and its write."""
+    world = moving_world()
+    world.hold_writes = True
+    wanted = (change(world, 3, 1, 2),)
+    world.step(m.AlterReplicas(request_id=88, cluster_id="", changes=wanted))
+    world.step(c.StoreState(journaling=True))
+    world.withhold()
+    error = world.replies[88]
+    refused(error, ErrorCode.MOVES_PAUSED)
+    assert isinstance(error, PenstockError)
+    assert error.applied is Applied.NO
+    assert document(world).target == ()
+
+
 def test_every_write_with_a_move_in_it_must_reach_the_store_itself() -> None:
     world = moving_world()
     seen: list[bool] = []
