@@ -151,6 +151,10 @@ printf 'UA:first\n' | penstock produce flights -K : 2>/dev/null &
 NAME=x penstock topic create "$NAME" \
   -p 3 > out.txt
 make mutate PATHS=src
+cat > worker.py <<'END' && true
+import penstok
+END
+until penstock topic list; do :; done
 """
     assert wrong(page("bash", text)) == []
     assert ["penstock", "topic", "create", "1", "-p", "3"] in commands(text)
