@@ -35,8 +35,8 @@ HELM: Final = frozenset(("get", "install", "list", "rollback", "status", "uninst
 OTHERS: Final = frozenset(
     (
         ".", ":", "cat", "cd", "curl", "cut", "docker", "echo", "eval", "export", "git", "go",
-        "grep", "head", "jq", "kill", "kind", "ls", "mkdir", "openssl", "printf", "rm", "seq", "sleep",
-        "sort", "tail", "tee", "test", "true", "uniq", "wait", "watch", "wc",
+        "grep", "head", "jq", "kill", "kind", "ls", "mkdir", "openssl", "printf", "rm", "seq",
+        "sleep", "sort", "tail", "tee", "test", "true", "uniq", "wait", "watch", "wc",
     )
 )  # fmt: skip
 _VALUED: Final = frozenset(("-n", "--namespace", "--context", "--kubeconfig", "-C"))
