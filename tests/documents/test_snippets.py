@@ -233,6 +233,14 @@ def test_what_never_ends_is_interrupted_once_it_has_printed_the_text(running: Pa
         running.run(read(page("sh", "echo ready; tail -f /dev/null", 'snippet: until "ready"'), ""))
 
 
+def test_what_a_page_leaves_to_a_test_runs_only_there(running: PageRun) -> None:
+    left = page("sh", "false", "snippet: run by tests/here.py") + CLASSES[How.OUTPUT]
+    with running:
+        running.run(read(left, "page.md"))
+        with pytest.raises(AssertionError, match=r"page.md:5: exit code 1"):
+            running.run(read(left, "page.md"), left_to="tests/here.py")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
