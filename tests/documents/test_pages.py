@@ -1,0 +1,53 @@
+"""Every snippet of every page is tested: it has the right form, and it runs if it can run here."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support.cluster import Cluster
+from support.documents import ROOT, PageRun, is_run, missing_programs, starts_a_cluster
+
+from tools.snippets.check import problems
+from tools.snippets.page import How, SnippetError, documents, read_page
+
+PAGES = documents(ROOT)
+ONLY_SHAPE_MAX = 18
+"""Of all pages: not to be raised without need. What can be run is run."""
+
+
+def runs(page: str) -> bool:
+    """Whether anything of it does; a page that cannot be read fails when its test runs."""
+    try:
+        return any(map(is_run, read_page(ROOT, page)))
+    except SnippetError:
+        return True
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_snippets_of_a_page_have_the_form_that_they_need(page: str) -> None:
+    assert problems(read_page(ROOT, page), ROOT) == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if runs(page)])
+def test_the_snippets_of_a_page_run(page: str, tmp_path: Path) -> None:
+    snippets = read_page(ROOT, page)
+    if missing := missing_programs(snippets):
+        pytest.skip(f"not installed here: {', '.join(missing)}")
+    if starts_a_cluster(snippets):
+        with PageRun(tmp_path / "page", None) as running:
+            running.run(snippets)
+    else:
+        with (
+            Cluster(tmp_path / "cluster", brokers=3) as cluster,
+            PageRun(tmp_path / "page", cluster) as running,
+        ):
+            running.run(snippets)
+
+
+def test_few_snippets_are_not_run() -> None:
+    """Printed with `-rP`: how many, and why."""
+    snippets = [one for page in PAGES for one in read_page(ROOT, page)]
+    reasons = Counter(one.detail for one in snippets if one.how is How.SHAPE)
+    for reason, count in sorted(reasons.items()):
+        print(f"{count} {reason}")
+    assert reasons.total() <= ONLY_SHAPE_MAX
