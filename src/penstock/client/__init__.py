@@ -46,7 +46,18 @@ from penstock.client.admin.transaction_model import (
 )
 from penstock.client.config import ClientConfig, ConsumerConfig, ProducerConfig
 from penstock.client.consumer.consumer import AsyncConsumer
+from penstock.client.consumer.read_result import ReadResult
 from penstock.client.dead_letters import HandlerFailedError
+from penstock.client.decoders import (
+    DecodedRecord,
+    DecodeError,
+    Decoder,
+    avro_decoder,
+    decode_records,
+    json_decoder,
+    protobuf_decoder,
+    string_decoder,
+)
 from penstock.client.group.model import (
     GroupDescription,
     GroupListing,
@@ -140,6 +151,9 @@ __all__ = [
     "ConsumerConfig",
     "CopyDescription",
     "Cordon",
+    "DecodeError",
+    "DecodedRecord",
+    "Decoder",
     "Delivery",
     "DeliveryError",
     "DeliveryReport",
@@ -175,6 +189,7 @@ __all__ = [
     "Producer",
     "ProducerConfig",
     "ProtobufSerializer",
+    "ReadResult",
     "RebalanceListener",
     "Record",
     "ReplicaMove",
@@ -196,6 +211,11 @@ __all__ = [
     "WorkerConfig",
     "WorkerPool",
     "async_transform",
+    "avro_decoder",
+    "decode_records",
+    "json_decoder",
     "pod_id",
+    "protobuf_decoder",
+    "string_decoder",
     "transform",
 ]

@@ -25,8 +25,17 @@ from penstock.client.consumer import assigning
 from penstock.client.consumer.assignment import Assignment
 from penstock.client.consumer.fetcher import Fetcher
 from penstock.client.consumer.group_session import GroupSession, Notify
+from penstock.client.consumer.read_result import ReadResult
+from penstock.client.consumer.reading import (
+    READ_BYTES_MAX,
+    EndReader,
+    ReadLimits,
+    ReadStart,
+    check_start,
+)
 from penstock.client.consumer.seeking import Seeker
 from penstock.client.consumer.transaction_offsets import Scope, check_source
+from penstock.client.decoders import Decoder, Decoding, UndecodablePolicy
 from penstock.client.group.commit_queue import Offsets
 from penstock.client.group.contract import Wish
 from penstock.client.group.model import OffsetAndMetadata, RebalanceListener
@@ -66,7 +75,8 @@ class AsyncConsumer:
         self._guard = ProcessGuard("consumer")
         self._assignment = Assignment()
         self._tasks = BackgroundTasks("consumer", self._crashed)
-        self._cluster = Cluster(parse_bootstrap(bootstrap), self.config)
+        self._bootstrap = parse_bootstrap(bootstrap)
+        self._cluster = Cluster(self._bootstrap, self.config)
         self._fetcher = Fetcher(self._cluster, self.config, self._assignment.states, self._tasks)
         self._arrived = asyncio.Event()
         self._fetcher.arrived = self._arrived.set
@@ -249,6 +259,50 @@ class AsyncConsumer:
 
         batches = await self.poll(timeout_s, max_records)
         return batches_to_table(batches, include_headers=include_headers)
+
+    async def read_to_end(
+        self,
+        source: str | Iterable[TopicPartition],
+        start: ReadStart = EARLIEST,
+        *,
+        max_records: int | None = None,
+        max_bytes: int = READ_BYTES_MAX,
+        key: Decoder | None = None,
+        value: Decoder | None = None,
+        on_undecodable: UndecodablePolicy = "error",
+    ) -> ReadResult:
+        """Reads everything that is there now, once, and returns it: for notebooks and scripts.
+
+        Ends at the high watermark, or with read_committed at the last stable offset, as they are
+        at the call. Has no part in groups: the assignment, positions and committed offsets of this
+        consumer are neither used nor changed.
+
+        Args:
+            source: A topic, or some partitions.
+            start: EARLIEST; a datetime with its time zone: the first record of that time or later;
+                or offsets by partition, as in `next_offsets` of an earlier result, where partitions
+                that it lacks are read from their first record. `ConsumerConfig.start` does not
+                count here.
+            max_records: Stop at so many, from any of the partitions; the result says `truncated`.
+            max_bytes: Of keys, values and headers. A larger read raises MisuseError, because
+                results are held in memory; 256 MiB.
+            key: Decodes keys, such as string_decoder(); None = they stay bytes.
+            value: Likewise for values: json_decoder(), protobuf_decoder(…), avro_decoder(…).
+            on_undecodable: "error": what the result converts to raises DecodeError, naming topic,
+                partition and offset. "keep": the record has no key and value, but an `error`.
+
+        Raises MisuseError; ClusterError(UNKNOWN_TOPIC, UNKNOWN_PARTITION, REQUEST_TIMED_OUT if a
+        partition gives nothing for `request_timeout_ms`), UnreachableError;
+        OffsetOutOfRangeError as `poll`, and for a start after the end.
+        """
+        self._guard.check()
+        if self._ended is not None:
+            raise self._ended
+        check_start(start)
+        limits = ReadLimits(max_records=max_records, max_bytes=max_bytes)
+        decoding = Decoding(key=key, value=value, on_undecodable=on_undecodable)
+        reader = EndReader(self._bootstrap, self.config)
+        return await reader.read(source, start, limits, decoding)
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         """All records from the positions on, for ever; ends when the consumer is closed.
