@@ -82,7 +82,12 @@ class AsyncConsumer:
         self._fetcher.arrived = self._arrived.set
         self._seeker = Seeker(self._cluster, self._assignment, self._timeout_s, self._fetcher.poke)
         self._session = GroupSession(
-            self._cluster, self.config, self._assignment, self._tasks, self._arrived.set
+            self._cluster,
+            self._bootstrap,
+            self.config,
+            self._assignment,
+            self._tasks,
+            self._arrived.set,
         )
         self._session.begun = self._fetcher.poke
         self._starting = asyncio.Lock()
@@ -133,7 +138,7 @@ class AsyncConsumer:
         await self._start()
         for name in names:
             await self._cluster.topic(name)
-        self._session.subscribe(Wish(names, pattern), listener)
+        await self._session.subscribe(Wish(names, pattern), listener)
 
     def notify_by(self, notify: Notify) -> None:
         """Makes `notify` call the listeners; the sync consumer calls them in its user's thread."""

@@ -1,9 +1,9 @@
 """The consumer's side of a group: partitions are assigned and revoked between two polls, never
 inside one.
 
-    GroupLink ──take──▶ look up committed offsets ──▶ prepared ─┐
-              ──revoke─────────────────────────────▶ leaving  ─┼─▶ next poll: `rebalance`
-              ──lose──▶ stop reading at once ──────▶ lost     ─┘      lost, revoked, assigned
+    Heartbeats ──take──▶ look up committed offsets ──▶ prepared ─┐
+               ──revoke─────────────────────────────▶ leaving  ─┼─▶ next poll: `rebalance`
+               ──lose──▶ stop reading at once ──────▶ lost     ─┘      lost, revoked, assigned
 
 A poll says that its caller is done with what earlier polls returned, so partitions change owners
 here: finished records are committed, the listener may commit more, and only then is the partition
@@ -35,7 +35,7 @@ from penstock.client.group.contract import (
     Wish,
 )
 from penstock.client.group.coordinator import GroupCalls
-from penstock.client.group.link import GroupLink
+from penstock.client.group.heartbeats import Heartbeats
 from penstock.client.group.model import OffsetAndMetadata, RebalanceListener
 from penstock.client.model import EARLIEST, LATEST
 from penstock.client.tasks import BackgroundTasks
@@ -64,6 +64,7 @@ class GroupSession:
     def __init__(
         self,
         cluster: Cluster,
+        bootstrap: tuple[str, ...],
         config: ConsumerConfig,
         assignment: Assignment,
         tasks: BackgroundTasks,
@@ -80,8 +81,8 @@ class GroupSession:
         self.coordinator = GroupCalls(cluster, config.group_id)
         self.committer = Committer(cluster, self.coordinator, config, assignment, self, tasks)
         self.within = TransactionOffsets(self.coordinator, config, assignment, self)
-        self._link = GroupLink(cluster, self.coordinator, config, tasks, self)
-        self._link.yielded = lambda: assignment.yielded
+        self._link = Heartbeats(bootstrap, config, self, lambda: assignment.yielded)
+        self._beginning = asyncio.Lock()
         self._running = False
         self._listener: RebalanceListener | None = None
         self.subscribed = False
@@ -96,11 +97,13 @@ class GroupSession:
 
     # ------------------------------------------------------------ the consumer's calls
 
-    def subscribe(self, wish: Wish, listener: RebalanceListener | None) -> None:
+    async def subscribe(self, wish: Wish, listener: RebalanceListener | None) -> None:
         """Joins with the next poll; or changes the subscription."""
-        if not self._running:
-            self._running = True
-            self._tasks.spawn(self._link.run(), "group-clock")
+        async with self._beginning:
+            if not self._running:
+                await self._link.begin()
+                self._running = True
+                self._tasks.spawn(self._link.run(), "heartbeats")
         self.subscribed = True
         self.error = None
         self._listener = listener
@@ -111,6 +114,7 @@ class GroupSession:
         if not self.subscribed:
             return
         await self.committer.settle(AUTO_COMMIT_S)
+        self._link.catch_up()
         lost, self._lost = self._lost, NONE
         try:
             await self._tell("on_lost", lost)
@@ -144,6 +148,7 @@ class GroupSession:
 
         Other members may already be reading the user's current records.
         """
+        self._link.catch_up()
         if self._lost:
             places = ", ".join(sorted(str(each.where) for each in self._lost))
             raise ClusterError(
@@ -154,6 +159,7 @@ class GroupSession:
 
     async def rebalance(self) -> None:
         """Carries out what the coordinator has requested since; called only inside polls."""
+        self._link.catch_up()
         if self._lost:
             lost, self._lost = self._lost, NONE
             await self._tell("on_lost", lost)
@@ -166,6 +172,7 @@ class GroupSession:
         if self._prepared:
             prepared, self._prepared = self._prepared, {}
             await self._begin(prepared)
+        self._link.catch_up()  # nothing that was lost in the meantime is returned
 
     # ------------------------------------------------------------ GroupOwner
 
@@ -199,12 +206,16 @@ class GroupSession:
 
     def identity(self) -> MemberIdentity:
         """The member, or none for a consumer with `assign`."""
+        self._link.catch_up()
         if not self.subscribed:
             return MemberIdentity()
-        return MemberIdentity(self._link.member_id, self._link.membership.member_epoch)
+        return MemberIdentity(*self._link.seat)
 
     async def newer_epoch(self, than: int, timeout_s: float) -> None:
         await self._link.epoch_after(than, timeout_s)
+
+    def catch_up(self) -> None:
+        self._link.catch_up()
 
     def fenced(self, code: ErrorCode) -> None:
         if self.subscribed:

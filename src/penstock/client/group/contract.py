@@ -40,12 +40,17 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Milliseconds. Retries double from `retry_first_ms` to `retry_max_ms`."""
+    """Milliseconds. Retries double from `retry_first_ms` to `retry_max_ms`.
+
+    `polls_repeat`: a poll that waits says `PollBegan` again within `max_poll_interval_ms`. One that
+    does not is stuck, although it has not ended. Otherwise, a poll that has begun counts as alive.
+    """
 
     session_timeout_ms: int
     max_poll_interval_ms: int
     retry_first_ms: int
     retry_max_ms: int
+    polls_repeat: bool = False
 
 
 @dataclass(frozen=True, slots=True)

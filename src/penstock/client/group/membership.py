@@ -350,14 +350,20 @@ class Membership:
             self._lose(ready)
             self._want_stream(now_ms)
         idle_ms = now_ms - self._active_ms
-        if not self._polling and idle_ms >= self._timing.max_poll_interval_ms:
+        if self._may_be_stuck and idle_ms >= self._timing.max_poll_interval_ms:
             ready.notice = (
                 f"not polled for {idle_ms} ms (max_poll_interval_ms "
                 f"{self._timing.max_poll_interval_ms}): left the group, its {len(self.owned)} "
                 "partitions go to other members; the next poll joins again. Do less per poll, "
                 "or raise max_poll_interval_ms"
             )
+            self._polling = False
             self._leave(now_ms, ready, self._wish, keep_seat=False)
+
+    @property
+    def _may_be_stuck(self) -> bool:
+        """Nothing proves that the user is alive but its next call."""
+        return self._timing.polls_repeat or not self._polling
 
     def _speak(self, now_ms: int, ready: Ready) -> None:
         """Opens a stream that is due, or sends what the coordinator does not know yet."""
@@ -395,6 +401,6 @@ class Membership:
             deadlines.append(self._sent_ms + self._heartbeat_interval_ms)
         if self.member_epoch:
             deadlines.append(self._heard_ms + self._session_timeout_ms)
-        if not self._polling:
+        if self._may_be_stuck:
             deadlines.append(self._active_ms + self._timing.max_poll_interval_ms)
         return min(deadlines, default=None)

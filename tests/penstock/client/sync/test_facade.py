@@ -11,7 +11,7 @@ import pytest
 from support.cluster import Cluster
 
 from penstock.client import Admin, Consumer, Producer, TopicPartition
-from penstock.client.sync.loop_thread import shared_loop
+from penstock.client.loop_thread import shared_loop
 from penstock.errors import MisuseError
 
 
