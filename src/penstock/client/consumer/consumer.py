@@ -152,8 +152,8 @@ class AsyncConsumer:
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Replaces the assignment. Partitions that stay keep their position.
 
-        New ones start at the committed offset of `group_id`, or else where `ConsumerConfig.start`
-        says, unless a seek follows. Raises MisuseError after `subscribe`,
+        New ones start at the committed offset of `group_id`, or else as `auto_offset_reset` says,
+        unless a seek follows. Raises MisuseError after `subscribe`,
         ClusterError(UNKNOWN_TOPIC), MisuseError(UNKNOWN_PARTITION), UnreachableError; then the
         assignment is unchanged.
         """
@@ -163,7 +163,7 @@ class AsyncConsumer:
             )
         await self._start()
         await assigning.assign(
-            self._cluster, self._assignment, partitions, self.config.start, self._committed
+            self._cluster, self._assignment, partitions, self.config, self._committed
         )
         self._fetcher.poke()
 
@@ -286,8 +286,8 @@ class AsyncConsumer:
             source: A topic, or some partitions.
             start: EARLIEST; a datetime with its time zone: the first record of that time or later;
                 or offsets by partition, as in `next_offsets` of an earlier result, where partitions
-                that it lacks are read from their first record. `ConsumerConfig.start` does not
-                count here.
+                that it lacks are read from their first record. `auto_offset_reset` does not count
+                here.
             max_records: Stop at so many, from any of the partitions; the result says `truncated`.
             max_bytes: Of keys, values and headers. A larger read raises MisuseError, because
                 results are held in memory; 256 MiB.

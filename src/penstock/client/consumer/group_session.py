@@ -19,9 +19,9 @@ from typing import Final
 
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.config import ConsumerConfig
+from penstock.client.consumer import assigning
 from penstock.client.consumer.assignment import Assignment
 from penstock.client.consumer.commits import AUTO_COMMIT_S, Committer, MemberIdentity
-from penstock.client.consumer.fetch_state import FetchState
 from penstock.client.consumer.transaction_offsets import TransactionOffsets
 from penstock.client.group.contract import (
     NONE,
@@ -37,7 +37,6 @@ from penstock.client.group.contract import (
 from penstock.client.group.coordinator import GroupCalls
 from penstock.client.group.heartbeats import Heartbeats
 from penstock.client.group.model import OffsetAndMetadata, RebalanceListener
-from penstock.client.model import EARLIEST, LATEST
 from penstock.client.tasks import BackgroundTasks
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, PenstockError
@@ -245,30 +244,10 @@ class GroupSession:
 
     async def _begin(self, prepared: dict[GroupPartition, OffsetAndMetadata | None]) -> None:
         for each, offset in prepared.items():
-            state = FetchState(
-                each.where, each.topic_id, EARLIEST if self._resets_to_earliest else LATEST
-            )
-            if offset is not None:
-                state.seek(offset.offset)
-            elif self._config.auto_offset_reset == "error":
-                state.seek(0)
-                state.error = self._nothing_committed(each)
-            self._assignment.add(state, -1 if offset is None else offset.offset)
+            assigning.add(self._assignment, self._config, each.where, each.topic_id, offset)
             self._installed[each.where] = each
         await self._tell("on_assigned", frozenset(prepared))
         self.begun()
-
-    @property
-    def _resets_to_earliest(self) -> bool:
-        return self._config.auto_offset_reset == "earliest"
-
-    def _nothing_committed(self, partition: GroupPartition) -> ClusterError:
-        return ClusterError(
-            f"{partition.where}: group {self._config.group_id!r} has no committed offset, and "
-            "auto_offset_reset is 'error'; seek to an offset, reset the group's offsets, or use "
-            "'earliest' or 'latest'",
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-        )
 
     async def _give_up(self, partitions: Partitions) -> None:
         """Gives these partitions up: commits, notifies the listener, stops reading."""
