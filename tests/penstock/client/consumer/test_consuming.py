@@ -131,18 +131,19 @@ def test_one_setting_says_where_a_partition_starts_without_a_committed_offset(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("group_id", "said"),
     [
-        ({}, "it has no position, and auto_offset_reset is 'error'; seek to an offset, or use"),
-        ({"group_id": "strict"}, "group 'strict' has no committed offset"),
+        ("", "it has no position, and auto_offset_reset is 'error'; seek to an offset, or use"),
+        ("strict", "group 'strict' has no committed offset"),
     ],
 )
 def test_a_start_that_nothing_says_is_an_error_until_a_seek(
-    shared_cluster: Cluster, topic: str, options: ConsumerOptions, said: str
+    shared_cluster: Cluster, topic: str, group_id: str, said: str
 ) -> None:
     fill(shared_cluster, topic, numbers(10))
     where = TopicPartition(topic, 0)
-    with Consumer(shared_cluster.bootstrap, auto_offset_reset="error", **options) as consumer:
+    options: ConsumerOptions = {"group_id": group_id, "auto_offset_reset": "error"}
+    with Consumer(shared_cluster.bootstrap, **options) as consumer:
         consumer.assign([where])
         with pytest.raises(ClusterError, match=said) as seen:
             consumer.poll(20)

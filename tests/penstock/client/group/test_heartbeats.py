@@ -117,7 +117,8 @@ async def test_a_poll_whose_event_loop_is_stuck_leaves_and_joins_again(
             await consumer.subscribe(name, listener=lost)
             await owns_all(consumer)
             polling = asyncio.get_running_loop().create_task(consumer.poll(WAIT_S))
-            await asyncio.sleep(0)  # it waits now
+            link = consumer._session._link
+            await wait_until_async(lambda: link._polling, what="the poll waits")
             blocks_until(it_has_left)
             # Nothing was said to the consumer yet, and it must not commit as if nothing happened.
             with pytest.raises(ClusterError, match="the next poll continues") as refused:
