@@ -26,13 +26,7 @@ from penstock.client.consumer.assignment import Assignment
 from penstock.client.consumer.fetcher import Fetcher
 from penstock.client.consumer.group_session import GroupSession, Notify
 from penstock.client.consumer.read_result import ReadResult
-from penstock.client.consumer.reading import (
-    READ_BYTES_MAX,
-    EndReader,
-    ReadLimits,
-    ReadStart,
-    check_start,
-)
+from penstock.client.consumer.reading import READ_BYTES_MAX, EndReader, ReadLimits, ReadStart
 from penstock.client.consumer.seeking import Seeker
 from penstock.client.consumer.transaction_offsets import Scope, check_source
 from penstock.client.decoders import Decoder, Decoding, UndecodablePolicy
@@ -163,7 +157,7 @@ class AsyncConsumer:
             )
         await self._start()
         await assigning.assign(
-            self._cluster, self._assignment, partitions, self.config, self._committed
+            self._cluster, self._assignment, partitions, self.config, self._session.committed
         )
         self._fetcher.poke()
 
@@ -197,8 +191,8 @@ class AsyncConsumer:
         to continue after an aborted transaction. Raises as `committed`.
         """
         await self._start()
-        self._need_group("seek_to_committed")
-        await self._seeker.to_committed(partitions, self._committed)
+        self._session.need_group("seek_to_committed")
+        await self._seeker.to_committed(partitions, self._session.committed)
 
     async def seek_to_time(
         self, timestamps_ms: Mapping[TopicPartition, int]
@@ -300,10 +294,7 @@ class AsyncConsumer:
         partition gives nothing for `request_timeout_ms`), UnreachableError;
         OffsetOutOfRangeError as `poll`, and for a start after the end.
         """
-        self._guard.check()
-        if self._ended is not None:
-            raise self._ended
-        check_start(start)
+        self._check_open()
         limits = ReadLimits(max_records=max_records, max_bytes=max_bytes)
         decoding = Decoding(key=key, value=value, on_undecodable=on_undecodable)
         reader = EndReader(self._bootstrap, self.config)
@@ -378,9 +369,9 @@ class AsyncConsumer:
         GROUP_NOT_EMPTY for a consumer with `assign` while the group has members.
         """
         await self._start()
-        self._need_group("commit")
+        self._session.need_group("commit")
         self._session.check_kept()
-        await self._session.committer.commit(await self._to_commit(offsets))
+        await self._session.committer.commit(await self._session.to_commit(offsets))
 
     async def commit_async(
         self,
@@ -394,21 +385,21 @@ class AsyncConsumer:
         Without a callback, an error is logged. The meaning of `offsets` None is decided now.
         """
         await self._start()
-        self._need_group("commit_async")
+        self._session.need_group("commit_async")
         self._session.check_kept()
-        self._session.committer.start(await self._to_commit(offsets), callback)
+        self._session.committer.start(await self._session.to_commit(offsets), callback)
 
     async def offsets_in_hand(
         self, cluster_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None
     ) -> Offsets:
         """Internal, for a producer's transactions in this cluster: the offsets to commit."""
         await self._start()
-        self._need_group("commit_offsets")
+        self._session.need_group("commit_offsets")
         if not self._cluster.view.cluster_id:
             await self._cluster.refresh(self._timeout_s)
         check_source(self.config, self._cluster.view.cluster_id, cluster_id)
         self._session.check_kept()
-        return await self._to_commit(offsets)
+        return await self._session.to_commit(offsets)
 
     async def store_offsets(self, scope: Scope, offsets: Offsets) -> None:
         """Internal: stores them in a transaction; see `TransactionOffsets.store`."""
@@ -428,9 +419,9 @@ class AsyncConsumer:
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's committed offsets of these partitions; None = none."""
         await self._start()
-        self._need_group("committed")
+        self._session.need_group("committed")
         topics = {at: await known_partition(self._cluster, at) for at in partitions}
-        return await self._committed({at: topic.topic_id for at, topic in topics.items()})
+        return await self._session.committed({at: topic.topic_id for at, topic in topics.items()})
 
     async def close(self) -> None:
         """Leaves the group, ends fetching and closes the connections; can be called repeatedly.
@@ -453,10 +444,13 @@ class AsyncConsumer:
 
     # -- inside ------------------------------------------------------------------------------
 
-    async def _start(self) -> None:
+    def _check_open(self) -> None:
         self._guard.check()
         if self._ended is not None:
             raise self._ended
+
+    async def _start(self) -> None:
+        self._check_open()
         async with self._starting:
             if not self._started:
                 await self._tasks.start()
@@ -472,25 +466,6 @@ class AsyncConsumer:
         error = error or self._assignment.first_error(in_group=session.subscribed)
         if error is not None:
             raise error
-
-    def _need_group(self, what: str) -> None:
-        if not self.config.group_id:
-            raise MisuseError(f"{what} needs a group_id: offsets are stored for a group")
-
-    async def _committed(
-        self, ids: Mapping[TopicPartition, str]
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        if not self.config.group_id:
-            return {}
-        return await self._session.committer.fetch(ids)
-
-    async def _to_commit(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None
-    ) -> Offsets:
-        """The user's offsets, checked; None = after everything returned so far."""
-        if offsets is None:
-            return self._assignment.to_commit(only_done=False)
-        return await self._session.committer.checked(offsets)
 
     def _crashed(self, cause: BaseException) -> None:
         self._ended = ClusterError(f"the consumer stopped because of a defect: {cause!r}")

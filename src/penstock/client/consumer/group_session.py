@@ -14,7 +14,7 @@ seek. Partitions that stay are not affected: their records are delivered in the 
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from penstock.client.cluster.cluster import Cluster
@@ -23,6 +23,7 @@ from penstock.client.consumer import assigning
 from penstock.client.consumer.assignment import Assignment
 from penstock.client.consumer.commits import AUTO_COMMIT_S, Committer, MemberIdentity
 from penstock.client.consumer.transaction_offsets import TransactionOffsets
+from penstock.client.group.commit_queue import Offsets
 from penstock.client.group.contract import (
     NONE,
     Fenced,
@@ -39,7 +40,7 @@ from penstock.client.group.heartbeats import Heartbeats
 from penstock.client.group.model import OffsetAndMetadata, RebalanceListener
 from penstock.client.tasks import BackgroundTasks
 from penstock.core.types import TopicPartition
-from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 
 LEAVE_S: Final = 5.0
 RETRY_S: Final = 0.2
@@ -155,6 +156,25 @@ class GroupSession:
                 "read from the committed offsets; the next poll continues",
                 ErrorCode.UNKNOWN_MEMBER,
             )
+
+    def need_group(self, what: str) -> None:
+        """Raises MisuseError if the consumer has no group."""
+        if not self._config.group_id:
+            raise MisuseError(f"{what} needs a group_id: offsets are stored for a group")
+
+    async def committed(
+        self, ids: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """See `FindCommitted`."""
+        return await self.committer.fetch(ids) if self._config.group_id else {}
+
+    async def to_commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None
+    ) -> Offsets:
+        """The user's offsets, checked; None = after everything returned so far."""
+        if offsets is None:
+            return self._assignment.to_commit(only_done=False)
+        return await self.committer.checked(offsets)
 
     async def rebalance(self) -> None:
         """Carries out what the coordinator has requested since; called only inside polls."""

@@ -91,6 +91,7 @@ class EndReader:
         decoding: Decoding,
     ) -> ReadResult:
         """See `AsyncConsumer.read_to_end`. Only once; closes itself."""
+        _check_start(start)
         await self._tasks.start()
         try:
             self._tasks.spawn(self._cluster.keep_fresh(), "metadata")
@@ -209,7 +210,7 @@ class EndReader:
         self._arrived.set()
 
 
-def check_start(start: object) -> None:
+def _check_start(start: object) -> None:
     """Raises MisuseError for what `ReadStart` does not allow."""
     if isinstance(start, datetime):
         _time_ms(start)

@@ -40,17 +40,12 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Milliseconds. Retries double from `retry_first_ms` to `retry_max_ms`.
-
-    `polls_repeat`: a poll that waits says `PollBegan` again within `max_poll_interval_ms`. One that
-    does not is stuck, although it has not ended. Otherwise, a poll that has begun counts as alive.
-    """
+    """Milliseconds. Retries double from `retry_first_ms` to `retry_max_ms`."""
 
     session_timeout_ms: int
     max_poll_interval_ms: int
     retry_first_ms: int
     retry_max_ms: int
-    polls_repeat: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +164,16 @@ class Leave:
     """`keep_seat`: a static member that will come back."""
 
     keep_seat: bool
+
+
+@dataclass(slots=True)
+class Farewell:
+    """A leave that no coordinator has confirmed. With a stream: `retry_at_ms` is None."""
+
+    hello: Hello
+    until_ms: int
+    said: bool
+    retry_at_ms: int | None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -103,9 +103,10 @@ class GroupLink:
             config.max_poll_interval_ms,
             config.retry_backoff_ms,
             config.retry_backoff_max_ms,
-            polls_repeat=True,
         )
-        self.membership = Membership(timing, is_static=bool(config.group_instance_id))
+        self.membership = Membership(
+            timing, is_static=bool(config.group_instance_id), polls_repeat=True
+        )
         self.member_id = ""
         self.yielded: Callable[[], int] = lambda: 0
         self._streaming: asyncio.Task[None] | None = None

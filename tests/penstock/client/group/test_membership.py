@@ -1,7 +1,7 @@
 """A group member gives up before others take over, keeps what does not move, and knows when it
 has lost (I18)."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
@@ -51,8 +51,7 @@ class Member:
     """A machine and the time."""
 
     def __init__(self, *, is_static: bool = False, polls_repeat: bool = False) -> None:
-        timing = replace(TIMING, polls_repeat=polls_repeat)
-        self.machine = Membership(timing, is_static=is_static)
+        self.machine = Membership(TIMING, is_static=is_static, polls_repeat=polls_repeat)
         self.now_ms = 1_000
 
     def does(self, event: Event, after_ms: int = 0) -> Ready:
