@@ -249,7 +249,8 @@ class ConsumerConfig(ClientConfig):
         group_instance_id: Makes a static member: its partitions wait for it while it restarts, for
             a session timeout. One live consumer per id; "" = none.
         session_timeout_ms: A member without heartbeats for this long is removed from the group,
-            45,000 (Kafka's), 1,000 to 1,800,000. Heartbeats do not need polls.
+            45,000 (Kafka's), 1,000 to 1,800,000. Heartbeats need no polls, and have a thread of
+            their own.
         max_poll_interval_ms: A consumer that is not polled for this long leaves its group by
             itself, and joins again with its next poll, 300,000 (Kafka's), 1,000 to 86,400,000.
         enable_auto_commit: Automatically commit what an earlier poll returned. True (Kafka's).

@@ -103,7 +103,11 @@ class GroupSession:
             if not self._running:
                 await self._link.begin()
                 self._running = True
-                self._tasks.spawn(self._link.run(), "heartbeats")
+                task = self._tasks.spawn(self._link.run(), "heartbeats")
+                if task is None:  # the client is closing
+                    self._link.end()
+                else:  # also if it is cancelled before its first step
+                    task.add_done_callback(lambda _: self._link.end())
         self.subscribed = True
         self.error = None
         self._listener = listener

@@ -43,10 +43,10 @@ class ReadResult:
     def __len__(self) -> int:
         return sum(batch.record_count for batch in self.batches)
 
-    @cached_property
+    @property
     def records(self) -> list[DecodedRecord]:
         """An object per record, decoded. Raises DecodeError, unless on_undecodable is "keep"."""
-        return list(self.decoding.apply(self._raw()))
+        return self._decoded
 
     def to_arrow(self, *, include_headers: bool = False, flatten: bool = False) -> "pyarrow.Table":
         """The records as an Arrow table: key, value, topic, partition, offset, timestamp.
@@ -79,7 +79,7 @@ class ReadResult:
     ) -> "pandas.DataFrame":
         """The records as a pandas data frame, with the columns of `to_arrow`.
 
-        Decoded integers are nullable (Int64), so none is rounded because another one is missing.
+        Decoded integers are nullable (Int64), so that none is rounded because another is missing.
         Arguments and errors as `to_arrow`; needs pandas.
         """
         table = self.to_arrow(include_headers=include_headers, flatten=flatten)
@@ -87,15 +87,14 @@ class ReadResult:
             import pandas  # noqa: PLC0415 - an optional package, only on demand
         except ImportError as error:
             raise _missing("to_pandas", "pandas") from error
-        from penstock.client.arrow import SCHEMA  # noqa: PLC0415 - pyarrow only on demand
+        nullable = {"int64": pandas.Int64Dtype(), "uint64": pandas.UInt64Dtype()}
 
         def kind(arrow_type: Any) -> Any:
-            names = {"int64": pandas.Int64Dtype(), "uint64": pandas.UInt64Dtype()}
-            return names.get(str(arrow_type))
+            return nullable.get(str(arrow_type))
 
         return pandas.DataFrame(
             {
-                name: table[name].to_pandas(types_mapper=None if name in SCHEMA.names else kind)
+                name: table[name].to_pandas(types_mapper=None if name == "offset" else kind)
                 for name in table.column_names
             }
         )
@@ -115,6 +114,10 @@ class ReadResult:
         frame = polars.from_arrow(table)
         assert isinstance(frame, polars.DataFrame), "a table becomes a frame"
         return frame
+
+    @cached_property
+    def _decoded(self) -> list[DecodedRecord]:
+        return list(self.decoding.apply(self._raw()))
 
     def _raw(self) -> Iterator[Record]:
         for batch in self.batches:

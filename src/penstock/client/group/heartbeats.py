@@ -76,7 +76,7 @@ class Heartbeats:
         await self._member.begin()
 
     async def run(self) -> None:
-        """Repeats that a poll goes on. Until cancelled: then the stream ends, without a leave."""
+        """Repeats that a poll goes on. Until cancelled: then the member ends, without a leave."""
         member = self._begun
         try:
             while True:
@@ -86,8 +86,10 @@ class Heartbeats:
         except asyncio.CancelledError:
             await member.close()
             raise
-        finally:
-            member.end()
+
+    def end(self) -> None:
+        """Ends the member if it has not ended, without waiting."""
+        self._begun.end()
 
     def handle(self, event: Event) -> None:
         """Tells the member what happened. What that brings is reported later."""

@@ -25,6 +25,8 @@ from penstock.client import (
     protobuf_decoder,
     string_decoder,
 )
+from penstock.client.consumer.fetch_state import FetchState
+from penstock.client.consumer.fetcher import Call, Fetcher
 from penstock.errors import ClusterError, ErrorCode, MisuseError, OffsetOutOfRangeError
 from penstock.proto.v1.broker_pb2 import BrokerInfo
 
@@ -236,6 +238,15 @@ def test_json_becomes_columns(topic: str, consumer: Consumer, producer: Producer
     assert str(frame["timestamp"].dtype) == "datetime64[us, UTC]"
 
 
+def test_integers_stay_exact_though_one_is_missing(
+    topic: str, consumer: Consumer, producer: Producer
+) -> None:
+    fill(producer, topic, b"%d" % (2**60 + 1), b"null")
+    frame = consumer.read_to_end(topic, value=json_decoder()).to_pandas()
+    assert frame["value"][0] == 2**60 + 1
+    assert frame["value"].isna().tolist() == [False, True]
+
+
 def test_messages_become_columns(topic: str, consumer: Consumer, producer: Producer) -> None:
     message = BrokerInfo(broker_id=3, host="h", alive=True)
     fill(producer, topic, message.SerializeToString())
@@ -299,3 +310,21 @@ def test_a_missing_package_is_one_line(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MisuseError, match=line):
         getattr(found, convert)()
+
+
+def test_a_partition_that_gives_nothing_is_named_and_not_left_out(
+    shared_broker: Cluster, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(producer, topic, b"x")
+    fill(producer, topic, b"y", partition=1)
+    passes = Fetcher._ask
+
+    def silent(self: Fetcher, address: str, states: list[FetchState], at_ms: int) -> Call:
+        """Nothing is asked of partition 1."""
+        return passes(self, address, [one for one in states if one.where.partition == 0], at_ms)
+
+    monkeypatch.setattr(Fetcher, "_ask", silent)
+    with Consumer(shared_broker.bootstrap, request_timeout_ms=2_000) as impatient:
+        with pytest.raises(ClusterError, match=r"/1: no records at offset 0 \(of 0 to 1\)") as seen:
+            impatient.read_to_end(topic)
+        assert seen.value.code is ErrorCode.REQUEST_TIMED_OUT

@@ -1,6 +1,9 @@
 """What blocks an async consumer's event loop does not cost its membership; what is stuck does."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -147,3 +150,42 @@ async def test_a_closed_consumer_leaves_nothing_in_the_thread(
     assert left == []
     with Groups(shared_broker) as groups:
         assert list(groups.describe(name).members) == []
+
+
+FORGETFUL = {
+    "sync": """
+import sys
+from penstock.client import Consumer
+consumer = Consumer(sys.argv[1], group_id=sys.argv[2])
+consumer.subscribe(sys.argv[2])
+while not consumer.assignment():
+    consumer.poll(0.1)
+""",
+    "async": """
+import asyncio, sys
+from penstock.client import AsyncConsumer
+async def main():
+    consumer = AsyncConsumer(sys.argv[1], group_id=sys.argv[2], session_timeout_ms=1_000)
+    await consumer.subscribe(sys.argv[2])
+    while not consumer.assignment():
+        await consumer.poll(0.1)
+asyncio.run(main())
+""",
+}
+
+
+@pytest.mark.parametrize("kind", FORGETFUL)
+def test_a_program_that_forgets_to_close_ends_silently_and_is_no_member(
+    shared_broker: Cluster, name: str, kind: str
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FORGETFUL[kind], shared_broker.bootstrap, name],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        env={**os.environ, "GRPC_VERBOSITY": "NONE"},
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    with Groups(shared_broker) as groups:
+        wait_until(lambda: not groups.describe(name).members, what="the group is empty")
