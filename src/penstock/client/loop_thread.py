@@ -43,11 +43,24 @@ class ClosesAtExit(Protocol):
         """Called at the end of the process if the client is still open."""
 
 
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """As usual, except for answers that nobody waits for any more.
+
+    gRPC has one queue for all event loops of a process: whichever turns first takes an answer out,
+    and passes it on. If a program's own loop has been closed in the meantime, that raises in ours.
+    """
+    error, where = context.get("exception"), str(context.get("message"))
+    if isinstance(error, RuntimeError) and "_handle_events" in where and "closed" in str(error):
+        return
+    loop.default_exception_handler(context)
+
+
 class LoopThread:
     """Runs coroutines for threads that are not in the loop."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(_report)
         self._clients: set[ClosesAtExit] = set()
         self._ended = False
         self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
