@@ -41,7 +41,7 @@ def read_topic(bootstrap: str, topic: str, isolation: Isolation, fields: pa.Sche
     tables: list[pa.Table] = []
     with (
         Admin(bootstrap) as admin,
-        Consumer(bootstrap, isolation_level=isolation, start="earliest") as consumer,
+        Consumer(bootstrap, isolation_level=isolation, auto_offset_reset="earliest") as consumer,
     ):
         wanted = partitions_of(admin, topic)
         consumer.assign(wanted)

@@ -160,7 +160,7 @@ class Reader:
             for name, topic in topics.items()
             for each in topic.partitions
         ]
-        with Consumer(self._bootstrap, start="earliest") as consumer:
+        with Consumer(self._bootstrap, auto_offset_reset="earliest") as consumer:
             consumer.assign(places)
             while not self._stop.is_set():
                 with contextlib.suppress(PenstockError):

@@ -37,7 +37,7 @@ async def write(bench: TopicBench, topic: str, partitions: int) -> None:
 
 
 async def read(bench: TopicBench, topic: str, partitions: int) -> int:
-    async with AsyncConsumer(bench.bootstrap, start="earliest") as consumer:
+    async with AsyncConsumer(bench.bootstrap, auto_offset_reset="earliest") as consumer:
         await consumer.assign([TopicPartition(topic, at) for at in range(partitions)])
         found = 0
         while found < RECORDS:

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCKS = {
     "requirements.lock": (
         "arrow",
+        "avro",
         "broker",
         "cli",
         "compression",

@@ -46,7 +46,18 @@ from penstock.client.admin.transaction_model import (
 )
 from penstock.client.config import ClientConfig, ConsumerConfig, ProducerConfig
 from penstock.client.consumer.consumer import AsyncConsumer
+from penstock.client.consumer.read_result import ReadResult
 from penstock.client.dead_letters import HandlerFailedError
+from penstock.client.decoders import (
+    DecodedRecord,
+    DecodeError,
+    Decoder,
+    avro_decoder,
+    decode_records,
+    json_decoder,
+    protobuf_decoder,
+    string_decoder,
+)
 from penstock.client.group.model import (
     GroupDescription,
     GroupListing,
@@ -104,7 +115,19 @@ from penstock.client.workers.pool import AsyncWorkerPool, WorkerConfig
 from penstock.core.batch import Codec
 from penstock.core.columns import Header
 from penstock.core.types import Acks, MoveReason, Sync, TopicPartition
-from penstock.errors import PenstockError
+from penstock.errors import (
+    Applied,
+    ClusterError,
+    ErrorCode,
+    MisuseError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    OffsetRange,
+    OverloadedError,
+    PenstockError,
+    ThrottledError,
+    UnreachableError,
+)
 
 __all__ = [
     "EARLIEST",
@@ -112,6 +135,7 @@ __all__ = [
     "AccessDecision",
     "Acks",
     "Admin",
+    "Applied",
     "AsyncAdmin",
     "AsyncBranches",
     "AsyncConsumer",
@@ -132,6 +156,7 @@ __all__ = [
     "BytesSerializer",
     "ClientConfig",
     "ClusterDescription",
+    "ClusterError",
     "Codec",
     "ColumnsDelivery",
     "ConfigEntry",
@@ -140,9 +165,13 @@ __all__ = [
     "ConsumerConfig",
     "CopyDescription",
     "Cordon",
+    "DecodeError",
+    "DecodedRecord",
+    "Decoder",
     "Delivery",
     "DeliveryError",
     "DeliveryReport",
+    "ErrorCode",
     "FormatChange",
     "GroupDescription",
     "GroupListing",
@@ -154,18 +183,23 @@ __all__ = [
     "ListedOffset",
     "LogDescription",
     "MemberDescription",
+    "MisuseError",
     "MoveDescription",
     "MoveOutcome",
     "MoveReason",
     "MoveState",
     "MovesDescription",
+    "NotLeaderError",
     "OffsetAndMetadata",
     "OffsetChange",
+    "OffsetOutOfRangeError",
+    "OffsetRange",
     "OffsetSpan",
     "OffsetSpec",
     "OpenTransaction",
     "OrphanedLog",
     "Out",
+    "OverloadedError",
     "PartitionDescription",
     "PartitionTransactions",
     "PendingOffsets",
@@ -175,6 +209,7 @@ __all__ = [
     "Producer",
     "ProducerConfig",
     "ProtobufSerializer",
+    "ReadResult",
     "RebalanceListener",
     "Record",
     "ReplicaMove",
@@ -183,6 +218,7 @@ __all__ = [
     "Serializer",
     "StringSerializer",
     "Sync",
+    "ThrottledError",
     "TopicDescription",
     "TopicPartition",
     "Transaction",
@@ -193,9 +229,15 @@ __all__ = [
     "TransactionState",
     "TransformConfig",
     "Transformer",
+    "UnreachableError",
     "WorkerConfig",
     "WorkerPool",
     "async_transform",
+    "avro_decoder",
+    "decode_records",
+    "json_decoder",
     "pod_id",
+    "protobuf_decoder",
+    "string_decoder",
     "transform",
 ]

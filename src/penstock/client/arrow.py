@@ -15,13 +15,20 @@ pyarrow; the client loads it on first use. The columns must be consistent, which
 """
 
 from collections.abc import Sequence
-from typing import Final
-
-import numpy as np
-import pyarrow as pa
+from typing import Any, Final
 
 from penstock.client.model import ConsumedBatch
 from penstock.core.columns import Columns
+from penstock.errors import MisuseError
+
+try:
+    import numpy as np
+    import pyarrow as pa
+except ImportError as missing:
+    raise MisuseError(
+        f"Arrow needs the package {missing.name}, which is not installed: "
+        "pip install 'penstock[arrow]'"
+    ) from missing
 
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _FIELDS: Final = [
@@ -70,6 +77,26 @@ def batches_to_table(batches: Sequence[ConsumedBatch], *, include_headers: bool)
     schema = SCHEMA_WITH_HEADERS if include_headers else SCHEMA
     chunks = [batch.to_arrow(include_headers=include_headers) for batch in batches]
     return pa.Table.from_batches(chunks, schema=schema)
+
+
+def with_values(table: pa.Table, name: str, values: list[Any]) -> pa.Table:
+    """The table with other values in the column `name`, in the type that Arrow finds in them.
+
+    Raises MisuseError if they have no common type.
+    """
+    try:
+        column = pa.array(values)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise MisuseError(
+            f"the decoded {name}s have no common Arrow type: {error}; use `records`, or a decoder "
+            "whose results all have the same type"
+        ) from error
+    return table.set_column(table.schema.get_field_index(name), name, column)
+
+
+def with_texts(table: pa.Table, name: str, texts: list[str | None]) -> pa.Table:
+    """The table with one more column."""
+    return table.append_column(name, pa.array(texts, pa.string()))
 
 
 def binary_column(

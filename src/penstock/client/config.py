@@ -37,10 +37,10 @@ Partitioner = Callable[[str, bytes | None, int], int]
 
 AddressResolver = Callable[[str], str]
 """(host:port as a broker advertises it) -> host:port to connect to. Called in the client's event
-loop, any number of times per address: it must return at once, and always the same result."""
+loop and in the thread of heartbeats, any number of times per address: it must return at once, and
+always the same result."""
 
 OutOfRangePolicy = Literal["error", "earliest", "latest"]
-StartPosition = Literal["earliest", "latest"]
 AutoOffsetReset = Literal["latest", "earliest", "error"]
 AssignmentStrategy = Literal["uniform", "range"]
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
@@ -234,8 +234,6 @@ class ConsumerConfig(ClientConfig):
         isolation_level: "read_committed" reads records of committed transactions, up to the first
             one that is still open; "read_uncommitted" reads all records, even if they are aborted
             later. Kafka's default is the second.
-        start: Where an assigned partition without a seek starts. "latest" is Kafka's default; ours
-            is "earliest": you notice reading too much, but not reading too little.
         on_offset_out_of_range: What to do if the position was deleted by retention or is past the
             end: "error" raises OffsetOutOfRangeError from poll, the others move the position and
             log a warning with both offsets.
@@ -251,14 +249,17 @@ class ConsumerConfig(ClientConfig):
         group_instance_id: Makes a static member: its partitions wait for it while it restarts, for
             a session timeout. One live consumer per id; "" = none.
         session_timeout_ms: A member without heartbeats for this long is removed from the group,
-            45,000 (Kafka's), 1,000 to 1,800,000. Heartbeats do not need polls.
+            45,000 (Kafka's), 1,000 to 1,800,000. Heartbeats need no polls, and have a thread of
+            their own.
         max_poll_interval_ms: A consumer that is not polled for this long leaves its group by
             itself, and joins again with its next poll, 300,000 (Kafka's), 1,000 to 86,400,000.
         enable_auto_commit: Automatically commit what an earlier poll returned. True (Kafka's).
         auto_commit_interval_ms: How often, 5,000 (Kafka's).
-        auto_offset_reset: Where a member starts in a partition without a committed offset of its
-            group. "latest" (Kafka's) skips what was written before the group noticed a new
-            partition; "error" makes polls raise OFFSET_OUT_OF_RANGE.
+        auto_offset_reset: Where a partition starts, assigned by a group or by `assign`, if there is
+            no committed offset of `group_id` and no seek: "earliest", "latest", or "error", with
+            which polls raise OFFSET_OUT_OF_RANGE. None = "latest" with a group_id, as in Kafka,
+            which skips what was written before the group noticed a new partition; "earliest"
+            without one: you notice reading too much, but not reading too little.
         partition_assignment_strategy: "uniform", even and with few moves, or "range", the same
             partition numbers of all topics together. The strategy that most members ask for is
             used.
@@ -270,7 +271,6 @@ class ConsumerConfig(ClientConfig):
     """
 
     isolation_level: IsolationLevel = "read_committed"
-    start: StartPosition = "earliest"
     on_offset_out_of_range: OutOfRangePolicy = "error"
     fetch_max_wait_ms: int = 500
     fetch_min_bytes: int = 1
@@ -283,7 +283,7 @@ class ConsumerConfig(ClientConfig):
     max_poll_interval_ms: int = 300_000
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
-    auto_offset_reset: AutoOffsetReset = "latest"
+    auto_offset_reset: AutoOffsetReset | None = None
     partition_assignment_strategy: AssignmentStrategy = "uniform"
     transactional_id: str = ""
     client_rack: str = ""
@@ -301,9 +301,9 @@ class ConsumerConfig(ClientConfig):
             "auto_commit_interval_ms",
         )
         one_of(self, "isolation_level", "read_committed", "read_uncommitted")
-        one_of(self, "start", "earliest", "latest")
         one_of(self, "on_offset_out_of_range", "error", "earliest", "latest")
-        one_of(self, "auto_offset_reset", "latest", "earliest", "error")
+        if self.auto_offset_reset is not None:
+            one_of(self, "auto_offset_reset", "latest", "earliest", "error")
         one_of(self, "partition_assignment_strategy", *ASSIGNORS)
         for name in ("group_id", "group_instance_id", "client_rack", "client_id"):
             check_group_name(name, getattr(self, name))
@@ -315,6 +315,11 @@ class ConsumerConfig(ClientConfig):
             )
         if self.transactional_id:
             check_transactional_id(self.transactional_id)
+
+    @property
+    def offset_reset(self) -> AutoOffsetReset:
+        """`auto_offset_reset` as it counts: with the default filled in."""
+        return self.auto_offset_reset or ("latest" if self.group_id else "earliest")
 
 
 class SecurityOptions(TypedDict, total=False):
@@ -363,7 +368,6 @@ class ConsumerOptions(ClientOptions, total=False):
     """Keyword arguments of consumers; see ConsumerConfig."""
 
     isolation_level: IsolationLevel
-    start: StartPosition
     on_offset_out_of_range: OutOfRangePolicy
     fetch_max_wait_ms: int
     fetch_min_bytes: int
@@ -376,7 +380,7 @@ class ConsumerOptions(ClientOptions, total=False):
     max_poll_interval_ms: int
     enable_auto_commit: bool
     auto_commit_interval_ms: int
-    auto_offset_reset: AutoOffsetReset
+    auto_offset_reset: AutoOffsetReset | None
     partition_assignment_strategy: AssignmentStrategy
     transactional_id: str
     client_rack: str

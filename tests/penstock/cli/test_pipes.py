@@ -326,7 +326,7 @@ def read_line(stream: IO[bytes] | None) -> bytes:
 INTERRUPTS_ITSELF = """
 import os, sys
 from penstock.cli.main import main
-from penstock.client.sync.loop_thread import LoopThread
+from penstock.client.loop_thread import LoopThread
 
 number, topic = int(sys.argv[1]), sys.argv[2]
 run, calls = LoopThread.run, 0

@@ -1,6 +1,8 @@
 """Columns become Arrow without a copy of keys and values, in the schema Spark expects."""
 
+import importlib
 import random
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +14,7 @@ from penstock.core.batch import Codec
 from penstock.core.columns import Columns
 from penstock.core.records import build_batch, decode_batch, encode_columns
 from penstock.core.types import LeaderEpoch, Offset
+from penstock.errors import MisuseError
 
 
 def stored(
@@ -122,3 +125,12 @@ def test_a_part_of_a_batch_is_cut_by_offsets() -> None:
     assert part.to_arrow().column("offset").to_pylist() == [103, 104, 105]
     assert part.between(0, 105).values() == [b"3", b"4"]
     assert len(whole.between(0, 100)) == len(whole.between(110, 200)) == 0
+
+
+def test_without_pyarrow_the_error_is_one_line_that_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "penstock.client.arrow")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MisuseError, match=r"needs .* pyarrow, .*: pip install 'penstock\[arrow\]'"):
+        importlib.import_module("penstock.client.arrow")

@@ -108,7 +108,6 @@ def test_a_choice_that_does_not_exist_is_refused_by_the_constructor(
 @pytest.mark.parametrize(
     "settings",
     [
-        {"start": "begin"},
         {"on_offset_out_of_range": "none"},
         {"fetch_max_bytes": -1},
         {"auto_offset_reset": "none"},

@@ -62,6 +62,9 @@ class Member(Protocol):
     async def newer_epoch(self, than: int, timeout_s: float) -> None:
         """Waits until the member has another epoch, or the time is up."""
 
+    def catch_up(self) -> None:
+        """From here on, it is known what was lost up to now."""
+
     def fenced(self, code: ErrorCode) -> None:
         """A commit was refused: this consumer is no longer a member."""
 

@@ -25,8 +25,11 @@ from penstock.client.consumer import assigning
 from penstock.client.consumer.assignment import Assignment
 from penstock.client.consumer.fetcher import Fetcher
 from penstock.client.consumer.group_session import GroupSession, Notify
+from penstock.client.consumer.read_result import ReadResult
+from penstock.client.consumer.reading import READ_BYTES_MAX, EndReader, ReadLimits, ReadStart
 from penstock.client.consumer.seeking import Seeker
 from penstock.client.consumer.transaction_offsets import Scope, check_source
+from penstock.client.decoders import Decoder, Decoding, UndecodablePolicy
 from penstock.client.group.commit_queue import Offsets
 from penstock.client.group.contract import Wish
 from penstock.client.group.model import OffsetAndMetadata, RebalanceListener
@@ -66,13 +69,19 @@ class AsyncConsumer:
         self._guard = ProcessGuard("consumer")
         self._assignment = Assignment()
         self._tasks = BackgroundTasks("consumer", self._crashed)
-        self._cluster = Cluster(parse_bootstrap(bootstrap), self.config)
+        self._bootstrap = parse_bootstrap(bootstrap)
+        self._cluster = Cluster(self._bootstrap, self.config)
         self._fetcher = Fetcher(self._cluster, self.config, self._assignment.states, self._tasks)
         self._arrived = asyncio.Event()
         self._fetcher.arrived = self._arrived.set
         self._seeker = Seeker(self._cluster, self._assignment, self._timeout_s, self._fetcher.poke)
         self._session = GroupSession(
-            self._cluster, self.config, self._assignment, self._tasks, self._arrived.set
+            self._cluster,
+            self._bootstrap,
+            self.config,
+            self._assignment,
+            self._tasks,
+            self._arrived.set,
         )
         self._session.begun = self._fetcher.poke
         self._starting = asyncio.Lock()
@@ -123,7 +132,7 @@ class AsyncConsumer:
         await self._start()
         for name in names:
             await self._cluster.topic(name)
-        self._session.subscribe(Wish(names, pattern), listener)
+        await self._session.subscribe(Wish(names, pattern), listener)
 
     def notify_by(self, notify: Notify) -> None:
         """Makes `notify` call the listeners; the sync consumer calls them in its user's thread."""
@@ -137,8 +146,8 @@ class AsyncConsumer:
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Replaces the assignment. Partitions that stay keep their position.
 
-        New ones start at the committed offset of `group_id`, or else where `ConsumerConfig.start`
-        says, unless a seek follows. Raises MisuseError after `subscribe`,
+        New ones start at the committed offset of `group_id`, or else as `auto_offset_reset` says,
+        unless a seek follows. Raises MisuseError after `subscribe`,
         ClusterError(UNKNOWN_TOPIC), MisuseError(UNKNOWN_PARTITION), UnreachableError; then the
         assignment is unchanged.
         """
@@ -148,7 +157,7 @@ class AsyncConsumer:
             )
         await self._start()
         await assigning.assign(
-            self._cluster, self._assignment, partitions, self.config.start, self._committed
+            self._cluster, self._assignment, partitions, self.config, self._session.committed
         )
         self._fetcher.poke()
 
@@ -182,8 +191,8 @@ class AsyncConsumer:
         to continue after an aborted transaction. Raises as `committed`.
         """
         await self._start()
-        self._need_group("seek_to_committed")
-        await self._seeker.to_committed(partitions, self._committed)
+        self._session.need_group("seek_to_committed")
+        await self._seeker.to_committed(partitions, self._session.committed)
 
     async def seek_to_time(
         self, timestamps_ms: Mapping[TopicPartition, int]
@@ -249,6 +258,47 @@ class AsyncConsumer:
 
         batches = await self.poll(timeout_s, max_records)
         return batches_to_table(batches, include_headers=include_headers)
+
+    async def read_to_end(
+        self,
+        source: str | Iterable[TopicPartition],
+        start: ReadStart = EARLIEST,
+        *,
+        max_records: int | None = None,
+        max_bytes: int = READ_BYTES_MAX,
+        key: Decoder | None = None,
+        value: Decoder | None = None,
+        on_undecodable: UndecodablePolicy = "error",
+    ) -> ReadResult:
+        """Reads everything that is there now, once, and returns it: for notebooks and scripts.
+
+        Ends at the high watermark, or with read_committed at the last stable offset, as they are
+        at the call. Has no part in groups: the assignment, positions and committed offsets of this
+        consumer are neither used nor changed.
+
+        Args:
+            source: A topic, or some partitions.
+            start: EARLIEST; a datetime with its time zone: the first record of that time or later;
+                or offsets by partition, as in `next_offsets` of an earlier result, where partitions
+                that it lacks are read from their first record. `auto_offset_reset` does not count
+                here.
+            max_records: Stop at so many, from any of the partitions; the result says `truncated`.
+            max_bytes: Of keys, values and headers. A larger read raises MisuseError, because
+                results are held in memory; 256 MiB.
+            key: Decodes keys, such as string_decoder(); None = they stay bytes.
+            value: Likewise for values: json_decoder(), protobuf_decoder(…), avro_decoder(…).
+            on_undecodable: "error": what the result converts to raises DecodeError, naming topic,
+                partition and offset. "keep": the record has no key and value, but an `error`.
+
+        Raises MisuseError; ClusterError(UNKNOWN_TOPIC, UNKNOWN_PARTITION, REQUEST_TIMED_OUT if a
+        partition gives nothing for `request_timeout_ms`), UnreachableError;
+        OffsetOutOfRangeError as `poll`, and for a start after the end.
+        """
+        self._check_open()
+        limits = ReadLimits(max_records=max_records, max_bytes=max_bytes)
+        decoding = Decoding(key=key, value=value, on_undecodable=on_undecodable)
+        reader = EndReader(self._bootstrap, self.config)
+        return await reader.read(source, start, limits, decoding)
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         """All records from the positions on, for ever; ends when the consumer is closed.
@@ -319,9 +369,9 @@ class AsyncConsumer:
         GROUP_NOT_EMPTY for a consumer with `assign` while the group has members.
         """
         await self._start()
-        self._need_group("commit")
+        self._session.need_group("commit")
         self._session.check_kept()
-        await self._session.committer.commit(await self._to_commit(offsets))
+        await self._session.committer.commit(await self._session.to_commit(offsets))
 
     async def commit_async(
         self,
@@ -335,21 +385,21 @@ class AsyncConsumer:
         Without a callback, an error is logged. The meaning of `offsets` None is decided now.
         """
         await self._start()
-        self._need_group("commit_async")
+        self._session.need_group("commit_async")
         self._session.check_kept()
-        self._session.committer.start(await self._to_commit(offsets), callback)
+        self._session.committer.start(await self._session.to_commit(offsets), callback)
 
     async def offsets_in_hand(
         self, cluster_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None
     ) -> Offsets:
         """Internal, for a producer's transactions in this cluster: the offsets to commit."""
         await self._start()
-        self._need_group("commit_offsets")
+        self._session.need_group("commit_offsets")
         if not self._cluster.view.cluster_id:
             await self._cluster.refresh(self._timeout_s)
         check_source(self.config, self._cluster.view.cluster_id, cluster_id)
         self._session.check_kept()
-        return await self._to_commit(offsets)
+        return await self._session.to_commit(offsets)
 
     async def store_offsets(self, scope: Scope, offsets: Offsets) -> None:
         """Internal: stores them in a transaction; see `TransactionOffsets.store`."""
@@ -369,9 +419,9 @@ class AsyncConsumer:
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's committed offsets of these partitions; None = none."""
         await self._start()
-        self._need_group("committed")
+        self._session.need_group("committed")
         topics = {at: await known_partition(self._cluster, at) for at in partitions}
-        return await self._committed({at: topic.topic_id for at, topic in topics.items()})
+        return await self._session.committed({at: topic.topic_id for at, topic in topics.items()})
 
     async def close(self) -> None:
         """Leaves the group, ends fetching and closes the connections; can be called repeatedly.
@@ -394,10 +444,13 @@ class AsyncConsumer:
 
     # -- inside ------------------------------------------------------------------------------
 
-    async def _start(self) -> None:
+    def _check_open(self) -> None:
         self._guard.check()
         if self._ended is not None:
             raise self._ended
+
+    async def _start(self) -> None:
+        self._check_open()
         async with self._starting:
             if not self._started:
                 await self._tasks.start()
@@ -413,25 +466,6 @@ class AsyncConsumer:
         error = error or self._assignment.first_error(in_group=session.subscribed)
         if error is not None:
             raise error
-
-    def _need_group(self, what: str) -> None:
-        if not self.config.group_id:
-            raise MisuseError(f"{what} needs a group_id: offsets are stored for a group")
-
-    async def _committed(
-        self, ids: Mapping[TopicPartition, str]
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        if not self.config.group_id:
-            return {}
-        return await self._session.committer.fetch(ids)
-
-    async def _to_commit(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None
-    ) -> Offsets:
-        """The user's offsets, checked; None = after everything returned so far."""
-        if offsets is None:
-            return self._assignment.to_commit(only_done=False)
-        return await self._session.committer.checked(offsets)
 
     def _crashed(self, cause: BaseException) -> None:
         self._ended = ClusterError(f"the consumer stopped because of a defect: {cause!r}")

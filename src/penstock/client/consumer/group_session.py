@@ -1,9 +1,9 @@
 """The consumer's side of a group: partitions are assigned and revoked between two polls, never
 inside one.
 
-    GroupLink ──take──▶ look up committed offsets ──▶ prepared ─┐
-              ──revoke─────────────────────────────▶ leaving  ─┼─▶ next poll: `rebalance`
-              ──lose──▶ stop reading at once ──────▶ lost     ─┘      lost, revoked, assigned
+    Heartbeats ──take──▶ look up committed offsets ──▶ prepared ─┐
+               ──revoke─────────────────────────────▶ leaving  ─┼─▶ next poll: `rebalance`
+               ──lose──▶ stop reading at once ──────▶ lost     ─┘      lost, revoked, assigned
 
 A poll says that its caller is done with what earlier polls returned, so partitions change owners
 here: finished records are committed, the listener may commit more, and only then is the partition
@@ -14,15 +14,16 @@ seek. Partitions that stay are not affected: their records are delivered in the 
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.config import ConsumerConfig
+from penstock.client.consumer import assigning
 from penstock.client.consumer.assignment import Assignment
 from penstock.client.consumer.commits import AUTO_COMMIT_S, Committer, MemberIdentity
-from penstock.client.consumer.fetch_state import FetchState
 from penstock.client.consumer.transaction_offsets import TransactionOffsets
+from penstock.client.group.commit_queue import Offsets
 from penstock.client.group.contract import (
     NONE,
     Fenced,
@@ -35,12 +36,11 @@ from penstock.client.group.contract import (
     Wish,
 )
 from penstock.client.group.coordinator import GroupCalls
-from penstock.client.group.link import GroupLink
+from penstock.client.group.heartbeats import Heartbeats
 from penstock.client.group.model import OffsetAndMetadata, RebalanceListener
-from penstock.client.model import EARLIEST, LATEST
 from penstock.client.tasks import BackgroundTasks
 from penstock.core.types import TopicPartition
-from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 
 LEAVE_S: Final = 5.0
 RETRY_S: Final = 0.2
@@ -64,6 +64,7 @@ class GroupSession:
     def __init__(
         self,
         cluster: Cluster,
+        bootstrap: tuple[str, ...],
         config: ConsumerConfig,
         assignment: Assignment,
         tasks: BackgroundTasks,
@@ -80,8 +81,8 @@ class GroupSession:
         self.coordinator = GroupCalls(cluster, config.group_id)
         self.committer = Committer(cluster, self.coordinator, config, assignment, self, tasks)
         self.within = TransactionOffsets(self.coordinator, config, assignment, self)
-        self._link = GroupLink(cluster, self.coordinator, config, tasks, self)
-        self._link.yielded = lambda: assignment.yielded
+        self._link = Heartbeats(bootstrap, config, self, lambda: assignment.yielded)
+        self._beginning = asyncio.Lock()
         self._running = False
         self._listener: RebalanceListener | None = None
         self.subscribed = False
@@ -96,11 +97,17 @@ class GroupSession:
 
     # ------------------------------------------------------------ the consumer's calls
 
-    def subscribe(self, wish: Wish, listener: RebalanceListener | None) -> None:
+    async def subscribe(self, wish: Wish, listener: RebalanceListener | None) -> None:
         """Joins with the next poll; or changes the subscription."""
-        if not self._running:
-            self._running = True
-            self._tasks.spawn(self._link.run(), "group-clock")
+        async with self._beginning:
+            if not self._running:
+                await self._link.begin()
+                self._running = True
+                task = self._tasks.spawn(self._link.run(), "heartbeats")
+                if task is None:  # the client is closing
+                    self._link.end()
+                else:  # also if it is cancelled before its first step
+                    task.add_done_callback(lambda _: self._link.end())
         self.subscribed = True
         self.error = None
         self._listener = listener
@@ -111,6 +118,7 @@ class GroupSession:
         if not self.subscribed:
             return
         await self.committer.settle(AUTO_COMMIT_S)
+        self._link.catch_up()
         lost, self._lost = self._lost, NONE
         try:
             await self._tell("on_lost", lost)
@@ -144,6 +152,7 @@ class GroupSession:
 
         Other members may already be reading the user's current records.
         """
+        self._link.catch_up()
         if self._lost:
             places = ", ".join(sorted(str(each.where) for each in self._lost))
             raise ClusterError(
@@ -152,8 +161,28 @@ class GroupSession:
                 ErrorCode.UNKNOWN_MEMBER,
             )
 
+    def need_group(self, what: str) -> None:
+        """Raises MisuseError if the consumer has no group."""
+        if not self._config.group_id:
+            raise MisuseError(f"{what} needs a group_id: offsets are stored for a group")
+
+    async def committed(
+        self, ids: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """See `FindCommitted`."""
+        return await self.committer.fetch(ids) if self._config.group_id else {}
+
+    async def to_commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None
+    ) -> Offsets:
+        """The user's offsets, checked; None = after everything returned so far."""
+        if offsets is None:
+            return self._assignment.to_commit(only_done=False)
+        return await self.committer.checked(offsets)
+
     async def rebalance(self) -> None:
         """Carries out what the coordinator has requested since; called only inside polls."""
+        self._link.catch_up()
         if self._lost:
             lost, self._lost = self._lost, NONE
             await self._tell("on_lost", lost)
@@ -166,6 +195,7 @@ class GroupSession:
         if self._prepared:
             prepared, self._prepared = self._prepared, {}
             await self._begin(prepared)
+        self._link.catch_up()  # nothing that was lost in the meantime is returned
 
     # ------------------------------------------------------------ GroupOwner
 
@@ -199,12 +229,16 @@ class GroupSession:
 
     def identity(self) -> MemberIdentity:
         """The member, or none for a consumer with `assign`."""
+        self._link.catch_up()
         if not self.subscribed:
             return MemberIdentity()
-        return MemberIdentity(self._link.member_id, self._link.membership.member_epoch)
+        return MemberIdentity(*self._link.seat)
 
     async def newer_epoch(self, than: int, timeout_s: float) -> None:
         await self._link.epoch_after(than, timeout_s)
+
+    def catch_up(self) -> None:
+        self._link.catch_up()
 
     def fenced(self, code: ErrorCode) -> None:
         if self.subscribed:
@@ -234,30 +268,10 @@ class GroupSession:
 
     async def _begin(self, prepared: dict[GroupPartition, OffsetAndMetadata | None]) -> None:
         for each, offset in prepared.items():
-            state = FetchState(
-                each.where, each.topic_id, EARLIEST if self._resets_to_earliest else LATEST
-            )
-            if offset is not None:
-                state.seek(offset.offset)
-            elif self._config.auto_offset_reset == "error":
-                state.seek(0)
-                state.error = self._nothing_committed(each)
-            self._assignment.add(state, -1 if offset is None else offset.offset)
+            assigning.add(self._assignment, self._config, each.where, each.topic_id, offset)
             self._installed[each.where] = each
         await self._tell("on_assigned", frozenset(prepared))
         self.begun()
-
-    @property
-    def _resets_to_earliest(self) -> bool:
-        return self._config.auto_offset_reset == "earliest"
-
-    def _nothing_committed(self, partition: GroupPartition) -> ClusterError:
-        return ClusterError(
-            f"{partition.where}: group {self._config.group_id!r} has no committed offset, and "
-            "auto_offset_reset is 'error'; seek to an offset, reset the group's offsets, or use "
-            "'earliest' or 'latest'",
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-        )
 
     async def _give_up(self, partitions: Partitions) -> None:
         """Gives these partitions up: commits, notifies the listener, stops reading."""

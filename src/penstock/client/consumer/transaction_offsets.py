@@ -128,4 +128,5 @@ class TransactionOffsets:
         )
 
     def _never_left(self, held: Mapping[TopicPartition, FetchState | None]) -> bool:
+        self._member.catch_up()
         return all(self._assignment.states.get(where) is state for where, state in held.items())

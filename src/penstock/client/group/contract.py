@@ -166,6 +166,16 @@ class Leave:
     keep_seat: bool
 
 
+@dataclass(slots=True)
+class Farewell:
+    """A leave that no coordinator has confirmed. With a stream: `retry_at_ms` is None."""
+
+    hello: Hello
+    until_ms: int
+    said: bool
+    retry_at_ms: int | None
+
+
 @dataclass(slots=True, kw_only=True)
 class Ready:
     """What the shell does, in the order of the fields.

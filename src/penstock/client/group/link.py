@@ -4,8 +4,8 @@
         │ send ──▶ outbox ──▶ write             │ read: joined, assignment, alive, the end
         └ take, revoke, lost, failed ──▶ GroupOwner (the consumer's GroupSession)
 
-Runs on the client's event loop beside the user's code and never waits for it: heartbeats are sent
-however slow a handler is. One stream at a time; messages of an older one are dropped.
+Runs on an event loop without any user's code (`heartbeats.py`): heartbeats are sent however slow a
+handler is. One stream at a time; messages of an older one are dropped.
 
 When there is a newer token, the stream is opened again as after a broken connection: as the same
 member, at the same epoch, so the group does not notice.
@@ -60,7 +60,7 @@ _log = logging.getLogger("penstock.client")
 
 
 class GroupOwner(Protocol):
-    """The consumer's side of its membership; called in the event loop, returns at once."""
+    """The consumer's side of its membership; returns at once."""
 
     def take(self, partitions: Partitions) -> None:
         """Owned from now on."""
@@ -75,6 +75,13 @@ class GroupOwner(Protocol):
         """Out of the group for good."""
 
 
+class SeatedOwner(GroupOwner, Protocol):
+    """One that is also told who commits."""
+
+    def seated(self, member_id: str, member_epoch: int) -> None:
+        """Who the member is now, after every event; epoch 0: it has no seat in the group."""
+
+
 class GroupLink:
     """One per consumer. `run` is its clock, as a task; each stream is a separate task."""
 
@@ -84,7 +91,7 @@ class GroupLink:
         coordinator: GroupCalls,
         config: ConsumerConfig,
         tasks: BackgroundTasks,
-        owner: GroupOwner,
+        owner: SeatedOwner,
     ) -> None:
         self._cluster = cluster
         self._coordinator = coordinator
@@ -97,7 +104,9 @@ class GroupLink:
             config.retry_backoff_ms,
             config.retry_backoff_max_ms,
         )
-        self.membership = Membership(timing, is_static=bool(config.group_instance_id))
+        self.membership = Membership(
+            timing, is_static=bool(config.group_instance_id), polls_repeat=True
+        )
         self.member_id = ""
         self.yielded: Callable[[], int] = lambda: 0
         self._streaming: asyncio.Task[None] | None = None
@@ -110,6 +119,7 @@ class GroupLink:
     def handle(self, event: Event) -> None:
         """Passes the event to the machine and carries out its Ready."""
         self._obey(self.membership.handle(event, now_ms()))
+        self._owner.seated(self.member_id, self.membership.member_epoch)
         self._news.set()
         self._news = asyncio.Event()
 
@@ -124,15 +134,6 @@ class GroupLink:
                     await self._clock.wait()
             except TimeoutError:
                 self.handle(Tick(self.yielded()))
-
-    async def epoch_after(self, epoch: int, timeout_s: float) -> None:
-        """Waits until the member's epoch has changed, for at most `timeout_s`."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while self.membership.member_epoch == epoch:
-                    await self._news.wait()
-        except TimeoutError:
-            pass
 
     async def left(self, timeout_s: float) -> None:
         """Waits until a leave was confirmed, for at most `timeout_s`."""

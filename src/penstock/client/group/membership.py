@@ -13,20 +13,20 @@ Pure: no clock, no stream, no callbacks. KIP-848's member side:
   those it keeps are not affected.
 - A broken stream changes nothing: the member comes back with its id and epoch. It has lost
   everything when the coordinator says so, or when it got no message for a session timeout.
-- A consumer that was not polled for `max_poll_interval_ms` leaves by itself, so that others get
-  its partitions, and joins again with the next poll.
+- A consumer that was not polled for `max_poll_interval_ms` leaves, so that others get its
+  partitions, and joins again with the next poll.
 - A leave that no coordinator has confirmed is sent again to the next one: otherwise, the partitions
   of a member that left would be unread for a session timeout. For the same reason, a member that
   leaves between its hello and the answer waits for the answer and then leaves (KIP-1082).
 """
 
-from dataclasses import dataclass
 from enum import Enum
 
 from penstock.client.group.contract import (
     NONE,
     Assigned,
     Event,
+    Farewell,
     Fenced,
     Heard,
     Heartbeat,
@@ -59,21 +59,16 @@ class Phase(Enum):
     FAILED = "the coordinator's refusal is final"
 
 
-@dataclass(slots=True)
-class _Farewell:
-    """A leave that no coordinator has confirmed. With a stream: `retry_at_ms` is None."""
-
-    hello: Hello
-    until_ms: int
-    said: bool
-    retry_at_ms: int | None
-
-
 class Membership:
     """One per consumer with a subscription. Times are milliseconds of any one monotonic clock."""
 
-    def __init__(self, timing: Timing, *, is_static: bool = False) -> None:
+    def __init__(
+        self, timing: Timing, *, is_static: bool = False, polls_repeat: bool = False
+    ) -> None:
+        """`polls_repeat`: a poll that waits says `PollBegan` again within `max_poll_interval_ms`,
+        and is stuck if it does not. Otherwise, one that has begun counts as alive."""
         self._timing = timing
+        self._polls_repeat = polls_repeat
         self._is_static = is_static
         self._session_timeout_ms = timing.session_timeout_ms
         self._heartbeat_interval_ms = 15_000
@@ -95,7 +90,7 @@ class Membership:
         self._failures = 0
         self._noticed: ErrorCode | None = None
         self._unreleased_since_ms: int | None = None
-        self._farewell: _Farewell | None = None
+        self._farewell: Farewell | None = None
         self._hello_said = False
 
     @property
@@ -173,7 +168,7 @@ class Membership:
         has_seat = (joining or self.member_epoch > 0) and wish is not None and not keep_seat
         if has_seat:
             assert wish is not None
-            self._farewell = _Farewell(
+            self._farewell = Farewell(
                 Hello(self.member_epoch, NONE, wish, new_member_id=False),
                 now_ms + self._session_timeout_ms,
                 said=joined,
@@ -350,13 +345,15 @@ class Membership:
             self._lose(ready)
             self._want_stream(now_ms)
         idle_ms = now_ms - self._active_ms
-        if not self._polling and idle_ms >= self._timing.max_poll_interval_ms:
+        must_speak = self._polls_repeat or not self._polling
+        if must_speak and idle_ms >= self._timing.max_poll_interval_ms:
             ready.notice = (
                 f"not polled for {idle_ms} ms (max_poll_interval_ms "
                 f"{self._timing.max_poll_interval_ms}): left the group, its {len(self.owned)} "
                 "partitions go to other members; the next poll joins again. Do less per poll, "
                 "or raise max_poll_interval_ms"
             )
+            self._polling = False
             self._leave(now_ms, ready, self._wish, keep_seat=False)
 
     def _speak(self, now_ms: int, ready: Ready) -> None:
@@ -395,6 +392,6 @@ class Membership:
             deadlines.append(self._sent_ms + self._heartbeat_interval_ms)
         if self.member_epoch:
             deadlines.append(self._heard_ms + self._session_timeout_ms)
-        if not self._polling:
+        if self._polls_repeat or not self._polling:
             deadlines.append(self._active_ms + self._timing.max_poll_interval_ms)
         return min(deadlines, default=None)

@@ -26,6 +26,7 @@ from penstock.client.admin.transaction_model import (
 )
 from penstock.client.config import ClientConfig, ClientOptions
 from penstock.client.group.model import GroupDescription, GroupListing, GroupState, OffsetChange
+from penstock.client.loop_thread import shared_loop
 from penstock.client.model import (
     BrokerQuiescence,
     ClusterDescription,
@@ -38,7 +39,6 @@ from penstock.client.model import (
     TopicDescription,
 )
 from penstock.client.sync.documented import facade
-from penstock.client.sync.loop_thread import shared_loop
 from penstock.core.authorization import Operation, Resource, Rule
 from penstock.core.lag import PartitionLag
 from penstock.core.offset_reset import Move, ResetTo

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from penstock.client.config import ConsumerConfig, ConsumerOptions
 from penstock.client.consumer.consumer import ITERATION_POLL_S, AsyncConsumer
+from penstock.client.consumer.read_result import ReadResult
+from penstock.client.consumer.reading import READ_BYTES_MAX, ReadStart
+from penstock.client.decoders import Decoder, UndecodablePolicy
 from penstock.client.group.model import OffsetAndMetadata, RebalanceListener
-from penstock.client.model import (
-    ConsumedBatch,
-    Record,
-)
+from penstock.client.loop_thread import errand, shared_loop
+from penstock.client.model import EARLIEST, ConsumedBatch, Record
 from penstock.client.sync.documented import facade
-from penstock.client.sync.loop_thread import errand, shared_loop
 from penstock.core.types import TopicPartition
 from penstock.errors import PenstockError
 
@@ -116,6 +116,30 @@ class Consumer:
         """Like `poll`, but as one Arrow table with a chunk per batch."""
         return self._loop.run_with_errands(
             self._core.poll_arrow(timeout_s, max_records, include_headers=include_headers)
+        )
+
+    def read_to_end(
+        self,
+        source: str | Iterable[TopicPartition],
+        start: ReadStart = EARLIEST,
+        *,
+        max_records: int | None = None,
+        max_bytes: int = READ_BYTES_MAX,
+        key: Decoder | None = None,
+        value: Decoder | None = None,
+        on_undecodable: UndecodablePolicy = "error",
+    ) -> ReadResult:
+        """As AsyncConsumer.read_to_end."""
+        return self._loop.run(
+            self._core.read_to_end(
+                source,
+                start,
+                max_records=max_records,
+                max_bytes=max_bytes,
+                key=key,
+                value=value,
+                on_undecodable=on_undecodable,
+            )
         )
 
     def __iter__(self) -> Iterator[Record]:

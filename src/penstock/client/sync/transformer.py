@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from inspect import isawaitable, iscoroutine
 from typing import Any, Self, Unpack
 
+from penstock.client.loop_thread import LoopThread, shared_loop
 from penstock.client.model import ConsumedBatch, Record
 from penstock.client.producer.delivery import ColumnsDelivery, Delivery
 from penstock.client.sync.documented import facade
-from penstock.client.sync.loop_thread import LoopThread, shared_loop
 from penstock.client.transformer.config import TransformConfig, TransformOptions, check_handle
 from penstock.client.transformer.out import AsyncOut
 from penstock.client.transformer.transformer import AsyncTransformer

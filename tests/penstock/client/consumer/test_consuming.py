@@ -18,6 +18,7 @@ from penstock.client import (
     Producer,
     TopicPartition,
 )
+from penstock.client.config import ConsumerOptions
 from penstock.errors import (
     ClusterError,
     ErrorCode,
@@ -110,9 +111,50 @@ def test_new_records_wake_a_waiting_poll(shared_cluster: Cluster, topic: str) ->
         assert values_of(read(consumer, 1)) == [b"news"]
 
 
+@pytest.mark.parametrize(
+    ("options", "at"),
+    [
+        ({}, 0),
+        ({"auto_offset_reset": "latest"}, 10),
+        ({"group_id": "fresh"}, 10),
+        ({"group_id": "fresh", "auto_offset_reset": "earliest"}, 0),
+    ],
+)
+def test_one_setting_says_where_a_partition_starts_without_a_committed_offset(
+    shared_cluster: Cluster, topic: str, options: ConsumerOptions, at: int
+) -> None:
+    fill(shared_cluster, topic, numbers(10))
+    where = TopicPartition(topic, 0)
+    with Consumer(shared_cluster.bootstrap, **options) as consumer:
+        consumer.assign([where])
+        assert consumer.position(where) == at
+
+
+@pytest.mark.parametrize(
+    ("group_id", "said"),
+    [
+        ("", "it has no position, and auto_offset_reset is 'error'; seek to an offset, or use"),
+        ("strict", "group 'strict' has no committed offset"),
+    ],
+)
+def test_a_start_that_nothing_says_is_an_error_until_a_seek(
+    shared_cluster: Cluster, topic: str, group_id: str, said: str
+) -> None:
+    fill(shared_cluster, topic, numbers(10))
+    where = TopicPartition(topic, 0)
+    options: ConsumerOptions = {"group_id": group_id, "auto_offset_reset": "error"}
+    with Consumer(shared_cluster.bootstrap, **options) as consumer:
+        consumer.assign([where])
+        with pytest.raises(ClusterError, match=said) as seen:
+            consumer.poll(20)
+        assert seen.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        consumer.seek(where, 8)
+        assert values_of(read(consumer, 2)) == numbers(2, 8)
+
+
 def test_a_consumer_may_start_at_the_end(shared_cluster: Cluster, topic: str) -> None:
     fill(shared_cluster, topic, numbers(10))
-    with Consumer(shared_cluster.bootstrap, start="latest") as consumer:
+    with Consumer(shared_cluster.bootstrap, auto_offset_reset="latest") as consumer:
         where = TopicPartition(topic, 0)
         consumer.assign([where])
         assert consumer.position(where) == 10

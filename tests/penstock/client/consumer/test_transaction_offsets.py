@@ -24,6 +24,9 @@ class Member:
     def identity(self) -> Any:
         return MEMBER
 
+    def catch_up(self) -> None:
+        """Nothing is reported by another thread."""
+
     def fenced(self, code: ErrorCode) -> None:
         raise AssertionError(f"out of the group: {code}")
 

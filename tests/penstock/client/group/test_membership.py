@@ -50,8 +50,8 @@ def refused(code: ErrorCode) -> StreamEnded:
 class Member:
     """A machine and the time."""
 
-    def __init__(self, *, is_static: bool = False) -> None:
-        self.machine = Membership(TIMING, is_static=is_static)
+    def __init__(self, *, is_static: bool = False, polls_repeat: bool = False) -> None:
+        self.machine = Membership(TIMING, is_static=is_static, polls_repeat=polls_repeat)
         self.now_ms = 1_000
 
     def does(self, event: Event, after_ms: int = 0) -> Ready:
@@ -433,3 +433,30 @@ def test_no_two_members_read_a_partition_whatever_the_order(
             check()
     for partition, owner in coordinator.target.items():
         assert parts(partition) <= members[owner].machine.readable, "it settles as wished"
+
+
+def passes(member: Member, ms: int) -> None:
+    """The coordinator is heard meanwhile."""
+    for _ in range(ms // 10_000):
+        member.does(Heard(), 10_000)
+
+
+def test_a_poll_that_does_not_say_again_that_it_waits_is_stuck() -> None:
+    member = Member(polls_repeat=True).joined(0)
+    for _ in range(5):
+        passes(member, 200_000)
+        assert member.does(PollBegan()).lost == NONE
+    passes(member, 290_000)
+    ready = member.does(Tick(), 9_999)
+    assert ready.lost == NONE
+    assert ready.wake_at_ms == member.now_ms + 1
+    ready = member.does(Tick(), 1)
+    assert (ready.lost, ready.send) == (parts(0), [Leave(keep_seat=False)])
+    assert member.does(StreamEnded(None)).open is None
+    assert member.does(PollBegan()).open is not None, "it waits after all"
+
+
+def test_a_poll_that_has_begun_is_alive_if_polls_do_not_repeat_it() -> None:
+    member = Member().joined(0)
+    passes(member, 900_000)
+    assert member.machine.phase is Phase.MEMBER

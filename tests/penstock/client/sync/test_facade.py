@@ -1,5 +1,6 @@
 """The sync clients in threads, at Ctrl-C, at exit and after a fork; what importing them costs."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 from support.cluster import Cluster
 
 from penstock.client import Admin, Consumer, Producer, TopicPartition
-from penstock.client.sync.loop_thread import shared_loop
+from penstock.client.loop_thread import LoopThread, shared_loop
 from penstock.errors import MisuseError
 
 
@@ -191,6 +192,32 @@ def test_a_sync_call_inside_the_clients_own_loop_is_refused_not_a_deadlock(
 
     with pytest.raises(MisuseError, match="event loop"):
         loop.run(call())
+
+
+def test_an_answer_for_an_event_loop_that_is_closed_is_not_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As gRPC passes it on, in whichever event loop of the process turns first."""
+    thread = LoopThread("a test's")
+    closed = asyncio.new_event_loop()
+    closed.close()
+
+    def _handle_events() -> None:
+        closed.call_soon_threadsafe(print)
+
+    def fail() -> None:
+        raise RuntimeError("another")
+
+    async def turn() -> None:
+        """All that was called before has run."""
+
+    thread.loop.call_soon_threadsafe(_handle_events)
+    thread.loop.call_soon_threadsafe(fail)
+    thread.run(turn())
+    thread.close()
+    thread.loop.close()
+    reported = [line for line in caplog.records if line.name == "asyncio" and line.exc_info]
+    assert [str(line.exc_info[1]) for line in reported if line.exc_info] == ["another"]
 
 
 def test_importing_the_client_brings_in_nothing_heavy() -> None:

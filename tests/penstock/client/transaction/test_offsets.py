@@ -144,7 +144,10 @@ def test_where_nothing_is_committed_an_abort_goes_back_to_the_beginning(
     shared_cluster: Cluster, topic: str
 ) -> None:
     with Consumer(
-        shared_cluster.bootstrap, group_id=topic, start="latest", enable_auto_commit=False
+        shared_cluster.bootstrap,
+        group_id=topic,
+        auto_offset_reset="latest",
+        enable_auto_commit=False,
     ) as consumer:
         consumer.assign(places(topic))
         assert sum(consumer.position(where) for where in places(topic)) == COUNT

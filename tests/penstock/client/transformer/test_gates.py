@@ -97,14 +97,20 @@ class Gate:
         await wait_until_async(self.reached.is_set, what="the gate is reached")
 
 
-def leaves(member: AsyncTransformer) -> None:
+async def leaves(member: AsyncTransformer) -> None:
     """What it does when it has not polled for `max_poll_interval_ms`: the next poll joins again."""
-    link = member._consumer._session._link
-    timing = link.membership._timing
-    link.membership._timing = replace(timing, max_poll_interval_ms=0)
-    link.handle(Tick(link.yielded()))
-    link.membership._timing = timing
-    assert link.membership.phase is Phase.LEAVING
+    there = member._consumer._session._link._begun
+    link = there.link
+
+    async def leave() -> Phase:
+        timing = link.membership._timing
+        link.membership._timing = replace(timing, max_poll_interval_ms=0)
+        link.handle(Tick(link.yielded()))
+        link.membership._timing = timing
+        return link.membership.phase
+
+    phase = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(leave(), there.loop))
+    assert phase is Phase.LEAVING
 
 
 async def has_all_in_hand(member: AsyncTransformer, source: str) -> None:
@@ -167,7 +173,7 @@ async def test_a_member_that_is_put_out_during_a_commit_does_not_commit(
     async with asyncio.TaskGroup() as group:
         committing = group.create_task(one.commit())
         await gate.holds()
-        leaves(one)
+        await leaves(one)
         second = group.create_task(two.run(async_copy(source)))
         await written(output)
         gate.opened.set()
@@ -186,7 +192,7 @@ async def test_partitions_lost_between_two_passes_doom_what_is_open(
 ) -> None:
     one, two = await make(**PATIENT), await make()
     await has_all_in_hand(one, source)
-    leaves(one)
+    await leaves(one)
     async with asyncio.TaskGroup() as group:
         second = group.create_task(two.run(async_copy(source)))
         await written(output)

@@ -1,9 +1,10 @@
-"""The one event loop thread behind all sync clients of a process.
+"""Event loop threads of a process: one behind all sync clients, one for all heartbeats.
 
-One, because gRPC's asyncio support serves several loops in one process badly, and because a
-thread per client would not be faster. It starts with the first sync client, is a daemon, and
-ends with the process: at exit, clients still open are closed first (a producer flushes for at
-most `EXIT_FLUSH_S` and warns). A forked child has no thread; its first sync client starts one.
+One for all sync clients, because a thread per client would not be faster. It starts with the first
+sync client, is a daemon, and ends with the process: at exit, clients still open are closed first (a
+producer flushes for at most `EXIT_FLUSH_S` and warns). The other one starts with the first member
+of a group and outlives the first: closing clients leave their groups. A forked child has no
+threads; its first client starts them.
 """
 
 import asyncio
@@ -42,16 +43,27 @@ class ClosesAtExit(Protocol):
         """Called at the end of the process if the client is still open."""
 
 
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """As usual, except for answers that nobody waits for any more.
+
+    gRPC has one queue for all event loops of a process: whichever turns first takes an answer out,
+    and passes it on. If a program's own loop has been closed in the meantime, that raises in ours.
+    """
+    error, where = context.get("exception"), str(context.get("message"))
+    if isinstance(error, RuntimeError) and "_handle_events" in where and "closed" in str(error):
+        return
+    loop.default_exception_handler(context)
+
+
 class LoopThread:
     """Runs coroutines for threads that are not in the loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(_report)
         self._clients: set[ClosesAtExit] = set()
         self._ended = False
-        self._thread = threading.Thread(
-            target=self.loop.run_forever, name="penstock-client", daemon=True
-        )
+        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -132,24 +144,40 @@ def _fail(done: "asyncio.Future[None]", error: Exception) -> None:
 
 _lock = threading.Lock()
 _shared: LoopThread | None = None
+_heartbeats: LoopThread | None = None
 
 
 def shared_loop() -> LoopThread:
-    """The process's loop thread; started if there is none."""
+    """The thread of the process's sync clients; started if there is none."""
     global _shared  # noqa: PLW0603 - one per process is what it is for
     with _lock:
         if _shared is None:
-            _shared = LoopThread()
+            _shared = LoopThread("penstock-client")
             atexit.register(_shared.close)
         return _shared
 
 
+def heartbeat_loop() -> LoopThread:
+    """The thread of the process's members of groups; started if there is none."""
+    global _heartbeats  # noqa: PLW0603 - likewise
+    with _lock:
+        if _heartbeats is None:
+            _heartbeats = LoopThread("penstock-heartbeats")
+        return _heartbeats
+
+
+def _end_heartbeats() -> None:
+    if _heartbeats is not None:
+        _heartbeats.close()
+
+
 def _after_fork() -> None:
-    global _lock, _shared  # noqa: PLW0603 - the child starts over
+    global _lock, _shared, _heartbeats  # noqa: PLW0603 - the child starts over
     if _shared is not None:
         atexit.unregister(_shared.close)
     _lock = threading.Lock()
-    _shared = None
+    _shared = _heartbeats = None
 
 
+atexit.register(_end_heartbeats)  # before any client is made: so it is called after they are closed
 os.register_at_fork(after_in_child=_after_fork)
