@@ -1,14 +1,18 @@
-"""Alerts and dashboards name metrics that processes export, and dashboards are as generated."""
+"""Alerts, dashboards and docs/metrics.md name metrics that processes export, and Prometheus can read
+them; dashboards are as generated."""
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Final
 
+from support.alert_rules import ROOT, promtool
 from support.exported import broker_metrics, controller_metrics, operator_metrics
 from support.fault_recordings import RULES
 
 from tools import dashboards
+from tools.snippets.page import read_page
 
 _NAME: Final = re.compile(r"\b(?:penstock|process)_\w+")
 
@@ -33,6 +37,34 @@ def test_dashboards_read_metrics_that_exist(tmp_path: Path) -> None:
         for target in panel["targets"]
     ]
     assert unknown("\n".join(queries), tmp_path) == set()
+
+
+def queries_of_the_page() -> list[str]:
+    """A query begins a line, and goes on in those that are indented."""
+    text = "\n".join(
+        re.sub(r" +#.*", "", snippet.text)
+        for snippet in read_page(ROOT, "docs/metrics.md")
+        if snippet.language == "promql"
+    )
+    return [query for query in re.split(r"\n+(?! )", text) if query]
+
+
+def test_queries_of_the_page_read_metrics_that_exist(tmp_path: Path) -> None:
+    assert unknown("\n".join(queries_of_the_page()), tmp_path) == set()
+
+
+def test_prometheus_reads_the_queries_of_the_page(tmp_path: Path) -> None:
+    rules = [
+        {"alert": f"Query{number}", "expr": query.replace("…", "")}
+        for number, query in enumerate(queries_of_the_page())
+    ]
+    assert len(rules) >= 10
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps({"groups": [{"name": "page", "rules": rules}]}))
+    done = subprocess.run(
+        [promtool(), "check", "rules", file], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_metric_that_nobody_exports_is_noticed(tmp_path: Path) -> None:

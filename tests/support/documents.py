@@ -1,12 +1,12 @@
-"""Runs the snippets of a page in their order, as a reader with an empty directory would.
+"""Runs the snippets of a page in their order, as a reader in a checkout would.
 
     page ──tools.snippets──▶ snippets ──▶ bash, or the page's one Python ──▶ what they print
                                               │                                  │
               a cluster: the one that the page starts (`penstock local up`),   compared with what
               else three brokers that are there                                the page shows
 
-A page says localhost:9092 and means its cluster, which listens elsewhere here: addresses are put in
-place before a snippet runs, and taken back in what it prints. Nothing of the reader's is touched:
+A page says localhost:9092, or means it by saying nothing, and its cluster listens elsewhere here:
+addresses are put in place before a snippet runs, and taken back in what it prints. Nothing of the reader's is touched:
 the home is a directory of the test, and everything that is left running ends with the page.
 """
 
@@ -35,9 +35,10 @@ TIMEOUT_S: Final = 120.0
 FIRST_PORT: Final = 9092
 """Of the cluster that pages write about; broker i has the i-th after it."""
 _UP: Final = re.compile(r"\bpenstock local up\b(?!.* --port)")
+_EXAMPLE: Final = re.compile(r"\bpython -m examples\.[\w.]+")
 _ADDRESS: Final = re.compile(r"\b(?:localhost|127\.0\.0\.1):9092\b")
-_OFTEN_SHOWN: Final = ("examples", "charts")
-"""Folders of the repository that commands of pages name."""
+_NOT_LINKED: Final = (".git", ".venv", "build")
+"""Commands of pages name files of a checkout, and write beside them."""
 
 
 def is_run(snippet: Snippet) -> bool:
@@ -55,8 +56,10 @@ class PageRun:
         self._folder = folder
         self._work = folder / "work"
         self._work.mkdir(parents=True)
-        for name in _OFTEN_SHOWN:
-            (self._work / name).symlink_to(ROOT / name)
+        for shown in ROOT.iterdir():
+            if shown.name not in _NOT_LINKED:
+                (self._work / shown.name).symlink_to(shown)
+        (self._work / ".venv").symlink_to(sys.prefix)
         program = folder / "bin" / "penstock"
         program.parent.mkdir()
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m penstock.cli "$@"\n')
@@ -121,6 +124,8 @@ class PageRun:
         if _UP.search(text):
             self._addresses = []
             text = _UP.sub(r"\g<0> --port 0", text)
+        if _EXAMPLE.search(text):
+            text = _EXAMPLE.sub(rf"\g<0> --bootstrap {self._brokers()[0]}", text)
         output = self._folder / f"output-{len(self._shells)}"
         with output.open("wb") as file:
             shell = subprocess.Popen(
@@ -185,6 +190,7 @@ class PageRun:
             "PYTHONPATH": os.pathsep.join([str(self._work), *(each for each in sys.path if each)]),
             "HOME": str(self._folder),
             "KUBECONFIG": os.devnull,
+            "BROWSER": "true",
             "COLUMNS": "120",
         }
 

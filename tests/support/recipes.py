@@ -1,20 +1,22 @@
 """The programs of docs/delivery.md, as they stand there: what the page shows is what tests run."""
 
-import re
-from pathlib import Path
-
 from support.cluster import Cluster
+from support.documents import ROOT
 
-PAGE = Path(__file__).parents[2] / "docs" / "delivery.md"
+from tools.snippets.page import read_page
+
+PAGE = "docs/delivery.md"
 
 
 def recipes(heading: str) -> list[str]:
-    """The blocks of Python below `## heading`, in order."""
-    chapter = re.search(
-        rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL
-    )
-    assert chapter is not None, f"{PAGE} has no chapter {heading!r}"
-    return re.findall(r"^```python\n(.*?)^```$", chapter[1], re.MULTILINE | re.DOTALL)
+    """The blocks of Python below the heading, in order."""
+    found = [
+        snippet.text
+        for snippet in read_page(ROOT, PAGE)
+        if (snippet.heading, snippet.language) == (heading, "python")
+    ]
+    assert found, f"{PAGE} has no program below {heading!r}"
+    return found
 
 
 def at(cluster: Cluster, program: str, **replaced: str) -> str:

@@ -184,8 +184,10 @@ def _classified(place: str, comment: str, language: str) -> tuple[How, str]:
     if comment == "output of the last":
         return How.OUTPUT, ""
     said = comment.removeprefix("snippet: ")
+    if language == "promql" and not said.startswith("run by "):
+        raise SnippetError(f"{place}: only a test that the comment names can check a query")
     if not said:
-        usual = How.VALUE if language in (*VALUES, "promql") else How.PICTURE
+        usual = How.VALUE if language in VALUES else How.PICTURE
         return (How.RUN if runs else usual), ""
     if said == "kubernetes":
         return How.KUBERNETES, ""

@@ -1,7 +1,6 @@
 """The recipe of docs/delivery.md for Spark runs as it stands, and is killed with a batch open."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,27 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from support.cluster import Cluster
+from support.recipes import at, recipes
 from support.waiting import wait_until
 
 from penstock.client import Admin, Consumer, Producer, TopicPartition
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "delivery.md"
 SETTINGS = ("spark.ui.enabled=false", "spark.driver.host=127.0.0.1")
 JVM_S = 300.0
 """How long a JVM may take until its query writes, on a machine that does other things."""
 PAID = TopicPartition("paid", 0)
 
 
-def recipe(bootstrap: str, checkpoint: Path) -> str:
+def recipe(cluster: Cluster, checkpoint: Path) -> str:
     """The block of Python below the heading, at this cluster and with this checkpoint."""
-    section = DOCUMENT.read_text().split("## Exactly once into Spark and out again\n", 1)[1]
-    found = re.search(r"^```python\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
-    assert found is not None
-    program = found[1]
-    for stands, here in (("localhost:9092", bootstrap), ("/checkpoints/paid", str(checkpoint))):
-        assert stands in program
-        program = program.replace(stands, here)
-    return program
+    (program,) = recipes("Exactly once into Spark and out again")
+    return at(cluster, program).replace('"/checkpoints/paid"', repr(str(checkpoint)))
 
 
 @contextmanager
@@ -97,7 +90,7 @@ def test_the_recipe_for_spark_writes_each_order_once_though_its_driver_is_killed
 ) -> None:
     for topic in ("orders", "paid"):
         admin.create_topic(topic, 1, 3, {})
-    program = recipe(cluster.bootstrap, tmp_path / "checkpoint")
+    program = recipe(cluster, tmp_path / "checkpoint")
     log = tmp_path / "driver.log"
     committed, every = Seen(cluster, "read_committed"), Seen(cluster, "read_uncommitted")
     with (

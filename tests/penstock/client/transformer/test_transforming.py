@@ -1,4 +1,7 @@
-"""Consume, transform, produce on real brokers: each record once in the output, in order per key."""
+"""Consume, transform, produce on real brokers: each record once in the output, in order per key.
+
+Programs that docs/delivery.md shows are run as they stand there.
+"""
 
 import signal
 import subprocess
