@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from e2e.harness.penstock import Penstock
-from e2e.harness.process import ROOT, Command, environment, kubeconfig, run, run_bytes
+from e2e.harness.process import ROOT, Command, environment, kubeconfig, run, run_bytes, wait_until
 from e2e.harness.scenario import Stage, scenario
 from tools.snippets.output import matches
 from tools.snippets.page import How, Snippet, read_page
@@ -60,6 +60,7 @@ def documents(stage: Stage) -> None:
             for page in others:
                 cluster.wait_settled(240.0)
                 cluster.wait_brokers(3)
+                wait_until("nothing is amiss", lambda: reader.do("kubectl penstock why flights"))
                 reader.read(stage, page)
         finally:
             reader.do(f"kubectl delete namespace {NAMESPACE}")

@@ -92,12 +92,16 @@ class PageRun:
 
     def run(self, snippets: Sequence[Snippet]) -> None:
         """All that are run. Raises AssertionError with the place of the first that fails."""
+        ran = False
         for snippet in snippets:
             if snippet.how is How.OUTPUT:
-                self._compare(snippet.place, snippet.text, self._printed)
-            elif not is_run(snippet):
+                if ran:  # else it is what others print, who run the snippet before
+                    self._compare(snippet.place, snippet.text, self._printed)
                 continue
-            elif snippet.language == "python":
+            ran = is_run(snippet)
+            if not ran:
+                continue
+            if snippet.language == "python":
                 text = self._here(snippet.text)
                 self._printed = self._interpreter().run(text, snippet.place, snippet.detail)
             elif snippet.language == "console":
