@@ -1,5 +1,4 @@
-"""Alerts, dashboards and docs/metrics.md name metrics that processes export, and Prometheus can read
-them; dashboards are as generated."""
+"""Alerts, dashboards and docs/metrics.md read metrics that exist; dashboards are generated."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Every alert has a page, every page an alert; the commands on docs/runbooks/*.md exist and answer."""
+"""Every alert has a page, every page an alert; commands on docs/runbooks/*.md exist and answer."""
 
 import re
 import shlex

@@ -6,8 +6,8 @@
               else three brokers that are there                                the page shows
 
 A page says localhost:9092, or means it by saying nothing, and its cluster listens elsewhere here:
-addresses are put in place before a snippet runs, and taken back in what it prints. Nothing of the reader's is touched:
-the home is a directory of the test, and everything that is left running ends with the page.
+addresses are put in place before a snippet runs, and taken back in what it prints. Nothing of the
+reader's is touched: the home is a directory of the test, and what is left running ends with it.
 """
 
 import json
@@ -19,7 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from support.cluster import Cluster
 from support.local import processes_of
@@ -41,8 +41,27 @@ _NOT_LINKED: Final = (".git", ".venv", "build")
 """Commands of pages name files of a checkout, and write beside them."""
 
 
+def _left(test: str) -> tuple[How, str]:
+    return How.ELSEWHERE, test
+
+
 def is_run(snippet: Snippet) -> bool:
     return snippet.how in (How.RUN, How.GIVEN)
+
+
+class Python(Protocol):
+    """What runs the programs of a page, all in one namespace."""
+
+    def run(self, text: str, place: str, until: str) -> str:
+        """What the program prints; it must end, or print `until` and be interrupted."""
+
+    def close(self) -> None:
+        """After the last one."""
+
+
+def until(snippet: Snippet) -> str:
+    """After what text it is interrupted; "" if it ends by itself."""
+    return snippet.detail if snippet.how is How.RUN else ""
 
 
 def starts_a_cluster(snippets: Sequence[Snippet]) -> bool:
@@ -50,9 +69,10 @@ def starts_a_cluster(snippets: Sequence[Snippet]) -> bool:
 
 
 class PageRun:
-    """One page. `folder` is its own; `cluster` None: the page starts one."""
+    """One page."""
 
-    def __init__(self, folder: Path, cluster: Cluster | None) -> None:
+    def __init__(self, folder: Path, cluster: Cluster | None, python: Python | None = None) -> None:
+        """`folder` is its own. `cluster` None: the page starts one. `python` None: a process."""
         self._folder = folder
         self._work = folder / "work"
         self._work.mkdir(parents=True)
@@ -67,9 +87,10 @@ class PageRun:
         self._cluster = cluster
         self._addresses: list[str] = [] if cluster is None else cluster.bootstrap.split(",")
         """Of the brokers that run; empty if it must be asked."""
-        self._python: _Python | None = None
+        self._python = python
         self._shells: list[subprocess.Popen[bytes]] = []
-        self._printed = ""
+        self._printed: str | None = None
+        """By the last snippet; None if it was not run."""
 
     def __enter__(self) -> Self:
         return self
@@ -90,29 +111,29 @@ class PageRun:
         """Those that a local cluster of the page has: pid and command line."""
         return processes_of(self._folder)
 
-    def run(self, snippets: Sequence[Snippet]) -> None:
-        """All that are run. Raises AssertionError with the place of the first that fails."""
-        ran = False
+    def run(self, snippets: Sequence[Snippet], left_to: str = "") -> None:
+        """All that run here, or that the page leaves to the test `left_to`.
+
+        Raises AssertionError with the place of the first that fails.
+        """
         for snippet in snippets:
             if snippet.how is How.OUTPUT:
-                if ran:  # else it is what others print, who run the snippet before
+                if self._printed is not None:
                     self._compare(snippet.place, snippet.text, self._printed)
-                continue
-            ran = is_run(snippet)
-            if not ran:
-                continue
-            if snippet.language == "python":
+            elif not (is_run(snippet) or (snippet.how, snippet.detail) == _left(left_to)):
+                self._printed = None
+            elif snippet.language == "python":
                 text = self._here(snippet.text)
-                self._printed = self._interpreter().run(text, snippet.place, snippet.detail)
+                self._printed = self._interpreter().run(text, snippet.place, until(snippet))
             elif snippet.language == "console":
                 self._console(snippet)
             elif snippet.language in SHELL:
-                self._printed = self._bash(snippet.text, snippet.place, snippet.detail)
+                self._printed = self._bash(snippet.text, snippet.place, until(snippet))
 
     def _console(self, snippet: Snippet) -> None:
         printed = ""
         for session in sessions(snippet.text):
-            one = self._bash(session.command, snippet.place, snippet.detail)
+            one = self._bash(session.command, snippet.place, until(snippet))
             if session.shown:
                 self._compare(f"{snippet.place}: {session.command}", session.shown, one)
             printed += one
@@ -174,9 +195,9 @@ class PageRun:
             self._addresses = json.loads(said or "{}").get("bootstrap", "").split(",")
         return [one for one in self._addresses if one]
 
-    def _interpreter(self) -> "_Python":
+    def _interpreter(self) -> Python:
         if self._python is None:
-            self._python = _Python(self._folder, self._work, self._environment())
+            self._python = _Process(self._folder, self._work, self._environment())
         return self._python
 
     def _environment(self) -> dict[str, str]:
@@ -199,7 +220,7 @@ class PageRun:
         }
 
 
-class _Python:
+class _Process:
     """The Python of a page, which keeps its names from program to program."""
 
     def __init__(self, folder: Path, work: Path, environment: Mapping[str, str]) -> None:
