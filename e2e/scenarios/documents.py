@@ -14,7 +14,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from e2e.harness.penstock import Penstock
-from e2e.harness.process import ROOT, Command, environment, kubeconfig, run, run_bytes, wait_until
+from e2e.harness.process import (
+    ROOT,
+    Command,
+    CommandError,
+    E2EError,
+    environment,
+    kubeconfig,
+    run,
+    run_bytes,
+    wait_until,
+)
 from e2e.harness.scenario import Stage, scenario
 from tools.snippets.output import matches
 from tools.snippets.page import How, Snippet, read_page
@@ -56,14 +66,11 @@ def documents(stage: Stage) -> None:
         reader.do(f"kubectl create namespace {NAMESPACE}")
         reader.do(f"kubectl config set-context --current --namespace={NAMESPACE}")
         reader.do("kubectl apply -f examples/flights/cluster.yaml")
-        try:
-            for page in others:
-                cluster.wait_settled(240.0)
-                cluster.wait_brokers(3)
-                wait_until("nothing is amiss", lambda: reader.do("kubectl penstock why flights"))
-                reader.read(stage, page)
-        finally:
-            reader.do(f"kubectl delete namespace {NAMESPACE}")
+        for page in others:
+            cluster.wait_settled(240.0)
+            cluster.wait_brokers(3)
+            wait_until("nothing is amiss", lambda: reader.do("kubectl penstock why flights"))
+            reader.read(stage, page)
 
 
 class _Reader:
@@ -81,19 +88,27 @@ class _Reader:
         printed = ""
         for snippet in played(read_page(ROOT, page)):
             stage.say(f"{snippet.place} {snippet.heading}")
-            if snippet.how is How.OUTPUT:
-                self._compare(stage, snippet.place, snippet.text, printed)
-            elif snippet.language == "console":
-                printed = ""
-                for session in sessions(snippet.text):
-                    one = self.do(session.command)
-                    if session.shown:
-                        self._compare(stage, snippet.place, session.shown, one)
-                    printed += one
-            elif snippet.language == "yaml":
-                printed = self.do("kubectl apply -f -", snippet.text.encode())
-            else:
-                printed = self.do(snippet.text)
+            try:
+                printed = self._one(stage, snippet, printed)
+            except CommandError as error:
+                raise E2EError(f"{snippet.place}: {error.output or error}") from error
+
+    def _one(self, stage: Stage, snippet: Snippet, printed: str) -> str:
+        """What the snippet prints; `printed`: the one before."""
+        if snippet.how is How.OUTPUT:
+            self._compare(stage, snippet.place, snippet.text, printed)
+            return printed
+        if snippet.language == "yaml":
+            return self.do("kubectl apply -f -", snippet.text.encode())
+        if snippet.language != "console":
+            return self.do(snippet.text)
+        said = ""
+        for session in sessions(snippet.text):
+            one = self.do(session.command)
+            if session.shown:
+                self._compare(stage, snippet.place, session.shown, one)
+            said += one
+        return said
 
     def do(self, script: str, given: bytes | None = None) -> str:
         """What a script prints; `given` is its standard input. Raises CommandError."""
@@ -111,10 +126,14 @@ class _Reader:
 
 @contextmanager
 def _reader() -> Iterator[_Reader]:
-    """The directory is gone when the block ends, and the namespace if it is still there."""
+    """When the block ends, the directory and the namespace are gone."""
     with tempfile.TemporaryDirectory(prefix="penstock-reader-") as folder:
+        _clear()
         try:
             yield _Reader(Path(folder))
         finally:
-            run("kubectl", "delete", "namespace", NAMESPACE, "--ignore-not-found",
-                timeout_s=COMMAND_S)  # fmt: skip
+            _clear()
+
+
+def _clear() -> None:
+    run("kubectl", "delete", "namespace", NAMESPACE, "--ignore-not-found", timeout_s=COMMAND_S)

@@ -15,7 +15,9 @@ COLUMNS = 5
 def rows() -> list[list[str]]:
     """The cells of every row of every table, without the heads."""
     lines = (ROOT / "docs/failure-modes.md").read_text().splitlines()
-    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
+    found = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"
+    ]
     return [row for row in found if not row[0].startswith(("---", "what fails"))]
 
 
@@ -46,6 +48,22 @@ def test_what_does_not_exist_is_found() -> None:
     ]
 
 
-@pytest.mark.parametrize("what", ["process", "pod", "node", "volume", "controller", "operator", "API server", "zone", "full", "damaged", "clock", "CA"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "process",
+        "pod",
+        "node",
+        "volume",
+        "controller",
+        "operator",
+        "API server",
+        "zone",
+        "full",
+        "damaged",
+        "clock",
+        "CA",
+    ],
+)
 def test_what_people_ask_about_has_a_row(what: str) -> None:
     assert any(what in row[0] for row in rows())

@@ -91,17 +91,25 @@ def test_the_formulas_have_these_figures() -> None:
     ]
     for shown in (
         f"replicas × {KEPT} ÷ brokers ÷ {USABLE}",
-        f"cores = MB/s in ÷ {PRODUCED:.0f} + MB/s out ÷ {CONSUMED:.0f} + single records per second "
-        f"× {CROWD:.2f} ms … {ALONE:.2f} ms",
+        (
+            f"cores = MB/s in ÷ {PRODUCED:.0f} + MB/s out ÷ {CONSUMED:.0f} + single records per second "
+            f"× {CROWD:.2f} ms … {ALONE:.2f} ms"
+        ),
         f"MB/s in ÷ {strict_in:.0f} + MB/s out ÷ {strict_out:.0f}",
         f"costs {CROWD / batch_ms:.0f} to {ALONE / batch_ms:.0f} times the CPU",
         f"memory = {EMPTY:.0f} MB + {THOUSAND - EMPTY:.1f} MB per 1,000 partitions",
-        f"with the defaults is {PEAK:.0f} MB, and the default memory limit of a pod is "
-        f"{DEFAULT_RESOURCES['limits']['memory']}",
-        f"takes {controllers[0]:.0f} MiB with 100 partitions and {controllers[1]:.0f} MiB with "
-        "100,000",
-        f"`replica.copy.bytes.per.second` "
-        f"({int(DEFAULTS['replica.copy.bytes.per.second']) >> 20} MiB/s)",
+        (
+            f"with the defaults is {PEAK:.0f} MB, and the default memory limit of a pod is "
+            f"{DEFAULT_RESOURCES['limits']['memory']}"
+        ),
+        (
+            f"takes {controllers[0]:.0f} MiB with 100 partitions and {controllers[1]:.0f} MiB with "
+            "100,000"
+        ),
+        (
+            f"`replica.copy.bytes.per.second` "
+            f"({int(DEFAULTS['replica.copy.bytes.per.second']) >> 20} MiB/s)"
+        ),
     ):
         assert shown in text
 
