@@ -92,8 +92,8 @@ def test_the_formulas_have_these_figures() -> None:
     for shown in (
         f"replicas × {KEPT} ÷ brokers ÷ {USABLE}",
         (
-            f"cores = MB/s in ÷ {PRODUCED:.0f} + MB/s out ÷ {CONSUMED:.0f} + single records per second "
-            f"× {CROWD:.2f} ms … {ALONE:.2f} ms"
+            f"cores = MB/s in ÷ {PRODUCED:.0f} + MB/s out ÷ {CONSUMED:.0f} + single records per "
+            f"second × {CROWD:.2f} ms … {ALONE:.2f} ms"
         ),
         f"MB/s in ÷ {strict_in:.0f} + MB/s out ÷ {strict_out:.0f}",
         f"costs {CROWD / batch_ms:.0f} to {ALONE / batch_ms:.0f} times the CPU",
