@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import urllib.error
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from support.waiting import wait_until
 
 from penstock.core.manifest import ManifestError, parse_manifest
 from penstock.core.settings import CLUSTER_SETTINGS, TOPIC_SETTINGS, Setting
+from tools.snippets.page import SnippetError, documents, read_page
+from tools.snippets.values import resources
 
 GROUP = "/apis/penstock.dev/v1alpha1"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -89,6 +92,17 @@ def refusal(call: Callable[[], object]) -> str:
     return message.replace('\\"', '"')
 
 
+def manifests_of_pages() -> dict[str, list[dict[str, Any]]]:
+    """By the place of the snippet. What cannot be read fails in tests/documents."""
+    found = {}
+    for page in documents(ROOT):
+        with suppress(SnippetError, ManifestError, yaml.YAMLError):
+            for snippet in read_page(ROOT, page):
+                if snippet.language == "yaml" and (ours := resources(snippet.text)):
+                    found[snippet.place] = ours
+    return found
+
+
 def by_name(case: Case) -> str:
     return case.name
 
@@ -99,6 +113,18 @@ def test_good_manifests_are_accepted(case: Case, server: ApiServer, namespace: s
     for document in case.documents:
         path = f"{GROUP}/namespaces/{namespace}/{PLURALS[document['kind']]}?fieldValidation=Strict"
         server.request("POST", path, document)
+
+
+@pytest.mark.parametrize("place", sorted(manifests_of_pages()))
+def test_manifests_of_the_documentation_are_accepted(
+    place: str, server: ApiServer, namespace: str
+) -> None:
+    for document in manifests_of_pages()[place]:
+        document["metadata"]["namespace"] = namespace
+        plural = PLURALS[document["kind"]]
+        server.request(
+            "POST", f"{GROUP}/namespaces/{namespace}/{plural}?fieldValidation=Strict", document
+        )
 
 
 @pytest.mark.parametrize("case", cases("bad"), ids=by_name)

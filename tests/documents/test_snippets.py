@@ -151,6 +151,10 @@ printf 'UA:first\n' | penstock produce flights -K : 2>/dev/null &
 NAME=x penstock topic create "$NAME" \
   -p 3 > out.txt
 make mutate PATHS=src
+cat > worker.py <<'END' && true
+import penstok
+END
+until penstock topic list; do :; done
 """
     assert wrong(page("bash", text)) == []
     assert ["penstock", "topic", "create", "1", "-p", "3"] in commands(text)
@@ -227,6 +231,14 @@ def test_what_never_ends_is_interrupted_once_it_has_printed_the_text(running: Pa
         running.run(read(page("python", endless, 'snippet: until "ready"'), "page.md"))
         running.run(read(page("python", "print(signal.SIGINT)"), "page.md"))
         running.run(read(page("sh", "echo ready; tail -f /dev/null", 'snippet: until "ready"'), ""))
+
+
+def test_what_a_page_leaves_to_a_test_runs_only_there(running: PageRun) -> None:
+    left = page("sh", "false", "snippet: run by tests/here.py") + CLASSES[How.OUTPUT]
+    with running:
+        running.run(read(left, "page.md"))
+        with pytest.raises(AssertionError, match=r"page.md:5: exit code 1"):
+            running.run(read(left, "page.md"), left_to="tests/here.py")
 
 
 @pytest.mark.parametrize(

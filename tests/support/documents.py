@@ -13,6 +13,7 @@ reader's is touched: the home is a directory of the test, and what is left runni
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,6 +38,7 @@ FIRST_PORT: Final = 9092
 _UP: Final = re.compile(r"\bpenstock local up\b(?!.* --port)")
 _EXAMPLE: Final = re.compile(r"\bpython -m examples\.[\w.]+")
 _ADDRESS: Final = re.compile(r"\b(?:localhost|127\.0\.0\.1):9092\b")
+_NEEDED: Final = ("jq", "openssl")
 _NOT_LINKED: Final = (".git", ".venv", "build")
 """Commands of pages name files of a checkout, and write beside them."""
 
@@ -66,6 +68,12 @@ def until(snippet: Snippet) -> str:
 
 def starts_a_cluster(snippets: Sequence[Snippet]) -> bool:
     return any(is_run(one) and _UP.search(one.text) for one in snippets)
+
+
+def missing_programs(snippets: Sequence[Snippet]) -> list[str]:
+    """Those that a page runs, that no shell has by itself, and that this machine lacks."""
+    text = "".join(one.text for one in snippets if is_run(one) and one.language in SHELL)
+    return [name for name in _NEEDED if f"{name} " in text and shutil.which(name) is None]
 
 
 class PageRun:

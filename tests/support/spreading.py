@@ -16,6 +16,7 @@ LONG_FIRST = (
     "tests/simulation/",
     SPARK,
     "tests/scenarios/",
+    "tests/documents/",
     "tests/examples/",
     "tests/benchmarks/",
     "tests/penstock_broker/",

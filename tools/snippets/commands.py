@@ -34,9 +34,9 @@ KUBECTL: Final = frozenset(
 HELM: Final = frozenset(("get", "install", "list", "rollback", "status", "uninstall", "upgrade"))
 OTHERS: Final = frozenset(
     (
-        ".", "cat", "cd", "curl", "cut", "docker", "echo", "eval", "export", "git", "go", "grep",
-        "head", "jq", "kill", "kind", "ls", "mkdir", "openssl", "printf", "rm", "seq", "sleep",
-        "sort", "tail", "tee", "test", "true", "uniq", "wait", "watch", "wc",
+        ".", ":", "cat", "cd", "curl", "cut", "docker", "echo", "eval", "export", "git", "go",
+        "grep", "head", "jq", "kill", "kind", "ls", "mkdir", "openssl", "printf", "rm", "seq",
+        "sleep", "sort", "tail", "tee", "test", "true", "uniq", "wait", "watch", "wc",
     )
 )  # fmt: skip
 _VALUED: Final = frozenset(("-n", "--namespace", "--context", "--kubeconfig", "-C"))
@@ -119,7 +119,7 @@ def _python(words: list[str]) -> str:
     if words[:1] == ["-m"] and len(words) > 1:
         module = words[1]
         return "" if _exists(module) else f"there is no module {module}"
-    files = [word for word in words if word.endswith(".py")]
+    files = [word for word in words if "/" in word and word.endswith(".py")]
     wrong = [file for file in files if not (ROOT / file).exists()]
     return f"there is no file {wrong[0]}" if wrong else ""
 

@@ -25,10 +25,11 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
+from tools.site.pages import pages
+
 REASONS: Final = (
     "needs a registry",
     "needs a cloud",
-    "needs Kafka",
     "destroys the reader's data",
     "shows a choice",
     "takes minutes",
@@ -37,6 +38,7 @@ REASONS: Final = (
 SHELL: Final = ("bash", "sh", "console")
 VALUES: Final = ("yaml", "json", "toml")
 LANGUAGES: Final = ("python", *SHELL, *VALUES, "promql", "text", "output")
+_TOLD: Final = ("CHANGELOG.md", "docs/decisions/", "docs/e2e-results.md", "docs/benchmarks.md")
 _FENCE: Final = re.compile(r"(?P<indent> *)(?P<ticks>```+)(?P<language>[\w-]*)\s*")
 _HEADING: Final = re.compile(r"#{1,6} (?P<text>.*)")
 _ONE_LINE: Final = re.compile(r"\s*<!-- (?P<text>(?:snippet:|output of).*?) -->\s*")
@@ -102,12 +104,9 @@ def read_page(root: Path, page: str) -> list[Snippet]:
 
 
 def documents(root: Path) -> list[str]:
-    """All pages whose snippets are tested. Decisions and results tell of the past, and are not."""
-    told = ("docs/decisions/", "docs/e2e-results.md", "docs/benchmarks.md")
-    found = [root / "README.md", root / "charts/penstock/README.md"]
-    found += [*(root / "docs").rglob("*.md"), *(root / "examples").rglob("README.md")]
-    names = sorted(path.relative_to(root).as_posix() for path in found)
-    return [name for name in names if not name.startswith(told)]
+    """All pages whose snippets are tested: the site's. Those that tell of the past are not."""
+    names = sorted(name for name in pages(root) if name.endswith(".md"))
+    return [name for name in names if not name.startswith(_TOLD)]
 
 
 class _Reader:

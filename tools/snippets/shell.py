@@ -17,6 +17,9 @@ _KEYWORDS: Final = frozenset(
 )
 _OPENING: Final = re.compile(r"\$\(([^()]*(?:\([^()]*\)[^()]*)*)\)")
 _NAME: Final = re.compile(r"\$(?:\{[^}]*\}|\w+|[?#@*!$])")
+_HEREDOC: Final = re.compile(
+    r"<<\s*(['\"]?)(?P<end>\w+)\1(?P<rest>.*?)\n.*?^(?P=end)$", re.DOTALL | re.MULTILINE
+)
 _NUMBERED: Final = re.compile(r"(?<=\s)\d(?=[<>])")
 """The 2 of `2>`."""
 _ASSIGNMENT: Final = re.compile(r"\w+=.*", re.DOTALL)
@@ -65,7 +68,8 @@ def commands(text: str) -> list[list[str]]:
         inner.append(found[1])
         return VARIABLE
 
-    outer = _OPENING.sub(replaced, text.replace("\\\n", " "))
+    outer = _HEREDOC.sub(r"\g<rest>", text)
+    outer = _OPENING.sub(replaced, outer.replace("\\\n", " "))
     result = [words for each in inner for words in commands(each)]
     return result + [words for words in _simple(_NAME.sub(VARIABLE, outer)) if words]
 

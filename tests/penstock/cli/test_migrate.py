@@ -1,4 +1,4 @@
-"""`penstock import` and `export` with a real Kafka; and the contract of both ends of a copy."""
+"""`penstock import` and `export` with a real Kafka, as on docs/kafka.md; both ends of a copy."""
 
 import json
 import signal
@@ -12,6 +12,7 @@ import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from support.copied import MemoryEnd, row, rows_of
+from support.documents import ROOT
 from support.waiting import wait_until
 
 from benchmarks.kafka_peer import Peer, available, kafka
@@ -20,6 +21,8 @@ from penstock.core.partitioner import KeyHash, partition_for_key
 from penstock.migration.kafka import Kafka
 from penstock.migration.model import Bounds, Progress, Rows, Topic
 from penstock.migration.own import Penstock
+from tools.snippets.page import How, read_page
+from tools.snippets.shell import commands
 
 if TYPE_CHECKING:
     from .conftest import Program
@@ -352,3 +355,23 @@ class TestExport:
         there = Kafka(peer.bootstrap, {})
         assert there.find("back") is not None
         assert there.find("back").configs["retention.ms"] == "-1"  # type: ignore[union-attr]
+
+
+def test_the_commands_of_docs_kafka_md_copy_topics_and_groups(
+    penstock: "Program", peer: Peer, bootstrap: str
+) -> None:
+    make(peer, "orders-eu", 1)
+    produce(peer, "orders-eu", 20)
+    orders = TopicPartition("orders-eu", 0)
+    Kafka(peer.bootstrap, {}).set_group("billing", {orders: 7})
+    shown = [
+        words
+        for snippet in read_page(ROOT, "docs/kafka.md")
+        if snippet.how is How.ELSEWHERE
+        for words in commands(snippet.text)
+    ]
+    assert [words[1] for words in shown] == ["import", "import"]
+    for words in shown:
+        penstock.ok(*[word.replace("kafka:9092", peer.bootstrap) for word in words[1:]])
+    with Admin(bootstrap) as admin:
+        assert admin.group_lag("billing")[orders].records == 13
