@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Final, Protocol, Self
 
 from support.cluster import Cluster
-from support.local import processes_of
 from support.waiting import wait_until
 
 from tools.snippets.output import matches
@@ -106,18 +105,26 @@ class PageRun:
     def __exit__(self, *exception: object) -> None:
         if self._python is not None:
             self._python.close()
-        for shell in self._shells:
-            _kill_group(shell)
-        if self._cluster is None:
-            self._bash("penstock local down --purge --yes >/dev/null 2>&1 || true", "the end", "")
-        for pid in self.processes():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not self.processes(), what="nothing of the page is left running")
+        try:
+            if self._cluster is None:
+                self._bash("penstock local down --purge --yes >/dev/null 2>&1 || true", "end", "")
+        finally:
+            for pid in self.processes():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for shell in self._shells:
+                shell.wait(30)
+            wait_until(lambda: not self.processes(), what="nothing of the page is left running")
 
-    def processes(self) -> dict[int, str]:
-        """Those that a local cluster of the page has: pid and command line."""
-        return processes_of(self._folder)
+    def processes(self) -> list[int]:
+        """All that the page has started, its cluster too: they have its home."""
+        home = f"HOME={self._folder}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):  # it ended while we looked, or is another user's
+                if entry.name.isdecimal() and home in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+        return found
 
     def run(self, snippets: Sequence[Snippet], left_to: str = "") -> None:
         """All that run here, or that the page leaves to the test `left_to`.
@@ -158,7 +165,7 @@ class PageRun:
             self._addresses = []
             text = _UP.sub(r"\g<0> --port 0", text)
         if _EXAMPLE.search(text):
-            text = _EXAMPLE.sub(rf"\g<0> --bootstrap {self._brokers()[0]}", text)
+            text = _EXAMPLE.sub(rf"\g<0> --bootstrap {self._broker()}", text)
         output = self._folder / f"output-{len(self._shells)}"
         with output.open("wb") as file:
             shell = subprocess.Popen(
@@ -173,13 +180,15 @@ class PageRun:
         self._shells.append(shell)
 
         def ended() -> bool:
-            return shell.poll() is not None or bool(until and until in output.read_text())
+            return shell.poll() is not None or bool(
+                until and until in output.read_text(errors="replace")
+            )
 
         wait_until(ended, what=f"{place} ends", timeout_s=TIMEOUT_S)
         if until and shell.poll() is None:
             os.killpg(shell.pid, signal.SIGINT)
             wait_until(lambda: shell.poll() is not None, what=f"{place} ends by Ctrl-C")
-        printed = output.read_text()
+        printed = output.read_text(errors="replace")
         if until:
             assert until in printed, f"{place} did not print {until!r}, but:\n{printed}"
         else:
@@ -188,8 +197,13 @@ class PageRun:
 
     def _here(self, text: str) -> str:
         """With the addresses of the page's cluster."""
-        found = _ADDRESS.search(text)
-        return _ADDRESS.sub(self._brokers()[0], text) if found else text
+        return _ADDRESS.sub(self._broker(), text) if _ADDRESS.search(text) else text
+
+    def _broker(self) -> str:
+        """The first one."""
+        brokers = self._brokers()
+        assert brokers, "the page talks to a cluster, but none is running"
+        return brokers[0]
 
     def _as_shown(self, printed: str) -> str:
         """With the addresses that a page writes."""
@@ -258,7 +272,7 @@ class _Process:
         answer = b""
 
         def printed() -> str:
-            return self._output.read_bytes()[began:].decode()
+            return self._output.read_bytes()[began:].decode(errors="replace")
 
         def answered() -> bool:
             nonlocal answer
@@ -283,10 +297,3 @@ class _Process:
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._answers.close()
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """And what it left in the background."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(30)

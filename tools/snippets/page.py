@@ -42,6 +42,8 @@ _TOLD: Final = ("CHANGELOG.md", "docs/decisions/", "docs/e2e-results.md", "docs/
 _FENCE: Final = re.compile(r"(?P<indent> *)(?P<ticks>```+)(?P<language>[\w-]*)\s*")
 _HEADING: Final = re.compile(r"#{1,6} (?P<text>.*)")
 _ONE_LINE: Final = re.compile(r"\s*<!-- (?P<text>(?:snippet:|output of).*?) -->\s*")
+_LIKE_OURS: Final = re.compile(r"\s*<!--\s*(?:snip|output)", re.IGNORECASE)
+_LIKE_A_FENCE: Final = re.compile(r"\s*(?:```|~~~)")
 _GIVEN: Final = "<!-- snippet: given"
 _OURS: Final = re.compile(r"^(?P<prompt>\$ )?(?:kubectl|penstock) [a-z]", re.MULTILINE)
 _UNTIL: Final = re.compile(r'until "(?P<text>[^"]+)"')
@@ -131,11 +133,24 @@ class _Reader:
                 at = end
             elif comment:
                 raise SnippetError(f"{self._page}:{at}: no snippet follows <!-- {comment} -->")
+            elif _LIKE_A_FENCE.match(line):
+                raise SnippetError(
+                    f"{self._page}:{at + 1}: {line.strip()!r} begins no snippet; it must be three "
+                    "backticks and a language"
+                )
             elif heading := _HEADING.fullmatch(line):
                 self._heading = heading["text"]
-            marked = _ONE_LINE.fullmatch(line)
-            comment = marked["text"] if marked else ""
+            comment = self._comment(at)
             at += 1
+
+    def _comment(self, at: int) -> str:
+        """What the line says of the snippet below; "" if it is no comment of ours."""
+        line = self._lines[at]
+        if marked := _ONE_LINE.fullmatch(line):
+            return marked["text"]
+        if _LIKE_OURS.match(line) and not line.startswith(_GIVEN):
+            raise SnippetError(f"{self._page}:{at + 1}: {line.strip()} is no comment that is known")
+        return ""
 
     def _given(self, at: int) -> tuple[int, Snippet]:
         end = at
