@@ -1,6 +1,7 @@
 """Spark on Kubernetes: executors as pods, exact results while a broker's pod is killed.
 
-The manifests are those of examples/spark/kubernetes, with this run's image and topics in them.
+The manifests are those of examples/spark/kubernetes, which docs/spark.md shows, with this run's
+image and topics in them.
 Records are the numbers 1 to N, so that any loss or repetition shows in the totals.
 """
 

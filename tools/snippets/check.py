@@ -36,7 +36,7 @@ def _unnamed(snippet: Snippet, root: Path) -> Iterator[str]:
     """A test names the page, or all pages of its folder."""
     test = root / snippet.detail
     folder = snippet.page.rpartition("/")[0]
-    if not (snippet.detail.startswith("tests/") and test.is_file()):
+    if not (snippet.detail.startswith(("tests/", "e2e/")) and test.is_file()):
         yield f"{snippet.detail} is no test"
     elif not any(name in test.read_text() for name in (snippet.page, f"{folder}/*.md")):
         yield f"{snippet.detail} does not name {snippet.page}"

@@ -3,7 +3,8 @@
 A comment on the line above a fence says how, and the site does not show it:
 
     <!-- snippet: kubernetes -->              needs a cluster of Kubernetes; e2e runs it
-    <!-- snippet: run by tests/x/test_y.py -->  that test runs it, and names the page
+    <!-- snippet: run by tests/x/test_y.py -->  that test runs it, or that scenario of e2e, and
+                                              names the page
     <!-- snippet: shape, needs a registry -->   only its form is checked; one of `REASONS`
     <!-- snippet: until "some text" -->       never ends: interrupted once it has printed this
     <!-- snippet: given                       commands that the page takes for granted, run

@@ -1,0 +1,58 @@
+"""The snippets for Kubernetes: which ones the scenario `documents` plays, and that it can."""
+
+import pytest
+from support.documents import ROOT
+
+from e2e.harness.scenario import REGISTRY
+from e2e.scenarios.documents import TUTORIAL, pages, played
+from tools.snippets.page import SHELL, How, read, read_page
+
+PAGE = """# Page
+
+<!-- snippet: kubernetes -->
+```bash
+kubectl get pods
+```
+
+<!-- output of the last -->
+```output
+…
+```
+
+```bash
+penstock topic list
+```
+
+<!-- output of the last -->
+```output
+TOPIC…
+```
+
+<!-- snippet: kubernetes -->
+```yaml
+kind: Topic
+```
+"""
+
+
+def test_it_plays_what_is_for_kubernetes_and_compares_only_that() -> None:
+    chosen = played(read(PAGE, "page.md"))
+    assert [(one.how, one.text) for one in chosen] == [
+        (How.KUBERNETES, "kubectl get pods\n"),
+        (How.OUTPUT, "…\n"),
+        (How.KUBERNETES, "kind: Topic\n"),
+    ]
+
+
+def test_the_tutorial_comes_first_as_it_installs_and_clears_away() -> None:
+    assert pages()[0] == TUTORIAL
+    assert len(pages()) > 1
+    assert "documents" in REGISTRY
+
+
+@pytest.mark.parametrize("page", pages())
+def test_the_scenario_can_play_every_snippet_for_kubernetes(page: str) -> None:
+    """Of a shell, or manifests; a program in Python has no cluster there."""
+    chosen = [one for one in played(read_page(ROOT, page)) if one.how is How.KUBERNETES]
+    assert chosen
+    assert {one.language for one in chosen} <= {*SHELL, "yaml"}
