@@ -176,7 +176,7 @@ def abort(
     check_output(output, yes=yes, dry_run=dry_run)
     with open_admin(bootstrap) as admin:
         seen = admin.describe_transaction(transactional_id)
-        meant = [one for one in seen.branches if epoch in (-1, one.epoch)]
+        meant = [one for one in seen.branches if epoch in (-1, one.producer_epoch)]
         aborted = sum(one.started_ms is not None for one in meant)
         owner = f"of {seen.client_id or 'a client'} at {seen.client_host or 'no known host'}"
         if not dry_run:
