@@ -17,8 +17,7 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
-# Run as a file, by `make wheel`: its own folder is where it finds this.
-from first_minute import STEPS, Shell
+from tools.first_minute import STEPS, Shell
 
 ROOT = Path(__file__).resolve().parent.parent
 WANTED = (

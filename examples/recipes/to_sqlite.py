@@ -6,7 +6,6 @@ disagree. Kill it, start it again, start several: each record counts once.
 
 import argparse
 import sqlite3
-from collections.abc import Sequence
 
 from penstock.client import ConsumedBatch, Consumer, TopicPartition
 
@@ -24,7 +23,7 @@ class SeekToStored:
         self.consumer = consumer
         self.read_from: dict[TopicPartition, int] = {}
 
-    def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+    def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
         for where in partitions:
             with self.database as db:
                 db.execute("INSERT OR IGNORE INTO offsets VALUES (?, 0)", (str(where),))
@@ -32,9 +31,9 @@ class SeekToStored:
                 (self.read_from[where],) = found.fetchone()
             self.consumer.seek(where, self.read_from[where])
 
-    def on_revoked(self, partitions: Sequence[TopicPartition]) -> None: ...
+    def on_revoked(self, partitions: frozenset[TopicPartition]) -> None: ...
 
-    def on_lost(self, partitions: Sequence[TopicPartition]) -> None: ...
+    def on_lost(self, partitions: frozenset[TopicPartition]) -> None: ...
 
     def store(self, batch: ConsumedBatch) -> None:
         """One transaction: an error rolls all of it back. Raises RuntimeError if another member
