@@ -61,7 +61,7 @@ crds: setup  ## Regenerate crds/, the chart's copy, docs/resources.md from the t
 	$(BIN)/python -m tools.crds
 
 wheel: setup  ## Build the wheel, check its contents, install it bare and with its command line, use it
-	$(BIN)/python tools/check_wheel.py
+	$(BIN)/python -m tools.check_wheel
 
 docs: setup  ## The documentation's site in build/site; a broken link fails
 	$(BIN)/python -m tools.site

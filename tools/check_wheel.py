@@ -3,11 +3,10 @@
 hatchling leaves out a missing `packages` path without a word, so the contents are
 asserted. Then the wheel is installed without extras into a clean environment, where the client
 must import and say in one line that nobody answers, and the scripts must say in one line what
-they lack. With the extra `cli` they must run; with `local`, the first minute must work: a cluster
-without a manifest, a topic, a record in and out.
+they lack. With the extra `cli` they must run; with `local` and `ui`, the first minute must work: a
+cluster without a manifest, a topic, a record in and out, the console.
 """
 
-import os
 import re
 import subprocess
 import sys
@@ -15,7 +14,10 @@ import tempfile
 import tomllib
 import venv
 import zipfile
+from dataclasses import replace
 from pathlib import Path
+
+from tools.first_minute import STEPS, Shell
 
 ROOT = Path(__file__).resolve().parent.parent
 WANTED = (
@@ -92,7 +94,8 @@ def install(wheel: Path, extra: str, environment: Path, resolution: str) -> Path
 def requirements(extra: str) -> list[str]:
     """What the extra asks for, to be named beside the wheel: only then it counts as direct."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    named = list(project["optional-dependencies"][extra])
+    extras = project["optional-dependencies"]
+    named = [one for each in extra.split(",") for one in extras[each]]
     return [one for one in named if not one.startswith("penstock[")]
 
 
@@ -128,32 +131,20 @@ def use_scripts(programs: Path) -> None:
 
 
 def use_first_minute(programs: Path, home: Path) -> None:
-    """As a newcomer types it, in a home of its own; nothing is left running."""
+    """As a newcomer types it, in a home of its own and at free ports; nothing is left running."""
     home.mkdir()
-    bare = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK")}
-    environment = {**bare, "HOME": str(home), "XDG_STATE_HOME": "", "XDG_CONFIG_HOME": ""}
-    environment.pop("PYTHONPATH", None)
-
-    def penstock(*words: str, said: str, stdin: str = "") -> None:
-        done = subprocess.run(
-            [programs / "penstock", *words], env=environment, cwd=home, input=stdin,
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode or said not in done.stdout:
-            raise SystemExit(
-                f"penstock {' '.join(words)}: exit code {done.returncode}, and no {said!r} in:\n"
-                f"{done.stdout}{done.stderr}"
-            )
-
-    penstock("local", "up", "--detach", "--port", "0", said="cluster local is running on")
+    shell = Shell(programs, home)
     try:
-        penstock("topic", "create", "flights", said="topic flights created: 3 partitions")
-        penstock("produce", "flights", "-K", ":", stdin="UA:on time\n", said="")
-        penstock("consume", "flights", "-e", "-K", "=", said="UA=on time\n")
-        penstock("status", said="Healthy:          yes")
+        for step in STEPS:
+            free = re.sub(r"--detach|--no-browser", r"\g<0> --port 0", step.command)
+            for _ in shell.play(replace(step, command=free)):
+                pass
     finally:
-        penstock("local", "down", "--purge", "--yes", "--cluster", "local", said="stopped")
-    print("the first minute works: local up, topic create, produce, consume, status, local down")
+        stop = "penstock local down --purge --yes --cluster local"
+        subprocess.run(
+            ["/bin/bash", "-c", stop], env=shell.environment, capture_output=True, check=False
+        )
+    print(f"the first minute works: {'; '.join(step.command for step in STEPS)}")
 
 
 def main() -> None:
@@ -166,7 +157,7 @@ def main() -> None:
         # Lowest of what we name ourselves: the oldest of everything below would not even build.
         for resolution in ("highest", "lowest-direct"):
             use_scripts(install(wheel, "cli", Path(scratch) / f"cli-{resolution}", resolution))
-        local = install(wheel, "local", Path(scratch) / "local", "highest")
+        local = install(wheel, "local,ui", Path(scratch) / "local", "highest")
         use_first_minute(local, Path(scratch) / "home")
 
 

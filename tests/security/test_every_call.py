@@ -80,6 +80,7 @@ SAMPLES: Final[dict[str, Message]] = {
     "AdminService.StartScrub": admin_pb2.StartScrubRequest(topic="orders"),
     "AdminService.DescribeScrub": admin_pb2.DescribeScrubRequest(),
     "AdminService.AcceptLoss": admin_pb2.AcceptLossRequest(topic="orders", partition=0),
+    "AdminService.DescribeBrokerConfigs": admin_pb2.DescribeBrokerConfigsRequest(),
     "AdminService.AlterCluster": admin_pb2.AlterClusterRequest(),
     "AdminService.DescribeQuiescence": admin_pb2.DescribeQuiescenceRequest(),
     "AdminService.Finalize": admin_pb2.FinalizeRequest(to=1),

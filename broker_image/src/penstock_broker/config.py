@@ -4,6 +4,7 @@ The command line names identity and addresses; everything else has a default tha
 cluster and can be set with `--config key=value`.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
@@ -48,9 +49,17 @@ class Settings:
     transactions_partitions: int = _setting("transactions.topic.partitions")
     producer_snapshot_bytes: int = _setting("producer.snapshot.bytes")
     shutdown_timeout_ms: int = _setting("shutdown.timeout.ms")
+    given: frozenset[str] = frozenset()
+    """Keys that the command line sets, be it to their defaults."""
+
+    def items(self) -> Iterator[tuple[str, int]]:
+        """Every key with its value."""
+        return ((key, getattr(self, name)) for key, name in _FIELDS.items())
 
 
-_FIELDS: Final = {str(known.metadata["key"]): known.name for known in fields(Settings)}
+_FIELDS: Final = {
+    str(known.metadata["key"]): known.name for known in fields(Settings) if known.metadata
+}
 assert _FIELDS.keys() == _DEFAULTS.keys(), "every broker setting has a field"
 
 
@@ -111,6 +120,7 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
 def parse_settings(pairs: list[str]) -> Settings:
     """Reads `key=value` texts; raises MisuseError for unknown keys and bad numbers."""
     values: dict[str, int] = {}
+    given = set()
     for pair in pairs:
         key, separator, text = pair.partition("=")
         if not separator or key not in _FIELDS:
@@ -123,4 +133,5 @@ def parse_settings(pairs: list[str]) -> Settings:
                 ErrorCode.INVALID_CONFIG,
             )
         values[_FIELDS[key]] = parse_broker_setting(key, text)
-    return Settings(**values)
+        given.add(key)
+    return Settings(**values, given=frozenset(given))

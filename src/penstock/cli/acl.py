@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli.access_rows import rule_row
+from penstock.cli.changes import print_change
 from penstock.cli.connect import open_admin
-from penstock.cli.options import Bootstrap, Output, OutputOption, example
+from penstock.cli.options import Bootstrap, DryRun, Output, OutputOption, example
 from penstock.cli.output import print_record, print_rows
 from penstock.core.authorization import (
     CLUSTER,
@@ -98,7 +99,9 @@ def allow(
     group_prefix: GroupPrefix = None,
     transactional_id_prefix: IdPrefix = None,
     role: Role = None,
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Add a rule."""
     prefix = _prefix(topic_prefix, group_prefix, transactional_id_prefix)
@@ -110,8 +113,11 @@ def allow(
         prefix=prefix,
     )
     with open_admin(bootstrap) as admin:
-        _change(admin, resource, lambda before: with_rule(before, rule))
-    typer.echo(f"allowed, by the rules of {resource}")
+        after = _change(admin, resource, lambda before: with_rule(before, rule), dry_run=dry_run)
+    said = f"allowed, by the rules of {resource}"
+    if dry_run:
+        said = f"could be allowed, by the rules of {resource}"
+    _print(said, resource, after, output, dry_run=dry_run)
 
 
 @app.command(
@@ -129,7 +135,9 @@ def revoke(
     group_prefix: GroupPrefix = None,
     transactional_id_prefix: IdPrefix = None,
     role: Role = None,
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Take a principal out of the rules of a topic or group, or with this role or prefix."""
     prefix = _prefix(topic_prefix, group_prefix, transactional_id_prefix)
@@ -144,8 +152,11 @@ def revoke(
         return after
 
     with open_admin(bootstrap) as admin:
-        _change(admin, resource, less)
-    typer.echo(f"revoked, from the rules of {resource}")
+        after = _change(admin, resource, less, dry_run=dry_run)
+    said = f"revoked, from the rules of {resource}"
+    if dry_run:
+        said = f"could be revoked, from the rules of {resource}"
+    _print(said, resource, after, output, dry_run=dry_run)
 
 
 @app.command(
@@ -190,17 +201,31 @@ def _change(
     admin: "Admin",
     resource: Resource,
     changed: Callable[[tuple[Rule, ...]], tuple[Rule, ...]],
-) -> None:
-    """Reads the rules and replaces them, again whenever somebody else did so in between."""
+    *,
+    dry_run: bool,
+) -> tuple[Rule, ...]:
+    """Reads the rules and replaces them, again whenever somebody else did so in between.
+
+    Returns the rules as they are then, or with `dry_run` would be.
+    """
     for left in reversed(range(_ATTEMPTS)):
         before = admin.describe_access([resource]).get(resource, ())
+        after = changed(before)
         try:
-            admin.alter_access(resource, changed(before), expected=before)
+            admin.alter_access(resource, after, validate_only=dry_run, expected=before)
         except ClusterError as error:
             if error.code is not ErrorCode.STALE_RULES or not left:
                 raise
         else:
-            return
+            return after
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _print(
+    said: str, resource: Resource, rules: tuple[Rule, ...], output: Output, *, dry_run: bool
+) -> None:
+    record = {"rules": [rule_row(resource, rule) for rule in rules]}
+    print_change(said, record, output, dry_run=dry_run)
 
 
 def _operation(text: str) -> Operation:

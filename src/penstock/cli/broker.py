@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli import move_plan, move_submit
+from penstock.cli.changes import print_change
 from penstock.cli.connect import open_admin
 from penstock.cli.move_facts import make_plan, read_facts
 from penstock.cli.options import COUNT_MAX, Bootstrap, DryRun, Output, OutputOption, example
@@ -81,6 +82,38 @@ def describe(
     print_record(record, output)
 
 
+@app.command(epilog=example("penstock broker config 3", "penstock broker config 3 --all -o json"))
+def config(
+    broker: Id,
+    *,
+    all_: Annotated[bool, typer.Option("--all", help="Also what has its default.")] = False,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the settings of a broker that count now, and where each is from.
+
+    SOURCE is start (given to its process, as by spec.config of a Cluster), cluster (set for all
+    brokers while they run, as by penstock partitions throttle) or default. Settings of topics:
+    penstock topic describe.
+    """
+    with open_admin(bootstrap) as admin:
+        found = admin.describe_broker_configs([broker])[broker]
+    rows: list[dict[str, object]] = [
+        {
+            "name": one.name,
+            "value": one.value,
+            "source": one.source.value if one.source else None,
+            "default": one.default,
+        }
+        for one in found
+        if all_ or one.value != one.default or one.source is None or one.source.value != "default"
+    ]
+    if output is not Output.TABLE:
+        about = {one.name: one.documentation for one in found}
+        rows = [{**row, "documentation": about[str(row["name"])]} for row in rows]
+    print_rows(rows, output, empty=f"broker {broker} has its defaults; --all shows them")
+
+
 def _row(seen: "ClusterFacts", broker: "BrokerPlacement") -> dict[str, object]:
     known = BrokerId(broker.broker_id)
     held = [one for one in seen.facts.partitions if known in one.replicas]
@@ -131,22 +164,31 @@ def cordon(
     why: Why = "",
     dry_run: DryRun = False,
     bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Have no new replica placed on a broker; what it has stays."""
     with open_admin(bootstrap) as admin:
         set_cordon(admin, broker, (True, leaders), why, dry_run=dry_run)
     what = "gets no new replica" + (", and leads only what nobody else can" if leaders else "")
-    typer.echo(f"broker {broker} could be cordoned" if dry_run else f"broker {broker} {what}")
+    said = f"broker {broker} could be cordoned" if dry_run else f"broker {broker} {what}"
+    record = {"broker": broker, "placement": True, "leadership": leaders, "why": why}
+    print_change(said, record, output, dry_run=dry_run)
 
 
 @app.command(epilog=example("penstock broker uncordon 3"))
-def uncordon(broker: Id, *, dry_run: DryRun = False, bootstrap: Bootstrap = None) -> None:
+def uncordon(
+    broker: Id,
+    *,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
     """Lift a broker's cordon: it may get replicas and leaderships again."""
     with open_admin(bootstrap) as admin:
         set_cordon(admin, broker, (False, False), "", dry_run=dry_run)
-    typer.echo(
-        f"broker {broker} could be uncordoned" if dry_run else f"broker {broker} is not cordoned"
-    )
+    said = f"broker {broker} could be uncordoned" if dry_run else f"broker {broker} is not cordoned"
+    record = {"broker": broker, "placement": False, "leadership": False, "why": ""}
+    print_change(said, record, output, dry_run=dry_run)
 
 
 def set_cordon(

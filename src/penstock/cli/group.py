@@ -12,9 +12,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli import group_reset
+from penstock.cli.changes import check_output, confirm, print_change
 from penstock.cli.connect import open_admin
-from penstock.cli.options import Bootstrap, GroupArgument, Output, OutputOption, Yes, example
+from penstock.cli.options import (
+    Bootstrap,
+    DryRun,
+    GroupArgument,
+    Output,
+    OutputOption,
+    Yes,
+    example,
+)
 from penstock.cli.output import print_record, print_rows
+from penstock.errors import ClusterError, ErrorCode
 
 if TYPE_CHECKING:
     from penstock.client import (
@@ -78,14 +88,15 @@ def describe(
             for one in seen.pending
             for listed in admin.list_transactions(producer_id=one.producer_id)
         }
-    print_record(_describe(seen, lags, owners), output)
+    print_record(to_record(seen, lags, owners), output)
 
 
-def _describe(
+def to_record(
     seen: "GroupDescription",
     lags: "dict[TopicPartition, PartitionLag]",
     holders: "dict[int, TransactionListing]",
 ) -> dict[str, object]:
+    """What is shown of it. `holders`: of its pending offsets, by producer id; may lack some."""
     owners = {where: member for member in seen.members for where in member.assigned}
     known = [lag for lag in lags.values() if lag.records is not None]
     whole = len(known) == len(lags)
@@ -178,15 +189,29 @@ def offsets(
 
 
 @app.command(epilog=example("penstock group delete billing", "penstock group delete billing --yes"))
-def delete(group: GroupArgument, *, yes: Yes = False, bootstrap: Bootstrap = None) -> None:
+def delete(
+    group: GroupArgument,
+    *,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
     """Delete a group without members, and its offsets, permanently."""
+    check_output(output, yes=yes, dry_run=dry_run)
     with open_admin(bootstrap) as admin:
         seen = admin.describe_group(group)
-        if not yes:
-            count = len(seen.offsets)
-            typer.confirm(f"Delete {group} and its {count} committed offsets?", abort=True)
-        admin.delete_group(group)
-    typer.echo(f"group {group} deleted")
+        if seen.members:  # nobody should have to confirm what is refused
+            raise ClusterError(
+                f"group {group} has {len(seen.members)} members; stop its consumers first",
+                ErrorCode.GROUP_NOT_EMPTY,
+            )
+        if not dry_run:
+            confirm(f"Delete {group} and its {len(seen.offsets)} committed offsets?", yes=yes)
+            admin.delete_group(group)
+    said = f"group {group} could be deleted" if dry_run else f"group {group} deleted"
+    record = {"group": group, "offsets": len(seen.offsets)}
+    print_change(said, record, output, dry_run=dry_run)
 
 
 app.add_typer(group_reset.app)

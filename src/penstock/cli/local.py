@@ -13,8 +13,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from penstock.cli.changes import check_output, confirm, print_change
 from penstock.cli.extras import load_broker_module
-from penstock.cli.options import Output, OutputOption, Yes, directory, example
+from penstock.cli.options import DryRun, Output, OutputOption, Yes, directory, example
 from penstock.cli.output import print_record, print_rows
 
 app = typer.Typer(help="Run a cluster on this machine.", no_args_is_help=True)
@@ -93,6 +94,8 @@ def up(
             "--secure", help="With TLS, tokens and rules, as on Kubernetes; made with the first up."
         ),
     ] = False,
+    dry_run: DryRun = False,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Start a cluster and create its topics; if it is running, apply what has changed.
 
@@ -102,27 +105,41 @@ def up(
     restarted.
     """
     foreground = _load("foreground")
-    request = foreground.UpRequest(manifest, cluster, data_dir, port, secure=secure)
+    request = foreground.UpRequest(
+        manifest, cluster, data_dir, port, secure=secure, dry_run=dry_run
+    )
     local_up = foreground.LocalUp(request, _progress)
     state = local_up.running()
-    if state is not None:
+    if dry_run:
+        _show_plan(local_up, state, output)
+    elif state is not None:
         changes = local_up.apply_to_running(state)
         for line in changes:
             _progress(line)
-        _say_running(state.cluster, state.bootstrap, "" if changes else "; nothing to change")
-        _say_how_to_log_in(local_up.directory)
+        rest = "" if changes else "; nothing to change"
+        _say_running(local_up, (state.cluster, state.bootstrap), rest, output)
     elif detach:
         state = local_up.detach()
-        stop = local_up.stop_command()
-        _say_running(state.cluster, state.bootstrap, f"; stop it with {stop}")
-        _say_how_to_log_in(local_up.directory)
+        rest = f"; stop it with {local_up.stop_command()}"
+        _say_running(local_up, (state.cluster, state.bootstrap), rest, output)
     else:
 
         def say(running: Any) -> None:
-            _say_running(running.cluster.name, running.bootstrap, "; Ctrl-C stops it")
-            _say_how_to_log_in(local_up.directory)
+            named = (running.cluster.name, running.bootstrap)
+            _say_running(local_up, named, "; Ctrl-C stops it", output)
 
         local_up.run(say)
+
+
+def _show_plan(local_up: Any, state: Any, output: Output) -> None:
+    changes = local_up.plan() if state is None else local_up.apply_to_running(state)
+    name = local_up.cluster.name
+    verb = "would start" if state is None else "would change"
+    said = [f"cluster {name} {verb}:", *(f"  {line}" for line in changes)]
+    if not changes:
+        said = [f"cluster {name} is running; nothing to change"]
+    record = {"cluster": name, "running": state is not None, "changes": changes}
+    print_change("\n".join(said), record, output, dry_run=True)
 
 
 def _say_how_to_log_in(directory: Any) -> None:
@@ -131,7 +148,6 @@ def _say_how_to_log_in(directory: Any) -> None:
         ca, token = shlex.quote(files["ca_file"]), shlex.quote(files["token_file"])
         typer.echo("as its administrator, with --bootstrap or from your programs:")
         typer.echo(f"  export PENSTOCK_CA_FILE={ca} PENSTOCK_TOKEN_FILE={token}")
-        sys.stdout.flush()
 
 
 @app.command(
@@ -208,8 +224,14 @@ def certificate(
         typer.echo(f"\npenstock {options} topic list --bootstrap {made.bootstrap}")
 
 
-def _say_running(cluster: str, bootstrap: str, rest: str) -> None:
-    typer.echo(f"cluster {cluster} is running on {bootstrap}{rest}")
+def _say_running(local_up: Any, named: tuple[str, str], rest: str, output: Output) -> None:
+    """Of the cluster with this name and these addresses."""
+    cluster, bootstrap = named
+    files = local_up.directory.client_files
+    record = {"cluster": cluster, "bootstrap": bootstrap, **files}
+    print_change(f"cluster {cluster} is running on {bootstrap}{rest}", record, output)
+    if output is Output.TABLE:
+        _say_how_to_log_in(local_up.directory)
     sys.stdout.flush()
 
 
@@ -260,20 +282,30 @@ def down(
     data_dir: DataDir = None,
     purge: Annotated[bool, typer.Option("--purge", help="Also remove all records.")] = False,
     yes: Yes = False,
+    dry_run: DryRun = False,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Stop the cluster. Its records are back after the next `up`, unless purged."""
+    if purge:
+        check_output(output, yes=yes, dry_run=dry_run)
     root = _find_root(cluster, data_dir, stopped=purge)
     directory = _load("state").StateDirectory(root)
     if purge:
         _load("manifest_file").refuse_protected(directory.manifest_file)
-    if purge and not yes:
-        typer.confirm(f"Remove all records of the cluster in {root}?", abort=True)
-    is_started = directory.read() is not None
-    if is_started or not purge:
-        typer.echo(f"cluster {_load('remote').down(root)} stopped")
-    if purge:
+    if purge and not dry_run:
+        confirm(f"Remove all records of the cluster in {root}?", yes=yes)
+    stopped: str | None = None
+    if directory.read() is not None or not purge:
+        stopped = _load("remote").down(root, dry_run=dry_run)
+    if purge and dry_run:
+        directory.check_ours()
+    elif purge:
         directory.purge()
-        typer.echo(f"{root}: records removed")
+    could = "could be " if dry_run else ""
+    said = [f"cluster {stopped} {could}stopped"] if stopped is not None else []
+    said += [f"{root}: records {could}removed"] if purge else []
+    record = {"stopped": stopped, "directory": str(root), "purged": purge}
+    print_change("\n".join(said), record, output, dry_run=dry_run)
 
 
 @app.command(epilog=example("penstock local logs broker-0", "penstock local logs controller -f"))

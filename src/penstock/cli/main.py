@@ -40,6 +40,7 @@ from penstock.cli import (
     produce,
     profile,
     quota,
+    report,
     scrub,
     status,
     top,
@@ -235,7 +236,7 @@ def _assemble() -> typer.Typer:
     app.add_typer(quota.app, name="quota")
     app.add_typer(profile.app, name="profile")
     for module in (
-        status, produce, consume, offsets, elect, log_dirs, dump_log, kube, kube_rest,
+        status, report, produce, consume, offsets, elect, log_dirs, dump_log, kube, kube_rest,
         top, ui, version,
     ):  # fmt: skip
         module.register(app)

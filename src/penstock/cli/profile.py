@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from penstock.cli import profiles
+from penstock.cli.changes import print_change
 from penstock.cli.options import (
     CaFile,
     CertificateFile,
+    DryRun,
     KeyFile,
     Output,
     OutputOption,
@@ -49,6 +51,8 @@ def set_(
     certificate: CertificateFile = None,
     key: KeyFile = None,
     use: Annotated[bool, typer.Option("--use", help="Make it the current one, too.")] = False,
+    dry_run: DryRun = False,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Make a profile, or replace the one of that name."""
     profiles.check_name(name)
@@ -65,8 +69,10 @@ def set_(
     )
     before = profiles.load()
     current = name if use else before.current
-    profiles.save(Profiles({**before.by_name, name: made}, current))
-    typer.echo(f"profile {name} is set" + (", and is the current one" if current == name else ""))
+    verb = "could be" if dry_run else "is"
+    also = f", and {'would be' if dry_run else 'is'} the current one" if current == name else ""
+    after = Profiles({**before.by_name, name: made}, current)
+    _save(f"profile {name} {verb} set{also}", after, output, dry_run=dry_run)
 
 
 @app.command("list", epilog=example("penstock profile list", "penstock profile list -o json"))
@@ -81,32 +87,40 @@ def list_(*, output: OutputOption = Output.TABLE) -> None:
 
 
 @app.command(epilog=example("penstock profile use production"))
-def use(name: Name) -> None:
+def use(name: Name, *, dry_run: DryRun = False, output: OutputOption = Output.TABLE) -> None:
     """Make a profile the current one: that of commands that name no cluster.
 
     `kubectl penstock` takes it only by --profile, because it means a Cluster of its context.
     """
     found = profiles.load()
     found.get(name)
-    profiles.save(replace(found, current=name))
-    typer.echo(f"profile {name} is the current one")
+    said = f"profile {name} {'would be' if dry_run else 'is'} the current one"
+    _save(said, replace(found, current=name), output, dry_run=dry_run)
 
 
 @app.command(epilog=example("penstock profile clear"))
-def clear() -> None:
+def clear(*, dry_run: DryRun = False, output: OutputOption = Output.TABLE) -> None:
     """Have no current profile: commands find a cluster as without profiles."""
-    profiles.save(replace(profiles.load(), current=None))
-    typer.echo("no profile is the current one")
+    said = f"no profile {'would be' if dry_run else 'is'} the current one"
+    _save(said, replace(profiles.load(), current=None), output, dry_run=dry_run)
 
 
 @app.command(epilog=example("penstock profile remove production"))
-def remove(name: Name) -> None:
+def remove(name: Name, *, dry_run: DryRun = False, output: OutputOption = Output.TABLE) -> None:
     """Remove a profile. Nothing else is touched: neither the cluster nor the files it names."""
     found = profiles.load()
     found.get(name)
     left = {known: one for known, one in found.by_name.items() if known != name}
-    profiles.save(Profiles(left, None if found.current == name else found.current))
-    typer.echo(f"profile {name} is removed")
+    after = Profiles(left, None if found.current == name else found.current)
+    said = f"profile {name} {'could be' if dry_run else 'is'} removed"
+    _save(said, after, output, dry_run=dry_run)
+
+
+def _save(said: str, after: Profiles, output: Output, *, dry_run: bool) -> None:
+    if not dry_run:
+        profiles.save(after)
+    record = {"current": after.current, "profiles": sorted(after.by_name)}
+    print_change(said, record, output, dry_run=dry_run)
 
 
 def _absolute(path: str | None) -> str | None:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli.access_rows import quota_row
+from penstock.cli.changes import print_change
 from penstock.cli.connect import open_admin
-from penstock.cli.options import Bootstrap, Output, OutputOption, example
+from penstock.cli.options import Bootstrap, DryRun, Output, OutputOption, example
 from penstock.cli.output import print_rows
 from penstock.core.manifest.quotas import parse_bytes
 from penstock.core.quotas import Limit, QuotaRule
@@ -66,7 +67,9 @@ def set_(
         int | None, typer.Option(help="Partitions created or deleted, and other changes.")
     ] = None,
     streams: Annotated[int | None, typer.Option(help="Open at one time, per broker.")] = None,
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Give a principal a quota of their own; it replaces the one they have."""
     given = {
@@ -83,12 +86,19 @@ def set_(
         )
     rule = QuotaRule((principal,), limits)
     with open_admin(bootstrap) as admin:
-        _change(admin, lambda before: (*_without(before, principal), rule))
-    typer.echo(f"{principal} has this quota")
+        after = _change(admin, lambda old: (*_without(old, principal), rule), dry_run=dry_run)
+    said = f"{principal} could have this quota" if dry_run else f"{principal} has this quota"
+    _print(said, after, output, dry_run=dry_run)
 
 
 @app.command(epilog=example("penstock quota remove serviceaccount:etl/spark"))
-def remove(principal: Principal, *, bootstrap: Bootstrap = None) -> None:
+def remove(
+    principal: Principal,
+    *,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
     """Take a principal's own quota away; the one of '*' is theirs then."""
 
     def less(before: tuple[QuotaRule, ...]) -> tuple[QuotaRule, ...]:
@@ -98,8 +108,9 @@ def remove(principal: Principal, *, bootstrap: Bootstrap = None) -> None:
         return after
 
     with open_admin(bootstrap) as admin:
-        _change(admin, less)
-    typer.echo(f"{principal} has no quota of their own")
+        after = _change(admin, less, dry_run=dry_run)
+    verb = "would have" if dry_run else "has"
+    _print(f"{principal} {verb} no quota of their own", after, output, dry_run=dry_run)
 
 
 def _without(rules: tuple[QuotaRule, ...], principal: str) -> tuple[QuotaRule, ...]:
@@ -112,15 +123,27 @@ def _without(rules: tuple[QuotaRule, ...], principal: str) -> tuple[QuotaRule, .
 
 
 def _change(
-    admin: "Admin", changed: Callable[[tuple[QuotaRule, ...]], tuple[QuotaRule, ...]]
-) -> None:
-    """Reads the quotas and replaces them, again whenever somebody else did so in between."""
+    admin: "Admin",
+    changed: Callable[[tuple[QuotaRule, ...]], tuple[QuotaRule, ...]],
+    *,
+    dry_run: bool,
+) -> tuple[QuotaRule, ...]:
+    """Reads the quotas and replaces them, again whenever somebody else did so in between.
+
+    Returns the quotas as they are then, or with `dry_run` would be.
+    """
     for left in reversed(range(_ATTEMPTS)):
         before = admin.describe_quotas()
+        after = changed(before)
         try:
-            admin.alter_quotas(changed(before), expected=before)
+            admin.alter_quotas(after, validate_only=dry_run, expected=before)
         except ClusterError as error:
             if error.code is not ErrorCode.STALE_RULES or not left:
                 raise
         else:
-            return
+            return after
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _print(said: str, rules: tuple[QuotaRule, ...], output: Output, *, dry_run: bool) -> None:
+    print_change(said, {"quotas": [quota_row(rule) for rule in rules]}, output, dry_run=dry_run)

@@ -6,13 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli import move_plan
+from penstock.cli.changes import print_change
 from penstock.cli.connect import open_admin
 from penstock.cli.naming import parse_topic_or_partition
-from penstock.cli.options import Bootstrap, Output, OutputOption, example, given_not_empty
-from penstock.cli.output import print_record, print_rows
+from penstock.cli.options import (
+    Bootstrap,
+    DryRun,
+    Output,
+    OutputOption,
+    example,
+    given_not_empty,
+)
+from penstock.cli.output import print_rows
 
 if TYPE_CHECKING:
-    from penstock.client import ScrubDescription
+    from penstock.client import Admin, ScrubDescription
 
 app = typer.Typer(help="Read what is stored, to find damage.", no_args_is_help=True)
 
@@ -32,6 +40,7 @@ def start(
         ),
     ] = None,
     *,
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -41,11 +50,22 @@ def start(
     """
     topic, partition = (None, None) if what is None else parse_topic_or_partition(what)
     with open_admin(bootstrap) as admin:
-        replicas = admin.start_scrub(topic, partition)
-    if output is not Output.TABLE:
-        print_record({"replicas": replicas}, output)
-        return
-    typer.echo(f"replicas to be read: {replicas}; see penstock scrub status")
+        if dry_run:
+            replicas = _count(admin, topic, partition)
+        else:
+            replicas = admin.start_scrub(topic, partition)
+    then = "" if dry_run else "; see penstock scrub status"
+    said = f"replicas to be read: {replicas}{then}"
+    print_change(said, {"replicas": replicas}, output, dry_run=dry_run)
+
+
+def _count(admin: "Admin", topic: str | None, partition: int | None) -> int:
+    """Replicas on live brokers."""
+    named = None if topic is None else [topic]
+    if named:
+        admin.describe_topics(named)  # a name that was misspelt has no replicas either
+    logs = [log for broker in admin.describe_logs(named) for log in broker.logs]
+    return sum(partition in (None, log.partition) for log in logs)
 
 
 @app.command(epilog=example("penstock scrub status", "penstock scrub status -o json"))

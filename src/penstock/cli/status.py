@@ -54,6 +54,24 @@ def status(
     """
     wanted = WANTED.get()
     given = (cluster, namespace, context, kubeconfig)
+    if means_kubernetes(context_of_call, given, bootstrap):
+        kube.show_status(*given, output)
+        return
+    where = wanted.locate(bootstrap)
+    if where.local_root is not None:
+        healthy = local.show_status(where.local_root, output)
+    else:
+        healthy = _show(where, output, named=_is_named(wanted, bootstrap))
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def means_kubernetes(
+    context_of_call: typer.Context, given: kube.Choice, bootstrap: str | None
+) -> bool:
+    """Whether a command that is for all kinds of clusters means one on Kubernetes; `given`: what it
+    was told of one. Raises MisuseError."""
+    wanted = WANTED.get()
     source = context_of_call.get_parameter_source("bootstrap")
     typed = source is not None and source.name == "COMMANDLINE"  # not by the environment
     if typed and any(given):
@@ -64,16 +82,7 @@ def status(
     on_kubernetes = any(given) or (
         not typed and (wanted.is_plugin or wanted.choice != KubeChoice())
     )
-    if on_kubernetes or wanted.means_kubernetes(bootstrap):
-        kube.show_status(*given, output)
-        return
-    where = wanted.locate(bootstrap)
-    if where.local_root is not None:
-        healthy = local.show_status(where.local_root, output)
-    else:
-        healthy = _show(where, output, named=_is_named(wanted, bootstrap))
-    if not healthy:
-        raise typer.Exit(1)
+    return on_kubernetes or wanted.means_kubernetes(bootstrap)
 
 
 def _is_named(wanted: Wanted, bootstrap: str | None) -> bool:

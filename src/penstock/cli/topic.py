@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli import completion, move_plan, topic_trim
+from penstock.cli import completion, move_plan, topic_lag, topic_trim
+from penstock.cli.changes import check_output, confirm, print_change
 from penstock.cli.connect import open_admin
 from penstock.cli.move_facts import make_plan, read_facts
 from penstock.cli.move_submit import report, submit
@@ -69,29 +70,50 @@ def create(
     config: Config = None,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Create a topic."""
     configs = plain(parse_pairs(config, "--config"))
     with open_admin(bootstrap) as admin:
         made = admin.create_topic(topic, partitions, replicas, configs, validate_only=dry_run)
+    said = f"topic {topic} created: {len(made.partitions)} partitions, id {made.topic_id}"
     if dry_run:
-        typer.echo(f"topic {topic} could be created")
-    else:
-        typer.echo(f"topic {topic} created: {len(made.partitions)} partitions, id {made.topic_id}")
+        said = f"topic {topic} could be created"
+    record = {"topic": topic, "topic_id": made.topic_id, "partitions": len(made.partitions)}
+    print_change(said, {"topic": topic} if dry_run else record, output, dry_run=dry_run)
 
 
-@app.command("list", epilog=example("penstock topic list", "penstock topic list -o json"))
+@app.command(
+    "list",
+    epilog=example(
+        "penstock topic list", "penstock topic list --lag", "penstock topic list -o json"
+    ),
+)
 def list_(
     *,
     internal: Annotated[bool, typer.Option("--internal", help="Also internal topics.")] = False,
+    lag: Annotated[
+        bool, typer.Option("--lag", help="Also which group is furthest behind; asks every group.")
+    ] = False,
     bootstrap: Bootstrap = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List topics. SIZE is that of one copy; "-": a leader does not say, or you may not ask."""
+    """List topics. SIZE is that of one copy; "-": a leader does not say, or you may not ask.
+
+    LAG is the number of records that GROUP has not read yet; others have read more. "-": no group
+    reads the topic, or none has committed an offset in all that it reads.
+    """
     with open_admin(bootstrap) as admin:
         topics = admin.describe_topics(admin.list_topics(include_internal=internal))
         sizes = _sizes(admin)
+        lags = topic_lag.read_lags(admin) if lag else {}
     rows = [{**_summary(topics[name]), **_size(sizes, name, output)} for name in sorted(topics)]
+    if lag:
+        found = [lags.get(name, topic_lag.TopicLag()) for name in sorted(topics)]
+        rows = [
+            {**row, "lag": one.records, "group": one.group}
+            for row, one in zip(rows, found, strict=True)
+        ]
     print_rows(rows, output, empty="there are no topics")
 
 
@@ -137,10 +159,11 @@ def describe(
     with open_admin(bootstrap) as admin:
         seen = admin.describe_topics([topic])[topic]
         configs = admin.describe_configs(topic)
-    print_record(_describe(seen, configs), output)
+    print_record(to_record(seen, configs), output)
 
 
-def _describe(seen: "TopicDescription", configs: "list[ConfigEntry]") -> dict[str, object]:
+def to_record(seen: "TopicDescription", configs: "list[ConfigEntry]") -> dict[str, object]:
+    """What is shown of it."""
     return {
         **_summary(seen),
         "topic_id": seen.topic_id,
@@ -203,6 +226,7 @@ def alter(
     yes: Yes = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Change settings, add partitions, change the replication factor."""
     changes = plain(parse_pairs(set_, "--set"))
@@ -214,48 +238,56 @@ def alter(
             ErrorCode.INVALID_REQUEST,
         )
     if replicas is not None:
-        _alter_replicas(topic, replicas, bootstrap, yes=yes, dry_run=dry_run)
+        check_output(output, yes=yes, dry_run=dry_run)
+        _alter_replicas(topic, replicas, bootstrap, output, yes=yes, dry_run=dry_run)
         return
     with open_admin(bootstrap) as admin:
         if partitions is not None:  # first, because it is more likely to be refused
             admin.create_partitions(topic, partitions, validate_only=dry_run)
         if changes or removals:
             admin.alter_configs(topic, changes, unset=removals, validate_only=dry_run)
-    typer.echo(f"topic {topic} could be changed" if dry_run else f"topic {topic} changed")
+    said = f"topic {topic} could be changed" if dry_run else f"topic {topic} changed"
+    record = {"topic": topic, "set": changes, "unset": removals, "partitions": partitions}
+    print_change(said, record, output, dry_run=dry_run)
 
 
 def _alter_replicas(
-    topic: str, replicas: int, bootstrap: str | None, *, yes: bool, dry_run: bool
+    topic: str, replicas: int, bootstrap: str | None, output: Output, *, yes: bool, dry_run: bool
 ) -> None:
     """Shows what would move, asks, and submits it."""
     with open_admin(bootstrap) as admin:
         seen = read_facts(admin)
         plan = make_plan(seen, Factor(topic, replicas))
-        move_plan.show(plan, seen.topic_ids, Output.TABLE, seen.facts.copy_rate)
+        shows_plan = output is Output.TABLE or dry_run or not plan.moves
+        if shows_plan:
+            move_plan.show(plan, seen.topic_ids, output, seen.facts.copy_rate)
         if dry_run or not plan.moves:
             return
-        if not yes:
-            typer.confirm(f"Have {replicas} replicas of every partition of {topic}?", abort=True)
+        confirm(f"Have {replicas} replicas of every partition of {topic}?", yes=yes)
         outcomes = submit(admin, plan.moves, seen.topic_ids, plan.reason)
-    report(outcomes, Output.TABLE, done="moves submitted; see penstock partitions status")
+    report(outcomes, output, done="moves submitted; see penstock partitions status")
 
 
 @app.command(epilog=example("penstock topic delete flights", "penstock topic delete flights --yes"))
 def delete(
-    topic: TopicArgument, *, yes: Yes = False, dry_run: DryRun = False, bootstrap: Bootstrap = None
+    topic: TopicArgument,
+    *,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Delete a topic and all its records, permanently. Refused while it is protected."""
+    check_output(output, yes=yes, dry_run=dry_run)
     with open_admin(bootstrap) as admin:
         seen = admin.describe_topics([topic])[topic]
         if dry_run or not yes:
             # Nobody should have to confirm what is refused.
             admin.delete_topic(topic, topic_id=seen.topic_id, validate_only=True)
-        if dry_run:
-            typer.echo(f"topic {topic} could be deleted")
-            return
-        if not yes:
-            partitions = len(seen.partitions)
-            typer.confirm(f"Permanently delete {topic} with {partitions} partitions?", abort=True)
-        # By id, so that the topic that was shown is deleted, not a new one with the same name.
-        admin.delete_topic(topic, topic_id=seen.topic_id)
-    typer.echo(f"topic {topic} deleted")
+        if not dry_run:
+            confirm(f"Permanently delete {topic} with {len(seen.partitions)} partitions?", yes=yes)
+            # By id, so that the topic that was shown is deleted, not a new one of that name.
+            admin.delete_topic(topic, topic_id=seen.topic_id)
+    said = f"topic {topic} could be deleted" if dry_run else f"topic {topic} deleted"
+    record = {"topic": topic, "topic_id": seen.topic_id, "partitions": len(seen.partitions)}
+    print_change(said, record, output, dry_run=dry_run)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.changes import check_output, confirm
 from penstock.cli.connect import open_admin
 from penstock.cli.consume import choose_partitions
 from penstock.cli.options import (
@@ -73,11 +74,7 @@ def trim(
             "which with --partition, or give @TIME, -N or end",
             ErrorCode.INVALID_REQUEST,
         )
-    if output is not Output.TABLE and not (yes or dry_run):
-        raise MisuseError(
-            "-o is for programs, which nobody can ask: give --yes, or --dry-run to look first",
-            ErrorCode.INVALID_REQUEST,
-        )
+    check_output(output, yes=yes, dry_run=dry_run)
     with open_admin(bootstrap) as admin:
         partitions = choose_partitions(admin, topic, partition)
         rows = _plan(admin, place, partitions)
@@ -87,10 +84,8 @@ def trim(
         if dry_run or not wanted:
             _report(rows, output, "nothing to delete" if not wanted else "")
             return
-        if not yes:
-            going = sum(int(str(row["records"])) for row in rows)
-            question = f"Permanently delete up to {going} records of {topic}?"
-            typer.confirm(question, abort=True)
+        going = sum(int(str(row["records"])) for row in rows)
+        confirm(f"Permanently delete up to {going} records of {topic}?", yes=yes)
         starts = admin.delete_records(wanted)
     done = [
         {**row, "log_start": starts[one]}

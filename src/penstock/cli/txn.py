@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from penstock.cli.changes import check_output, confirm, print_change
 from penstock.cli.connect import open_admin
-from penstock.cli.options import Bootstrap, Output, OutputOption, Yes, example, not_empty
+from penstock.cli.options import (
+    Bootstrap,
+    DryRun,
+    Output,
+    OutputOption,
+    Yes,
+    example,
+    not_empty,
+)
 from penstock.cli.output import print_record, print_rows
 from penstock.errors import ErrorCode, MisuseError
 
@@ -156,24 +165,30 @@ def abort(
     ] = -1,
     reason: Annotated[str, typer.Option(help="Reason, for the brokers' logs.")] = REASON,
     yes: Yes = False,
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Abort the open transaction of an id; its producer gets an error.
 
     Its records never become visible to readers in read_committed mode.
     """
+    check_output(output, yes=yes, dry_run=dry_run)
     with open_admin(bootstrap) as admin:
         seen = admin.describe_transaction(transactional_id)
-        count = sum(one.started_ms is not None for one in seen.branches)
-        if not yes:
-            owner = f"of {seen.client_id or 'a client'} at {seen.client_host or 'no known host'}"
-            typer.confirm(f"Abort {_open_ones(count)} {owner}?", abort=True)
-        # Also if none was open just now: one may have begun since.
-        aborted = admin.abort_transaction(transactional_id, producer_epoch=epoch, reason=reason)
-    if aborted:
-        typer.echo(f"{transactional_id}: {_open_ones(aborted)} aborted")
-    else:
-        typer.echo(f"{transactional_id}: nothing was open, so nothing was aborted")
+        meant = [one for one in seen.branches if epoch in (-1, one.producer_epoch)]
+        aborted = sum(one.started_ms is not None for one in meant)
+        owner = f"of {seen.client_id or 'a client'} at {seen.client_host or 'no known host'}"
+        if not dry_run:
+            confirm(f"Abort {_open_ones(aborted)} {owner}?", yes=yes)
+            # Also if none was open just now: one may have begun since.
+            aborted = admin.abort_transaction(transactional_id, producer_epoch=epoch, reason=reason)
+    said = f"{transactional_id}: {_open_ones(aborted)} aborted"
+    if dry_run:
+        said = f"{transactional_id}: {_open_ones(aborted)} {owner} could be aborted"
+    elif not aborted:
+        said = f"{transactional_id}: nothing was open, so nothing was aborted"
+    print_change(said, {"id": transactional_id, "aborted": aborted}, output, dry_run=dry_run)
 
 
 @app.command(
@@ -301,22 +316,32 @@ def ledgers(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE)
     )
 )
 def forget_ledger(
-    application_id: IdArgument, *, yes: Yes = False, bootstrap: Bootstrap = None
+    application_id: IdArgument,
+    *,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Delete the ledger of an application: its next batch counts as the first.
 
     For an application that starts over with a fresh checkpoint. One that continues with its old
     checkpoint may write its last batch twice.
     """
+    check_output(output, yes=yes, dry_run=dry_run)
     with open_admin(bootstrap) as admin:
-        if not yes:
-            typer.confirm(f"Delete the ledger of {application_id}?", abort=True)
-        forgotten = admin.forget_ledger(application_id)
-    if not forgotten:
+        if dry_run:
+            known = any(one.application_id == application_id for one in admin.list_ledgers())
+        else:
+            confirm(f"Delete the ledger of {application_id}?", yes=yes)
+            known = admin.forget_ledger(application_id)
+    if not known:
         raise MisuseError(
             f"there is no ledger of {application_id!r}; `penstock txn ledgers` lists all"
         )
-    typer.echo(f"ledger of {application_id} deleted")
+    verb = "could be deleted" if dry_run else "deleted"
+    said = f"ledger of {application_id} {verb}"
+    print_change(said, {"application": application_id}, output, dry_run=dry_run)
 
 
 def _open_ones(count: int) -> str:

@@ -21,6 +21,7 @@ about order and duplicates are kept in `producer/lane.py`.
 
 from penstock.client.admin.access_calls import AccessDecision
 from penstock.client.admin.admin import AsyncAdmin
+from penstock.client.admin.config_calls import BrokerConfigEntry, ConfigSource
 from penstock.client.admin.damage_model import ScrubbedLog, ScrubDescription
 from penstock.client.admin.move_model import (
     BrokerChange,
@@ -150,6 +151,7 @@ __all__ = [
     "Branch",
     "Branches",
     "BrokerChange",
+    "BrokerConfigEntry",
     "BrokerDescription",
     "BrokerPlacement",
     "BrokerQuiescence",
@@ -160,6 +162,7 @@ __all__ = [
     "Codec",
     "ColumnsDelivery",
     "ConfigEntry",
+    "ConfigSource",
     "ConsumedBatch",
     "Consumer",
     "ConsumerConfig",

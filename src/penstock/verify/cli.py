@@ -91,11 +91,12 @@ class LiveCounts:
 
 
 @app.command(
-    epilog="Example: penstock verify run --duration 60 --group g --members 5 --history h.gz\n\n"
-    "Example: penstock verify run --transactions\n\n"
-    "Example: penstock verify run --bank --producers 8 --duration 60\n\n"
-    "Example: penstock verify run --pipe --members 3 --churn 5\n\n"
-    "Example: penstock verify run --ring --rate 1000 --churn 5"
+    epilog="\b\nExample:\n"
+    "  penstock verify run --duration 60 --group g --members 5 --history h.gz\n"
+    "  penstock verify run --transactions\n"
+    "  penstock verify run --bank --producers 8 --duration 60\n"
+    "  penstock verify run --pipe --members 3 --churn 5\n"
+    "  penstock verify run --ring --rate 1000 --churn 5"
 )
 def run(
     context: typer.Context,
@@ -157,7 +158,7 @@ def run(
     _judged(config, history, duration, output)
 
 
-@app.command(epilog="Example: penstock verify check history.gz -o json")
+@app.command(epilog="\b\nExample:\n  penstock verify check history.gz -o json")
 def check(
     files: Annotated[list[Path], typer.Argument(help="History files of one run.")],
     output: Annotated[Output, typer.Option("-o", "--output", help="Output format.")] = Output.table,

@@ -117,6 +117,8 @@ def _brokers(cluster: "ClusterDescription", logs: Logs | None) -> Iterator[Findi
             do="start it again; it catches up by itself",
         )
     for broker_id, problem in (logs.silent if logs else {}).items():
+        if any(one.broker_id == broker_id for one in down):
+            continue  # what was asked a moment ago is older than that
         yield Finding(
             f"broker {broker_id}",
             "broker-silent",

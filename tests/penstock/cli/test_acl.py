@@ -70,7 +70,7 @@ def test_two_changes_at_the_same_time_both_count(cluster: Cluster, resource: Res
             return with_rule(before, rule)
 
         with Admin(cluster.bootstrap) as admin:
-            _change(admin, resource, changed)
+            _change(admin, resource, changed, dry_run=False)
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(join, people))

@@ -98,6 +98,13 @@ def test_the_worst_is_in_the_sentence_although_causes_come_first() -> None:
     assert why.sentence.startswith("Some clients are not served: 1 partition without a leader")
 
 
+def test_a_broker_that_is_down_is_not_said_to_have_a_session() -> None:
+    down = replace(CLUSTER, brokers=(*BROKERS[:2], replace(BROKERS[2], alive=False)))
+    logs = replace(FINE.logs.value or Logs(0.0), silent={2: "connection refused"})
+    why = explain(replace(FINE, cluster=Answer(down), logs=Answer(logs)))
+    assert [one.code for one in why.findings] == ["broker-down"]
+
+
 def test_what_is_not_known_is_no_zero() -> None:
     table = broker_table(replace(FINE, logs=Answer(problem="late")))
     assert table.to_rows()[0]["leaders"] is None

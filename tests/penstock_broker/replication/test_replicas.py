@@ -206,7 +206,9 @@ async def described(
     with ThreadPoolExecutor(1) as executor:
         facts = LogFacts(store, executor, lambda: (1, 2, 3), lambda: 4)
         unused: Any = None
-        here = Here(facts=facts, quiescence=unused, scrubbing=unused, accept_loss=unused)
+        here = Here(
+            facts=facts, quiescence=unused, scrubbing=unused, configs=unused, accept_loss=unused
+        )
         service = AdminService(unused, unused, replicas, unused, here)
         answer = await service.DescribeLogs(pb.DescribeLogsRequest(topics=topics), None)
     found = logs_from_wire(answer)

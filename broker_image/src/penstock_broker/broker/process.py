@@ -45,6 +45,7 @@ from penstock_broker.replication.progress import CopyWatch
 from penstock_broker.replication.ticks import TickFacts
 from penstock_broker.services.admin import AdminService, Here, LogFacts
 from penstock_broker.services.client_streams import ClientStreams
+from penstock_broker.services.configs import Configs
 from penstock_broker.services.data import DataService
 from penstock_broker.services.fetching import Fetching
 from penstock_broker.services.limits import ByteBudget
@@ -264,7 +265,7 @@ class BrokerProcess:
             store,
             self._seams.maintaining,
             self._disk_bytes,
-            lambda: self._replication.copy_rate,
+            self._copy_rate,
             self.membership.mending.lost,
         )
         return Services(
@@ -278,6 +279,7 @@ class BrokerProcess:
                     facts=facts,
                     quiescence=Quiescence(self._view, self._replicas, self._replication.writer),
                     scrubbing=Scrubbing(self._view, self._upkeep.scrub, self._config.broker_id),
+                    configs=Configs(self._config.broker_id, settings, self._copy_rate),
                     accept_loss=partial(accept_loss, locator, self.membership.losses),
                     plaintext=self._plaintext,
                 ),
@@ -373,6 +375,9 @@ class BrokerProcess:
             metadata_version=self._view.metadata_version,
             replicas=len(self._replicas.by_key),
         )
+
+    def _copy_rate(self) -> int | None:
+        return self._replication.copy_rate
 
     def _link_config(self) -> LinkConfig:
         return LinkConfig(

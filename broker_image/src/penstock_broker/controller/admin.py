@@ -386,6 +386,12 @@ class ControllerAdminService(AdminServiceServicer):
         """Refused: the partition's leader does this."""
         return pb.AcceptLossResponse(error=error_to_wire(_ask_a_broker("AcceptLoss")))
 
+    async def DescribeBrokerConfigs(
+        self, request: pb.DescribeBrokerConfigsRequest, context: Any
+    ) -> pb.DescribeBrokerConfigsResponse:
+        """Refused: brokers answer this."""
+        raise _ask_a_broker("DescribeBrokerConfigs")
+
 
 def _with_denied(
     names: list[str], changed: list[pb.TopicResult], denied: dict[str, PenstockError]

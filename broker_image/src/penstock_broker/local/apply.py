@@ -33,11 +33,16 @@ POLL_S = 0.1
 
 
 def apply_topics(
-    bootstrap: str, manifest: Manifest, cluster: Cluster, files: Mapping[str, str]
+    bootstrap: str,
+    manifest: Manifest,
+    cluster: Cluster,
+    files: Mapping[str, str],
+    *,
+    dry_run: bool = False,
 ) -> list[str]:
     """Creates and alters topics, rules of access and quotas; returns a line for each change.
 
-    `files`: `StateDirectory.client_files`.
+    `files`: `StateDirectory.client_files`. `dry_run`: nothing is changed, the lines are the same.
 
     Raises ManifestError, with nothing done, if any change is impossible.
     """
@@ -53,20 +58,25 @@ def apply_topics(
         moves = _moves(admin, moving, steps, manifest.source)
         altered = plan_access(rules, admin.describe_access(list(rules))) if rules else []
         limited = None if quotas is None else plan_quotas(quotas, admin.describe_quotas())
-        grown = [step for step in steps if isinstance(step, AddPartitions)]
-        for step in steps:
-            if step not in grown:
-                _take(admin, step)
-        _move(admin, moves)
-        for step in grown:  # with as many replicas as the topic shall have by now
-            _take(admin, step)
-        for each in altered:
-            admin.alter_access(each.resource, each.rules)
-        if limited is not None:
-            admin.alter_quotas(limited.rules)
+        if not dry_run:
+            _change_topics(admin, steps, moves)
+            for each in altered:
+                admin.alter_access(each.resource, each.rules)
+            if limited is not None:
+                admin.alter_quotas(limited.rules)
     note = "" if files["ca_file"] else "; nobody is asked who they are without --secure"
     about_callers = [*altered, *([] if limited is None else [limited])]
     return [*(str(step) for step in steps), *(f"{each}{note}" for each in about_callers)]
+
+
+def _change_topics(admin: Admin, steps: list[Step], moves: list[ReplicaMove]) -> None:
+    grown = [step for step in steps if isinstance(step, AddPartitions)]
+    for step in steps:
+        if step not in grown:
+            _take(admin, step)
+    _move(admin, moves)
+    for step in grown:  # with as many replicas as the topic shall have by now
+        _take(admin, step)
 
 
 def _rules(cluster: Cluster, manifest: Manifest) -> dict[Resource, tuple[Rule, ...]]:

@@ -45,13 +45,14 @@ SUPERVISOR_LOG = "supervisor"
 @dataclass(frozen=True, slots=True)
 class UpRequest:
     """What the user asked for. `path` None: no manifest. `data_dir` None: the user's state
-    directory."""
+    directory. `dry_run`: nothing is made, started or changed."""
 
     path: str | None
     cluster: str | None = None
     data_dir: Path | None = None
     base_port: int = 0
     secure: bool = False
+    dry_run: bool = False
 
 
 def manifest_of(request: UpRequest) -> tuple[str, str]:
@@ -79,7 +80,8 @@ class LocalUp:
         check_settings(self.cluster, self.manifest.source)
         root = request.data_dir or registry() / self.cluster.name
         self.directory = StateDirectory(root)
-        self.directory.create()
+        if not request.dry_run:
+            self.directory.create()
         check_mode(self.directory, secure=request.secure)
         self._text = text
 
@@ -119,8 +121,19 @@ class LocalUp:
                 ErrorCode.INVALID_CONFIG,
             )
         return apply_topics(
-            state.bootstrap, self.manifest, self.cluster, self.directory.client_files
+            state.bootstrap,
+            self.manifest,
+            self.cluster,
+            self.directory.client_files,
+            dry_run=self.request.dry_run,
         )
+
+    def plan(self) -> list[str]:
+        """What a start would do, a line each."""
+        name, brokers = self.cluster.name, self.cluster.spec.brokers
+        source, root = self.manifest.source, self.directory.root
+        topics = [f"Topic/{one.spec.topic_name}" for one in self.manifest.topics_of(name)]
+        return [f"{brokers} brokers and a controller, from {source}, data in {root}", *topics]
 
     def run(self, on_ready: Callable[[LocalCluster], None]) -> None:
         """Starts the cluster and returns after a signal, when nothing runs any more.

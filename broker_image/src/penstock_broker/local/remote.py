@@ -94,13 +94,17 @@ def status(root: Path) -> LocalStatus:
         return replace(bare, problem=error.message)
 
 
-def down(root: Path) -> str:
+def down(root: Path, *, dry_run: bool = False) -> str:
     """Stops the cluster; none of its processes runs when this returns. Returns its name.
+
+    `dry_run`: looks only.
 
     Raises MisuseError if no cluster was started in `root`, ClusterError if a process cannot be
     ended.
     """
     state = _require_state(root)
+    if dry_run:
+        return state.cluster
     directory = StateDirectory(root)
     if send_signal(state.supervisor, signal.SIGTERM) and not wait_until_gone(
         [state.supervisor], STOP_TIMEOUT_S

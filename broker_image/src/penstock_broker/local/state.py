@@ -181,14 +181,9 @@ class StateDirectory:
     def purge(self) -> None:
         """Removes only what local mode created here; then the directory, if empty.
 
-        Raises MisuseError where no cluster ever was: then `logs` and the like belong to something
-        else.
+        Raises as `check_ours`.
         """
-        if not self._is_ours():
-            raise MisuseError(
-                f"{self.root}: there is no local cluster here, so nothing was removed; `penstock "
-                "local list` shows running clusters"
-            )
+        self.check_ours()
         for folder in self._folders():
             shutil.rmtree(folder, ignore_errors=True)
         # The marker is last: a purge that was interrupted can be repeated.
@@ -196,6 +191,15 @@ class StateDirectory:
             file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.root.rmdir()
+
+    def check_ours(self) -> None:
+        """Raises MisuseError where no cluster ever was: then `logs` and the like belong to
+        something else."""
+        if not self._is_ours():
+            raise MisuseError(
+                f"{self.root}: there is no local cluster here, so nothing was removed; `penstock "
+                "local list` shows running clusters"
+            )
 
     def _folders(self) -> list[Path]:
         """Those with our names; a link may lead anywhere, so it is none of them."""

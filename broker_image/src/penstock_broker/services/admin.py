@@ -25,6 +25,7 @@ from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.session import ControllerSession
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.services.configs import Configs
 from penstock_broker.services.offsets import Offsets
 from penstock_broker.services.quiescence import Quiescence
 from penstock_broker.services.scrubbing import Scrubbing
@@ -56,6 +57,7 @@ class AdminService(AdminServiceServicer):
         self._offsets = offsets
         self._facts = here.facts
         self._quiescence = here.quiescence
+        self._configs = here.configs
 
     # ------------------------------------------------------------ passed on
 
@@ -333,6 +335,12 @@ class AdminService(AdminServiceServicer):
         """See `losses`; ask the partition's leader."""
         return await self._accept_loss(request)
 
+    async def DescribeBrokerConfigs(
+        self, request: pb.DescribeBrokerConfigsRequest, context: Any
+    ) -> pb.DescribeBrokerConfigsResponse:
+        """See `configs`."""
+        return self._configs.describe()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
@@ -342,6 +350,7 @@ class Here:
     facts: "LogFacts"
     quiescence: Quiescence
     scrubbing: Scrubbing
+    configs: Configs
     accept_loss: Callable[[pb.AcceptLossRequest], Awaitable[pb.AcceptLossResponse]]
     plaintext: PlaintextClients | None = None
 

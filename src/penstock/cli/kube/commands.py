@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.changes import print_change
 from penstock.cli.connect import WANTED
 from penstock.cli.kube.choice import KubeChoice, connect
 from penstock.cli.options import DryRun, Output, OutputOption, example, given_not_empty
-from penstock.cli.output import print_document, print_record, print_rows
+from penstock.cli.output import print_document, print_record
 from penstock.errors import ErrorCode, MisuseError
 from penstock.kubernetes.names import PAUSED
 from penstock.kubernetes.resources import path_of
@@ -46,6 +47,8 @@ ClusterName = Annotated[
         callback=given_not_empty,
     ),
 ]
+Choice = tuple[str | None, str | None, str | None, str | None]
+"""CLUSTER, namespace, context and kubeconfig, as they were given."""
 NamedCluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="NAME or NS/NAME.")]
 
 
@@ -54,9 +57,8 @@ def register(app: typer.Typer) -> None:
     for command, lines in (
         (why, ("penstock why flights", "kubectl penstock why topic/flights")),
         (access, ("penstock access flights", "kubectl penstock access flights -o yaml")),
-        (pause, ("penstock pause flights",)),
+        (pause, ("penstock pause flights", "kubectl penstock pause flights --dry-run")),
         (resume, ("penstock resume flights",)),
-        (report, ("penstock report flights -f flights.zip",)),
         (upgrade, ("penstock upgrade flights --dry-run", "kubectl penstock upgrade flights")),
         (
             drain,
@@ -155,55 +157,47 @@ def access(
 def pause(
     cluster: NamedCluster,
     *,
+    dry_run: DryRun = False,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Stop the operator from changing a Cluster until it is resumed.
 
     Brokers keep serving, and leaders are elected; only the operator pauses.
     """
     api, choice = open_api(namespace, context, kubeconfig)
-    name = _annotate(api, choice, cluster, "true")
-    typer.echo(f"Cluster {name} is paused; to resume it: `kubectl penstock resume {cluster}`")
+    name = _annotate(api, choice, cluster, "true", dry_run=dry_run)
+    said = f"Cluster {name} is paused; to resume it: `kubectl penstock resume {cluster}`"
+    if dry_run:
+        said = f"Cluster {name} could be paused"
+    print_change(said, {"cluster": name, "paused": True}, output, dry_run=dry_run)
 
 
 def resume(
     cluster: NamedCluster,
     *,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-) -> None:
-    """Let the operator manage a Cluster again."""
-    api, choice = open_api(namespace, context, kubeconfig)
-    typer.echo(f"Cluster {_annotate(api, choice, cluster, None)} is resumed")
-
-
-def report(
-    cluster: ClusterName = None,
-    *,
-    file: Annotated[
-        Path, typer.Option("--file", "-f", help="Zip file to write; it must not exist.")
-    ],
-    tail: Annotated[int, typer.Option(min=1, help="Number of last lines of each log.")] = 5_000,
+    dry_run: DryRun = False,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Write a support bundle: resources, events, metadata, logs, metrics. No Secrets.
-
-    Values that look like a secret, token or password are removed; check the bundle nevertheless
-    before you pass it on.
-    """
-    if file.exists():
-        raise MisuseError(f"{file} already exists; name another file")
+    """Let the operator manage a Cluster again."""
     api, choice = open_api(namespace, context, kubeconfig)
-    rows = module_of("report").write_report(api, _snapshot(api, choice, cluster), file, tail)
-    print_rows(rows, output)
-    if output is Output.TABLE:
-        typer.echo(f"written to {file}: {len(rows)} files")
+    name = _annotate(api, choice, cluster, None, dry_run=dry_run)
+    said = f"Cluster {name} could be resumed" if dry_run else f"Cluster {name} is resumed"
+    print_change(said, {"cluster": name, "paused": False}, output, dry_run=dry_run)
+
+
+def write_report(given: Choice, file: Path, tail: int) -> list[dict[str, object]]:
+    """Writes the support bundle of a Cluster; a row per file in it."""
+    cluster, *options = given
+    api, choice = open_api(*options)
+    found = _snapshot(api, choice, cluster)
+    rows: list[dict[str, object]] = module_of("report").write_report(api, found, file, tail)
+    return rows
 
 
 def upgrade(
@@ -346,13 +340,16 @@ def _find_topic(api: "Api", choice: KubeChoice, name: str) -> Any:
     return topic
 
 
-def _annotate(api: "Api", choice: KubeChoice, cluster: str, value: str | None) -> str:
+def _annotate(
+    api: "Api", choice: KubeChoice, cluster: str, value: str | None, *, dry_run: bool
+) -> str:
     """Sets or removes the annotation; the Cluster's full name."""
     module = module_of("snapshot")
     found = module.choose_cluster(api, cluster, choice.namespace)
     metadata = found["metadata"]
     path = path_of("Cluster", metadata["namespace"], metadata["name"])
-    api.merge(path, {"metadata": {"annotations": {PAUSED: value}}})
+    if not dry_run:
+        api.merge(path, {"metadata": {"annotations": {PAUSED: value}}})
     return str(module.full_name(found))
 
 

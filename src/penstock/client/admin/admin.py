@@ -16,6 +16,7 @@ from typing import Self, Unpack
 from penstock.client.admin import (
     access_calls,
     cluster_calls,
+    config_calls,
     damage_calls,
     group_calls,
     move_calls,
@@ -25,6 +26,7 @@ from penstock.client.admin import (
 )
 from penstock.client.admin.access_calls import AccessDecision
 from penstock.client.admin.asking import Asking
+from penstock.client.admin.config_calls import BrokerConfigEntry
 from penstock.client.admin.damage_model import ScrubDescription
 from penstock.client.admin.move_model import (
     BrokerChange,
@@ -172,6 +174,16 @@ class AsyncAdmin:
         """Every config of a topic, set or default, with its documentation."""
         return await topic_calls.describe_configs(self._asking, topic)
 
+    async def describe_broker_configs(
+        self, broker_ids: Iterable[int] | None = None
+    ) -> dict[int, list[BrokerConfigEntry]]:
+        """Every setting of brokers, with the value that counts now; None = every live broker.
+
+        Raises UnreachableError if one does not answer, ClusterError(INVALID_REQUEST) if one is of a
+        release that does not say.
+        """
+        return await config_calls.describe_broker_configs(self._asking, broker_ids)
+
     # -- who may do what ----------------------------------------------------------------
 
     async def alter_access(
@@ -201,13 +213,17 @@ class AsyncAdmin:
         return await access_calls.describe_access(self._asking, resources)
 
     async def alter_quotas(
-        self, rules: Sequence[QuotaRule], *, expected: Sequence[QuotaRule] | None = None
+        self,
+        rules: Sequence[QuotaRule],
+        *,
+        validate_only: bool = False,
+        expected: Sequence[QuotaRule] | None = None,
     ) -> None:
         """Replaces all quotas. `expected`: as of `alter_access`.
 
         Raises ClusterError INVALID_REQUEST, STALE_RULES.
         """
-        await quota_calls.alter_quotas(self._asking, rules, expected)
+        await quota_calls.alter_quotas(self._asking, rules, expected, validate_only=validate_only)
 
     async def describe_quotas(self) -> tuple[QuotaRule, ...]:
         """All quotas, as they are stored."""

@@ -10,12 +10,17 @@ from penstock.rpc.quotas import quotas_from_wire, quotas_to_wire
 
 
 async def alter_quotas(
-    asking: Asking, rules: Sequence[QuotaRule], expected: Sequence[QuotaRule] | None
+    asking: Asking,
+    rules: Sequence[QuotaRule],
+    expected: Sequence[QuotaRule] | None,
+    *,
+    validate_only: bool,
 ) -> None:
     """See `AsyncAdmin.alter_quotas`."""
     request = pb.AlterQuotasRequest(
         cluster_id=await asking.cluster_id(),
         rules=quotas_to_wire(rules),
+        validate_only=validate_only,
         expected=None if expected is None else pb.Quotas(rules=quotas_to_wire(expected)),
     )
     await asking.change(lambda connection: connection.admin.AlterQuotas, request)

@@ -8,8 +8,8 @@
 Everything can be repeated; a repeated abort answers that nothing was open.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from penstock.client.admin.asking import Asking
 from penstock.client.admin.topic_calls import describe_topics
@@ -35,10 +35,15 @@ from penstock.client.cluster.every_broker import ask_every_broker
 from penstock.client.cluster.leaders import Answers, ask_leaders
 from penstock.client.transaction.coordinator import Method, TransactionalIdCalls
 from penstock.core.types import TopicPartition
-from penstock.errors import ErrorCode, MisuseError
+from penstock.errors import ErrorCode, MisuseError, PenstockError
 from penstock.proto.v1 import transaction_pb2 as pb
 from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
 from penstock.rpc.errors import error_from_wire
+
+REQUEST_BYTES_MAX: Final = 12 * 1024
+"""Of the partitions in a DescribePartitionTransactions; brokers accept 16 KiB."""
+PARTITION_BYTES_MAX: Final = 16
+"""On the wire, beside the topic's name."""
 
 
 async def list_transactions(
@@ -149,22 +154,39 @@ async def _partitions(
     async def call(
         connection: Connection, part: Mapping[TopicPartition, None], timeout_s: float
     ) -> Answers[PartitionTransactions]:
-        request = pb.DescribePartitionTransactionsRequest(
-            cluster_id=asking.cluster.view.cluster_id,
-            partitions=[
-                pb.TopicPartitionName(topic=one.topic, partition=one.partition) for one in part
-            ],
-        )
+        answers: dict[TopicPartition, PartitionTransactions | PenstockError] = {}
         method = connection.transactions.DescribePartitionTransactions
-        answer = await connection.call(method, request, timeout_s)
-        return {
-            TopicPartition(seen.topic, seen.partition): (
-                error_from_wire(seen.error) if seen.HasField("error") else partition_from_wire(seen)
+        for few in _in_requests(part):
+            request = pb.DescribePartitionTransactionsRequest(
+                cluster_id=asking.cluster.view.cluster_id,
+                partitions=[
+                    pb.TopicPartitionName(topic=one.topic, partition=one.partition) for one in few
+                ],
             )
-            for seen in answer.partitions
-        }
+            for seen in (await connection.call(method, request, timeout_s)).partitions:
+                answers[TopicPartition(seen.topic, seen.partition)] = (
+                    error_from_wire(seen.error)
+                    if seen.HasField("error")
+                    else partition_from_wire(seen)
+                )
+        return answers
 
     return await ask_leaders(asking.cluster, dict.fromkeys(places), call, asking.timeout_s)
+
+
+def _in_requests(places: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
+    """Parts that fit in one request each, whose limit brokers of every release have."""
+    part: list[TopicPartition] = []
+    left = REQUEST_BYTES_MAX
+    for one in places:
+        size = len(one.topic.encode()) + PARTITION_BYTES_MAX
+        if size > left and part:
+            yield part
+            part, left = [], REQUEST_BYTES_MAX
+        part.append(one)
+        left -= size
+    if part:
+        yield part
 
 
 async def list_ledgers(asking: Asking) -> list[LedgerListing]:

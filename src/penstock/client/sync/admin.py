@@ -8,6 +8,7 @@ from typing import Self, Unpack
 
 from penstock.client.admin.access_calls import AccessDecision
 from penstock.client.admin.admin import AsyncAdmin
+from penstock.client.admin.config_calls import BrokerConfigEntry
 from penstock.client.admin.damage_model import ScrubDescription
 from penstock.client.admin.move_model import (
     BrokerChange,
@@ -143,6 +144,12 @@ class Admin:
             self._core.alter_access(resource, rules, validate_only=validate_only, expected=expected)
         )
 
+    def describe_broker_configs(
+        self, broker_ids: Iterable[int] | None = None
+    ) -> dict[int, list[BrokerConfigEntry]]:
+        """Every setting of brokers. See `AsyncAdmin.describe_broker_configs`."""
+        return self._loop.run(self._core.describe_broker_configs(broker_ids))
+
     def describe_access(
         self, resources: Iterable[Resource] | None = None
     ) -> dict[Resource, tuple[Rule, ...]]:
@@ -150,10 +157,16 @@ class Admin:
         return self._loop.run(self._core.describe_access(resources))
 
     def alter_quotas(
-        self, rules: Sequence[QuotaRule], *, expected: Sequence[QuotaRule] | None = None
+        self,
+        rules: Sequence[QuotaRule],
+        *,
+        validate_only: bool = False,
+        expected: Sequence[QuotaRule] | None = None,
     ) -> None:
         """See `AsyncAdmin.alter_quotas`."""
-        self._loop.run(self._core.alter_quotas(rules, expected=expected))
+        self._loop.run(
+            self._core.alter_quotas(rules, validate_only=validate_only, expected=expected)
+        )
 
     def describe_quotas(self) -> tuple[QuotaRule, ...]:
         """All quotas, as they are stored."""

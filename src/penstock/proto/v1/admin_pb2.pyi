@@ -81,6 +81,31 @@ MOVE_STATE_QUEUED: MoveState.ValueType  # 2
 MOVE_STATE_COPYING: MoveState.ValueType  # 3
 Global___MoveState: _TypeAlias = MoveState  # noqa: Y015
 
+class _BrokerConfigSource:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _BrokerConfigSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BrokerConfigSource.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    BROKER_CONFIG_SOURCE_UNSPECIFIED: _BrokerConfigSource.ValueType  # 0
+    BROKER_CONFIG_SOURCE_DEFAULT: _BrokerConfigSource.ValueType  # 1
+    """Not set anywhere."""
+    BROKER_CONFIG_SOURCE_START: _BrokerConfigSource.ValueType  # 2
+    """Given to the broker's process when it started, as by spec.config of a Cluster."""
+    BROKER_CONFIG_SOURCE_CLUSTER: _BrokerConfigSource.ValueType  # 3
+    """Set for all brokers while they run."""
+
+class BrokerConfigSource(_BrokerConfigSource, metaclass=_BrokerConfigSourceEnumTypeWrapper): ...
+
+BROKER_CONFIG_SOURCE_UNSPECIFIED: BrokerConfigSource.ValueType  # 0
+BROKER_CONFIG_SOURCE_DEFAULT: BrokerConfigSource.ValueType  # 1
+"""Not set anywhere."""
+BROKER_CONFIG_SOURCE_START: BrokerConfigSource.ValueType  # 2
+"""Given to the broker's process when it started, as by spec.config of a Cluster."""
+BROKER_CONFIG_SOURCE_CLUSTER: BrokerConfigSource.ValueType  # 3
+"""Set for all brokers while they run."""
+Global___BrokerConfigSource: _TypeAlias = BrokerConfigSource  # noqa: Y015
+
 @_typing.final
 class NewTopic(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -2244,3 +2269,80 @@ class AcceptLossResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AcceptLossResponse: _TypeAlias = AcceptLossResponse  # noqa: Y015
+
+@_typing.final
+class DescribeBrokerConfigsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeBrokerConfigsRequest: _TypeAlias = DescribeBrokerConfigsRequest  # noqa: Y015
+
+@_typing.final
+class DescribeBrokerConfigsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    CONFIGS_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    @_builtins.property
+    def error(self) -> _errors_pb2.Error: ...
+    @_builtins.property
+    def configs(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerConfigEntry]: ...
+    def __init__(
+        self,
+        *,
+        error: _errors_pb2.Error | None = ...,
+        broker_id: _builtins.int = ...,
+        configs: _abc.Iterable[Global___BrokerConfigEntry] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "configs", b"configs", "error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeBrokerConfigsResponse: _TypeAlias = DescribeBrokerConfigsResponse  # noqa: Y015
+
+@_typing.final
+class BrokerConfigEntry(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    DEFAULT_FIELD_NUMBER: _builtins.int
+    DOCUMENTATION_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    value: _builtins.str
+    source: Global___BrokerConfigSource.ValueType
+    default: _builtins.str
+    documentation: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.str = ...,
+        source: Global___BrokerConfigSource.ValueType = ...,
+        default: _builtins.str = ...,
+        documentation: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default", b"default", "documentation", b"documentation", "name", b"name", "source", b"source", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrokerConfigEntry: _TypeAlias = BrokerConfigEntry  # noqa: Y015

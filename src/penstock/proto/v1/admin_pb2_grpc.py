@@ -164,6 +164,11 @@ class AdminServiceStub:
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AcceptLossRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AcceptLossResponse.FromString,
                 _registered_method=True)
+        self.DescribeBrokerConfigs = channel.unary_unary(
+                '/penstock.proto.v1.AdminService/DescribeBrokerConfigs',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeBrokerConfigsRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeBrokerConfigsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -345,6 +350,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeBrokerConfigs(self, request, context):
+        """The settings of the broker that is asked, as they are now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -477,6 +489,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.AcceptLoss,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AcceptLossRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.AcceptLossResponse.SerializeToString,
+            ),
+            'DescribeBrokerConfigs': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeBrokerConfigs,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeBrokerConfigsRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeBrokerConfigsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1181,6 +1198,33 @@ class AdminService:
             '/penstock.proto.v1.AdminService/AcceptLoss',
             penstock_dot_proto_dot_v1_dot_admin__pb2.AcceptLossRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.AcceptLossResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeBrokerConfigs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.AdminService/DescribeBrokerConfigs',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeBrokerConfigsRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeBrokerConfigsResponse.FromString,
             options,
             channel_credentials,
             insecure,

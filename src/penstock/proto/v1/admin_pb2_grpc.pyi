@@ -81,6 +81,8 @@ class AdminServiceStub:
     """How far the broker that is asked has read its logs."""
     AcceptLoss: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AcceptLossRequest, _admin_pb2.AcceptLossResponse]
     """Gives up batches that no replica has any more. Asked of the partition's leader."""
+    DescribeBrokerConfigs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeBrokerConfigsRequest, _admin_pb2.DescribeBrokerConfigsResponse]
+    """The settings of the broker that is asked, as they are now."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -133,6 +135,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """How far the broker that is asked has read its logs."""
     AcceptLoss: _aio.UnaryUnaryMultiCallable[_admin_pb2.AcceptLossRequest, _admin_pb2.AcceptLossResponse]  # type: ignore[assignment]
     """Gives up batches that no replica has any more. Asked of the partition's leader."""
+    DescribeBrokerConfigs: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeBrokerConfigsRequest, _admin_pb2.DescribeBrokerConfigsResponse]  # type: ignore[assignment]
+    """The settings of the broker that is asked, as they are now."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -338,5 +342,13 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.AcceptLossResponse, _abc.Awaitable[_admin_pb2.AcceptLossResponse]]:
         """Gives up batches that no replica has any more. Asked of the partition's leader."""
+
+    @_abc_1.abstractmethod
+    def DescribeBrokerConfigs(
+        self,
+        request: _admin_pb2.DescribeBrokerConfigsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DescribeBrokerConfigsResponse, _abc.Awaitable[_admin_pb2.DescribeBrokerConfigsResponse]]:
+        """The settings of the broker that is asked, as they are now."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

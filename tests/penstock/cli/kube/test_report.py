@@ -13,8 +13,8 @@ from support.apiserver import ApiServer
 from support.kube_scene import Scene, running
 from typer.testing import CliRunner
 
-from penstock.cli.kube.redact import GONE, redact, redact_text
 from penstock.cli.main import app
+from penstock.cli.redact import GONE, redact, redact_text
 
 SECRET = "hunter2-do-not-tell"
 

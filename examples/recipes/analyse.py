@@ -1,0 +1,45 @@
+"""A topic as Arrow tables: `python -m examples.recipes.analyse --topic flights`.
+
+No Python object per record: batches are columns from the broker to the sum. Needs
+`penstock[arrow]`.
+"""
+
+import argparse
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.client import Admin, Consumer, TopicPartition
+
+
+def read(bootstrap: str, topic: str) -> pa.Table:
+    """All records of a topic, to its current end."""
+    with Admin(bootstrap) as admin:
+        partitions = admin.describe_topics([topic])[topic].partitions
+    parts = []
+    # Without a group: nothing is remembered, and each run reads everything.
+    with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign(TopicPartition(topic, one.partition) for one in partitions)
+        while len(part := consumer.poll_arrow(timeout_s=2)):
+            parts.append(part)
+    if not parts:
+        raise SystemExit(f"there are no records in {topic}")
+    return pa.concat_tables(parts)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--bootstrap", default="localhost:9092")
+    options.add_argument("--topic", default="flights")
+    given = options.parse_args()
+    table = read(given.bootstrap, given.topic)
+    sizes = pc.binary_length(table["value"])
+    table = table.append_column("bytes", sizes)
+    by_key = table.group_by("key").aggregate([("bytes", "count"), ("bytes", "mean")])
+    for row in by_key.sort_by([("bytes_count", "descending")]).to_pylist()[:10]:
+        key = (row["key"] or b"-").decode()
+        print(f"{key:<10} {row['bytes_count']:>8,} records, {row['bytes_mean']:.0f} bytes each")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""`penstock report`: a support bundle of whatever cluster a command would talk to.
+
+CLUSTER, or an option of Kubernetes ─▶ resources, events, logs, metrics: `kube.report`
+a local cluster, or an address      ─▶ processes, logs, metrics, what brokers say: `cluster_report`
+"""
+
+import importlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli.connect import WANTED
+from penstock.cli.kube import commands as kube
+from penstock.cli.options import Bootstrap, Output, OutputOption, example
+from penstock.cli.output import print_rows
+from penstock.cli.status import means_kubernetes
+from penstock.errors import MisuseError
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(
+        epilog=example(
+            "penstock report -f cluster.zip",
+            "penstock report --bootstrap broker.example.com:9092 -f cluster.zip",
+            "kubectl penstock report flights -f flights.zip",
+        )
+    )(report)
+
+
+def report(
+    context_of_call: typer.Context,
+    cluster: kube.ClusterName = None,
+    *,
+    file: Annotated[
+        Path, typer.Option("--file", "-f", help="Zip file to write; it must not exist.")
+    ],
+    tail: Annotated[int, typer.Option(min=1, help="Number of last lines of each log.")] = 5_000,
+    namespace: kube.Namespace = None,
+    context: kube.Context = None,
+    kubeconfig: kube.Kubeconfig = None,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Write a support bundle: what the cluster says of itself, logs, metrics. No secrets.
+
+    Of a Cluster on Kubernetes also its resources and events, of a local cluster its manifest.
+    Records are never in it. Values that look like a secret, token or password are removed; check
+    the bundle nevertheless before you pass it on.
+    """
+    if file.exists():
+        raise MisuseError(f"{file} already exists; name another file")
+    given = (cluster, namespace, context, kubeconfig)
+    if means_kubernetes(context_of_call, given, bootstrap):
+        rows = kube.write_report(given, file, tail)
+    else:
+        rows = _write(bootstrap, file, tail)
+    print_rows(rows, output)
+    if output is Output.TABLE:
+        typer.echo(f"written to {file}: {len(rows)} files")
+
+
+def _write(bootstrap: str | None, file: Path, tail: int) -> list[dict[str, object]]:
+    from penstock.cli import bundle, cluster_report  # noqa: PLC0415 - not needed for --help
+
+    wanted = WANTED.get()
+    where = wanted.locate(bootstrap)
+    root = where.local_root
+    if root is None and bootstrap is None and wanted.profile_of(bootstrap) is None:
+        root = _stopped_root()
+    errors: list[str] = []
+    return bundle.write_bundle(file, cluster_report.entries(where, root, tail, errors), errors)
+
+
+def _stopped_root() -> Path | None:
+    """Of the only local cluster there is, which was killed: its logs say why."""
+    try:
+        registry: Any = importlib.import_module("penstock_broker.local.registry")
+    except ModuleNotFoundError:
+        return None
+    known = registry.known_clusters()
+    return known[0].root if len(known) == 1 else None

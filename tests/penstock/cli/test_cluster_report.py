@@ -1,0 +1,83 @@
+"""`penstock report` outside of Kubernetes: whole, without secrets, and of broken clusters."""
+
+import json
+import os
+import signal
+import stat
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .conftest import Program
+
+
+def read(file: Path) -> dict[str, str]:
+    with zipfile.ZipFile(file) as bundle:
+        assert bundle.testzip() is None
+        return {name: bundle.read(name).decode() for name in bundle.namelist()}
+
+
+def test_a_bundle_of_a_secure_cluster_has_everything_but_secrets(program: "Program") -> None:
+    program.ok("local", "up", "--detach", "--port", 0, "--secure")
+    program.ok("topic", "create", "orders", "-c", "retention.ms=7d")
+    program.ok("produce", "orders", stdin="a record is nobody's business\n")
+    program.ok("consume", "orders", "-g", "readers", "-e")
+    listed = json.loads(program.ok("report", "-f", "all.zip", "-o", "json"))
+
+    file = program.folder / "all.zip"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600, "logs are not for everybody"
+    found = read(file)
+    assert {one["file"]: one["bytes"] for one in listed} == {
+        name: len(text.encode()) for name, text in found.items()
+    }
+    assert {
+        "about.json", "local/state.json", "local/status.json", "local/manifest.yaml",
+        "logs/broker-0.log", "logs/controller.log", "metrics/broker-2.txt",
+        "metrics/controller.txt", "cluster.json", "topics.json", "log-dirs.json", "groups.json",
+        "moves.json", "blocking-transactions.json", "broker-configs.json", "scrub.json",
+    } == found.keys() - {f"logs/broker-{i}.log" for i in (1, 2)} - {
+        "logs/supervisor.log", "metrics/broker-0.txt", "metrics/broker-1.txt",
+    }  # fmt: skip
+    assert json.loads(found["cluster.json"])["under_replicated_partitions"] == 0
+    topics = {one["topic_id"]: one for one in json.loads(found["topics.json"])}
+    assert any({"name": "retention.ms", "value": "604800000", "default": False} in one["configs"]
+               for one in topics.values())  # fmt: skip
+    assert json.loads(found["groups.json"])[0]["lag"] == 0
+    assert "penstock_" in found["metrics/broker-2.txt"]
+
+    whole = "".join(found.values())
+    security = program.folder / "state/penstock/local/local/security"
+    secrets = [one for one in security.rglob("*") if one.suffix in {".token", ".key"}]
+    assert secrets
+    for secret in secrets:
+        text = secret.read_text()
+        inner = text.splitlines()[1] if "PRIVATE KEY" in text else text.strip()
+        assert inner not in whole, secret.name
+    assert "nobody's business" not in whole
+
+    refused = program.fails("report", "-f", "all.zip")
+    assert refused == "all.zip already exists; name another file"
+    program.ok("local", "down")
+
+
+def test_a_cluster_that_was_killed_has_a_bundle_with_its_logs(program: "Program") -> None:
+    program.ok("local", "up", "--detach", "--port", 0)
+    state = json.loads((program.folder / "state/penstock/local/local/state.json").read_text())
+    pids = [state["supervisor"]["pid"], *(one["identity"]["pid"] for one in state["processes"])]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    program.ok("report", "-f", "dead.zip")
+    found = read(program.folder / "dead.zip")
+    assert json.loads(found["local/status.json"])["phase"] == "down"
+    assert "logs/broker-0.log" in found
+    assert "no metrics from" in found["errors.txt"]
+    assert "topics.json" not in found
+    program.ok("local", "down")
+
+
+def test_nobody_there_makes_a_bundle_that_says_so(program: "Program") -> None:
+    program.ok("report", "-f", "none.zip", "--bootstrap", "127.0.0.1:1")
+    found = read(program.folder / "none.zip")
+    assert found.keys() == {"about.json", "errors.txt"}
+    assert "127.0.0.1:1" in found["errors.txt"]

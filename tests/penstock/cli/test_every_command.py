@@ -1,0 +1,109 @@
+"""What every command has: an example, output for programs, and a dry run if it changes something.
+
+The tree of commands is walked, so that a new command cannot be without; what has a good reason to
+be is listed here.
+"""
+
+import inspect
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+import typer
+
+from penstock.cli.main import Elsewhere, app
+
+CHANGES: Final = frozenset(
+    {
+        "acl allow", "acl revoke",
+        "broker cordon", "broker drain", "broker uncordon",
+        "cluster finalize",
+        "drain", "elect", "export", "group delete", "group reset", "hibernate", "import",
+        "local down", "local up",
+        "partitions accept-loss", "partitions cancel", "partitions move", "partitions throttle",
+        "pause", "profile clear", "profile remove", "profile set", "profile use",
+        "quota remove", "quota set",
+        "resume", "rotate-ca", "scrub start",
+        "topic alter", "topic create", "topic delete", "topic trim",
+        "txn abort", "txn forget-ledger", "upgrade", "wake",
+    }
+)  # fmt: skip
+"""Commands that change a cluster, or what later commands do."""
+WRITES_RECORDS: Final = frozenset({"consume", "perf consume", "perf produce", "produce"})
+"""Clients: what they do to a cluster is what they are for, as is the workload of verify."""
+LOOKS: Final = frozenset(
+    {
+        "access", "acl can-i", "acl list", "broker config", "broker describe", "broker list",
+        "cluster describe", "dump-log", "group describe", "group list", "group offsets",
+        "local certificate", "local list", "local logs", "local status", "local token",
+        "log-dirs", "offsets", "partitions plan", "partitions status", "profile list",
+        "quota list", "report", "scrub status", "status", "top", "topic describe", "topic list",
+        "txn blocking", "txn describe", "txn ledgers", "txn list", "txn partition", "ui",
+        "verify check", "verify run", "version", "why",
+    }
+)  # fmt: skip
+OTHER_DRY_RUN: Final = {"group reset": "--execute"}
+"""It shows what it would do unless it is told to do it, as Kafka's does."""
+NO_OUTPUT_OPTION: Final = {
+    "local logs": "prints what the processes logged, which is JSON already",
+    "local token": "prints a token, for a file or a variable",
+    "produce": "prints nothing: its exit code says that every record was acknowledged",
+    "ui": "is for people; penstock top --once -o json has the same for programs",
+}
+
+
+def leaves() -> Iterator[tuple[str, Any]]:
+    """Every command that does something, with the words after `penstock`."""
+
+    def below(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+        if isinstance(command, Elsewhere):
+            command = command.load()
+        children = getattr(command, "commands", None)
+        if children is None:
+            yield " ".join(words), command
+        for name, child in (children or {}).items():
+            yield from below(child, (*words, name))
+
+    yield from below(typer.main.get_command(app), ())
+
+
+COMMANDS: Final = dict(leaves())
+
+
+def options_of(command: Any) -> set[str]:
+    names = [[*one.opts, *one.secondary_opts] for one in command.params]
+    return {name for several in names for name in several}
+
+
+def test_every_command_is_known_to_change_something_or_not() -> None:
+    kinds = (CHANGES, WRITES_RECORDS, LOOKS)
+    assert set().union(*kinds) == set(COMMANDS)
+    assert sum(map(len, kinds)) == len(COMMANDS), "each is in one list"
+
+
+@pytest.mark.parametrize("name", sorted(CHANGES))
+def test_what_changes_something_can_be_tried_before(name: str) -> None:
+    assert OTHER_DRY_RUN.get(name, "--dry-run") in options_of(COMMANDS[name])
+
+
+@pytest.mark.parametrize("name", sorted(CHANGES))
+def test_what_asks_can_be_told_not_to(name: str) -> None:
+    source = inspect.getsource(inspect.unwrap(COMMANDS[name].callback))
+    if "confirm(" in source:
+        assert "--yes" in options_of(COMMANDS[name])
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_prints_for_programs_too(name: str) -> None:
+    assert ("--output" in options_of(COMMANDS[name])) is (name not in NO_OUTPUT_OPTION)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_an_example_that_it_understands(name: str) -> None:
+    command = COMMANDS[name]
+    _, found, lines = (command.epilog or "").partition("Example:\n")
+    assert found, "there is no example"
+    words = f"penstock {name}"
+    assert words in lines, f"no example has {words!r}"
+    for option in {word for word in lines.split() if word.startswith("--")}:
+        assert option.partition("=")[0] in options_of(command), f"{option} is in no option of it"
