@@ -29,7 +29,6 @@ class Scripted(Worker):
 
     async def _pass(self) -> Outcome:
         self.ages.append((self.finished_at, self.succeeded_at))
-        await asyncio.sleep(0)
         return self.outcomes.pop(0) if self.outcomes else Outcome.GONE
 
 

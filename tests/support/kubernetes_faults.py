@@ -95,7 +95,7 @@ class TwoControllers:
         (self.folder / "one" / "hang").touch()
 
     def cut(self) -> None:
-        """The API server is away from both."""
+        """Neither reaches the API server any more."""
         for pod in self.pods:
             pod.proxy.cut()
 
@@ -193,10 +193,10 @@ class Operated:
                     return float(sample.value)
         return None
 
-    def change(self, **spec: Any) -> None:
-        """The Cluster's spec."""
+    def change(self, body: dict[str, Any]) -> None:
+        """Merges it into the Cluster."""
         path = f"{self._clusters}/{self.names.cluster}"
-        self.server.request("PATCH", path, {"spec": spec}, Content_Type=MERGE)
+        self.server.request("PATCH", path, body, Content_Type=MERGE)
 
     # ── Faults ────────────────────────────────────────────────────────────────────────────
 
@@ -207,7 +207,7 @@ class Operated:
 
     def scale_down(self) -> None:
         """To fewer brokers than a topic has replicas."""
-        self.change(brokers=2)
+        self.change({"spec": {"brokers": 2}})
 
     def refuse_clusters(self) -> None:
         """The operator may not read the Cluster any more; all else goes on."""

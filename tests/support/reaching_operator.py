@@ -17,7 +17,7 @@ LAUNCHER: Final = ("-P", str(Path(__file__)))
 BOOTSTRAP: Final = "PENSTOCK_TEST_BOOTSTRAP"
 
 
-async def _admin(self: Brokers, desired: DesiredCluster) -> AsyncAdmin:  # noqa: ARG001 - theirs
+async def _admin(self: Brokers, desired: DesiredCluster) -> AsyncAdmin:
     if self._admin is None:
         self._admin = AsyncAdmin(os.environ[BOOTSTRAP], ClientConfig(request_timeout_ms=20_000))
         if self._fence is not None:
