@@ -162,14 +162,8 @@ DASHBOARDS: Final[dict[str, tuple[str, tuple[Panel, ...]]]] = {
                 "short",
                 {"{{kind}} {{instance}}": _sum("penstock_open_streams", "kind, instance")},
             ),
-            Panel(
-                "Waiting",
-                "short",
-                {
-                    "bytes in flight {{instance}}": "penstock_inflight_bytes{$$}",
-                    "parked fetches {{instance}}": "penstock_parked_fetches{$$}",
-                },
-            ),
+            Panel("Bytes in flight", "bytes", {"{{instance}}": "penstock_inflight_bytes{$$}"}),
+            Panel("Fetches that wait", "short", {"{{instance}}": "penstock_parked_fetches{$$}"}),
             Panel(
                 "Replicas",
                 "short",
@@ -250,12 +244,12 @@ DASHBOARDS: Final[dict[str, tuple[str, tuple[Panel, ...]]]] = {
         "Penstock consumer groups",
         (
             Panel(
-                "Lag",
+                "Lag in time",
                 "s",
                 {"{{group}}": _most("penstock_group_partition_lag_seconds", "group")},
             ),
             Panel(
-                "Lag",
+                "Lag in records",
                 "short",
                 {"{{group}}": _sum("penstock_group_partition_lag_records", "group")},
             ),
@@ -319,9 +313,13 @@ DASHBOARDS: Final[dict[str, tuple[str, tuple[Panel, ...]]]] = {
                 "short",
                 {
                     "moves": _most(f"{_CONTROLLER}_moves", "cluster"),
-                    "stalled for s": _most(f"{_CONTROLLER}_move_stalled_seconds", "cluster"),
                     "damaged replicas": _most(f"{_CONTROLLER}_damaged_replicas", "cluster"),
                 },
+            ),
+            Panel(
+                "Copy that has stalled longest",
+                "s",
+                {"{{cluster}}": _most(f"{_CONTROLLER}_move_stalled_seconds", "cluster")},
             ),
             Panel(
                 "Clusters",
@@ -347,13 +345,9 @@ DASHBOARDS: Final[dict[str, tuple[str, tuple[Panel, ...]]]] = {
                     f"(rate({_OPERATOR}_actions_total[$__rate_interval]))",
                 },
             ),
+            Panel("Operators that lead", "short", {"leaders": f"sum({_OPERATOR}_leader)"}),
             Panel(
-                "Operator leads, and is behind",
-                "s",
-                {
-                    "leads": f"sum({_OPERATOR}_leader)",
-                    "oldest pass": f"max({_OPERATOR}_oldest_pass_seconds)",
-                },
+                "Operator is behind", "s", {"oldest pass": f"max({_OPERATOR}_oldest_pass_seconds)"}
             ),
             Panel(
                 "Releases",

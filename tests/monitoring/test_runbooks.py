@@ -9,7 +9,7 @@ import pytest
 import typer
 import yaml
 from support.cluster import Cluster
-from support.fault_recordings import RULES
+from support.recordings import RULES
 from typer.testing import CliRunner
 
 from penstock.cli.main import app

@@ -27,12 +27,13 @@ class Pod:
     def __init__(self, server: ApiServer, namespace: str, path: Path, name: str) -> None:
         self.namespace = namespace
         self.proxy = ApiProxy(server)
-        port = ReservedPort()
+        port, metrics = ReservedPort(), ReservedPort()
+        self.metrics_address = metrics.address
         arguments = [
             "controller", "--metadata=kubernetes", "--cluster=flights", f"--namespace={namespace}",
-            f"--listen={port.address}",
+            f"--listen={port.address}", f"--metrics-listen={metrics.address}",
         ]  # fmt: skip
-        self.process = ServerProcess(name, arguments, path / f"{name}.log", port)
+        self.process = ServerProcess(name, arguments, path / f"{name}.log", port, metrics)
         self.kubeconfig = self.proxy.kubeconfig(path / f"{name}.kubeconfig")
 
     @property

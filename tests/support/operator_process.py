@@ -5,7 +5,7 @@ import signal
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -60,7 +60,8 @@ def condition(body: dict[str, Any] | None, kind: str) -> dict[str, Any]:
 
 
 class Operator:
-    """One process. `watch`: the namespace that it watches, empty for all."""
+    """One process. `watch`: the namespace that it watches, empty for all. `launcher`: words after
+    `python`, `environment` beside that of the tests."""
 
     def __init__(
         self,
@@ -71,6 +72,8 @@ class Operator:
         watch: str,
         options: Sequence[str] = (),
         kubeconfig: Path | None = None,
+        launcher: Sequence[str] = ("-m", "penstock_operator"),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._reserved = ReservedPort()
         name = f"op-{self._reserved.port}"
@@ -79,8 +82,7 @@ class Operator:
         self._process = forked.Popen(
             forked.OPERATOR,
             [
-                "-m",
-                "penstock_operator",
+                *launcher,
                 "--broker-image=penstock-broker:test",
                 f"--namespaces={watch}",
                 f"--namespace={namespace}",
@@ -92,6 +94,7 @@ class Operator:
                 "KUBECONFIG": str(kubeconfig or server.kubeconfig),
                 "POD_NAME": name,
                 "TMPDIR": str(directory),  # what a killed one leaves goes with the test's files
+                **(environment or {}),
             },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -102,6 +105,11 @@ class Operator:
     def _check_running(self) -> None:
         code = self._process.poll()
         assert code is None, f"the operator ended by itself: exit {code}\n{self.tail()}"
+
+    @property
+    def address(self) -> str:
+        """Of health and metrics."""
+        return self._reserved.address
 
     def tail(self) -> str:
         """The end of its log."""
@@ -140,6 +148,11 @@ class Operator:
         self._process.wait(30)
         self._stderr.close()
         self._reserved.close()
+
+    def wait_end(self) -> int:
+        """The exit code of one that ends by itself."""
+        unwatch(self)
+        return self._process.wait(60)
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""

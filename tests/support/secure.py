@@ -13,7 +13,7 @@ from support.channels import patient_channel
 
 from penstock.core.types import BrokerId
 from penstock.rpc.tls import Tls, TlsFiles
-from penstock_broker.certificates.authority import Authority, Pair, Subject
+from penstock_broker.certificates.authority import LEAF_DAYS, Authority, Pair, Subject
 from penstock_broker.certificates.names import ServerName
 
 CLUSTER_ID = "secure-cluster"
@@ -89,11 +89,11 @@ class Certificates:
         for name in self._subjects:
             _replace(self.path / name / "ca.crt", self._roots)
 
-    def renew(self, authority: Authority | None = None) -> None:
-        """New leaves for all, of this CA (None: of the one before)."""
+    def renew(self, authority: Authority | None = None, *, days: float = LEAF_DAYS) -> None:
+        """New leaves for all, of this CA (None: of the one before), that last so long."""
         self.authority = authority or self.authority
         for name, subject in self._subjects.items():
-            self._write(name, self.authority.issue(subject))
+            self._write(name, self.authority.issue(subject, days=days))
 
     @property
     def _roots(self) -> bytes:

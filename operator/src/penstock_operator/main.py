@@ -163,9 +163,9 @@ async def serve(settings: Settings) -> int:
     def refresh() -> float:
         metrics.api_calls.set(kube.calls)
         metrics.api_writes.set(kube.writes)
-        age_s = max((workers.oldest_pass_s for workers in running), default=0.0)
-        metrics.oldest_pass.set(age_s)
-        return age_s
+        metrics.oldest_pass.set(max((each.oldest_success_s for each in running), default=0.0))
+        # To start again helps a worker that hangs, not one that is refused.
+        return max((each.oldest_pass_s for each in running), default=0.0)
 
     code = 0
     try:

@@ -62,7 +62,7 @@ class Metrics:
         )
         self.oldest_pass = Gauge(
             "penstock_operator_oldest_pass_seconds",
-            "Age of the last finished reconciliation of the worker that is furthest behind",
+            "Age of the last pass that did not fail, of the Cluster that is furthest behind",
             registry=registry,
         )
 

@@ -112,7 +112,8 @@ class Worker:
         self._topics_after = 0.0
         self._topics_wait = Wait("TopicsNotReconciled", "")
         self._resources: list[TopicResource] = []
-        self.finished_at = monotonic()
+        self.finished_at = self.succeeded_at = monotonic()
+        """When a pass ended last, in any way; and when one last did not fail."""
 
     def wake(self, *, topics: bool = False) -> None:
         """Something changed: among the Topics, or among the Cluster's objects."""
@@ -161,7 +162,10 @@ class Worker:
             self.finished_at = monotonic()
             if outcome is Outcome.GONE:
                 return
-            failures = failures + 1 if outcome is Outcome.FAILED else 0
+            if outcome is Outcome.FAILED:
+                failures += 1
+            else:
+                failures, self.succeeded_at = 0, self.finished_at
             pause_s = _PAUSE_S.get(outcome) or _BACKOFF_S[min(failures, len(_BACKOFF_S)) - 1]
 
     async def _pass(self) -> "Outcome":

@@ -58,5 +58,11 @@ class Workers:
         now = monotonic()
         return max((now - worker.finished_at for worker in self._workers.values()), default=0.0)
 
+    @property
+    def oldest_success_s(self) -> float:
+        """The same, of passes that did not fail."""
+        now = monotonic()
+        return max((now - worker.succeeded_at for worker in self._workers.values()), default=0.0)
+
     def __len__(self) -> int:
         return len(self._workers)

@@ -8,6 +8,7 @@ import grpc
 import pytest
 from support.cluster import Cluster
 from support.metrics import Page, scrape
+from support.metrics_page import documented, family
 from support.waiting import wait_until
 from support.wire import Wire, make_batch
 
@@ -151,6 +152,8 @@ def test_a_healthy_cluster_shows_it_and_the_loss_of_its_controller(tmp_path: Pat
         check_counters(*map(scrape, ports))
         check_complete(scrape(ports[0]), tmp_path)
         check_single(scrape(ports[0]))
+        for port in (*ports, cluster.controller_metrics_port):
+            check_labels(scrape(port))
 
         cluster.controller.kill()
         for port in ports:
@@ -186,6 +189,13 @@ def check_complete(page: Page, data: Path) -> None:
     assert page["penstock_disk_free_bytes"] < total <= disk.total
     assert 0 < page["penstock_disk_reserve_bytes"] < total
     assert 0 <= page["penstock_scrub_age_seconds"] < 600
+
+
+def check_labels(page: Page) -> None:
+    """Queries may ask for what the page of metrics lists, and for nothing else."""
+    for sample, labels in page.labels.items():
+        if not sample.endswith("_created") and not sample.startswith("python_"):
+            assert labels - {"le"} == documented()[family(sample)], sample
 
 
 def check_single(page: Page) -> None:

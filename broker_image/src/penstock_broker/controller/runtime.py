@@ -117,8 +117,8 @@ class ControllerRuntime:
 
     @property
     def detached(self) -> bool:
-        """The metadata store is unavailable, and brokers keep the decisions."""
-        return self.active and self._store.detached
+        """The metadata store is unavailable, and brokers keep the decisions, if there are any."""
+        return self.active and self._store.journaling
 
     @property
     def _has_view(self) -> bool:

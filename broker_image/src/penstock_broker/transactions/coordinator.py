@@ -9,6 +9,7 @@ an End that is lost; nothing here remembers it (I14).
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Protocol, assert_never
 
 from penstock.core.transactions import TransactionConfig, TransactionCoordinator
@@ -24,6 +25,7 @@ from penstock.core.transactions.contract import (
     Tick,
     TopicsGone,
 )
+from penstock.core.transactions.views import Census
 from penstock.core.types import TopicId
 from penstock.errors import PenstockError
 from penstock_broker.clock import Clock
@@ -79,6 +81,22 @@ class Coordinator(MachineHost[Event, Ready, Answer]):
         self._observer.decided(ready)
         if ready.ended and ready.outputs:  # a branch that nothing has joined ends without any
             self._not_stored.append((ready, self._clock.now_s()))
+
+    @property
+    def census(self) -> Census:
+        """For metrics. A transaction is open until its end is on all in-sync replicas: a
+        coordinator that can store nothing decides the same again and again."""
+        found, now_s = self.machine.census, self._clock.now_s()
+        ages_ms = [
+            ended.open_ms + int((now_s - decided_s) * 1000)
+            for ready, decided_s in self._not_stored
+            for ended in ready.ended
+        ]
+        return replace(
+            found,
+            open=found.open + len(ages_ms),
+            oldest_open_ms=max([found.oldest_open_ms, *ages_ms]),
+        )
 
     def tell(self, ready: Ready) -> None:
         """Sends answers, and Ends to participants."""

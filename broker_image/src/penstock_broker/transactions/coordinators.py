@@ -15,6 +15,7 @@ from penstock.core.transactions.config import (
     check_transactional_id,
     coordinator_partition,
 )
+from penstock.core.transactions.views import Census
 from penstock_broker.logged.finding import Finder
 from penstock_broker.logged.hosts import Hosts, Surroundings
 from penstock_broker.logged.log import PartitionLog
@@ -52,6 +53,8 @@ class Coordinators(Hosts[Coordinator]):
         self._config = config
         self._ends = ends
         self._metrics = metrics
+        self._seen: dict[int, tuple[Census, float]] = {}
+        """By partition led here: what its coordinator said last while it served, and when."""
 
     def make(self, log: PartitionLog) -> Coordinator:
         """Creates the coordinator of one partition's transactional ids."""
@@ -73,6 +76,10 @@ class Coordinators(Hosts[Coordinator]):
 
     def count(self) -> None:
         """Counts open transactions, and ends that participants have not stored yet."""
-        serving = [host for host in self.led if host.serving]
-        loading = len(self.led) - len(serving)
-        self._metrics.count((host.machine.census for host in serving), loading)
+        now_s = self._clock.now_s()
+        serving = {host.partition: (host.census, now_s) for host in self.led if host.serving}
+        led = {host.partition for host in self.led}
+        # Where none serves, nothing ends: what was open goes on ageing.
+        self._seen = {at: one for at, one in self._seen.items() if at in led} | serving
+        census = [one.later(int((now_s - seen_s) * 1000)) for one, seen_s in self._seen.values()]
+        self._metrics.count(census, len(led) - len(serving))

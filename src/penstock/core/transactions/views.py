@@ -1,6 +1,6 @@
 """Views of a coordinator's transactions, as of its newest record."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.core.transactions.contract_views import (
     Described,
@@ -120,6 +120,14 @@ class Census:
     oldest_finishing_ms: int
     ledgers: int
     ledger_ages: tuple[LedgerAge, ...]
+
+    def later(self, passed_ms: int) -> "Census":
+        """The same transactions after so long."""
+        return replace(
+            self,
+            oldest_open_ms=self.oldest_open_ms + passed_ms if self.open else 0,
+            oldest_finishing_ms=self.oldest_finishing_ms + passed_ms if self.finishing else 0,
+        )
 
 
 def take_census(book: Book) -> Census:
