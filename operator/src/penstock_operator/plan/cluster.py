@@ -43,7 +43,7 @@ from penstock_operator.plan.spread import plan_spread
 from penstock_operator.plan.storage import plan_storage, with_claim_template
 from penstock_operator.plan.throttle import plan_throttle
 from penstock_operator.plan.upgrade import next_stage
-from penstock_operator.plan.volumes import plan_volumes
+from penstock_operator.plan.volumes import holds_restarts, plan_volumes
 from penstock_operator.plan.waiting import plan_waits
 
 EXTERNAL_SUFFIX: Final = "-external"
@@ -252,6 +252,9 @@ def _roll(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Track:
     live = observed.live("StatefulSet", name)
     if live is None or not (observed.knows(POD) and reach.may_change("StatefulSet", name)):
         return _Track()
+    held = holds_restarts(desired, observed)
+    if held is not None:
+        return _Track(waits=(held,))
     newest = live_template_hash(live)
     other = observed.live("Deployment", desired.names.controller)
     known = desired.knows(Section.TEMPLATE)
