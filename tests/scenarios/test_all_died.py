@@ -1,4 +1,4 @@
-"""All replicas die together, and who comes back first has lost what the others still have (I7, I22).
+"""All replicas die together, and who is back first has lost what the others still have (I22, I33).
 
 With min.insync.replicas 1 whoever is elected alone is the whole ISR.
 """

@@ -1843,7 +1843,9 @@ type LogInfo struct {
 	LogEndOffset   int64                  `protobuf:"varint,8,opt,name=log_end_offset,json=logEndOffset,proto3" json:"log_end_offset,omitempty"`
 	Bytes          uint64                 `protobuf:"varint,9,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// Damaged batches that no other replica has given so far.
-	Lost          []*OffsetSpan `protobuf:"bytes,20,rep,name=lost,proto3" json:"lost,omitempty"`
+	Lost []*OffsetSpan `protobuf:"bytes,20,rep,name=lost,proto3" json:"lost,omitempty"`
+	// What is done about the damage of this log, for people; empty: it is not known to be damaged.
+	Mending       string `protobuf:"bytes,93,opt,name=mending,proto3" json:"mending,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1946,6 +1948,13 @@ func (x *LogInfo) GetLost() []*OffsetSpan {
 		return x.Lost
 	}
 	return nil
+}
+
+func (x *LogInfo) GetMending() string {
+	if x != nil {
+		return x.Mending
+	}
+	return ""
 }
 
 // Both ends included.
@@ -4973,7 +4982,7 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\vOrphanedLog\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x14\n" +
-	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xd8\x02\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xf2\x02\n" +
 	"\aLogInfo\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12\x1c\n" +
@@ -4984,7 +4993,8 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x0ehigh_watermark\x18\a \x01(\x03R\rhighWatermark\x12$\n" +
 	"\x0elog_end_offset\x18\b \x01(\x03R\flogEndOffset\x12\x14\n" +
 	"\x05bytes\x18\t \x01(\x04R\x05bytes\x121\n" +
-	"\x04lost\x18\x14 \x03(\v2\x1d.penstock.proto.v1.OffsetSpanR\x04lost\"6\n" +
+	"\x04lost\x18\x14 \x03(\v2\x1d.penstock.proto.v1.OffsetSpanR\x04lost\x12\x18\n" +
+	"\amending\x18] \x01(\tR\amending\"6\n" +
 	"\n" +
 	"OffsetSpan\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x03R\x05first\x12\x12\n" +

@@ -266,6 +266,7 @@ class BrokerProcess:
             self._disk_bytes,
             lambda: self._replication.copy_rate,
             self.membership.mending.lost,
+            self.membership.mending.says,
         )
         return Services(
             broker=data,

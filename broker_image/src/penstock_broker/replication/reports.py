@@ -72,7 +72,11 @@ class ReplicaReports:
         self._wake.set()
 
     def _note_opened(self) -> None:
-        if self._applied and self._session.opening and not any(map(self._is_news, self._replicas.damaged)):
+        if (
+            self._applied
+            and self._session.opening
+            and not any(map(self._is_news, self._replicas.damaged))
+        ):
             self._session.opened()
 
     async def run(self) -> None:

@@ -32,6 +32,7 @@ from penstock_operator.objects import (
 )
 from penstock_operator.objects.broker import live_template_hash
 from penstock_operator.plan.authority import plan_authority
+from penstock_operator.plan.damage import plan_damage
 from penstock_operator.plan.gates import can_lose_one
 from penstock_operator.plan.hibernate import Hibernation, plan_hibernation
 from penstock_operator.plan.pinning import broker_pods, controller_pods
@@ -80,6 +81,7 @@ def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
         _throttle(brokers, seen),
         _racks(seen),
         _roll(brokers, reach, sleep),
+        _Track(waits=() if sleep.stage.is_down else plan_damage(seen)),
         _Track(waits=() if sleep.stage.is_down else plan_waits(brokers, seen)),
         _Track(waits=() if stage.wait is None or sleep.stage.is_down else (stage.wait,)),
     )

@@ -10,10 +10,10 @@ The broker comes back with an empty directory: it loses its seats, and catches u
 
 A request is bound to the claim it is for as soon as it is seen (`1` becomes `1@<claim's uid>`), and
 taken back once that claim is gone: whoever acts on it, and how often, it replaces one volume.
-`1:accept-loss` also replaces one that nobody else has the records of. It is for the run of the broker
-that whoever asked has looked at: it is also bound to the time, nothing is restarted by the operator
-while it stands, and it is taken back when the broker still runs ten minutes later. Else the next
-restart, weeks later, would give up a volume that nobody thinks of any more. Pure.
+`1:accept-loss` also replaces one that nobody else has the records of. It is bound to the time as
+well: while it stands for a broker that runs, the operator restarts nothing, and it is taken back if
+the broker still runs ten minutes later. Else the next restart, weeks later, would give up a volume
+that nobody thinks of any more. Pure.
 """
 
 from collections.abc import Iterator
@@ -146,8 +146,8 @@ def _request(desired: DesiredCluster, observed: Observed) -> tuple[Request | Non
     if asked.accepts_loss and asked.has_expired(observed.at) and _runs(observed, asked.broker_id):
         minutes = LOSS_STANDS_FOR // timedelta(minutes=1)
         note = (
-            f"broker {asked.broker_id} has run for {minutes} min since {asked.text.partition('@')[0]} "
-            f"was asked for with annotation {REPLACE_VOLUME}, which is taken back: its volume stays"
+            f"broker {asked.broker_id} has run for {minutes} min since annotation {REPLACE_VOLUME} "
+            f"accepted the loss of its records; it is taken back, and the volume stays"
         )
         return None, ((AnswerReplacement(None, note),), ())
     return asked, ((), ())
