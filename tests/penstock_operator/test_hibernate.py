@@ -249,7 +249,7 @@ def test_volumes_that_were_lost_while_it_slept_are_replaced_on_request() -> None
         nobody_takes_over()
         plan = step(world, AWAKE)
         assert is_at(Stage.STARTING)(plan)
-    world.request = f"1:accept-loss@{gone[1]}"
+    world.request = f"1:accept-loss@{gone[1]}@{world.at}"
     nobody_takes_over()
     world.pods[0] = replace(world.pods[0], ready=False)
     step(world, replace(AWAKE, replace_volume=world.request))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.operator_world import NAMES, World, advance, desired, settled, where_of
 
 from penstock.core.manifest.objects import ReplaceLost
-from penstock_operator.model import Observed, PartitionState, Plan, Severity, Wait
+from penstock_operator.model import Observed, PartitionState, Plan, RestartPod, Severity, Wait
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.volumes import LOST, REPLACING, Request
@@ -282,7 +282,7 @@ def test_facts_that_are_not_known_or_say_otherwise_hold_it_up(
 ) -> None:
     world, wish = lost(), WISH
     if text:
-        wish = asked(world, f"{text}@{world.claims[1].uid}")
+        wish = asked(world, f"{text}@{world.claims[1].uid}@{world.at}")
     seen = world.observed()
     assert replaced(plan_cluster(wish, seen)) == [1]
     is_past = text == "1:accept-loss" and view in {old_controller, journaled}
@@ -336,7 +336,7 @@ def test_a_request_for_what_only_this_volume_has_is_refused_by_name() -> None:
         "broker 1 does not get a new volume yet: nobody else has all records of only-0"
     )
     assert not world.replaced
-    bound = asked(world, f"1:accept-loss@{world.claims[1].uid}")
+    bound = asked(world, f"1:accept-loss@{world.claims[1].uid}@{world.at}")
     (action,) = [
         each
         for each in plan_cluster(bound, world.observed()).actions
@@ -347,7 +347,8 @@ def test_a_request_for_what_only_this_volume_has_is_refused_by_name() -> None:
 
 def test_a_broker_that_runs_keeps_its_volume_even_if_loss_is_accepted() -> None:
     world = settled(WISH)
-    plan = plan_cluster(asked(world, f"1:accept-loss@{world.claims[1].uid}"), world.observed())
+    text = f"1:accept-loss@{world.claims[1].uid}@{world.at}"
+    plan = plan_cluster(asked(world, text), world.observed())
     assert not replaced(plan)
     told = wait_of(plan, REPLACING)
     assert told.severity is Severity.BLOCKED
@@ -361,7 +362,7 @@ def test_with_nobody_left_to_ask_only_accepted_loss_goes_on() -> None:
     uid = world.claims[1].uid
     assert world.observed().brokers is None
     assert not replaced(plan_cluster(asked(world, f"1@{uid}"), world.observed()))
-    wish = asked(world, f"1:accept-loss@{uid}")
+    wish = asked(world, f"1:accept-loss@{uid}@{world.at}")
     assert replaced(plan_cluster(wish, world.observed())) == [1]
     world.pods[2] = replace(world.pods[2], ready=True)
     assert not replaced(plan_cluster(wish, world.observed())), "it could be asked"
@@ -373,13 +374,15 @@ def test_a_broker_that_only_starts_keeps_its_volume_even_if_nobody_can_be_asked(
     for broker_id in range(3):
         down(world, broker_id)
         world.pods[broker_id] = replace(world.pods[broker_id], ready=False, trouble="")
-    wish = asked(world, f"1:accept-loss@{world.claims[1].uid}")
+    wish = asked(world, f"1:accept-loss@{world.claims[1].uid}@{world.at}")
     plan = plan_cluster(wish, world.observed())
     assert not replaced(plan)
     assert "nothing says that it cannot run" in wait_of(plan, REPLACING).message
 
 
-@pytest.mark.parametrize("text", ["one", "1:", "1:please", "-1", "3", "٣", "", "12345678901"])
+@pytest.mark.parametrize(
+    "text", ["one", "1:", "1:please", "-1", "3", "٣", "", "12345678901", "1:accept-loss@uid@noon"]
+)
 def test_a_request_that_makes_no_sense_says_so(text: str) -> None:
     world = lost()
     plan = plan_cluster(desired(replace_volume=text), world.observed())
@@ -391,7 +394,9 @@ def test_a_request_that_makes_no_sense_says_so(text: str) -> None:
     assert f"is {text!r}; it must be the id of a broker, from 0 to 2" in told.message
 
 
-@pytest.mark.parametrize("text", ["1", "1@uid", "12:accept-loss", "12:accept-loss@uid"])
+@pytest.mark.parametrize(
+    "text", ["1", "1@uid", "12:accept-loss", "12:accept-loss@uid@2026-01-01T00:00:00Z"]
+)
 def test_a_request_is_written_as_it_is_read(text: str) -> None:
     found = Request.read(text)
     assert found is not None
@@ -502,3 +507,58 @@ def test_a_claim_is_seen_as_it_is() -> None:
     assert claim_state(1, body, expandable=False) == ClaimState(
         1, "data-flights-broker-1", "u", 1 << 30, 0, False, "", "v", "worker", True
     )
+
+
+# ── A loss that is accepted for a broker that runs ─────────────────────────────────────────
+
+
+def asks_to_accept(world: World) -> None:
+    """A person writes the annotation, and the operator binds it."""
+    bound = f"1:accept-loss@{world.claims[1].uid}@{world.at}"
+    advance(world, asked(world, "1:accept-loss"))
+    assert world.request == bound
+
+
+def test_an_accepted_loss_is_taken_back_while_the_broker_runs_on() -> None:
+    world = settled(WISH)
+    asks_to_accept(world)
+    told = wait_of(plan_cluster(asked(world, world.request), world.observed()), REPLACING)
+    assert "it is running; stop it" in told.message
+    assert "the request is taken back at 2026-01-01T" in told.message
+    world.seconds += 598
+    assert AnswerReplacement not in map(type, again(world).actions), "ten minutes are not over"
+    world.seconds += 2
+    (action,) = again(world).actions
+    assert isinstance(action, AnswerReplacement)
+    assert action.text is None
+    assert action.note.startswith("broker 1 has run for 10 min since annotation penstock.dev/")
+    down(world, 1)
+    assert replaced(again(world)) == [1], "whoever is down may be replaced as long as it stands"
+
+
+def again(world: World) -> Plan:
+    return plan_cluster(replace(WISH, replace_volume=world.request), world.observed())
+
+
+def test_an_accepted_loss_of_a_former_operator_is_bound_to_the_time_as_well() -> None:
+    world = settled(WISH)
+    world.request = f"1:accept-loss@{world.claims[1].uid}"
+    (action,) = again(world).actions
+    assert action == AnswerReplacement(f"{world.request}@{world.at}")
+
+
+def test_nothing_is_restarted_while_a_loss_is_accepted_for_a_broker_that_runs() -> None:
+    """A roll would give up its volume."""
+    world = settled(WISH)
+    rolled = desired(image="other")
+    asked(world, f"1:accept-loss@{world.claims[1].uid}@{world.at}")
+    plan = Plan()
+    for _ in range(20):
+        plan = advance(world, replace(rolled, replace_volume=world.request))
+        assert RestartPod not in map(type, plan.actions)
+    assert "nothing is restarted while annotation" in " ".join(w.message for w in plan.waits)
+    world.request = ""
+    found = set[type]()
+    for _ in range(20):
+        found |= {type(each) for each in advance(world, rolled).actions}
+    assert RestartPod in found

@@ -254,6 +254,13 @@ class World:
             self.step(c.StreamClosed(self.streams.pop(broker_id)))
         self.pass_time(self.config.session_grace_ms + 50)
 
+    def kill_together(self, *broker_ids: int) -> None:
+        """As a power cut: nobody sees the others die."""
+        for broker_id in broker_ids:
+            self.step(c.StreamClosed(self.streams.pop(broker_id)))
+        self.now_ms += self.config.session_grace_ms + 50
+        self.step(c.Tick())
+
     def refusal(self, stream_id: int) -> Exception:
         """Why the stream was refused."""
         found = [

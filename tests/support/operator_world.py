@@ -9,6 +9,7 @@ switches when it likes, and its former broker deletes the log some time after th
 import copy
 import random
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock.client import (
@@ -139,6 +140,12 @@ class World:
 
     # ── What the plan sees ────────────────────────────────────────────────────────────────
 
+    @property
+    def at(self) -> str:
+        """The wall's clock."""
+        moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds)
+        return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
     def observed(self) -> Observed:
         answer = self.reachable and bool(self.alive)
         seen = Observed(
@@ -153,6 +160,7 @@ class World:
             trust="a CA",
             plaintext=self._told(),
             unknown=dict(self.unknown),
+            at=self.at,
             rest=Rest(
                 self.record,
                 self.seconds - self.since_s,

@@ -142,6 +142,61 @@ func (MoveState) EnumDescriptor() ([]byte, []int) {
 	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{1}
 }
 
+type BrokerConfigSource int32
+
+const (
+	BrokerConfigSource_BROKER_CONFIG_SOURCE_UNSPECIFIED BrokerConfigSource = 0
+	// Not set anywhere.
+	BrokerConfigSource_BROKER_CONFIG_SOURCE_DEFAULT BrokerConfigSource = 1
+	// Given to the broker's process when it started, as by spec.config of a Cluster.
+	BrokerConfigSource_BROKER_CONFIG_SOURCE_START BrokerConfigSource = 2
+	// Set for all brokers while they run.
+	BrokerConfigSource_BROKER_CONFIG_SOURCE_CLUSTER BrokerConfigSource = 3
+)
+
+// Enum value maps for BrokerConfigSource.
+var (
+	BrokerConfigSource_name = map[int32]string{
+		0: "BROKER_CONFIG_SOURCE_UNSPECIFIED",
+		1: "BROKER_CONFIG_SOURCE_DEFAULT",
+		2: "BROKER_CONFIG_SOURCE_START",
+		3: "BROKER_CONFIG_SOURCE_CLUSTER",
+	}
+	BrokerConfigSource_value = map[string]int32{
+		"BROKER_CONFIG_SOURCE_UNSPECIFIED": 0,
+		"BROKER_CONFIG_SOURCE_DEFAULT":     1,
+		"BROKER_CONFIG_SOURCE_START":       2,
+		"BROKER_CONFIG_SOURCE_CLUSTER":     3,
+	}
+)
+
+func (x BrokerConfigSource) Enum() *BrokerConfigSource {
+	p := new(BrokerConfigSource)
+	*p = x
+	return p
+}
+
+func (x BrokerConfigSource) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (BrokerConfigSource) Descriptor() protoreflect.EnumDescriptor {
+	return file_penstock_proto_v1_admin_proto_enumTypes[2].Descriptor()
+}
+
+func (BrokerConfigSource) Type() protoreflect.EnumType {
+	return &file_penstock_proto_v1_admin_proto_enumTypes[2]
+}
+
+func (x BrokerConfigSource) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use BrokerConfigSource.Descriptor instead.
+func (BrokerConfigSource) EnumDescriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
 type NewTopic struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Topic string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
@@ -1843,7 +1898,9 @@ type LogInfo struct {
 	LogEndOffset   int64                  `protobuf:"varint,8,opt,name=log_end_offset,json=logEndOffset,proto3" json:"log_end_offset,omitempty"`
 	Bytes          uint64                 `protobuf:"varint,9,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// Damaged batches that no other replica has given so far.
-	Lost          []*OffsetSpan `protobuf:"bytes,20,rep,name=lost,proto3" json:"lost,omitempty"`
+	Lost []*OffsetSpan `protobuf:"bytes,20,rep,name=lost,proto3" json:"lost,omitempty"`
+	// What is done about the damage of this log, for people; empty: it is not known to be damaged.
+	Mending       string `protobuf:"bytes,93,opt,name=mending,proto3" json:"mending,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1946,6 +2003,13 @@ func (x *LogInfo) GetLost() []*OffsetSpan {
 		return x.Lost
 	}
 	return nil
+}
+
+func (x *LogInfo) GetMending() string {
+	if x != nil {
+		return x.Mending
+	}
+	return ""
 }
 
 // Both ends included.
@@ -4829,6 +4893,186 @@ func (x *AcceptLossResponse) GetLost() []*OffsetSpan {
 	return nil
 }
 
+type DescribeBrokerConfigsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId     string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeBrokerConfigsRequest) Reset() {
+	*x = DescribeBrokerConfigsRequest{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeBrokerConfigsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeBrokerConfigsRequest) ProtoMessage() {}
+
+func (x *DescribeBrokerConfigsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeBrokerConfigsRequest.ProtoReflect.Descriptor instead.
+func (*DescribeBrokerConfigsRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *DescribeBrokerConfigsRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+type DescribeBrokerConfigsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	BrokerId      int32                  `protobuf:"varint,2,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	Configs       []*BrokerConfigEntry   `protobuf:"bytes,3,rep,name=configs,proto3" json:"configs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeBrokerConfigsResponse) Reset() {
+	*x = DescribeBrokerConfigsResponse{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeBrokerConfigsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeBrokerConfigsResponse) ProtoMessage() {}
+
+func (x *DescribeBrokerConfigsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeBrokerConfigsResponse.ProtoReflect.Descriptor instead.
+func (*DescribeBrokerConfigsResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *DescribeBrokerConfigsResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *DescribeBrokerConfigsResponse) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *DescribeBrokerConfigsResponse) GetConfigs() []*BrokerConfigEntry {
+	if x != nil {
+		return x.Configs
+	}
+	return nil
+}
+
+type BrokerConfigEntry struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	Source        BrokerConfigSource     `protobuf:"varint,3,opt,name=source,proto3,enum=penstock.proto.v1.BrokerConfigSource" json:"source,omitempty"`
+	Default       string                 `protobuf:"bytes,4,opt,name=default,proto3" json:"default,omitempty"`
+	Documentation string                 `protobuf:"bytes,5,opt,name=documentation,proto3" json:"documentation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BrokerConfigEntry) Reset() {
+	*x = BrokerConfigEntry{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BrokerConfigEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BrokerConfigEntry) ProtoMessage() {}
+
+func (x *BrokerConfigEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BrokerConfigEntry.ProtoReflect.Descriptor instead.
+func (*BrokerConfigEntry) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *BrokerConfigEntry) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BrokerConfigEntry) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *BrokerConfigEntry) GetSource() BrokerConfigSource {
+	if x != nil {
+		return x.Source
+	}
+	return BrokerConfigSource_BROKER_CONFIG_SOURCE_UNSPECIFIED
+}
+
+func (x *BrokerConfigEntry) GetDefault() string {
+	if x != nil {
+		return x.Default
+	}
+	return ""
+}
+
+func (x *BrokerConfigEntry) GetDocumentation() string {
+	if x != nil {
+		return x.Documentation
+	}
+	return ""
+}
+
 var File_penstock_proto_v1_admin_proto protoreflect.FileDescriptor
 
 const file_penstock_proto_v1_admin_proto_rawDesc = "" +
@@ -4973,7 +5217,7 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\vOrphanedLog\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x14\n" +
-	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xd8\x02\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xf2\x02\n" +
 	"\aLogInfo\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12\x1c\n" +
@@ -4984,7 +5228,8 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x0ehigh_watermark\x18\a \x01(\x03R\rhighWatermark\x12$\n" +
 	"\x0elog_end_offset\x18\b \x01(\x03R\flogEndOffset\x12\x14\n" +
 	"\x05bytes\x18\t \x01(\x04R\x05bytes\x121\n" +
-	"\x04lost\x18\x14 \x03(\v2\x1d.penstock.proto.v1.OffsetSpanR\x04lost\"6\n" +
+	"\x04lost\x18\x14 \x03(\v2\x1d.penstock.proto.v1.OffsetSpanR\x04lost\x12\x18\n" +
+	"\amending\x18] \x01(\tR\amending\"6\n" +
 	"\n" +
 	"OffsetSpan\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x03R\x05first\x12\x12\n" +
@@ -5221,7 +5466,20 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\rvalidate_only\x18\a \x01(\bR\fvalidateOnly\"w\n" +
 	"\x12AcceptLossResponse\x12.\n" +
 	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x121\n" +
-	"\x04lost\x18\x02 \x03(\v2\x1d.penstock.proto.v1.OffsetSpanR\x04lost*\xa1\x01\n" +
+	"\x04lost\x18\x02 \x03(\v2\x1d.penstock.proto.v1.OffsetSpanR\x04lost\"=\n" +
+	"\x1cDescribeBrokerConfigsRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\"\xac\x01\n" +
+	"\x1dDescribeBrokerConfigsResponse\x12.\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12\x1b\n" +
+	"\tbroker_id\x18\x02 \x01(\x05R\bbrokerId\x12>\n" +
+	"\aconfigs\x18\x03 \x03(\v2$.penstock.proto.v1.BrokerConfigEntryR\aconfigs\"\xbc\x01\n" +
+	"\x11BrokerConfigEntry\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x12=\n" +
+	"\x06source\x18\x03 \x01(\x0e2%.penstock.proto.v1.BrokerConfigSourceR\x06source\x12\x18\n" +
+	"\adefault\x18\x04 \x01(\tR\adefault\x12$\n" +
+	"\rdocumentation\x18\x05 \x01(\tR\rdocumentation*\xa1\x01\n" +
 	"\n" +
 	"MoveReason\x12\x1b\n" +
 	"\x17MOVE_REASON_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -5234,7 +5492,12 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x16MOVE_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12MOVE_STATE_SETTLED\x10\x01\x12\x15\n" +
 	"\x11MOVE_STATE_QUEUED\x10\x02\x12\x16\n" +
-	"\x12MOVE_STATE_COPYING\x10\x032\xb6\x14\n" +
+	"\x12MOVE_STATE_COPYING\x10\x03*\x9e\x01\n" +
+	"\x12BrokerConfigSource\x12$\n" +
+	" BROKER_CONFIG_SOURCE_UNSPECIFIED\x10\x00\x12 \n" +
+	"\x1cBROKER_CONFIG_SOURCE_DEFAULT\x10\x01\x12\x1e\n" +
+	"\x1aBROKER_CONFIG_SOURCE_START\x10\x02\x12 \n" +
+	"\x1cBROKER_CONFIG_SOURCE_CLUSTER\x10\x032\xb2\x15\n" +
 	"\fAdminService\x12_\n" +
 	"\fCreateTopics\x12&.penstock.proto.v1.CreateTopicsRequest\x1a'.penstock.proto.v1.CreateTopicsResponse\x12_\n" +
 	"\fDeleteTopics\x12&.penstock.proto.v1.DeleteTopicsRequest\x1a'.penstock.proto.v1.DeleteTopicsResponse\x12k\n" +
@@ -5263,7 +5526,8 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"StartScrub\x12$.penstock.proto.v1.StartScrubRequest\x1a%.penstock.proto.v1.StartScrubResponse\x12b\n" +
 	"\rDescribeScrub\x12'.penstock.proto.v1.DescribeScrubRequest\x1a(.penstock.proto.v1.DescribeScrubResponse\x12Y\n" +
 	"\n" +
-	"AcceptLoss\x12$.penstock.proto.v1.AcceptLossRequest\x1a%.penstock.proto.v1.AcceptLossResponseB\xb9\x01\n" +
+	"AcceptLoss\x12$.penstock.proto.v1.AcceptLossRequest\x1a%.penstock.proto.v1.AcceptLossResponse\x12z\n" +
+	"\x15DescribeBrokerConfigs\x12/.penstock.proto.v1.DescribeBrokerConfigsRequest\x1a0.penstock.proto.v1.DescribeBrokerConfigsResponseB\xb9\x01\n" +
 	"\x15com.penstock.proto.v1B\n" +
 	"AdminProtoP\x01Z.penstock.dev/examples/go/penstockv1;penstockv1\xa2\x02\x03PPX\xaa\x02\x11Penstock.Proto.V1\xca\x02\x11Penstock\\Proto\\V1\xe2\x02\x1dPenstock\\Proto\\V1\\GPBMetadata\xea\x02\x13Penstock::Proto::V1b\x06proto3"
 
@@ -5279,217 +5543,226 @@ func file_penstock_proto_v1_admin_proto_rawDescGZIP() []byte {
 	return file_penstock_proto_v1_admin_proto_rawDescData
 }
 
-var file_penstock_proto_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
+var file_penstock_proto_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 76)
 var file_penstock_proto_v1_admin_proto_goTypes = []any{
-	(MoveReason)(0),                      // 0: penstock.proto.v1.MoveReason
-	(MoveState)(0),                       // 1: penstock.proto.v1.MoveState
-	(*NewTopic)(nil),                     // 2: penstock.proto.v1.NewTopic
-	(*ReplicaList)(nil),                  // 3: penstock.proto.v1.ReplicaList
-	(*CreateTopicsRequest)(nil),          // 4: penstock.proto.v1.CreateTopicsRequest
-	(*CreateTopicsResponse)(nil),         // 5: penstock.proto.v1.CreateTopicsResponse
-	(*TopicResult)(nil),                  // 6: penstock.proto.v1.TopicResult
-	(*DeleteTopicsRequest)(nil),          // 7: penstock.proto.v1.DeleteTopicsRequest
-	(*TopicName)(nil),                    // 8: penstock.proto.v1.TopicName
-	(*DeleteTopicsResponse)(nil),         // 9: penstock.proto.v1.DeleteTopicsResponse
-	(*CreatePartitionsRequest)(nil),      // 10: penstock.proto.v1.CreatePartitionsRequest
-	(*CreatePartitionsResponse)(nil),     // 11: penstock.proto.v1.CreatePartitionsResponse
-	(*AlterConfigsRequest)(nil),          // 12: penstock.proto.v1.AlterConfigsRequest
-	(*AlterConfigsResponse)(nil),         // 13: penstock.proto.v1.AlterConfigsResponse
-	(*DescribeConfigsRequest)(nil),       // 14: penstock.proto.v1.DescribeConfigsRequest
-	(*DescribeConfigsResponse)(nil),      // 15: penstock.proto.v1.DescribeConfigsResponse
-	(*ConfigEntry)(nil),                  // 16: penstock.proto.v1.ConfigEntry
-	(*DeleteRecordsRequest)(nil),         // 17: penstock.proto.v1.DeleteRecordsRequest
-	(*DeleteRecordsResponse)(nil),        // 18: penstock.proto.v1.DeleteRecordsResponse
-	(*ElectLeadersRequest)(nil),          // 19: penstock.proto.v1.ElectLeadersRequest
-	(*ElectLeadersResponse)(nil),         // 20: penstock.proto.v1.ElectLeadersResponse
-	(*UnregisterBrokerRequest)(nil),      // 21: penstock.proto.v1.UnregisterBrokerRequest
-	(*UnregisterBrokerResponse)(nil),     // 22: penstock.proto.v1.UnregisterBrokerResponse
-	(*DescribeClusterRequest)(nil),       // 23: penstock.proto.v1.DescribeClusterRequest
-	(*DescribeClusterResponse)(nil),      // 24: penstock.proto.v1.DescribeClusterResponse
-	(*PlaintextCallers)(nil),             // 25: penstock.proto.v1.PlaintextCallers
-	(*PlaintextCaller)(nil),              // 26: penstock.proto.v1.PlaintextCaller
-	(*DescribeLogsRequest)(nil),          // 27: penstock.proto.v1.DescribeLogsRequest
-	(*DescribeLogsResponse)(nil),         // 28: penstock.proto.v1.DescribeLogsResponse
-	(*OrphanedLog)(nil),                  // 29: penstock.proto.v1.OrphanedLog
-	(*LogInfo)(nil),                      // 30: penstock.proto.v1.LogInfo
-	(*OffsetSpan)(nil),                   // 31: penstock.proto.v1.OffsetSpan
-	(*AlterAccessRequest)(nil),           // 32: penstock.proto.v1.AlterAccessRequest
-	(*AlterAccessResponse)(nil),          // 33: penstock.proto.v1.AlterAccessResponse
-	(*DescribeAccessRequest)(nil),        // 34: penstock.proto.v1.DescribeAccessRequest
-	(*DescribeAccessResponse)(nil),       // 35: penstock.proto.v1.DescribeAccessResponse
-	(*CheckAccessRequest)(nil),           // 36: penstock.proto.v1.CheckAccessRequest
-	(*CheckAccessResponse)(nil),          // 37: penstock.proto.v1.CheckAccessResponse
-	(*AlterQuotasRequest)(nil),           // 38: penstock.proto.v1.AlterQuotasRequest
-	(*Quotas)(nil),                       // 39: penstock.proto.v1.Quotas
-	(*AlterQuotasResponse)(nil),          // 40: penstock.proto.v1.AlterQuotasResponse
-	(*DescribeQuotasRequest)(nil),        // 41: penstock.proto.v1.DescribeQuotasRequest
-	(*DescribeQuotasResponse)(nil),       // 42: penstock.proto.v1.DescribeQuotasResponse
-	(*AlterReplicasRequest)(nil),         // 43: penstock.proto.v1.AlterReplicasRequest
-	(*ReplicaChange)(nil),                // 44: penstock.proto.v1.ReplicaChange
-	(*AlterReplicasResponse)(nil),        // 45: penstock.proto.v1.AlterReplicasResponse
-	(*ReplicaChangeResult)(nil),          // 46: penstock.proto.v1.ReplicaChangeResult
-	(*DescribeMovesRequest)(nil),         // 47: penstock.proto.v1.DescribeMovesRequest
-	(*DescribeMovesResponse)(nil),        // 48: penstock.proto.v1.DescribeMovesResponse
-	(*PartitionMove)(nil),                // 49: penstock.proto.v1.PartitionMove
-	(*Copy)(nil),                         // 50: penstock.proto.v1.Copy
-	(*BrokerPlacement)(nil),              // 51: penstock.proto.v1.BrokerPlacement
-	(*Cordon)(nil),                       // 52: penstock.proto.v1.Cordon
-	(*AlterBrokersRequest)(nil),          // 53: penstock.proto.v1.AlterBrokersRequest
-	(*BrokerChange)(nil),                 // 54: penstock.proto.v1.BrokerChange
-	(*AlterBrokersResponse)(nil),         // 55: penstock.proto.v1.AlterBrokersResponse
-	(*AlterThrottleRequest)(nil),         // 56: penstock.proto.v1.AlterThrottleRequest
-	(*AlterThrottleResponse)(nil),        // 57: penstock.proto.v1.AlterThrottleResponse
-	(*AlterClusterRequest)(nil),          // 58: penstock.proto.v1.AlterClusterRequest
-	(*AlterClusterResponse)(nil),         // 59: penstock.proto.v1.AlterClusterResponse
-	(*DescribeQuiescenceRequest)(nil),    // 60: penstock.proto.v1.DescribeQuiescenceRequest
-	(*DescribeQuiescenceResponse)(nil),   // 61: penstock.proto.v1.DescribeQuiescenceResponse
-	(*FinalizeRequest)(nil),              // 62: penstock.proto.v1.FinalizeRequest
-	(*FinalizeResponse)(nil),             // 63: penstock.proto.v1.FinalizeResponse
-	(*AcquireOperatorEpochRequest)(nil),  // 64: penstock.proto.v1.AcquireOperatorEpochRequest
-	(*AcquireOperatorEpochResponse)(nil), // 65: penstock.proto.v1.AcquireOperatorEpochResponse
-	(*StartScrubRequest)(nil),            // 66: penstock.proto.v1.StartScrubRequest
-	(*StartScrubResponse)(nil),           // 67: penstock.proto.v1.StartScrubResponse
-	(*DescribeScrubRequest)(nil),         // 68: penstock.proto.v1.DescribeScrubRequest
-	(*DescribeScrubResponse)(nil),        // 69: penstock.proto.v1.DescribeScrubResponse
-	(*ScrubbedLog)(nil),                  // 70: penstock.proto.v1.ScrubbedLog
-	(*AcceptLossRequest)(nil),            // 71: penstock.proto.v1.AcceptLossRequest
-	(*AcceptLossResponse)(nil),           // 72: penstock.proto.v1.AcceptLossResponse
-	nil,                                  // 73: penstock.proto.v1.NewTopic.ConfigsEntry
-	nil,                                  // 74: penstock.proto.v1.AlterConfigsRequest.SetEntry
-	(*Error)(nil),                        // 75: penstock.proto.v1.Error
-	(*PartitionName)(nil),                // 76: penstock.proto.v1.PartitionName
-	(*BrokerInfo)(nil),                   // 77: penstock.proto.v1.BrokerInfo
-	(*AccessResource)(nil),               // 78: penstock.proto.v1.AccessResource
-	(*AccessRule)(nil),                   // 79: penstock.proto.v1.AccessRule
-	(*ResourceAccess)(nil),               // 80: penstock.proto.v1.ResourceAccess
-	(AccessOperation)(0),                 // 81: penstock.proto.v1.AccessOperation
-	(*QuotaRule)(nil),                    // 82: penstock.proto.v1.QuotaRule
+	(MoveReason)(0),                       // 0: penstock.proto.v1.MoveReason
+	(MoveState)(0),                        // 1: penstock.proto.v1.MoveState
+	(BrokerConfigSource)(0),               // 2: penstock.proto.v1.BrokerConfigSource
+	(*NewTopic)(nil),                      // 3: penstock.proto.v1.NewTopic
+	(*ReplicaList)(nil),                   // 4: penstock.proto.v1.ReplicaList
+	(*CreateTopicsRequest)(nil),           // 5: penstock.proto.v1.CreateTopicsRequest
+	(*CreateTopicsResponse)(nil),          // 6: penstock.proto.v1.CreateTopicsResponse
+	(*TopicResult)(nil),                   // 7: penstock.proto.v1.TopicResult
+	(*DeleteTopicsRequest)(nil),           // 8: penstock.proto.v1.DeleteTopicsRequest
+	(*TopicName)(nil),                     // 9: penstock.proto.v1.TopicName
+	(*DeleteTopicsResponse)(nil),          // 10: penstock.proto.v1.DeleteTopicsResponse
+	(*CreatePartitionsRequest)(nil),       // 11: penstock.proto.v1.CreatePartitionsRequest
+	(*CreatePartitionsResponse)(nil),      // 12: penstock.proto.v1.CreatePartitionsResponse
+	(*AlterConfigsRequest)(nil),           // 13: penstock.proto.v1.AlterConfigsRequest
+	(*AlterConfigsResponse)(nil),          // 14: penstock.proto.v1.AlterConfigsResponse
+	(*DescribeConfigsRequest)(nil),        // 15: penstock.proto.v1.DescribeConfigsRequest
+	(*DescribeConfigsResponse)(nil),       // 16: penstock.proto.v1.DescribeConfigsResponse
+	(*ConfigEntry)(nil),                   // 17: penstock.proto.v1.ConfigEntry
+	(*DeleteRecordsRequest)(nil),          // 18: penstock.proto.v1.DeleteRecordsRequest
+	(*DeleteRecordsResponse)(nil),         // 19: penstock.proto.v1.DeleteRecordsResponse
+	(*ElectLeadersRequest)(nil),           // 20: penstock.proto.v1.ElectLeadersRequest
+	(*ElectLeadersResponse)(nil),          // 21: penstock.proto.v1.ElectLeadersResponse
+	(*UnregisterBrokerRequest)(nil),       // 22: penstock.proto.v1.UnregisterBrokerRequest
+	(*UnregisterBrokerResponse)(nil),      // 23: penstock.proto.v1.UnregisterBrokerResponse
+	(*DescribeClusterRequest)(nil),        // 24: penstock.proto.v1.DescribeClusterRequest
+	(*DescribeClusterResponse)(nil),       // 25: penstock.proto.v1.DescribeClusterResponse
+	(*PlaintextCallers)(nil),              // 26: penstock.proto.v1.PlaintextCallers
+	(*PlaintextCaller)(nil),               // 27: penstock.proto.v1.PlaintextCaller
+	(*DescribeLogsRequest)(nil),           // 28: penstock.proto.v1.DescribeLogsRequest
+	(*DescribeLogsResponse)(nil),          // 29: penstock.proto.v1.DescribeLogsResponse
+	(*OrphanedLog)(nil),                   // 30: penstock.proto.v1.OrphanedLog
+	(*LogInfo)(nil),                       // 31: penstock.proto.v1.LogInfo
+	(*OffsetSpan)(nil),                    // 32: penstock.proto.v1.OffsetSpan
+	(*AlterAccessRequest)(nil),            // 33: penstock.proto.v1.AlterAccessRequest
+	(*AlterAccessResponse)(nil),           // 34: penstock.proto.v1.AlterAccessResponse
+	(*DescribeAccessRequest)(nil),         // 35: penstock.proto.v1.DescribeAccessRequest
+	(*DescribeAccessResponse)(nil),        // 36: penstock.proto.v1.DescribeAccessResponse
+	(*CheckAccessRequest)(nil),            // 37: penstock.proto.v1.CheckAccessRequest
+	(*CheckAccessResponse)(nil),           // 38: penstock.proto.v1.CheckAccessResponse
+	(*AlterQuotasRequest)(nil),            // 39: penstock.proto.v1.AlterQuotasRequest
+	(*Quotas)(nil),                        // 40: penstock.proto.v1.Quotas
+	(*AlterQuotasResponse)(nil),           // 41: penstock.proto.v1.AlterQuotasResponse
+	(*DescribeQuotasRequest)(nil),         // 42: penstock.proto.v1.DescribeQuotasRequest
+	(*DescribeQuotasResponse)(nil),        // 43: penstock.proto.v1.DescribeQuotasResponse
+	(*AlterReplicasRequest)(nil),          // 44: penstock.proto.v1.AlterReplicasRequest
+	(*ReplicaChange)(nil),                 // 45: penstock.proto.v1.ReplicaChange
+	(*AlterReplicasResponse)(nil),         // 46: penstock.proto.v1.AlterReplicasResponse
+	(*ReplicaChangeResult)(nil),           // 47: penstock.proto.v1.ReplicaChangeResult
+	(*DescribeMovesRequest)(nil),          // 48: penstock.proto.v1.DescribeMovesRequest
+	(*DescribeMovesResponse)(nil),         // 49: penstock.proto.v1.DescribeMovesResponse
+	(*PartitionMove)(nil),                 // 50: penstock.proto.v1.PartitionMove
+	(*Copy)(nil),                          // 51: penstock.proto.v1.Copy
+	(*BrokerPlacement)(nil),               // 52: penstock.proto.v1.BrokerPlacement
+	(*Cordon)(nil),                        // 53: penstock.proto.v1.Cordon
+	(*AlterBrokersRequest)(nil),           // 54: penstock.proto.v1.AlterBrokersRequest
+	(*BrokerChange)(nil),                  // 55: penstock.proto.v1.BrokerChange
+	(*AlterBrokersResponse)(nil),          // 56: penstock.proto.v1.AlterBrokersResponse
+	(*AlterThrottleRequest)(nil),          // 57: penstock.proto.v1.AlterThrottleRequest
+	(*AlterThrottleResponse)(nil),         // 58: penstock.proto.v1.AlterThrottleResponse
+	(*AlterClusterRequest)(nil),           // 59: penstock.proto.v1.AlterClusterRequest
+	(*AlterClusterResponse)(nil),          // 60: penstock.proto.v1.AlterClusterResponse
+	(*DescribeQuiescenceRequest)(nil),     // 61: penstock.proto.v1.DescribeQuiescenceRequest
+	(*DescribeQuiescenceResponse)(nil),    // 62: penstock.proto.v1.DescribeQuiescenceResponse
+	(*FinalizeRequest)(nil),               // 63: penstock.proto.v1.FinalizeRequest
+	(*FinalizeResponse)(nil),              // 64: penstock.proto.v1.FinalizeResponse
+	(*AcquireOperatorEpochRequest)(nil),   // 65: penstock.proto.v1.AcquireOperatorEpochRequest
+	(*AcquireOperatorEpochResponse)(nil),  // 66: penstock.proto.v1.AcquireOperatorEpochResponse
+	(*StartScrubRequest)(nil),             // 67: penstock.proto.v1.StartScrubRequest
+	(*StartScrubResponse)(nil),            // 68: penstock.proto.v1.StartScrubResponse
+	(*DescribeScrubRequest)(nil),          // 69: penstock.proto.v1.DescribeScrubRequest
+	(*DescribeScrubResponse)(nil),         // 70: penstock.proto.v1.DescribeScrubResponse
+	(*ScrubbedLog)(nil),                   // 71: penstock.proto.v1.ScrubbedLog
+	(*AcceptLossRequest)(nil),             // 72: penstock.proto.v1.AcceptLossRequest
+	(*AcceptLossResponse)(nil),            // 73: penstock.proto.v1.AcceptLossResponse
+	(*DescribeBrokerConfigsRequest)(nil),  // 74: penstock.proto.v1.DescribeBrokerConfigsRequest
+	(*DescribeBrokerConfigsResponse)(nil), // 75: penstock.proto.v1.DescribeBrokerConfigsResponse
+	(*BrokerConfigEntry)(nil),             // 76: penstock.proto.v1.BrokerConfigEntry
+	nil,                                   // 77: penstock.proto.v1.NewTopic.ConfigsEntry
+	nil,                                   // 78: penstock.proto.v1.AlterConfigsRequest.SetEntry
+	(*Error)(nil),                         // 79: penstock.proto.v1.Error
+	(*PartitionName)(nil),                 // 80: penstock.proto.v1.PartitionName
+	(*BrokerInfo)(nil),                    // 81: penstock.proto.v1.BrokerInfo
+	(*AccessResource)(nil),                // 82: penstock.proto.v1.AccessResource
+	(*AccessRule)(nil),                    // 83: penstock.proto.v1.AccessRule
+	(*ResourceAccess)(nil),                // 84: penstock.proto.v1.ResourceAccess
+	(AccessOperation)(0),                  // 85: penstock.proto.v1.AccessOperation
+	(*QuotaRule)(nil),                     // 86: penstock.proto.v1.QuotaRule
 }
 var file_penstock_proto_v1_admin_proto_depIdxs = []int32{
-	73, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
-	3,  // 1: penstock.proto.v1.NewTopic.assignment:type_name -> penstock.proto.v1.ReplicaList
-	2,  // 2: penstock.proto.v1.CreateTopicsRequest.topics:type_name -> penstock.proto.v1.NewTopic
-	6,  // 3: penstock.proto.v1.CreateTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	75, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
-	8,  // 5: penstock.proto.v1.DeleteTopicsRequest.topics:type_name -> penstock.proto.v1.TopicName
-	6,  // 6: penstock.proto.v1.DeleteTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	75, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
-	74, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
-	75, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
-	75, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
-	16, // 11: penstock.proto.v1.DescribeConfigsResponse.configs:type_name -> penstock.proto.v1.ConfigEntry
-	75, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
-	76, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
-	75, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
-	75, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
-	77, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
-	25, // 17: penstock.proto.v1.DescribeClusterResponse.plaintext:type_name -> penstock.proto.v1.PlaintextCallers
-	26, // 18: penstock.proto.v1.PlaintextCallers.callers:type_name -> penstock.proto.v1.PlaintextCaller
-	30, // 19: penstock.proto.v1.DescribeLogsResponse.logs:type_name -> penstock.proto.v1.LogInfo
-	29, // 20: penstock.proto.v1.DescribeLogsResponse.orphans:type_name -> penstock.proto.v1.OrphanedLog
-	31, // 21: penstock.proto.v1.LogInfo.lost:type_name -> penstock.proto.v1.OffsetSpan
-	78, // 22: penstock.proto.v1.AlterAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
-	79, // 23: penstock.proto.v1.AlterAccessRequest.rules:type_name -> penstock.proto.v1.AccessRule
-	80, // 24: penstock.proto.v1.AlterAccessRequest.expected:type_name -> penstock.proto.v1.ResourceAccess
-	75, // 25: penstock.proto.v1.AlterAccessResponse.error:type_name -> penstock.proto.v1.Error
-	78, // 26: penstock.proto.v1.DescribeAccessRequest.resources:type_name -> penstock.proto.v1.AccessResource
-	75, // 27: penstock.proto.v1.DescribeAccessResponse.error:type_name -> penstock.proto.v1.Error
-	80, // 28: penstock.proto.v1.DescribeAccessResponse.access:type_name -> penstock.proto.v1.ResourceAccess
-	78, // 29: penstock.proto.v1.CheckAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
-	81, // 30: penstock.proto.v1.CheckAccessRequest.operation:type_name -> penstock.proto.v1.AccessOperation
-	75, // 31: penstock.proto.v1.CheckAccessResponse.error:type_name -> penstock.proto.v1.Error
-	78, // 32: penstock.proto.v1.CheckAccessResponse.resource:type_name -> penstock.proto.v1.AccessResource
-	79, // 33: penstock.proto.v1.CheckAccessResponse.rule:type_name -> penstock.proto.v1.AccessRule
-	82, // 34: penstock.proto.v1.AlterQuotasRequest.rules:type_name -> penstock.proto.v1.QuotaRule
-	39, // 35: penstock.proto.v1.AlterQuotasRequest.expected:type_name -> penstock.proto.v1.Quotas
-	82, // 36: penstock.proto.v1.Quotas.rules:type_name -> penstock.proto.v1.QuotaRule
-	75, // 37: penstock.proto.v1.AlterQuotasResponse.error:type_name -> penstock.proto.v1.Error
-	75, // 38: penstock.proto.v1.DescribeQuotasResponse.error:type_name -> penstock.proto.v1.Error
-	82, // 39: penstock.proto.v1.DescribeQuotasResponse.rules:type_name -> penstock.proto.v1.QuotaRule
-	44, // 40: penstock.proto.v1.AlterReplicasRequest.changes:type_name -> penstock.proto.v1.ReplicaChange
+	77, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
+	4,  // 1: penstock.proto.v1.NewTopic.assignment:type_name -> penstock.proto.v1.ReplicaList
+	3,  // 2: penstock.proto.v1.CreateTopicsRequest.topics:type_name -> penstock.proto.v1.NewTopic
+	7,  // 3: penstock.proto.v1.CreateTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
+	79, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
+	9,  // 5: penstock.proto.v1.DeleteTopicsRequest.topics:type_name -> penstock.proto.v1.TopicName
+	7,  // 6: penstock.proto.v1.DeleteTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
+	79, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
+	78, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
+	79, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	79, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	17, // 11: penstock.proto.v1.DescribeConfigsResponse.configs:type_name -> penstock.proto.v1.ConfigEntry
+	79, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
+	80, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
+	79, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
+	79, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
+	81, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
+	26, // 17: penstock.proto.v1.DescribeClusterResponse.plaintext:type_name -> penstock.proto.v1.PlaintextCallers
+	27, // 18: penstock.proto.v1.PlaintextCallers.callers:type_name -> penstock.proto.v1.PlaintextCaller
+	31, // 19: penstock.proto.v1.DescribeLogsResponse.logs:type_name -> penstock.proto.v1.LogInfo
+	30, // 20: penstock.proto.v1.DescribeLogsResponse.orphans:type_name -> penstock.proto.v1.OrphanedLog
+	32, // 21: penstock.proto.v1.LogInfo.lost:type_name -> penstock.proto.v1.OffsetSpan
+	82, // 22: penstock.proto.v1.AlterAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	83, // 23: penstock.proto.v1.AlterAccessRequest.rules:type_name -> penstock.proto.v1.AccessRule
+	84, // 24: penstock.proto.v1.AlterAccessRequest.expected:type_name -> penstock.proto.v1.ResourceAccess
+	79, // 25: penstock.proto.v1.AlterAccessResponse.error:type_name -> penstock.proto.v1.Error
+	82, // 26: penstock.proto.v1.DescribeAccessRequest.resources:type_name -> penstock.proto.v1.AccessResource
+	79, // 27: penstock.proto.v1.DescribeAccessResponse.error:type_name -> penstock.proto.v1.Error
+	84, // 28: penstock.proto.v1.DescribeAccessResponse.access:type_name -> penstock.proto.v1.ResourceAccess
+	82, // 29: penstock.proto.v1.CheckAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	85, // 30: penstock.proto.v1.CheckAccessRequest.operation:type_name -> penstock.proto.v1.AccessOperation
+	79, // 31: penstock.proto.v1.CheckAccessResponse.error:type_name -> penstock.proto.v1.Error
+	82, // 32: penstock.proto.v1.CheckAccessResponse.resource:type_name -> penstock.proto.v1.AccessResource
+	83, // 33: penstock.proto.v1.CheckAccessResponse.rule:type_name -> penstock.proto.v1.AccessRule
+	86, // 34: penstock.proto.v1.AlterQuotasRequest.rules:type_name -> penstock.proto.v1.QuotaRule
+	40, // 35: penstock.proto.v1.AlterQuotasRequest.expected:type_name -> penstock.proto.v1.Quotas
+	86, // 36: penstock.proto.v1.Quotas.rules:type_name -> penstock.proto.v1.QuotaRule
+	79, // 37: penstock.proto.v1.AlterQuotasResponse.error:type_name -> penstock.proto.v1.Error
+	79, // 38: penstock.proto.v1.DescribeQuotasResponse.error:type_name -> penstock.proto.v1.Error
+	86, // 39: penstock.proto.v1.DescribeQuotasResponse.rules:type_name -> penstock.proto.v1.QuotaRule
+	45, // 40: penstock.proto.v1.AlterReplicasRequest.changes:type_name -> penstock.proto.v1.ReplicaChange
 	0,  // 41: penstock.proto.v1.AlterReplicasRequest.reason:type_name -> penstock.proto.v1.MoveReason
-	75, // 42: penstock.proto.v1.AlterReplicasResponse.error:type_name -> penstock.proto.v1.Error
-	46, // 43: penstock.proto.v1.AlterReplicasResponse.results:type_name -> penstock.proto.v1.ReplicaChangeResult
-	75, // 44: penstock.proto.v1.ReplicaChangeResult.error:type_name -> penstock.proto.v1.Error
+	79, // 42: penstock.proto.v1.AlterReplicasResponse.error:type_name -> penstock.proto.v1.Error
+	47, // 43: penstock.proto.v1.AlterReplicasResponse.results:type_name -> penstock.proto.v1.ReplicaChangeResult
+	79, // 44: penstock.proto.v1.ReplicaChangeResult.error:type_name -> penstock.proto.v1.Error
 	1,  // 45: penstock.proto.v1.ReplicaChangeResult.state:type_name -> penstock.proto.v1.MoveState
-	75, // 46: penstock.proto.v1.DescribeMovesResponse.error:type_name -> penstock.proto.v1.Error
-	49, // 47: penstock.proto.v1.DescribeMovesResponse.moves:type_name -> penstock.proto.v1.PartitionMove
-	51, // 48: penstock.proto.v1.DescribeMovesResponse.brokers:type_name -> penstock.proto.v1.BrokerPlacement
+	79, // 46: penstock.proto.v1.DescribeMovesResponse.error:type_name -> penstock.proto.v1.Error
+	50, // 47: penstock.proto.v1.DescribeMovesResponse.moves:type_name -> penstock.proto.v1.PartitionMove
+	52, // 48: penstock.proto.v1.DescribeMovesResponse.brokers:type_name -> penstock.proto.v1.BrokerPlacement
 	1,  // 49: penstock.proto.v1.PartitionMove.state:type_name -> penstock.proto.v1.MoveState
 	0,  // 50: penstock.proto.v1.PartitionMove.reason:type_name -> penstock.proto.v1.MoveReason
-	50, // 51: penstock.proto.v1.PartitionMove.copies:type_name -> penstock.proto.v1.Copy
-	52, // 52: penstock.proto.v1.BrokerPlacement.cordon:type_name -> penstock.proto.v1.Cordon
-	54, // 53: penstock.proto.v1.AlterBrokersRequest.changes:type_name -> penstock.proto.v1.BrokerChange
-	52, // 54: penstock.proto.v1.BrokerChange.cordon:type_name -> penstock.proto.v1.Cordon
-	75, // 55: penstock.proto.v1.AlterBrokersResponse.error:type_name -> penstock.proto.v1.Error
-	75, // 56: penstock.proto.v1.AlterThrottleResponse.error:type_name -> penstock.proto.v1.Error
-	75, // 57: penstock.proto.v1.AlterClusterResponse.error:type_name -> penstock.proto.v1.Error
-	75, // 58: penstock.proto.v1.FinalizeResponse.error:type_name -> penstock.proto.v1.Error
-	75, // 59: penstock.proto.v1.AcquireOperatorEpochResponse.error:type_name -> penstock.proto.v1.Error
-	75, // 60: penstock.proto.v1.StartScrubResponse.error:type_name -> penstock.proto.v1.Error
-	75, // 61: penstock.proto.v1.DescribeScrubResponse.error:type_name -> penstock.proto.v1.Error
-	70, // 62: penstock.proto.v1.DescribeScrubResponse.reading:type_name -> penstock.proto.v1.ScrubbedLog
-	31, // 63: penstock.proto.v1.AcceptLossRequest.offsets:type_name -> penstock.proto.v1.OffsetSpan
-	75, // 64: penstock.proto.v1.AcceptLossResponse.error:type_name -> penstock.proto.v1.Error
-	31, // 65: penstock.proto.v1.AcceptLossResponse.lost:type_name -> penstock.proto.v1.OffsetSpan
-	4,  // 66: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
-	7,  // 67: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
-	10, // 68: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
-	12, // 69: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
-	14, // 70: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
-	17, // 71: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
-	19, // 72: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
-	21, // 73: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
-	23, // 74: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
-	27, // 75: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
-	32, // 76: penstock.proto.v1.AdminService.AlterAccess:input_type -> penstock.proto.v1.AlterAccessRequest
-	34, // 77: penstock.proto.v1.AdminService.DescribeAccess:input_type -> penstock.proto.v1.DescribeAccessRequest
-	36, // 78: penstock.proto.v1.AdminService.CheckAccess:input_type -> penstock.proto.v1.CheckAccessRequest
-	38, // 79: penstock.proto.v1.AdminService.AlterQuotas:input_type -> penstock.proto.v1.AlterQuotasRequest
-	41, // 80: penstock.proto.v1.AdminService.DescribeQuotas:input_type -> penstock.proto.v1.DescribeQuotasRequest
-	43, // 81: penstock.proto.v1.AdminService.AlterReplicas:input_type -> penstock.proto.v1.AlterReplicasRequest
-	47, // 82: penstock.proto.v1.AdminService.DescribeMoves:input_type -> penstock.proto.v1.DescribeMovesRequest
-	53, // 83: penstock.proto.v1.AdminService.AlterBrokers:input_type -> penstock.proto.v1.AlterBrokersRequest
-	56, // 84: penstock.proto.v1.AdminService.AlterThrottle:input_type -> penstock.proto.v1.AlterThrottleRequest
-	58, // 85: penstock.proto.v1.AdminService.AlterCluster:input_type -> penstock.proto.v1.AlterClusterRequest
-	60, // 86: penstock.proto.v1.AdminService.DescribeQuiescence:input_type -> penstock.proto.v1.DescribeQuiescenceRequest
-	62, // 87: penstock.proto.v1.AdminService.Finalize:input_type -> penstock.proto.v1.FinalizeRequest
-	64, // 88: penstock.proto.v1.AdminService.AcquireOperatorEpoch:input_type -> penstock.proto.v1.AcquireOperatorEpochRequest
-	66, // 89: penstock.proto.v1.AdminService.StartScrub:input_type -> penstock.proto.v1.StartScrubRequest
-	68, // 90: penstock.proto.v1.AdminService.DescribeScrub:input_type -> penstock.proto.v1.DescribeScrubRequest
-	71, // 91: penstock.proto.v1.AdminService.AcceptLoss:input_type -> penstock.proto.v1.AcceptLossRequest
-	5,  // 92: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
-	9,  // 93: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
-	11, // 94: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
-	13, // 95: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
-	15, // 96: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
-	18, // 97: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
-	20, // 98: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
-	22, // 99: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
-	24, // 100: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
-	28, // 101: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
-	33, // 102: penstock.proto.v1.AdminService.AlterAccess:output_type -> penstock.proto.v1.AlterAccessResponse
-	35, // 103: penstock.proto.v1.AdminService.DescribeAccess:output_type -> penstock.proto.v1.DescribeAccessResponse
-	37, // 104: penstock.proto.v1.AdminService.CheckAccess:output_type -> penstock.proto.v1.CheckAccessResponse
-	40, // 105: penstock.proto.v1.AdminService.AlterQuotas:output_type -> penstock.proto.v1.AlterQuotasResponse
-	42, // 106: penstock.proto.v1.AdminService.DescribeQuotas:output_type -> penstock.proto.v1.DescribeQuotasResponse
-	45, // 107: penstock.proto.v1.AdminService.AlterReplicas:output_type -> penstock.proto.v1.AlterReplicasResponse
-	48, // 108: penstock.proto.v1.AdminService.DescribeMoves:output_type -> penstock.proto.v1.DescribeMovesResponse
-	55, // 109: penstock.proto.v1.AdminService.AlterBrokers:output_type -> penstock.proto.v1.AlterBrokersResponse
-	57, // 110: penstock.proto.v1.AdminService.AlterThrottle:output_type -> penstock.proto.v1.AlterThrottleResponse
-	59, // 111: penstock.proto.v1.AdminService.AlterCluster:output_type -> penstock.proto.v1.AlterClusterResponse
-	61, // 112: penstock.proto.v1.AdminService.DescribeQuiescence:output_type -> penstock.proto.v1.DescribeQuiescenceResponse
-	63, // 113: penstock.proto.v1.AdminService.Finalize:output_type -> penstock.proto.v1.FinalizeResponse
-	65, // 114: penstock.proto.v1.AdminService.AcquireOperatorEpoch:output_type -> penstock.proto.v1.AcquireOperatorEpochResponse
-	67, // 115: penstock.proto.v1.AdminService.StartScrub:output_type -> penstock.proto.v1.StartScrubResponse
-	69, // 116: penstock.proto.v1.AdminService.DescribeScrub:output_type -> penstock.proto.v1.DescribeScrubResponse
-	72, // 117: penstock.proto.v1.AdminService.AcceptLoss:output_type -> penstock.proto.v1.AcceptLossResponse
-	92, // [92:118] is the sub-list for method output_type
-	66, // [66:92] is the sub-list for method input_type
-	66, // [66:66] is the sub-list for extension type_name
-	66, // [66:66] is the sub-list for extension extendee
-	0,  // [0:66] is the sub-list for field type_name
+	51, // 51: penstock.proto.v1.PartitionMove.copies:type_name -> penstock.proto.v1.Copy
+	53, // 52: penstock.proto.v1.BrokerPlacement.cordon:type_name -> penstock.proto.v1.Cordon
+	55, // 53: penstock.proto.v1.AlterBrokersRequest.changes:type_name -> penstock.proto.v1.BrokerChange
+	53, // 54: penstock.proto.v1.BrokerChange.cordon:type_name -> penstock.proto.v1.Cordon
+	79, // 55: penstock.proto.v1.AlterBrokersResponse.error:type_name -> penstock.proto.v1.Error
+	79, // 56: penstock.proto.v1.AlterThrottleResponse.error:type_name -> penstock.proto.v1.Error
+	79, // 57: penstock.proto.v1.AlterClusterResponse.error:type_name -> penstock.proto.v1.Error
+	79, // 58: penstock.proto.v1.FinalizeResponse.error:type_name -> penstock.proto.v1.Error
+	79, // 59: penstock.proto.v1.AcquireOperatorEpochResponse.error:type_name -> penstock.proto.v1.Error
+	79, // 60: penstock.proto.v1.StartScrubResponse.error:type_name -> penstock.proto.v1.Error
+	79, // 61: penstock.proto.v1.DescribeScrubResponse.error:type_name -> penstock.proto.v1.Error
+	71, // 62: penstock.proto.v1.DescribeScrubResponse.reading:type_name -> penstock.proto.v1.ScrubbedLog
+	32, // 63: penstock.proto.v1.AcceptLossRequest.offsets:type_name -> penstock.proto.v1.OffsetSpan
+	79, // 64: penstock.proto.v1.AcceptLossResponse.error:type_name -> penstock.proto.v1.Error
+	32, // 65: penstock.proto.v1.AcceptLossResponse.lost:type_name -> penstock.proto.v1.OffsetSpan
+	79, // 66: penstock.proto.v1.DescribeBrokerConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	76, // 67: penstock.proto.v1.DescribeBrokerConfigsResponse.configs:type_name -> penstock.proto.v1.BrokerConfigEntry
+	2,  // 68: penstock.proto.v1.BrokerConfigEntry.source:type_name -> penstock.proto.v1.BrokerConfigSource
+	5,  // 69: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
+	8,  // 70: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
+	11, // 71: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
+	13, // 72: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
+	15, // 73: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
+	18, // 74: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
+	20, // 75: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
+	22, // 76: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
+	24, // 77: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
+	28, // 78: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
+	33, // 79: penstock.proto.v1.AdminService.AlterAccess:input_type -> penstock.proto.v1.AlterAccessRequest
+	35, // 80: penstock.proto.v1.AdminService.DescribeAccess:input_type -> penstock.proto.v1.DescribeAccessRequest
+	37, // 81: penstock.proto.v1.AdminService.CheckAccess:input_type -> penstock.proto.v1.CheckAccessRequest
+	39, // 82: penstock.proto.v1.AdminService.AlterQuotas:input_type -> penstock.proto.v1.AlterQuotasRequest
+	42, // 83: penstock.proto.v1.AdminService.DescribeQuotas:input_type -> penstock.proto.v1.DescribeQuotasRequest
+	44, // 84: penstock.proto.v1.AdminService.AlterReplicas:input_type -> penstock.proto.v1.AlterReplicasRequest
+	48, // 85: penstock.proto.v1.AdminService.DescribeMoves:input_type -> penstock.proto.v1.DescribeMovesRequest
+	54, // 86: penstock.proto.v1.AdminService.AlterBrokers:input_type -> penstock.proto.v1.AlterBrokersRequest
+	57, // 87: penstock.proto.v1.AdminService.AlterThrottle:input_type -> penstock.proto.v1.AlterThrottleRequest
+	59, // 88: penstock.proto.v1.AdminService.AlterCluster:input_type -> penstock.proto.v1.AlterClusterRequest
+	61, // 89: penstock.proto.v1.AdminService.DescribeQuiescence:input_type -> penstock.proto.v1.DescribeQuiescenceRequest
+	63, // 90: penstock.proto.v1.AdminService.Finalize:input_type -> penstock.proto.v1.FinalizeRequest
+	65, // 91: penstock.proto.v1.AdminService.AcquireOperatorEpoch:input_type -> penstock.proto.v1.AcquireOperatorEpochRequest
+	67, // 92: penstock.proto.v1.AdminService.StartScrub:input_type -> penstock.proto.v1.StartScrubRequest
+	69, // 93: penstock.proto.v1.AdminService.DescribeScrub:input_type -> penstock.proto.v1.DescribeScrubRequest
+	72, // 94: penstock.proto.v1.AdminService.AcceptLoss:input_type -> penstock.proto.v1.AcceptLossRequest
+	74, // 95: penstock.proto.v1.AdminService.DescribeBrokerConfigs:input_type -> penstock.proto.v1.DescribeBrokerConfigsRequest
+	6,  // 96: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
+	10, // 97: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
+	12, // 98: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
+	14, // 99: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
+	16, // 100: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
+	19, // 101: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
+	21, // 102: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
+	23, // 103: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
+	25, // 104: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
+	29, // 105: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
+	34, // 106: penstock.proto.v1.AdminService.AlterAccess:output_type -> penstock.proto.v1.AlterAccessResponse
+	36, // 107: penstock.proto.v1.AdminService.DescribeAccess:output_type -> penstock.proto.v1.DescribeAccessResponse
+	38, // 108: penstock.proto.v1.AdminService.CheckAccess:output_type -> penstock.proto.v1.CheckAccessResponse
+	41, // 109: penstock.proto.v1.AdminService.AlterQuotas:output_type -> penstock.proto.v1.AlterQuotasResponse
+	43, // 110: penstock.proto.v1.AdminService.DescribeQuotas:output_type -> penstock.proto.v1.DescribeQuotasResponse
+	46, // 111: penstock.proto.v1.AdminService.AlterReplicas:output_type -> penstock.proto.v1.AlterReplicasResponse
+	49, // 112: penstock.proto.v1.AdminService.DescribeMoves:output_type -> penstock.proto.v1.DescribeMovesResponse
+	56, // 113: penstock.proto.v1.AdminService.AlterBrokers:output_type -> penstock.proto.v1.AlterBrokersResponse
+	58, // 114: penstock.proto.v1.AdminService.AlterThrottle:output_type -> penstock.proto.v1.AlterThrottleResponse
+	60, // 115: penstock.proto.v1.AdminService.AlterCluster:output_type -> penstock.proto.v1.AlterClusterResponse
+	62, // 116: penstock.proto.v1.AdminService.DescribeQuiescence:output_type -> penstock.proto.v1.DescribeQuiescenceResponse
+	64, // 117: penstock.proto.v1.AdminService.Finalize:output_type -> penstock.proto.v1.FinalizeResponse
+	66, // 118: penstock.proto.v1.AdminService.AcquireOperatorEpoch:output_type -> penstock.proto.v1.AcquireOperatorEpochResponse
+	68, // 119: penstock.proto.v1.AdminService.StartScrub:output_type -> penstock.proto.v1.StartScrubResponse
+	70, // 120: penstock.proto.v1.AdminService.DescribeScrub:output_type -> penstock.proto.v1.DescribeScrubResponse
+	73, // 121: penstock.proto.v1.AdminService.AcceptLoss:output_type -> penstock.proto.v1.AcceptLossResponse
+	75, // 122: penstock.proto.v1.AdminService.DescribeBrokerConfigs:output_type -> penstock.proto.v1.DescribeBrokerConfigsResponse
+	96, // [96:123] is the sub-list for method output_type
+	69, // [69:96] is the sub-list for method input_type
+	69, // [69:69] is the sub-list for extension type_name
+	69, // [69:69] is the sub-list for extension extendee
+	0,  // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_admin_proto_init() }
@@ -5513,8 +5786,8 @@ func file_penstock_proto_v1_admin_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_admin_proto_rawDesc), len(file_penstock_proto_v1_admin_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   73,
+			NumEnums:      3,
+			NumMessages:   76,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,32 +22,33 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdminService_CreateTopics_FullMethodName         = "/penstock.proto.v1.AdminService/CreateTopics"
-	AdminService_DeleteTopics_FullMethodName         = "/penstock.proto.v1.AdminService/DeleteTopics"
-	AdminService_CreatePartitions_FullMethodName     = "/penstock.proto.v1.AdminService/CreatePartitions"
-	AdminService_AlterConfigs_FullMethodName         = "/penstock.proto.v1.AdminService/AlterConfigs"
-	AdminService_DescribeConfigs_FullMethodName      = "/penstock.proto.v1.AdminService/DescribeConfigs"
-	AdminService_DeleteRecords_FullMethodName        = "/penstock.proto.v1.AdminService/DeleteRecords"
-	AdminService_ElectLeaders_FullMethodName         = "/penstock.proto.v1.AdminService/ElectLeaders"
-	AdminService_UnregisterBroker_FullMethodName     = "/penstock.proto.v1.AdminService/UnregisterBroker"
-	AdminService_DescribeCluster_FullMethodName      = "/penstock.proto.v1.AdminService/DescribeCluster"
-	AdminService_DescribeLogs_FullMethodName         = "/penstock.proto.v1.AdminService/DescribeLogs"
-	AdminService_AlterAccess_FullMethodName          = "/penstock.proto.v1.AdminService/AlterAccess"
-	AdminService_DescribeAccess_FullMethodName       = "/penstock.proto.v1.AdminService/DescribeAccess"
-	AdminService_CheckAccess_FullMethodName          = "/penstock.proto.v1.AdminService/CheckAccess"
-	AdminService_AlterQuotas_FullMethodName          = "/penstock.proto.v1.AdminService/AlterQuotas"
-	AdminService_DescribeQuotas_FullMethodName       = "/penstock.proto.v1.AdminService/DescribeQuotas"
-	AdminService_AlterReplicas_FullMethodName        = "/penstock.proto.v1.AdminService/AlterReplicas"
-	AdminService_DescribeMoves_FullMethodName        = "/penstock.proto.v1.AdminService/DescribeMoves"
-	AdminService_AlterBrokers_FullMethodName         = "/penstock.proto.v1.AdminService/AlterBrokers"
-	AdminService_AlterThrottle_FullMethodName        = "/penstock.proto.v1.AdminService/AlterThrottle"
-	AdminService_AlterCluster_FullMethodName         = "/penstock.proto.v1.AdminService/AlterCluster"
-	AdminService_DescribeQuiescence_FullMethodName   = "/penstock.proto.v1.AdminService/DescribeQuiescence"
-	AdminService_Finalize_FullMethodName             = "/penstock.proto.v1.AdminService/Finalize"
-	AdminService_AcquireOperatorEpoch_FullMethodName = "/penstock.proto.v1.AdminService/AcquireOperatorEpoch"
-	AdminService_StartScrub_FullMethodName           = "/penstock.proto.v1.AdminService/StartScrub"
-	AdminService_DescribeScrub_FullMethodName        = "/penstock.proto.v1.AdminService/DescribeScrub"
-	AdminService_AcceptLoss_FullMethodName           = "/penstock.proto.v1.AdminService/AcceptLoss"
+	AdminService_CreateTopics_FullMethodName          = "/penstock.proto.v1.AdminService/CreateTopics"
+	AdminService_DeleteTopics_FullMethodName          = "/penstock.proto.v1.AdminService/DeleteTopics"
+	AdminService_CreatePartitions_FullMethodName      = "/penstock.proto.v1.AdminService/CreatePartitions"
+	AdminService_AlterConfigs_FullMethodName          = "/penstock.proto.v1.AdminService/AlterConfigs"
+	AdminService_DescribeConfigs_FullMethodName       = "/penstock.proto.v1.AdminService/DescribeConfigs"
+	AdminService_DeleteRecords_FullMethodName         = "/penstock.proto.v1.AdminService/DeleteRecords"
+	AdminService_ElectLeaders_FullMethodName          = "/penstock.proto.v1.AdminService/ElectLeaders"
+	AdminService_UnregisterBroker_FullMethodName      = "/penstock.proto.v1.AdminService/UnregisterBroker"
+	AdminService_DescribeCluster_FullMethodName       = "/penstock.proto.v1.AdminService/DescribeCluster"
+	AdminService_DescribeLogs_FullMethodName          = "/penstock.proto.v1.AdminService/DescribeLogs"
+	AdminService_AlterAccess_FullMethodName           = "/penstock.proto.v1.AdminService/AlterAccess"
+	AdminService_DescribeAccess_FullMethodName        = "/penstock.proto.v1.AdminService/DescribeAccess"
+	AdminService_CheckAccess_FullMethodName           = "/penstock.proto.v1.AdminService/CheckAccess"
+	AdminService_AlterQuotas_FullMethodName           = "/penstock.proto.v1.AdminService/AlterQuotas"
+	AdminService_DescribeQuotas_FullMethodName        = "/penstock.proto.v1.AdminService/DescribeQuotas"
+	AdminService_AlterReplicas_FullMethodName         = "/penstock.proto.v1.AdminService/AlterReplicas"
+	AdminService_DescribeMoves_FullMethodName         = "/penstock.proto.v1.AdminService/DescribeMoves"
+	AdminService_AlterBrokers_FullMethodName          = "/penstock.proto.v1.AdminService/AlterBrokers"
+	AdminService_AlterThrottle_FullMethodName         = "/penstock.proto.v1.AdminService/AlterThrottle"
+	AdminService_AlterCluster_FullMethodName          = "/penstock.proto.v1.AdminService/AlterCluster"
+	AdminService_DescribeQuiescence_FullMethodName    = "/penstock.proto.v1.AdminService/DescribeQuiescence"
+	AdminService_Finalize_FullMethodName              = "/penstock.proto.v1.AdminService/Finalize"
+	AdminService_AcquireOperatorEpoch_FullMethodName  = "/penstock.proto.v1.AdminService/AcquireOperatorEpoch"
+	AdminService_StartScrub_FullMethodName            = "/penstock.proto.v1.AdminService/StartScrub"
+	AdminService_DescribeScrub_FullMethodName         = "/penstock.proto.v1.AdminService/DescribeScrub"
+	AdminService_AcceptLoss_FullMethodName            = "/penstock.proto.v1.AdminService/AcceptLoss"
+	AdminService_DescribeBrokerConfigs_FullMethodName = "/penstock.proto.v1.AdminService/DescribeBrokerConfigs"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -100,6 +101,8 @@ type AdminServiceClient interface {
 	DescribeScrub(ctx context.Context, in *DescribeScrubRequest, opts ...grpc.CallOption) (*DescribeScrubResponse, error)
 	// Gives up batches that no replica has any more. Asked of the partition's leader.
 	AcceptLoss(ctx context.Context, in *AcceptLossRequest, opts ...grpc.CallOption) (*AcceptLossResponse, error)
+	// The settings of the broker that is asked, as they are now.
+	DescribeBrokerConfigs(ctx context.Context, in *DescribeBrokerConfigsRequest, opts ...grpc.CallOption) (*DescribeBrokerConfigsResponse, error)
 }
 
 type adminServiceClient struct {
@@ -370,6 +373,16 @@ func (c *adminServiceClient) AcceptLoss(ctx context.Context, in *AcceptLossReque
 	return out, nil
 }
 
+func (c *adminServiceClient) DescribeBrokerConfigs(ctx context.Context, in *DescribeBrokerConfigsRequest, opts ...grpc.CallOption) (*DescribeBrokerConfigsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeBrokerConfigsResponse)
+	err := c.cc.Invoke(ctx, AdminService_DescribeBrokerConfigs_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -420,6 +433,8 @@ type AdminServiceServer interface {
 	DescribeScrub(context.Context, *DescribeScrubRequest) (*DescribeScrubResponse, error)
 	// Gives up batches that no replica has any more. Asked of the partition's leader.
 	AcceptLoss(context.Context, *AcceptLossRequest) (*AcceptLossResponse, error)
+	// The settings of the broker that is asked, as they are now.
+	DescribeBrokerConfigs(context.Context, *DescribeBrokerConfigsRequest) (*DescribeBrokerConfigsResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -507,6 +522,9 @@ func (UnimplementedAdminServiceServer) DescribeScrub(context.Context, *DescribeS
 }
 func (UnimplementedAdminServiceServer) AcceptLoss(context.Context, *AcceptLossRequest) (*AcceptLossResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AcceptLoss not implemented")
+}
+func (UnimplementedAdminServiceServer) DescribeBrokerConfigs(context.Context, *DescribeBrokerConfigsRequest) (*DescribeBrokerConfigsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeBrokerConfigs not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -997,6 +1015,24 @@ func _AdminService_AcceptLoss_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_DescribeBrokerConfigs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeBrokerConfigsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DescribeBrokerConfigs(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DescribeBrokerConfigs_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DescribeBrokerConfigs(ctx, req.(*DescribeBrokerConfigsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1107,6 +1143,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AcceptLoss",
 			Handler:    _AdminService_AcceptLoss_Handler,
+		},
+		{
+			MethodName: "DescribeBrokerConfigs",
+			Handler:    _AdminService_DescribeBrokerConfigs_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -149,7 +149,11 @@ type Register struct {
 	// The release that the broker runs, for people.
 	SoftwareVersion string `protobuf:"bytes,82,opt,name=software_version,json=softwareVersion,proto3" json:"software_version,omitempty"`
 	// The formats of stored metadata that it reads. Empty: only 1.
-	Formats       []uint32 `protobuf:"varint,83,rep,packed,name=formats,proto3" json:"formats,omitempty"`
+	Formats []uint32 `protobuf:"varint,83,rep,packed,name=formats,proto3" json:"formats,omitempty"`
+	// This run has not reported yet which of its logs are damaged or missing (ReportReplicas): it keeps
+	// what it has, and is not elected before a heartbeat says `opened`. A release that does not know
+	// this is elected when it registers.
+	Opening       bool `protobuf:"varint,93,opt,name=opening,proto3" json:"opening,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -345,6 +349,13 @@ func (x *Register) GetFormats() []uint32 {
 	return nil
 }
 
+func (x *Register) GetOpening() bool {
+	if x != nil {
+		return x.Opening
+	}
+	return false
+}
+
 type Heartbeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The newest image applied.
@@ -358,7 +369,9 @@ type Heartbeat struct {
 	// The disk is too full for partitions to move here; writes are still accepted.
 	NoSpaceForCopies bool `protobuf:"varint,5,opt,name=no_space_for_copies,json=noSpaceForCopies,proto3" json:"no_space_for_copies,omitempty"`
 	// What its TLS uses now. Not set: it has none.
-	Tls           *TlsReport `protobuf:"bytes,60,opt,name=tls,proto3" json:"tls,omitempty"`
+	Tls *TlsReport `protobuf:"bytes,60,opt,name=tls,proto3" json:"tls,omitempty"`
+	// All logs of the first image are opened, and a controller has heard of those that are damaged.
+	Opened        bool `protobuf:"varint,93,opt,name=opened,proto3" json:"opened,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -433,6 +446,13 @@ func (x *Heartbeat) GetTls() *TlsReport {
 		return x.Tls
 	}
 	return nil
+}
+
+func (x *Heartbeat) GetOpened() bool {
+	if x != nil {
+		return x.Opened
+	}
+	return false
 }
 
 type CopyProgress struct {
@@ -1735,7 +1755,7 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x0eSessionRequest\x129\n" +
 	"\bregister\x18\x01 \x01(\v2\x1b.penstock.proto.v1.RegisterH\x00R\bregister\x12<\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x1c.penstock.proto.v1.HeartbeatH\x00R\theartbeatB\t\n" +
-	"\amessage\"\xd0\x06\n" +
+	"\amessage\"\xea\x06\n" +
 	"\bRegister\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
@@ -1764,7 +1784,8 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x10certificate_port\x18P \x01(\rR\x0fcertificatePort\x12:\n" +
 	"\x19external_certificate_port\x18Q \x01(\rR\x17externalCertificatePort\x12)\n" +
 	"\x10software_version\x18R \x01(\tR\x0fsoftwareVersion\x12\x18\n" +
-	"\aformats\x18S \x03(\rR\aformats\"\x8a\x02\n" +
+	"\aformats\x18S \x03(\rR\aformats\x12\x18\n" +
+	"\aopening\x18] \x01(\bR\aopening\"\xa2\x02\n" +
 	"\tHeartbeat\x12)\n" +
 	"\x10metadata_version\x18\x01 \x01(\x03R\x0fmetadataVersion\x12\x1d\n" +
 	"\n" +
@@ -1772,7 +1793,8 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\tdisk_full\x18\x03 \x01(\bR\bdiskFull\x127\n" +
 	"\x06copies\x18\x04 \x03(\v2\x1f.penstock.proto.v1.CopyProgressR\x06copies\x12-\n" +
 	"\x13no_space_for_copies\x18\x05 \x01(\bR\x10noSpaceForCopies\x12.\n" +
-	"\x03tls\x18< \x01(\v2\x1c.penstock.proto.v1.TlsReportR\x03tls\"\xcc\x01\n" +
+	"\x03tls\x18< \x01(\v2\x1c.penstock.proto.v1.TlsReportR\x03tls\x12\x16\n" +
+	"\x06opened\x18] \x01(\bR\x06opened\"\xcc\x01\n" +
 	"\fCopyProgress\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x1b\n" +

@@ -14,6 +14,7 @@ from penstock.errors import PenstockError
 from penstock.kubernetes.errors import KubernetesError
 from penstock.logs import EventLog
 from penstock_operator.brokers import Brokers
+from penstock_operator.compare import as_decided
 from penstock_operator.events import Events
 from penstock_operator.hibernation_model import Hibernate
 from penstock_operator.kube import Kube
@@ -97,15 +98,22 @@ class Acting:
     async def _apply(self, action: Apply, body: Object, observed: Observed) -> None:
         kind, name = action.object["kind"], action.object["metadata"]["name"]
         live = observed.live(kind, name)
-        await self._kube.apply(action.object)
+        wanted = as_decided(action.object, live)
+        try:
+            await self._kube.apply(wanted)
+        except KubernetesError as error:
+            if wanted is action.object or not error.is_conflict:
+                raise
+            _log.warning("has changed since it was decided on: read again", kind=kind, name=name)
+            return
         _log.info("applied", kind=kind, name=name, new=live is None)
         if kind == "StatefulSet":
-            wanted = action.object["spec"]["replicas"]
+            brokers = action.object["spec"]["replicas"]
             if live is None:
-                note = f"starting {wanted} brokers"
+                note = f"starting {brokers} brokers"
                 await self._events.tell(body, "Cluster", "Created", note)
-            elif live["spec"].get("replicas") != wanted:
-                note = f"scaling from {live['spec'].get('replicas')} to {wanted} brokers"
+            elif live["spec"].get("replicas") != brokers:
+                note = f"scaling from {live['spec'].get('replicas')} to {brokers} brokers"
                 await self._events.tell(body, "Cluster", "Scaled", note)
 
     async def _make_authority(

@@ -24,6 +24,23 @@ def stamped(wanted: Object) -> Object:
     return {**wanted, "metadata": {**metadata, "annotations": annotations}}
 
 
+def as_decided(wanted: Object, live: Object | None) -> Object:
+    """The object as it is sent: one that takes pods away names the version it was decided on.
+
+    The API server refuses it (409) if the object has changed since, and the next pass decides
+    again. An operator that froze in between would stop brokers that are needed by now.
+    """
+    if live is None or not _has_fewer_pods(wanted, live):
+        return wanted
+    version = live["metadata"]["resourceVersion"]
+    return {**wanted, "metadata": {**wanted["metadata"], "resourceVersion": version}}
+
+
+def _has_fewer_pods(wanted: Object, live: Object) -> bool:
+    replicas = wanted.get("spec", {}).get("replicas")
+    return replicas is not None and replicas < live.get("spec", {}).get("replicas", 1)
+
+
 def is_applied(wanted: Object, live: Object | None) -> bool:
     """True if applying `wanted` would change nothing."""
     return live is not None and contains(live, stamped(wanted))

@@ -209,6 +209,8 @@ class Observed:
     """By broker; None: not asked, or not all of them say."""
     rest: Rest = field(default_factory=Rest)
     """How far hibernation is."""
+    at: str = ""
+    """When it was looked, RFC 3339."""
     recorded_cluster_id: str = ""
     """`status.clusterId` of the resource: the id that brokers must report."""
     unknown: Mapping[str, str] = field(default_factory=dict)

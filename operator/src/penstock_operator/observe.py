@@ -328,6 +328,7 @@ async def observe(
         authority=children.authority(desired),
         plaintext=plaintext,
         rest=rest_of(record, now),
+        at=now,
         recorded_cluster_id=status.get("clusterId", ""),
         controllers_problem=children.controllers_problem(),
         unknown=dict(children.unknown),

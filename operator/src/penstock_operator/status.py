@@ -28,6 +28,7 @@ from penstock_operator.names import SECURE_PORT
 from penstock_operator.objects import DesiredCluster, Section
 from penstock_operator.objects.broker import BROKER
 from penstock_operator.plan.authority import other_authority, wants_another
+from penstock_operator.plan.damage import PARTITION_DAMAGED, condition_row
 from penstock_operator.plan.gates import is_serving
 from penstock_operator.plan.upgrade import upgrade_of, wanted_hash
 
@@ -142,6 +143,7 @@ def cluster_status(
         *conditions(not_ready, waits, desired.generation, known, now),
         *_secured(desired, observed, ends, known, now),
         *_rotating(desired, observed, known, now),
+        *_damaged(desired, observed, known, now),
     ]
     wanted = f"{COMPONENT_LABEL}={BROKER},{CLUSTER_LABEL}={desired.names.cluster}"
     numbers = _numbers(facts, before)
@@ -295,6 +297,19 @@ def _rotating(
     else:
         row = ("False", "Settled", "servers and clients use one CA")
     return [_condition((ROTATING_CA, *row), desired.generation, known, now)]
+
+
+def _damaged(
+    desired: DesiredCluster, observed: Observed, before: Sequence[Mapping[str, Any]], now: str
+) -> list[Object]:
+    """None before the first damage; as before while nobody says what is damaged."""
+    known = next((each for each in before if each["type"] == PARTITION_DAMAGED), None)
+    row = condition_row(observed)
+    if row is None:
+        return [] if known is None else [dict(known)]
+    if known is None and row[1] == "False":
+        return []
+    return [_condition(row, desired.generation, known, now)]
 
 
 _PHASES: Final = {

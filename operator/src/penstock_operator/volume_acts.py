@@ -12,7 +12,7 @@ from penstock_operator.model import GrowClaim, Object, Observed, PodState
 from penstock_operator.names import REPLACE_VOLUME, Names
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.observe import pod_state
-from penstock_operator.plan.volumes import REPLACING, is_still_due
+from penstock_operator.plan.volumes import EXPIRED, REPLACING, is_still_due
 from penstock_operator.volume_model import AnswerReplacement, ReplaceVolume
 
 _log = EventLog("penstock_operator.volume_acts")
@@ -39,6 +39,8 @@ class VolumeActs:
                 await self._replace(action, body, desired, observed)
             case AnswerReplacement():
                 await self._answer(action, body, desired.names.namespace)
+                if action.note:
+                    await self._events.tell(body, "Cluster", EXPIRED, action.note, warning=True)
             case _:
                 assert_never(action)
 

@@ -67,7 +67,11 @@ class ReplaceVolume:
 
 @dataclass(frozen=True, slots=True)
 class AnswerReplacement:
-    """Writes down which claim a request to replace a volume is for; `text` None: takes the request
-    back, because it is done."""
+    """Writes down which claim a request to replace a volume is for, and since when.
+
+    `text` None: takes the request back, because it is done, or, with a `note` for an Event, because
+    it has expired.
+    """
 
     text: str | None
+    note: str = ""

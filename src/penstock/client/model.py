@@ -260,7 +260,8 @@ class OffsetSpan:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
-    """`lost`: damaged batches that no other replica has given so far."""
+    """`lost`: damaged batches that no other replica has given so far. `mending`: what is done about
+    its damage, for people; empty: it is not known to be damaged."""
 
     topic: str
     topic_id: str
@@ -272,6 +273,7 @@ class PartitionLog:
     log_end_offset: int
     size_bytes: int
     lost: tuple[OffsetSpan, ...] = ()
+    mending: str = ""
 
 
 @dataclass(frozen=True, slots=True)

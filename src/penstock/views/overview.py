@@ -12,6 +12,7 @@ from penstock.views import cells
 from penstock.views.answers import Answer, Logs
 from penstock.views.blocking import TRANSACTION_CODES, transaction_findings
 from penstock.views.cells import Cell, Column, Fact, Table, Tone
+from penstock.views.damage import mending_findings
 from penstock.views.findings import Finding, some
 from penstock.views.shortfalls import Shortfall, partition_findings
 
@@ -71,6 +72,7 @@ def explain(seen: ClusterAnswers) -> Explanation:
         *_controller(cluster),
         *_brokers(cluster, seen.logs.value),
         *_partitions(cluster, seen.short),
+        *mending_findings(seen.logs.value.brokers if seen.logs.value else {}),
         *_disks(seen.logs.value),
         *transaction_findings(seen.blocking.value or ()),
         *_gaps(seen),

@@ -277,3 +277,22 @@ async def test_a_reader_waits_for_others_if_there_are_any(isr: list[int]) -> Non
         )
         with pytest.raises(ClusterError, match="busy"), waiting_for_others(world.replica):
             raise ClusterError("busy", ErrorCode.STORAGE_FAILED)
+
+
+async def test_it_says_what_is_done_about_a_damaged_log() -> None:
+    async with mended(**LEADS) as world:
+        says = world.mending.says
+        assert says(KEY) == ""
+        world.disk.lost = {3}
+        world.found()
+        assert says(KEY) == "its log has yet to be read"
+        await until(lambda: bool(world.mending.lost(KEY)), "nobody else has it")
+        assert says(KEY) == "nobody has offsets 3-3 now; all replicas are asked again and again"
+        world.replicas.missing[KEY] = LeaderEpoch(1)
+        assert says(KEY) == "its log is missing; it is copied once somebody sound leads"
+        del world.replicas.missing[KEY]
+        world.mending._reading = KEY, Offset(5), Offset(20)
+        assert says(KEY) == "its log is being read, offset 5 of 20"
+        world.mending._reading = None
+        world.mending._cases[KEY].hopeless = "its log could not be opened"
+        assert says(KEY).startswith("its log could not be opened; it is copied again once")

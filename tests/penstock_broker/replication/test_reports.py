@@ -311,3 +311,43 @@ async def test_a_missing_log_that_is_marked_as_damaged_is_not_reported_again(sce
     scene.image(3, {"replicas": [0], "isr": [0], "damaged": [0], "leader_epoch": 5})
     await scene.nothing_more()
     assert scene.replicas.missing == {ZERO: 4}
+
+
+async def test_a_missing_log_is_reported_again_once_somebody_sound_has_its_seat(
+    scene: Scene,
+) -> None:
+    """Marked while nobody sound was there: the mark goes, and it may catch up."""
+    scene.replicas.damaged = {ZERO: None}
+    scene.replicas.missing = {ZERO: 4}
+    scene.image(3, {"replicas": [0, 1], "isr": [1], "damaged": [0], "leader_epoch": 5})
+    await scene.heard()
+    assert scene.controller.missing[0] == [0]
+    await wait_until_async(lambda: not scene.replicas.missing, what="it begins anew")
+
+
+async def test_logs_are_opened_once_an_image_is_applied_and_all_damage_is_heard_of(
+    scene: Scene,
+) -> None:
+    session = scene.broker.session
+    scene.controller.refuses = True
+    scene.replicas.damaged = {ZERO: None, ONE: None}
+    scene.replicas.missing = {ONE: 4}
+    scene.image(3, {"replicas": [0, 1], "isr": [0, 1]}, {"replicas": [0, 1], "isr": [0, 1]})
+    await scene.heard()
+    assert session.opening, "damage is found while logs are still being opened"
+    scene.reports.applied()
+    await scene.heard()
+    assert session.opening, "nobody is known to have heard of it"
+    scene.controller.refuses = False
+    await wait_until_async(lambda: not session.opening, what="all is reported")
+    scene.replicas.damaged[ReplicaKey(ZERO.topic_id, 2)] = None
+    scene.reports.applied()
+    assert not session.opening, "what is found later was not found when they were opened"
+
+
+async def test_logs_without_damage_are_opened_with_the_image(scene: Scene) -> None:
+    scene.image(3, {"replicas": [0, 1], "isr": [0, 1], "damaged": [0]})
+    scene.replicas.damaged = {ZERO: None}
+    assert scene.broker.session.opening
+    scene.reports.applied()
+    assert not scene.broker.session.opening, "the mark is stored"

@@ -31,7 +31,9 @@ DAMAGE_BUGS: Final[dict[str, tuple[Callable[[Any], None], tuple[str, ...]]]] = {
         ("I33", "I24"),
     ),
     "elect_a_damaged_replica": (
-        in_function(election._choose_leader, "sound = isr - damaged", "sound = isr"),
+        in_function(
+            election._choose_leader, "sound, staying = isr - damaged,", "sound, staying = isr,"
+        ),
         (),
     ),
     "report_sound_before_it_is_mended": (report_sound_before_it_is_mended, ("I33",)),

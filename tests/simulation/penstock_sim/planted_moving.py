@@ -100,7 +100,7 @@ def drop_before_the_version_is_remembered(patch: Any) -> None:
         self._directory.remember_metadata(
             ControllerEpoch(image.controller_epoch), image.metadata_version
         )
-        self._reports.changed()
+        self._reports.applied()
         if first:
             await self._serving()
 

@@ -139,7 +139,7 @@ class Membership:
         first = not self._view.complete
         assert self.tasks is not None, "images come while the process runs"
         await self._replication.apply(image, self.tasks)
-        self._reports.changed()
+        self._reports.applied()
         self._verification.changed()
         self.mending.changed()
         if first:

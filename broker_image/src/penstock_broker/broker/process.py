@@ -267,6 +267,7 @@ class BrokerProcess:
             self._disk_bytes,
             self._copy_rate,
             self.membership.mending.lost,
+            self.membership.mending.says,
         )
         return Services(
             broker=data,

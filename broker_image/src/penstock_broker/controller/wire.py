@@ -138,6 +138,7 @@ def registration_from_wire(stream_id: int, message: controller_pb2.Register) -> 
         promised_controller_epoch=ControllerEpoch(message.promised_controller_epoch),
         software_version=message.software_version,
         formats=tuple(message.formats) or (1,),
+        opening=message.opening,
     )
 
 
@@ -148,6 +149,7 @@ def heartbeat_from_wire(stream_id: int, message: controller_pb2.Heartbeat) -> c.
         metadata_version=message.metadata_version,
         wants_stop=message.wants_stop,
         disk_full=message.disk_full,
+        opened=message.opened,
         copies=tuple(
             c.CopyProgress(
                 topic_id=TopicId(copy.topic_id),

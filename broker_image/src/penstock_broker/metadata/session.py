@@ -143,6 +143,7 @@ class ControllerSession:
         self._transport = transport
         self._connection: ControllerConnection | None = None
         self._failures = 0
+        self._opening = True
         self._stopping = False
         self._may_stop = False
         self._outdated = False
@@ -225,6 +226,16 @@ class ControllerSession:
     def saw(self, metadata_version: int) -> None:
         """An answer had this version, maybe before an image. Registration reports it."""
         self._seen_version = max(self._seen_version, metadata_version)
+
+    @property
+    def opening(self) -> bool:
+        """It is not known yet, or not reported, which logs are damaged: so nothing is led anew."""
+        return self._opening
+
+    def opened(self) -> None:
+        """A controller has heard of all damage that was found when the logs were opened."""
+        self._opening = False
+        self.beat()
 
     def beat(self) -> None:
         """Sends a heartbeat now, because its content changed."""
@@ -394,6 +405,7 @@ class ControllerSession:
                 promised_controller_epoch=identity.promised_controller_epoch,
                 software_version=__version__,
                 formats=FORMATS,
+                opening=self._opening,
             )
         )
         interval_s = await ready
@@ -403,6 +415,7 @@ class ControllerSession:
                 heartbeat=pb.Heartbeat(
                     metadata_version=self._sink.metadata_version,
                     wants_stop=self._stopping,
+                    opened=not self._opening,
                     disk_full=condition.disk_full,
                     no_space_for_copies=condition.no_space_for_copies,
                     copies=condition.copies,

@@ -70,6 +70,8 @@ class Mending:
         self._donors = donors
         self._reopen = reopen
         self._cases: dict[ReplicaKey, _Case] = {}
+        self._reading: tuple[ReplicaKey, Offset, Offset] | None = None
+        """The log that is read now, how far, and up to where."""
         self._opened_again: set[ReplicaKey] = set()
         """Replicas that a defect has stopped in this run of the broker."""
         self._opening: Replica | None = None
@@ -124,7 +126,10 @@ class Mending:
         """Does what can be done for it now. Raises PenstockError: the rest has to wait."""
         case = self._cases.get(replica.key)
         if case is None or case.replica is not replica:
-            case = self._cases[replica.key] = await self._read_all(replica)
+            try:
+                case = self._cases[replica.key] = await self._read_all(replica)
+            finally:
+                self._reading = None
         else:
             await self._try_again(case)
         if case.hopeless or case.lost:
@@ -161,6 +166,26 @@ class Mending:
         case = self._cases.get(key)
         return "" if case is None else case.hopeless
 
+    def says(self, key: ReplicaKey) -> str:
+        """What is done about a damaged log, for people; empty: it is not known to be damaged."""
+        replicas = self._replicas
+        if key not in replicas.damaged:
+            return ""
+        if key in replicas.missing:
+            return "its log is missing; it is copied once somebody sound leads"
+        if self._reading is not None and self._reading[0] == key:
+            _, offset, end = self._reading
+            return f"its log is being read, offset {offset} of {end}"
+        case = self._cases.get(key)
+        if case is None:
+            return "its log has yet to be read"
+        if case.hopeless:
+            return f"{case.hopeless}; it is copied again once somebody sound leads"
+        if case.lost:
+            offsets = ", ".join(map(span, case.lost))
+            return f"nobody has offsets {offsets} now; all replicas are asked again and again"
+        return "it is about to be opened again"
+
     def gave_up(self, key: ReplicaKey, headers: Collection[BatchHeader]) -> None:
         """These batches are not lost any more: a person has given them up, and they are emptied."""
         case = self._cases.get(key)
@@ -179,6 +204,7 @@ class Mending:
         offset, end = marks.log_start_offset, marks.written_end
         _events.info("reading a damaged replica", replica=replica, offset=offset, up_to=end)
         while offset < end and not case.hopeless:
+            self._reading = replica.key, offset, end
             try:
                 offset = await read_resting(self._reader, replica, offset, end)
             except PenstockError as error:

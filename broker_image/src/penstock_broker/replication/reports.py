@@ -7,6 +7,9 @@
 Facts, not events: what no image shows is said again, with growing pauses, to whoever is the
 controller then. So neither a lost answer nor a lost session matters, and a run of this broker that
 ended between deleting and reporting is made up for by the next one, which finds nothing to delete.
+
+A run of this broker leads nothing anew before it has opened all logs of the first image and a
+controller has heard which of them are damaged or missing (`ControllerSession.opened`).
 """
 
 import asyncio
@@ -56,10 +59,25 @@ class ReplicaReports:
         """Damaged replicas that a controller knows of."""
         self._wake = asyncio.Event()
         self._answers = True
+        self._applied = False
 
     def changed(self) -> None:
-        """Something was dropped or found damaged, or an image was applied."""
+        """Something was dropped or found damaged."""
         self._wake.set()
+
+    def applied(self) -> None:
+        """An image was applied: the logs of all its partitions are opened."""
+        self._applied = True
+        self._note_opened()
+        self._wake.set()
+
+    def _note_opened(self) -> None:
+        if (
+            self._applied
+            and self._session.opening
+            and not any(map(self._is_news, self._replicas.damaged))
+        ):
+            self._session.opened()
 
     async def run(self) -> None:
         """Reports until cancelled."""
@@ -100,7 +118,7 @@ class ReplicaReports:
         damaged += [key for key in found if self._needs_word(key)]
         damaged += [key for key in found if self._is_news(key)]
         sound = [key for key in self._replicas.sound if self._is_marked(key)]
-        members = [key for key in missing if self._is_a_member(key)]
+        members = [key for key in missing if self._is_a_member(key) or self._is_out(key)]
         return Report(
             tuple(dropped[:_NAMES_PER_CALL]),
             tuple(dict.fromkeys(damaged[:_NAMES_PER_CALL])),
@@ -112,6 +130,11 @@ class ReplicaReports:
         """In the ISR, or outside it and eligible, for all that is known."""
         state, local = self._view.state(key), self._replicas.broker_id
         return state is not None and local in state.replicas and local not in state.damaged
+
+    def _is_out(self, key: ReplicaKey) -> bool:
+        """Somebody sound has its seat, and the mark of the damage is still there."""
+        state, local = self._view.state(key), self._replicas.broker_id
+        return state is not None and local in state.damaged and local not in state.isr
 
     def _note_new_leaderships(self) -> None:
         """A missing log that was given the next epoch, without anybody beside it, begins there."""
@@ -169,7 +192,8 @@ class ReplicaReports:
             return False
         self._answers = True
         self._session.saw(answer.metadata_version)
-        self._heard.update(report.damaged)
+        self._heard.update(report.damaged, report.missing)
+        self._note_opened()
         if answer.stored:
             # They stay damaged until this broker says otherwise.
             version = answer.metadata_version

@@ -365,10 +365,12 @@ class LogFacts:
         disk_bytes: Callable[[], tuple[int, int, int]],
         copy_rate: Callable[[], int | None],
         lost: Callable[[ReplicaKey], Sequence[BatchHeader] | None] = lambda _key: None,
+        mending: Callable[[ReplicaKey], str] = lambda _key: "",
     ) -> None:
         """`disk_bytes` returns (free, total, reserve) of the data volume. `copy_rate`: bytes per
-        second, None: no limit. `lost`: damaged batches that nobody has given."""
-        self._lost = lost
+        second, None: no limit. `lost`: damaged batches that nobody has given. `mending`: what is
+        done about the damage of a log; empty: it has none."""
+        self._lost, self._mending = lost, mending
         self._store = store
         self._executor = executor
         self._disk_bytes = disk_bytes
@@ -389,7 +391,7 @@ class LogFacts:
         return pb.DescribeLogsResponse(
             broker_id=broker_id,
             logs=[
-                _log_info(replica, size, self._lost(replica.key) or ())
+                _log_info(replica, size, self._lost(replica.key) or (), self._mending(replica.key))
                 for replica, size in zip(replicas, sizes, strict=False)
             ],
             orphans=[
@@ -403,7 +405,9 @@ class LogFacts:
         )
 
 
-def _log_info(replica: Replica, size_bytes: int, lost: Sequence[BatchHeader]) -> pb.LogInfo:
+def _log_info(
+    replica: Replica, size_bytes: int, lost: Sequence[BatchHeader], mending: str
+) -> pb.LogInfo:
     marks = replica.marks
     return pb.LogInfo(
         topic=replica.topic,
@@ -416,4 +420,5 @@ def _log_info(replica: Replica, size_bytes: int, lost: Sequence[BatchHeader]) ->
         log_end_offset=marks.log_end_offset,
         bytes=size_bytes,
         lost=[pb.OffsetSpan(first=one.base_offset, last=one.next_offset - 1) for one in lost],
+        mending=mending,
     )

@@ -32,6 +32,7 @@ from penstock_operator.objects import (
 )
 from penstock_operator.objects.broker import live_template_hash
 from penstock_operator.plan.authority import plan_authority
+from penstock_operator.plan.damage import plan_damage
 from penstock_operator.plan.gates import can_lose_one
 from penstock_operator.plan.hibernate import Hibernation, plan_hibernation
 from penstock_operator.plan.pinning import broker_pods, controller_pods
@@ -43,7 +44,7 @@ from penstock_operator.plan.spread import plan_spread
 from penstock_operator.plan.storage import plan_storage, with_claim_template
 from penstock_operator.plan.throttle import plan_throttle
 from penstock_operator.plan.upgrade import next_stage
-from penstock_operator.plan.volumes import plan_volumes
+from penstock_operator.plan.volumes import holds_restarts, plan_volumes
 from penstock_operator.plan.waiting import plan_waits
 
 EXTERNAL_SUFFIX: Final = "-external"
@@ -80,6 +81,7 @@ def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
         _throttle(brokers, seen),
         _racks(seen),
         _roll(brokers, reach, sleep),
+        _Track(waits=() if sleep.stage.is_down else plan_damage(seen)),
         _Track(waits=() if sleep.stage.is_down else plan_waits(brokers, seen)),
         _Track(waits=() if stage.wait is None or sleep.stage.is_down else (stage.wait,)),
     )
@@ -252,6 +254,9 @@ def _roll(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Track:
     live = observed.live("StatefulSet", name)
     if live is None or not (observed.knows(POD) and reach.may_change("StatefulSet", name)):
         return _Track()
+    held = holds_restarts(desired, observed)
+    if held is not None:
+        return _Track(waits=(held,))
     newest = live_template_hash(live)
     other = observed.live("Deployment", desired.names.controller)
     known = desired.knows(Section.TEMPLATE)

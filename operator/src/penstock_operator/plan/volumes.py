@@ -10,11 +10,15 @@ The broker comes back with an empty directory: it loses its seats, and catches u
 
 A request is bound to the claim it is for as soon as it is seen (`1` becomes `1@<claim's uid>`), and
 taken back once that claim is gone: whoever acts on it, and how often, it replaces one volume.
-`1:accept-loss` also replaces one that nobody else has the records of. Pure.
+`1:accept-loss` also replaces one that nobody else has the records of. It is bound to the time as
+well: while it stands for a broker that runs, the operator restarts nothing, and it is taken back if
+the broker still runs ten minutes later. Else the next restart, weeks later, would give up a volume
+that nobody thinks of any more. Pure.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Final
 
 from penstock.core.manifest.objects import ReplaceLost
@@ -42,33 +46,57 @@ from penstock_operator.volume_model import (
 
 LOST: Final = "VolumeLost"
 REPLACING: Final = "ReplacingVolume"
+EXPIRED: Final = "ReplaceVolumeExpired"
 ACCEPT_LOSS: Final = "accept-loss"
+LOSS_STANDS_FOR: Final = timedelta(minutes=10)
+"""How long a loss may be accepted before the broker is down."""
 
 Track = tuple[tuple[Action, ...], tuple[Wait, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The annotation. `claim_uid`: what it is bound to; empty: nothing yet."""
+    """The annotation. `claim_uid`: what it is bound to; empty: nothing yet. `since`: when it was
+    bound, RFC 3339; only if it accepts a loss."""
 
     broker_id: int
     accepts_loss: bool = False
     claim_uid: str = ""
+    since: str = ""
 
     @classmethod
     def read(cls, text: str) -> "Request | None":
         """None: it is not in one of the forms."""
-        asked, _, uid = text.partition("@")
+        asked, _, bound = text.partition("@")
+        uid, _, since = bound.partition("@")
         broker, colon, word = asked.partition(":")
         is_number = broker.isascii() and broker.isdecimal() and len(broker) < 10
-        if not is_number or (colon and word != ACCEPT_LOSS):
+        if not is_number or (colon and word != ACCEPT_LOSS) or (since and not _is_time(since)):
             return None
-        return cls(int(broker), bool(colon), uid)
+        return cls(int(broker), bool(colon), uid, since)
 
     @property
     def text(self) -> str:
         word = f":{ACCEPT_LOSS}" if self.accepts_loss else ""
-        return f"{self.broker_id}{word}@{self.claim_uid}"
+        since = f"@{self.since}" if self.since else ""
+        return f"{self.broker_id}{word}@{self.claim_uid}{since}"
+
+    def has_expired(self, now: str) -> bool:
+        """If its broker runs."""
+        return datetime.fromisoformat(now) >= datetime.fromisoformat(self.expires)
+
+    @property
+    def expires(self) -> str:
+        """RFC 3339; only if it accepts a loss, and is bound."""
+        end = datetime.fromisoformat(self.since) + LOSS_STANDS_FOR
+        return f"{end:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def plan_volumes(desired: DesiredCluster, observed: Observed, made: int) -> Track:
@@ -111,10 +139,35 @@ def _request(desired: DesiredCluster, observed: Observed) -> tuple[Request | Non
     claim = observed.claims.get(asked.broker_id)
     if claim is None or asked.claim_uid not in {"", claim.uid}:
         return None, ((AnswerReplacement(None),), ())
-    if not asked.claim_uid:
-        bound = Request(asked.broker_id, asked.accepts_loss, claim.uid)
+    if not asked.claim_uid or (asked.accepts_loss and not asked.since):
+        since = observed.at if asked.accepts_loss else ""
+        bound = replace(asked, claim_uid=claim.uid, since=since)
         return None, ((AnswerReplacement(bound.text),), ())
+    if asked.accepts_loss and asked.has_expired(observed.at) and _runs(observed, asked.broker_id):
+        minutes = LOSS_STANDS_FOR // timedelta(minutes=1)
+        note = (
+            f"broker {asked.broker_id} has run for {minutes} min since annotation {REPLACE_VOLUME} "
+            f"accepted the loss of its records; it is taken back, and the volume stays"
+        )
+        return None, ((AnswerReplacement(None, note),), ())
     return asked, ((), ())
+
+
+def holds_restarts(desired: DesiredCluster, observed: Observed) -> Wait | None:
+    """A loss is accepted for a broker that runs: only whoever asked for that shall stop it."""
+    request, _ = _request(desired, observed)
+    if request is None or not request.accepts_loss or not _runs(observed, request.broker_id):
+        return None
+    text = (
+        f"nothing is restarted while annotation {REPLACE_VOLUME} accepts that records of broker "
+        f"{request.broker_id} are lost as soon as it is down; stop it, or take the annotation back"
+    )
+    return Wait(REPLACING, text)
+
+
+def _runs(observed: Observed, broker_id: int) -> bool:
+    pod = observed.pods.get(broker_id)
+    return _is_up(pod, trusted(observed), observed.moves, broker_id)
 
 
 def _requested(
@@ -126,6 +179,8 @@ def _requested(
         why = "by request" + (f"; what only it had is given up: {some(lost)}" if lost else "")
         return _replace(observed, claim, why)
     text = f"broker {claim.broker_id} does not get a new volume yet: {hindrance.text}"
+    if request.accepts_loss and _runs(observed, claim.broker_id):
+        text = f"{text}; the request is taken back at {request.expires}"
     return (), (Wait(REPLACING, text, hindrance.severity),)
 
 

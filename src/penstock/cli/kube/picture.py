@@ -179,6 +179,7 @@ _SHORT: Final = {
     "offline": ("offline", BAD),
     "under_min_isr": ("below min.insync.replicas", BAD),
     "under_replicated": ("under-replicated", ODD),
+    "damaged": ("with a damaged replica", ODD),
 }
 
 

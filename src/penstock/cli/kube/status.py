@@ -19,6 +19,7 @@ from penstock.cli.kube.snapshot import (
     name_of,
     parse_time,
 )
+from penstock.core.control.damage import DamagedPartition
 from penstock.core.control.documents import TopicDocument
 from penstock.kubernetes.resources import Json
 from penstock.views.findings import count_age
@@ -47,6 +48,16 @@ def _topic_shortfalls(topic: TopicDocument) -> Iterator[Shortfall]:
             yield Shortfall(kind, topic.name, index, isr, replicas, min_isr)
 
 
+def damaged_partitions(snapshot: Snapshot) -> list[DamagedPartition]:
+    """By topic and partition."""
+    return [
+        DamagedPartition(name, index, one.state.leader, one.state.isr, one.state.damaged)
+        for name, topic in sorted(snapshot.topic_documents.items())
+        for index, one in enumerate(topic.partitions)
+        if one.state.damaged
+    ]
+
+
 def describe(snapshot: Snapshot) -> Json:
     """The whole status. `ready` decides the exit code."""
     status = snapshot.cluster.get("status") or {}
@@ -72,6 +83,7 @@ def describe(snapshot: Snapshot) -> Json:
                 kind: [one.text for one in short if one.kind == kind]
                 for kind in ("offline", "under_min_isr", "under_replicated")
             },
+            "damaged": [one.name for one in damaged_partitions(snapshot)],
         },
         "topics": topics(snapshot),
         "storage": storage(snapshot),

@@ -24,6 +24,7 @@ from penstock.cli.kube.snapshot import (
 from penstock.cli.kube.status import (
     age,
     broker_id,
+    damaged_partitions,
     is_pod_ready,
     is_ready,
     lease_expired,
@@ -37,6 +38,7 @@ from penstock.kubernetes.names import AUTHORITY_ENDS, PAUSED, SERVER_CERTIFICATE
 from penstock.kubernetes.quantity import quantity
 from penstock.kubernetes.resources import Json
 from penstock.views.blocking import TRANSACTION_CODES, transaction_findings
+from penstock.views.damage import PARTITION_DAMAGED, damage_findings
 from penstock.views.findings import Finding, some
 from penstock.views.shortfalls import Shortfall, partition_findings
 
@@ -51,7 +53,7 @@ _ENDING: Final = {
     SERVER_CERTIFICATE_ENDS: "has a server whose certificate was not renewed",
 }
 """By the reason of the condition Secured."""
-_NOT_SERVED: Final = frozenset({"offline", "under-min-isr", *TRANSACTION_CODES})
+_NOT_SERVED: Final = frozenset({"offline", "under-min-isr", PARTITION_DAMAGED, *TRANSACTION_CODES})
 """Codes of findings that mean: clients cannot write or read. They count whatever `Ready` says,
 which the operator set a moment ago without knowledge of transactions."""
 
@@ -85,6 +87,7 @@ def explain(snapshot: Snapshot) -> Explanation:
         *_said(snapshot, snapshot.cluster, "Cluster"),
         *_causes(snapshot),
         *_partitions(snapshot, [] if _sleeps(snapshot.cluster) else shortfalls(snapshot)),
+        *_damage(snapshot),
         *transaction_findings(snapshot.blocking),
         *(one for topic in topics[:TOPICS_SHOWN] for one in _said(snapshot, topic, "Topic")),
         *_gaps(snapshot),
@@ -101,6 +104,7 @@ def explain_topic(snapshot: Snapshot, topic: Json) -> Explanation:
         *_said(snapshot, topic, "Topic"),
         *_absent(snapshot, topic),
         *_partitions(snapshot, short),
+        *_damage(snapshot, name),
         *transaction_findings(one for one in snapshot.blocking if one.where.topic == name),
     ]
     if findings:
@@ -346,6 +350,11 @@ def _partitions(snapshot: Snapshot, short: Sequence[Shortfall]) -> Iterator[Find
         return f"pod {name_of(pod)} is {phase(pod)}" if pod else "it has no pod"
 
     return partition_findings(short, reason)
+
+
+def _damage(snapshot: Snapshot, topic: str | None = None) -> Iterator[Finding]:
+    found = [one for one in damaged_partitions(snapshot) if topic in (None, one.topic)]
+    return damage_findings([] if _sleeps(snapshot.cluster) else found)
 
 
 def _absent(snapshot: Snapshot, topic: Json) -> Iterator[Finding]:

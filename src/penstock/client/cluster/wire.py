@@ -107,6 +107,7 @@ def logs_from_wire(answer: admin_pb2.DescribeLogsResponse) -> LogDescription:
                 log_end_offset=log.log_end_offset,
                 size_bytes=log.bytes,
                 lost=tuple(OffsetSpan(one.first, one.last) for one in log.lost),
+                mending=log.mending,
             )
             for log in answer.logs
         ),

@@ -147,6 +147,7 @@ class BrokerRegistered:
     promised_controller_epoch: ControllerEpoch = ControllerEpoch(0)
     software_version: str = ""
     formats: tuple[int, ...] = (1,)
+    opening: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +165,7 @@ class CopyProgress:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReceived:
     """`copies`: of partitions that the broker leads; empty: as before. `no_space_for_copies`: its
-    own disk lets no partition move there."""
+    own disk lets no partition move there. `opened`: its logs are, see `Register.opening`."""
 
     stream_id: int
     metadata_version: int
@@ -172,6 +173,7 @@ class HeartbeatReceived:
     disk_full: bool = False
     copies: tuple[CopyProgress, ...] = ()
     no_space_for_copies: bool = False
+    opened: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,8 @@ class Draft:
         """What is written may be lost with a majority of the brokers' disks (`journal`)."""
         self.stored_only = False
         """Something in it must not be written into a journal."""
+        self.opening: frozenset[BrokerId] = frozenset()
+        """Brokers that have not said yet which of their logs are damaged."""
 
     # ------------------------------------------------------------ reading
 
@@ -102,7 +104,8 @@ class Draft:
 
     def liveness(self, leaving: frozenset[BrokerId]) -> Liveness:
         """Who may lead now; `leaving`: want to stop."""
-        return Liveness(self.live, leaving & self.live, self.cordoned_for_leadership)
+        live = self.live
+        return Liveness(live, leaving & live, self.cordoned_for_leadership, self.opening & live)
 
     @property
     def cordoned_for_placement(self) -> frozenset[BrokerId]:

@@ -12,7 +12,8 @@ The order in which `settle` looks for a leader (in replica order, except in line
     2  the leader itself, if it is leaving: better than no leader
     3  ISR, live but leaving
     4  ELR, live                      holds every committed record (KIP-966)
-    5  ISR, live, damaged             cannot serve some of them; all others may be lost
+    5  ISR, live, damaged             cannot serve some of them; only if all of ISR and ELR are
+                                      damaged, or unclean.leader.election.enable
     6  lossy, live, and ISR and ELR are empty: every holder of the committed records has lost
        unsynced ones; nothing better is left. What was fsynced is there.
     7  any live replica, if unclean.leader.election.enable; a lossy one first, a damaged one last
@@ -20,8 +21,14 @@ The order in which `settle` looks for a leader (in replica order, except in line
        every committed record; the first that comes back may lead.
 
 Lines 1 to 4 are about replicas that are not damaged. A damaged one holds a seat in ISR or ELR only
-while no sound member of them is live (I33): `settle` takes it away as soon as one is. Who only
-copies (`adding`) is no replica, and is never looked at.
+while no sound member of them is live (I33): `settle` takes it away as soon as one is. It is not
+elected as long as a sound member may come back, dead or not: that one would lose its seat to it
+if the ISR need not be larger, and records with it. Who leads when its damage is found goes on.
+
+Nobody but the present leader is elected before it has opened its logs and reported what is wrong
+with them (`Liveness.opening`): else who comes back first is elected on trust, and its damage is
+found when the seats of the others are gone. Who only copies (`adding`) is no replica, and is never
+looked at.
 
 Invariants: I1 (the leader is in the ISR; every change of leader, also to none, takes the next
 leader epoch), I7 (lines 1-5 lose nothing; 6 and 7 are reported as such), I33.
@@ -49,16 +56,22 @@ class ElectionKind(StrEnum):
 class Liveness:
     """`live`: have a session. `leaving`: those of them that want to stop.
 
-    `cordoned`: shall not lead, if anybody else can.
+    `cordoned`: shall not lead, if anybody else can. `opening`: have not said yet which of their
+    logs are damaged, so they may keep what they have and get nothing.
     """
 
     live: frozenset[BrokerId]
     leaving: frozenset[BrokerId] = frozenset()
     cordoned: frozenset[BrokerId] = frozenset()
+    opening: frozenset[BrokerId] = frozenset()
 
     @property
     def staying(self) -> frozenset[BrokerId]:
         return self.live - self.leaving
+
+    @property
+    def opened(self) -> frozenset[BrokerId]:
+        return self.live - self.opening
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,24 +232,27 @@ def _choose_leader(
 ) -> tuple[BrokerId, ElectionKind]:
     state = document.state
     isr, elr, damaged = frozenset(state.isr), frozenset(document.elr), frozenset(state.damaged)
-    lossy = liveness.live.intersection(document.lossy)
-    sound = isr - damaged
+    able, itself = liveness.opened, liveness.live & {state.leader}
+    lossy = able.intersection(document.lossy)
+    sound, staying = isr - damaged, able & liveness.staying
+    last = isr if settings.unclean or (isr | elr) <= damaged else frozenset()
     groups = [
-        (ElectionKind.ISR, (sound & liveness.staying) - liveness.cordoned),
-        (ElectionKind.ISR, sound & liveness.staying),
-        (ElectionKind.ISR, sound & liveness.live & {state.leader}),
-        (ElectionKind.ISR, sound & liveness.live),
-        (ElectionKind.ELR, (elr - damaged) & liveness.live),
-        (ElectionKind.ISR, isr & liveness.staying),
-        (ElectionKind.ISR, isr & liveness.live),
+        (ElectionKind.ISR, (sound & staying) - liveness.cordoned),
+        (ElectionKind.ISR, sound & staying),
+        (ElectionKind.ISR, sound & itself),
+        (ElectionKind.ISR, sound & able),
+        (ElectionKind.ELR, (elr - damaged) & able),
+        (ElectionKind.ISR, last & staying),
+        (ElectionKind.ISR, isr & itself),
+        (ElectionKind.ISR, last & able),
     ]
     if not isr and not elr:
         groups.append((ElectionKind.LOSSY, lossy))
     if settings.unclean:
         groups += [
             (ElectionKind.UNCLEAN, lossy),
-            (ElectionKind.UNCLEAN, liveness.live - damaged),
-            (ElectionKind.UNCLEAN, liveness.live),
+            (ElectionKind.UNCLEAN, able - damaged),
+            (ElectionKind.UNCLEAN, able),
         ]
     for kind, group in groups:
         for broker_id in document.lossy if kind is ElectionKind.LOSSY else state.replicas:
@@ -246,9 +262,9 @@ def _choose_leader(
 
 
 def _unseated(document: PartitionDocument, liveness: Liveness) -> frozenset[BrokerId]:
-    """Damaged members of ISR and ELR, if any other member is live and sound (I33)."""
+    """Damaged members of ISR and ELR, if any other member is live and known to be sound (I33)."""
     members, damaged = {*document.state.isr, *document.elr}, {*document.state.damaged}
-    sound = (members - damaged) & liveness.live
+    sound = (members - damaged) & liveness.opened
     return frozenset(members & damaged) if sound else frozenset()
 
 

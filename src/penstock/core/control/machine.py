@@ -334,6 +334,9 @@ class ControllerMachine:
         if event.wants_stop and not session.wants_stop:
             session.wants_stop = True
             self._work.leaving.add(session.broker_id)
+        if event.opened and session.opening:
+            session.opening = False
+            self._work.opened.add(session.broker_id)
         self._answer_heartbeat(session)
 
     def _on_tick(self) -> None:
@@ -380,7 +383,7 @@ class ControllerMachine:
             self._out.reload = True
             return
         draft = self._repair or Draft(self.stored, self.config)
-        draft.journaling = self._journaling
+        draft.journaling, draft.opening = self._journaling, self._sessions.opening
         work, self._work, self._repair = self._work, Work(), None
         outcomes = decide_work(draft, work, self._keeping, self._now_ms)
         if draft.is_empty:
@@ -464,6 +467,7 @@ class ControllerMachine:
         epoch = self.stored.cluster.controller_epoch
         session = self._sessions.open(event.broker_id, event.stream_id, epoch, self._now_ms)
         session.software_version, session.formats = event.software_version, event.formats
+        session.opening = event.opening
         if event.stream_id not in self._streams:
             self._sessions.stream_closed(event.stream_id, self._now_ms)
             return

@@ -329,16 +329,21 @@ def _missing(
 ) -> None:
     """A member has nothing of the log: lost, or the broker ended before it stored the first of it.
 
-    Without any other member there is nothing to wait for: it leads in the next epoch. Else it is
-    damaged; once somebody sound has its seat, it may catch up, like a broker with a new disk.
+    Without any other member there is nothing to wait for: it leads in the next epoch, which it is
+    given when it has opened its logs, or now. Else it is damaged; once somebody sound has its seat,
+    it may catch up, like a broker with a new disk.
     """
     before = topic.partitions[partition]
     members = {*before.state.isr, *before.elr}
     if broker_id not in members:
+        if broker_id in before.state.damaged:
+            draft.put_partition(topic.name, partition, found_sound(before, broker_id))
         return
-    if members == {broker_id} == {before.state.leader}:
-        after = move_leader(before, broker_id)
-        draft.put_partition(topic.name, partition, after)
+    if members == {broker_id}:
+        after = before
+        if before.state.leader == broker_id:
+            after = move_leader(before, broker_id)
+            draft.put_partition(topic.name, partition, after)
         draft.decide(
             Severity.ERROR,
             "log missing, and nobody else has it",

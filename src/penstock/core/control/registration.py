@@ -87,10 +87,14 @@ def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Session
         draft.put_cluster(without_cordon(draft.cluster, event.broker_id))
     came_back = known is None or not known.alive or new_run
     draft.put_broker(registration)
-    if came_back:
+    this = frozenset({event.broker_id})
+    opened = event.broker_id in draft.opening and not event.opening
+    draft.opening = draft.opening | this if event.opening else draft.opening - this
+    if came_back or opened:
         # With its new session it may lead partitions without a leader.
-        leaving = sessions.leaving - ({event.broker_id} if new_run else set())
-        draft.settle_all(draft.liveness(leaving), frozenset({event.broker_id}))
+        leaving = sessions.leaving - (this if new_run else set())
+        draft.settle_all(draft.liveness(leaving), this)
+    if came_back:
         draft.decide(
             Severity.INFO,
             "broker registered",

@@ -29,7 +29,7 @@ class Session:
     `stream_id` None: assumed after a take-over, or the stream broke at `broken_at_ms`.
     `held_until_ms`: no leadership returns before this (all were moved off the broker).
     `told_may_stop`: the answer was already sent. `software_version`, `formats`: as it registered;
-    empty while it is only assumed.
+    empty while it is only assumed. `opening`: what is wrong with its logs is not known yet.
     """
 
     broker_id: BrokerId
@@ -45,6 +45,7 @@ class Session:
     held_until_ms: int = 0
     software_version: str = ""
     formats: tuple[int, ...] = ()
+    opening: bool = False
 
 
 class Sessions:
@@ -80,9 +81,13 @@ class Sessions:
         return session
 
     def assume(self, brokers: Iterable[BrokerId], epoch: ControllerEpoch, now_ms: int) -> None:
-        """After a take-over: these were alive in the documents."""
+        """After a take-over: these were alive in the documents.
+
+        They are opening their logs, for all that is known: the controller before may have ended
+        while it waited for that.
+        """
         for broker_id in brokers:
-            self.open(broker_id, None, epoch, now_ms)
+            self.open(broker_id, None, epoch, now_ms).opening = True
 
     def stream_closed(self, stream_id: int, now_ms: int) -> None:
         """Starts the grace period; ignores a stream that was replaced."""
@@ -134,4 +139,12 @@ class Sessions:
         """Brokers that want to stop."""
         return frozenset(
             session.broker_id for session in self._by_broker.values() if session.wants_stop
+        )
+
+    @property
+    def opening(self) -> frozenset[BrokerId]:
+        """Brokers that have not said yet what is wrong with their logs: nothing is given to them
+        that somebody has to be elected for."""
+        return frozenset(
+            session.broker_id for session in self._by_broker.values() if session.opening
         )

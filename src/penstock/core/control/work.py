@@ -91,19 +91,21 @@ class Pending:
 
 @dataclass(slots=True)
 class Work:
-    """`deaths`: broker and reason. `leaving`: newly want to stop. `settle_all`: check every
-    partition. `balance`: it is time to give leadership back to preferred replicas. `activate`: to
-    begin queued moves."""
+    """`deaths`: broker and reason. `leaving`: newly want to stop. `opened`: may be elected from now
+    on. `settle_all`: check every partition. `balance`: it is time to give leadership back to
+    preferred replicas. `activate`: to begin queued moves."""
 
     pending: deque[Pending] = field(default_factory=deque)
     deaths: dict[BrokerId, str] = field(default_factory=dict)
     leaving: set[BrokerId] = field(default_factory=set)
+    opened: set[BrokerId] = field(default_factory=set)
     settle_all: bool = False
     balance: bool = False
     activate: bool = False
 
     def __bool__(self) -> bool:
-        urgent = self.pending or self.deaths or self.leaving or self.settle_all
+        changed = self.deaths or self.leaving or self.opened
+        urgent = self.pending or changed or self.settle_all
         return bool(urgent or self.balance or self.activate)
 
     def put_back(self, failed: "Work", outcomes: list[Outcome] | None) -> None:
@@ -149,8 +151,8 @@ def decide_work(draft: Draft, work: Work, keeping: Keeping, now_ms: int) -> list
     """Changes the draft; returns one outcome per pending entry, same order."""
     sessions = keeping.sessions
     decide_deaths(draft, work.deaths, sessions.leaving)
-    if work.settle_all or work.leaving:
-        concerned = None if work.settle_all else frozenset(work.leaving)
+    if work.settle_all or work.leaving or work.opened:
+        concerned = None if work.settle_all else frozenset(work.leaving | work.opened)
         draft.settle_all(_liveness(draft, sessions), concerned)
     outcomes = [_decide(draft, entry, keeping, now_ms) for entry in work.pending]
     if work.balance and not draft.cluster.hibernating:

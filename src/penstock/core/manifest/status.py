@@ -42,15 +42,15 @@ CONDITIONS: Final = Field(
     name="conditions",
     kind=Kind.OBJECTS,
     doc="Ready, Reconciling and Stalled, as kubectl wait and kstatus expect them; of a Cluster, "
-    "Secured as well: whether callers are asked who they are; and RotatingCA once its CA was asked "
-    "to be replaced.",
+    "Secured as well: whether callers are asked who they are; RotatingCA once its CA was asked "
+    "to be replaced; and PartitionDamaged once a replica was damaged.",
     key="type",
     max_items=16,
     fields=(
         Field(
             name="type",
             kind=Kind.TEXT,
-            doc="Ready, Reconciling, Stalled, Secured or RotatingCA.",
+            doc="Ready, Reconciling, Stalled, Secured, RotatingCA or PartitionDamaged.",
             required=True,
             max_length=316,
         ),

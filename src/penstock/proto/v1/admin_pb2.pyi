@@ -914,6 +914,7 @@ class LogInfo(_message.Message):
     LOG_END_OFFSET_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
+    MENDING_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     topic_id: _builtins.str
     partition: _builtins.int
@@ -923,6 +924,8 @@ class LogInfo(_message.Message):
     high_watermark: _builtins.int
     log_end_offset: _builtins.int
     bytes: _builtins.int
+    mending: _builtins.str
+    """What is done about the damage of this log, for people; empty: it is not known to be damaged."""
     @_builtins.property
     def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetSpan]:
         """Damaged batches that no other replica has given so far."""
@@ -940,10 +943,11 @@ class LogInfo(_message.Message):
         log_end_offset: _builtins.int = ...,
         bytes: _builtins.int = ...,
         lost: _abc.Iterable[Global___OffsetSpan] | None = ...,
+        mending: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "high_watermark", b"high_watermark", "is_leader", b"is_leader", "leader_epoch", b"leader_epoch", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "lost", b"lost", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "high_watermark", b"high_watermark", "is_leader", b"is_leader", "leader_epoch", b"leader_epoch", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "lost", b"lost", "mending", b"mending", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

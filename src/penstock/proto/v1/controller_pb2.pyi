@@ -74,6 +74,7 @@ class Register(_message.Message):
     EXTERNAL_CERTIFICATE_PORT_FIELD_NUMBER: _builtins.int
     SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
     FORMATS_FIELD_NUMBER: _builtins.int
+    OPENING_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     """Empty on a broker's very first start: it adopts the controller's."""
     broker_id: _builtins.int
@@ -115,6 +116,11 @@ class Register(_message.Message):
     """The same on `external_host`."""
     software_version: _builtins.str
     """The release that the broker runs, for people."""
+    opening: _builtins.bool
+    """This run has not reported yet which of its logs are damaged or missing (ReportReplicas): it keeps
+    what it has, and is not elected before a heartbeat says `opened`. A release that does not know
+    this is elected when it registers.
+    """
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What this broker supports beyond the first release, such as "transactions"."""
@@ -149,10 +155,11 @@ class Register(_message.Message):
         external_certificate_port: _builtins.int = ...,
         software_version: _builtins.str = ...,
         formats: _abc.Iterable[_builtins.int] | None = ...,
+        opening: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "certificate_port", b"certificate_port", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "data_intact", b"data_intact", "directory_id", b"directory_id", "external_certificate_port", b"external_certificate_port", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "formats", b"formats", "host", b"host", "incarnation", b"incarnation", "internal_port", b"internal_port", "metadata_version", b"metadata_version", "port", b"port", "promised_controller_epoch", b"promised_controller_epoch", "rack", b"rack", "replication_port", b"replication_port", "secure_internal_port", b"secure_internal_port", "secure_port", b"secure_port", "software_version", b"software_version", "stream_port", b"stream_port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "certificate_port", b"certificate_port", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "data_intact", b"data_intact", "directory_id", b"directory_id", "external_certificate_port", b"external_certificate_port", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "formats", b"formats", "host", b"host", "incarnation", b"incarnation", "internal_port", b"internal_port", "metadata_version", b"metadata_version", "opening", b"opening", "port", b"port", "promised_controller_epoch", b"promised_controller_epoch", "rack", b"rack", "replication_port", b"replication_port", "secure_internal_port", b"secure_internal_port", "secure_port", b"secure_port", "software_version", b"software_version", "stream_port", b"stream_port"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -168,6 +175,7 @@ class Heartbeat(_message.Message):
     COPIES_FIELD_NUMBER: _builtins.int
     NO_SPACE_FOR_COPIES_FIELD_NUMBER: _builtins.int
     TLS_FIELD_NUMBER: _builtins.int
+    OPENED_FIELD_NUMBER: _builtins.int
     metadata_version: _builtins.int
     """The newest image applied."""
     wants_stop: _builtins.bool
@@ -176,6 +184,8 @@ class Heartbeat(_message.Message):
     """Writes are refused for lack of disk space."""
     no_space_for_copies: _builtins.bool
     """The disk is too full for partitions to move here; writes are still accepted."""
+    opened: _builtins.bool
+    """All logs of the first image are opened, and a controller has heard of those that are damaged."""
     @_builtins.property
     def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___CopyProgress]:
         """Of the partitions that this broker leads and others copy, every two seconds; empty: as before."""
@@ -193,10 +203,11 @@ class Heartbeat(_message.Message):
         copies: _abc.Iterable[Global___CopyProgress] | None = ...,
         no_space_for_copies: _builtins.bool = ...,
         tls: Global___TlsReport | None = ...,
+        opened: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tls", b"tls"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "disk_full", b"disk_full", "metadata_version", b"metadata_version", "no_space_for_copies", b"no_space_for_copies", "tls", b"tls", "wants_stop", b"wants_stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "disk_full", b"disk_full", "metadata_version", b"metadata_version", "no_space_for_copies", b"no_space_for_copies", "opened", b"opened", "tls", b"tls", "wants_stop", b"wants_stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

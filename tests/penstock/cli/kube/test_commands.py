@@ -68,6 +68,7 @@ def test_a_healthy_cluster_is_shown_and_ends_with_0(scene: Scene, run: Run) -> N
     ]  # fmt: skip
     assert status["partitions"] == {
         "topics": 1, "total": 2, "offline": [], "under_min_isr": [], "under_replicated": [],
+        "damaged": [],
     }  # fmt: skip
     assert [(one["pod"], one["active"]) for one in status["controllers"]] == [
         ("flights-controller-a", True), ("flights-controller-b", False),
@@ -222,7 +223,7 @@ def test_partitions_in_trouble_are_named_with_what_they_lack(scene: Scene, run: 
     assert done.exit_code == 1
     assert json.loads(done.stdout)["partitions"] == {
         "topics": 1, "total": 3, "offline": ["flights/2"], "under_min_isr": ["flights/1"],
-        "under_replicated": ["flights/0"],
+        "under_replicated": ["flights/0"], "damaged": [],
     }  # fmt: skip
     text = run("why").stdout
     assert "1 partition without a leader: no writes, no reads: flights/2" in text

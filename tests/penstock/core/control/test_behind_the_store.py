@@ -98,6 +98,8 @@ def test_a_take_over_gives_partitions_leaders_that_were_left_without_one(three: 
     stored = replace(document, partitions=(replace(partition, state=left),))
     three.documents.texts[topic_key(document.name)] = (encode_topic(stored), "left so")
     successor = type(three)(three.documents).start()
+    assert successor.state()[0] == NO_LEADER, "who is alive may not have opened its logs yet"
+    successor.register(0)
     leader, epoch, _isr = successor.state()
     assert leader == state.leader
     assert epoch == state.leader_epoch + 1

@@ -228,7 +228,10 @@ def test_before_the_mark_can_be_stored_a_damaged_replica_only_loses_its_seat() -
         (partition(leader=0, isr=(0, 1), damaged=(0,)), (0, 1), (1, ids(1), ElectionKind.ISR)),
         (partition(leader=0, isr=(0,), elr=(1,), damaged=(0,)), (0, 1),
          (1, ids(1), ElectionKind.ELR)),
-        (partition(leader=-1, isr=(0, 1), damaged=(0,)), (0,), (0, ids(0), ElectionKind.ISR)),
+        (partition(leader=-1, isr=(0, 1), damaged=(0,)), (0,), (-1, ids(0, 1), None)),
+        (partition(leader=-1, isr=(0,), elr=(1,), damaged=(0,)), (0,), (-1, ids(0), None)),
+        (partition(leader=-1, isr=(0, 1), damaged=(0, 1)), (0,), (0, ids(0), ElectionKind.ISR)),
+        (partition(leader=0, isr=(0, 1), damaged=(0,)), (0,), (0, ids(0), None)),
         (partition(leader=0, isr=(0,), damaged=(0,)), (0, 1, 2), (0, ids(0), None)),
         (partition(leader=-1, isr=(0,), lossy=(1,), damaged=(0,)), (0, 1),
          (0, ids(0), ElectionKind.ISR)),
@@ -254,6 +257,8 @@ def test_an_unclean_election_takes_a_damaged_replica_last() -> None:
     found = partition(leader=-1, isr=(2,), damaged=(0,))
     assert elected(found, 0, 1, unclean=True) == (1, ids(1), ElectionKind.UNCLEAN)
     assert elected(found, 0, unclean=True) == (0, ids(0), ElectionKind.UNCLEAN)
+    waiting = partition(leader=-1, isr=(0, 1), damaged=(0,))
+    assert elected(waiting, 0, unclean=True) == (0, ids(0), ElectionKind.ISR)
 
 
 def test_a_damaged_follower_leaves_when_a_leader_is_settled_anyway() -> None:

@@ -1,0 +1,54 @@
+"""All replicas die together, and who is back first has lost what the others still have (I22, I33).
+
+With min.insync.replicas 1 whoever is elected alone is the whole ISR.
+"""
+
+import shutil
+from pathlib import Path
+
+from support.cluster import Cluster
+from support.waiting import wait_until
+
+from penstock.client import Consumer, Producer, TopicPartition
+
+RECORDS = 100
+
+
+def test_a_lost_log_that_is_back_first_leads_nothing_and_takes_no_seats(tmp_path: Path) -> None:
+    with Cluster(tmp_path, brokers=3) as cluster:
+        cluster.create_topic("t", assignment=[[0, 1, 2]], configs={"min.insync.replicas": "1"})
+        values = [b"%07d" % number for number in range(RECORDS)]
+        with Producer(cluster.bootstrap) as producer:
+            for value in values:
+                producer.send("t", value, partition=0)
+            producer.flush(30)
+        cluster.wait_in_sync("t")
+        assert cluster.leader("t") == 0
+        cluster.controller.kill()  # so that nobody sees them die one after the other
+        for broker in cluster.brokers.values():
+            broker.kill()
+        shutil.rmtree(cluster.data_dir(0) / "log")
+        cluster.controller.start()
+        cluster.brokers[0].start()
+        log = cluster.brokers[0].log_text
+        wait_until(lambda: "the log of a replica is missing" in log(), what="it is found missing")
+        heard = cluster.controller.log_text
+        wait_until(lambda: "replica damaged, and nobody" in heard(), what="the controller knows")
+        found = cluster.partition("t", 0)
+        assert (found.leader, set(found.isr)) == (-1, {0, 1, 2}), "they may have all of it"
+        cluster.brokers[2].start()
+        cluster.wait_leader("t", 0, 2)
+        with Consumer(cluster.bootstrap) as consumer:
+            consumer.assign([TopicPartition("t", 0)])
+            consumer.seek(TopicPartition("t", 0), 0)
+            seen = list[bytes]()
+
+            def passed() -> bool:
+                for batch in consumer.poll(0.5):
+                    seen.extend(record.value or b"" for record in batch.records())
+                return len(seen) >= RECORDS
+
+            wait_until(passed, what="all is read", timeout_s=60)
+        assert seen == values
+        cluster.brokers[1].start()
+        cluster.wait_in_sync("t")
