@@ -13,11 +13,19 @@ from time import monotonic, sleep
 from typing import Any, Final
 
 import confluent_kafka as kafka
-from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+)
 
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError
-from penstock.migration.model import Bounds, Progress, Reader, Rows, Topic
+from penstock.migration.fitting import kafka_limit, too_large
+from penstock.migration.model import Bounds, Misfit, Progress, Reader, Rows, Topic
 from penstock.migration.plan import matching
 
 _log = logging.getLogger(__name__)
@@ -28,6 +36,11 @@ CONNECT_S: Final = 12.0
 LOOK_S: Final = 2.0
 """Ctrl-C is seen between two looks: the library's calls cannot be interrupted."""
 RETRY_S: Final = 0.2
+DELIVERY_MS: Final = 120_000
+"""Until an append is given up; long enough for a broker to start again."""
+BATCH_BYTES: Final = 1_000_000
+MESSAGE_BYTES_MAX: Final = 1_000_000_000
+"""Of librdkafka, which counts before compression: the topic's own limit decides."""
 POLL_RECORDS: Final = 10_000
 _MAX_MESSAGE: Final = "max.message.bytes"
 
@@ -52,7 +65,7 @@ class Kafka:
         except kafka.KafkaException as error:
             text = f"librdkafka refuses the settings for {self.name}: {error.args[0].str()}"
             raise MisuseError(text, ErrorCode.INVALID_REQUEST) from None
-        self._producer: Any = None
+        self._producers: dict[str, Any] = {}
         self._metadata = self._first_metadata()
 
     @property
@@ -150,18 +163,49 @@ class Kafka:
         _asked(self.name, lambda: self._admin.create_topics([new])[topic.name].result(TIMEOUT_S))
         self._metadata = _asked(self.name, lambda: self._admin.list_topics(timeout=TIMEOUT_S))
 
+    def alter(self, topic: str, configs: Mapping[str, str | None]) -> None:
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        for name, value in configs.items():
+            how = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+            entry = ConfigEntry(name, value or "", incremental_operation=how)
+            resource.add_incremental_config(entry)
+        _asked(
+            self.name,
+            lambda: self._admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S),
+        )
+
     def append(self, where: TopicPartition, rows: Rows) -> "_KafkaAppending":
-        if self._producer is None:
-            self._producer = kafka.Producer(
+        return _KafkaAppending(self.name, self._producer_of(where.topic), where, rows)
+
+    def _producer_of(self, topic: str) -> Any:
+        """One by topic: a batch must not be larger than the topic takes."""
+        if topic not in self._producers:
+            limit = self._topic(topic).max_message_bytes
+            self._producers[topic] = kafka.Producer(
                 {
                     **self._settings,
                     "enable.idempotence": True,
                     "acks": "all",
                     "linger.ms": 20,
                     "queue.buffering.max.messages": 1_000_000,
+                    "batch.size": min(limit, BATCH_BYTES),
+                    "message.max.bytes": MESSAGE_BYTES_MAX,
+                    "message.timeout.ms": DELIVERY_MS,
                 }
             )
-        return _KafkaAppending(self.name, self._producer, where, rows)
+        return self._producers[topic]
+
+    def misfits(self, rows: Rows, limit_bytes: int) -> list[Misfit]:
+        untimed = [
+            Misfit(
+                index,
+                f"its timestamp is {at_ms}, which Kafka's clients cannot send: it means the "
+                "present to them; leave the topic out",
+            )
+            for index, at_ms in enumerate(rows.timestamps_ms)
+            if at_ms <= 0
+        ]
+        return untimed + too_large(rows, limit_bytes, kafka_limit)
 
     def progress(
         self, partitions: Iterable[TopicPartition]
@@ -261,10 +305,7 @@ class _KafkaAppending:
             rows.keys, rows.values, rows.timestamps_ms, rows.headers, strict=True
         ):
             if timestamp_ms <= 0:
-                raise MisuseError(
-                    f"{where.topic}/{where.partition} has a record with timestamp {timestamp_ms}, "
-                    "which Kafka's clients cannot send: it means the present to them"
-                )
+                raise MisuseError(f"{where} has a record with timestamp {timestamp_ms}")
             self._produce(where, key, value, timestamp_ms, headers)
 
     def _produce(
@@ -340,7 +381,8 @@ def _asked(name: str, call: Callable[[], Any]) -> Any:
             return call()
         except kafka.KafkaException as error:
             cause = error.args[0]
-            if not (cause.retriable() or cause.code() in _TRANSIENT) or monotonic() > ends_at:
+            passes = cause.retriable() or cause.code() in _TRANSIENT | _PASSING
+            if not passes or monotonic() > ends_at:
                 raise _failed(name, cause) from None
             sleep(RETRY_S)
 
