@@ -49,7 +49,10 @@ def kafka_limit(key: bytes | None, value: bytes | None, headers: Sequence[Header
 
 def too_large(rows: Rows, limit_bytes: int, measure: Measure) -> list[Misfit]:
     """Those of the rows that do not fit a topic with this limit."""
-    found = []
+    found: list[Misfit] = []
+    longest = sum(max(map(len, filter(None, c)), default=0) for c in (rows.keys, rows.values))
+    if longest + _FRAMING_BYTES <= limit_bytes and not any(rows.headers):
+        return found
     columns = (rows.keys, rows.values, rows.headers)
     for index, (key, value, headers) in enumerate(zip(*columns, strict=True)):
         if _at_most(key, value, headers or ()) <= limit_bytes:

@@ -55,7 +55,7 @@ class Rows:
 
     @property
     def bytes(self) -> int:
-        return sum(len(each) for column in (self.keys, self.values) for each in column if each)
+        return sum(sum(map(len, filter(None, column))) for column in (self.keys, self.values))
 
     def picked(self, indexes: Iterable[int]) -> "Rows":
         """The rows at these indexes, which must ascend."""

@@ -1,5 +1,7 @@
 """What a topic of Kafka becomes, and what is refused before anything is written."""
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.core.partitioner import KeyHash, partition_for_key
@@ -109,8 +111,8 @@ def test_what_only_we_have_is_not_taken_back() -> None:
 
 
 def test_an_export_says_that_kafkas_clients_spread_keys_otherwise() -> None:
-    for configs in ({}, {"partitioner": "crc32c"}):
-        value, why = into_kafka(topic(**configs)).dropped["partitioner"]
+    for source in (topic(), topic(partitioner="crc32c")):
+        value, why = into_kafka(source).dropped["partitioner"]
         assert (value, "Kafka's clients spread keys by murmur2" in why) == ("crc32c", True)
 
 
@@ -132,7 +134,13 @@ def test_a_topic_that_spreads_keys_otherwise_is_refused(
 ) -> None:
     settings = into_penstock(topic(), spread)
     found = planned(
-        topic(), settings, topic(**has), [], started=started, check=lambda _: "", records=5
+        topic(),
+        settings,
+        replace(topic(), configs=has),
+        [],
+        started=started,
+        check=lambda _: "",
+        records=5,
     )
     assert (found.action is Action.REFUSED) is refused
     if refused:
