@@ -29,10 +29,38 @@ LOG4J = """<Configuration>
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Running brokers; `processes[i]` has node id i + 1."""
+    """Running brokers; `processes[i]` has node id i + 1 and was started by `commands[i]`."""
 
     bootstrap: str
     processes: list[subprocess.Popen[bytes]]
+    commands: list["Command"]
+
+    def kill(self, index: int = 0) -> None:
+        """With -9; it has ended when this returns."""
+        self.processes[index].kill()
+        self.processes[index].wait(timeout=30)
+
+    def start(self, index: int = 0) -> None:
+        """One that was killed, again, on its data; it listens when this returns."""
+        self.processes[index] = self.commands[index].run()
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How a broker is started."""
+
+    words: list[str]
+    log: Path
+    port: int
+
+    def run(self) -> subprocess.Popen[bytes]:
+        process = self.begin()
+        _await_port(self.port, process)
+        return process
+
+    def begin(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            return subprocess.Popen(self.words, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
 
 def available() -> str | None:
@@ -42,24 +70,29 @@ def available() -> str | None:
 
 
 @contextlib.contextmanager
-def kafka(brokers: int) -> Iterator[Peer]:
-    """Runs `brokers` Kafka brokers (each also a controller) until the block ends."""
+def kafka(brokers: int, folder: Path | None = None) -> Iterator[Peer]:
+    """Runs `brokers` Kafka brokers (each also a controller) until the block ends.
+
+    `folder`: keeps their data, for another block; None: they are gone afterwards."""
     libraries = _libraries()
-    with (
-        tempfile.TemporaryDirectory(prefix="penstock-kafka-") as scratch,
-        contextlib.ExitStack() as held,
-    ):
-        home = Path(scratch)
+    with contextlib.ExitStack() as held:
+        scratch = tempfile.TemporaryDirectory(prefix="penstock-kafka-")
+        home = Path(held.enter_context(scratch)) if folder is None else folder
+        home.mkdir(parents=True, exist_ok=True)
         ports = [held.enter_context(ReservedPort()).port for _ in range(2 * brokers)]
         (home / "log4j2.xml").write_text(LOG4J)
-        configs = [_configure(home, node, ports) for node in range(1, brokers + 1)]
+        commands = [
+            _formatted(libraries, home, _configure(home, node, ports), ports[node - 1])
+            for node in range(1, brokers + 1)
+        ]
         processes = []
         try:
-            for config in configs:
-                processes.append(_start(libraries, home, config))  # noqa: PERF401 - ended below
-            for port, process in zip(ports, processes, strict=False):
-                _await_port(port, process)
-            yield Peer(",".join(f"127.0.0.1:{port}" for port in ports[:brokers]), processes)
+            for command in commands:
+                processes.append(command.begin())  # noqa: PERF401 - ended below
+            for command, process in zip(commands, processes, strict=True):
+                _await_port(command.port, process)
+            bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports[:brokers])
+            yield Peer(bootstrap, processes, commands)
         finally:
             for process in processes:
                 process.kill()
@@ -101,17 +134,17 @@ def _configure(home: Path, node: int, ports: list[int]) -> Path:
     return config
 
 
-def _start(libraries: str, home: Path, config: Path) -> subprocess.Popen[bytes]:
+def _formatted(libraries: str, home: Path, config: Path, port: int) -> Command:
+    """Formats a broker's data; returns how it is started."""
     tool = ["java", "-Xmx256m", "-cp", libraries, "org.apache.kafka.tools.StorageTool"]
     fallback = [*tool[:-1], "kafka.tools.StorageTool"]
-    arguments = ["format", "-t", "AAAAAAAAAAAAAAAAAAAAAA", "-c", str(config)]
-    for command in (tool, fallback):
-        if subprocess.run([*command, *arguments], capture_output=True, check=False).returncode == 0:
+    arguments = ["format", "--ignore-formatted", "-t", "AAAAAAAAAAAAAAAAAAAAAA", "-c", str(config)]
+    for words in (tool, fallback):
+        if subprocess.run([*words, *arguments], capture_output=True, check=False).returncode == 0:
             break
     options = ["-Xmx1g", "-Xms512m", f"-Dlog4j2.configurationFile={home / 'log4j2.xml'}"]
-    command = ["java", *options, "-cp", libraries, "kafka.Kafka", str(config)]
-    with (home / f"{config.stem}.log").open("wb") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    words = ["java", *options, "-cp", libraries, "kafka.Kafka", str(config)]
+    return Command(words, home / f"{config.stem}.log", port)
 
 
 def _await_port(port: int, process: subprocess.Popen[bytes]) -> None:

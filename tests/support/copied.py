@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from penstock.core.columns import Header
 from penstock.core.types import TopicPartition
-from penstock.migration.model import Bounds, Progress, Rows, Topic
+from penstock.migration.fitting import too_large
+from penstock.migration.model import Bounds, Misfit, Progress, Rows, Topic
 
 Row = tuple[bytes | None, bytes | None, int, Sequence[Header] | None]
 NOON = 1_700_000_000_000
@@ -43,6 +44,8 @@ class MemoryEnd:
         self.groups: dict[str, dict[TopicPartition, int]] = {}
         self.on_append: Callable[[TopicPartition, Rows], None] = lambda _w, _r: None
         self.limit = limit
+        self.shown: int | None = None
+        """Records that readers see of each log, as of a leader that is behind. None: all."""
 
     def topics(self, patterns: Sequence[str]) -> list[Topic]:
         return [self.known[name] for name in patterns]
@@ -55,16 +58,29 @@ class MemoryEnd:
         for index in range(topic.partitions):
             self.logs[TopicPartition(topic.name, index)] = MemoryLog()
 
+    def alter(self, topic: str, configs: Mapping[str, str | None]) -> None:
+        found = dict(self.known[topic].configs)
+        for name, value in configs.items():
+            found.pop(name, None)
+            if value is not None:
+                found[name] = value
+        self.known[topic] = replace(self.known[topic], configs=found)
+
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
         return {w: Bounds(self.logs[w].first, len(self.logs[w].entries)) for w in partitions}
 
-    def append(self, where: TopicPartition, rows: Rows) -> "_Appended":
+    def misfits(self, rows: Rows, limit_bytes: int) -> list[Misfit]:
+        return too_large(
+            rows, limit_bytes, lambda key, value, _: len(key or b"") + len(value or b"")
+        )
+
+    def append(self, where: TopicPartition, rows: Rows) -> "Appended":
         self.on_append(where, rows)
         entries = self.logs[where].entries
         base = len(entries)
         columns = (rows.keys, rows.values, rows.timestamps_ms, rows.headers)
         entries += list(zip(*columns, strict=True))
-        return _Appended(base)
+        return Appended(base)
 
     def read(self, starts: Mapping[TopicPartition, int]) -> "_MemoryReader":
         return _MemoryReader(self, dict(starts))
@@ -85,7 +101,7 @@ class MemoryEnd:
         self.groups.setdefault(group, {}).update(offsets)
 
 
-class _Appended:
+class Appended:
     def __init__(self, base: int) -> None:
         self._base = base
 
@@ -105,7 +121,8 @@ class _MemoryReader:
         del timeout_s
         found = []
         for where, position in self._positions.items():
-            entries = self._end.logs[where].entries[position : position + self._end.limit]
+            entries = self._end.logs[where].entries[: self._end.shown]
+            entries = entries[position : position + self._end.limit]
             if not entries:
                 continue
             rows = Rows(position + len(entries))
@@ -121,7 +138,7 @@ class _MemoryReader:
         return found
 
     def at_end(self, where: TopicPartition) -> bool:
-        return self._positions[where] >= len(self._end.logs[where].entries)
+        return self._positions[where] >= len(self._end.logs[where].entries[: self._end.shown])
 
     def close(self) -> None:
         pass

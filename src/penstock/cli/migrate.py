@@ -54,6 +54,13 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be
 NoVerify = Annotated[
     bool, typer.Option("--no-verify", help="Do not read the copy again to compare it.")
 ]
+NoScan = Annotated[
+    bool,
+    typer.Option(
+        "--no-scan",
+        help="Do not read the records first to see whether the target can take each of them.",
+    ),
+]
 KafkaConfig = Annotated[
     Path | None,
     typer.Option(
@@ -75,6 +82,7 @@ class _Wish:
     groups: list[str]
     follow: bool
     dry_run: bool
+    scan: bool
     verify: bool
     output: Output
 
@@ -94,6 +102,7 @@ def import_topics(
     groups: Groups = "",
     follow: Follow = False,
     dry_run: DryRun = False,
+    no_scan: NoScan = False,
     no_verify: NoVerify = False,
     kafka_config: KafkaConfig = None,
     bootstrap: Bootstrap = None,
@@ -104,7 +113,9 @@ def import_topics(
     Only committed records are copied. The same command again continues where the last one ended;
     no record comes twice. At the end, the copy is read again and compared.
     """
-    wish = _Wish(_chosen(topics), _listed(groups), follow, dry_run, not no_verify, output)
+    wish = _Wish(
+        _chosen(topics), _listed(groups), follow, dry_run, not no_scan, not no_verify, output
+    )
     with _ends(source, kafka_config, bootstrap) as (kafka, own):
         from penstock.migration.run import Migration, settings_here  # noqa: PLC0415
 
@@ -124,13 +135,16 @@ def export_topics(
     groups: Groups = "",
     follow: Follow = False,
     dry_run: DryRun = False,
+    no_scan: NoScan = False,
     no_verify: NoVerify = False,
     kafka_config: KafkaConfig = None,
     bootstrap: Bootstrap = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Copy topics to Apache Kafka: the way back; as `penstock import`."""
-    wish = _Wish(_chosen(topics), _listed(groups), follow, dry_run, not no_verify, output)
+    wish = _Wish(
+        _chosen(topics), _listed(groups), follow, dry_run, not no_scan, not no_verify, output
+    )
     with _ends(target, kafka_config, bootstrap) as (kafka, own):
         from penstock.migration.run import Migration, settings_there  # noqa: PLC0415
 
@@ -197,6 +211,8 @@ def _listed(text: str) -> list[str]:
 def _migrate(migration: "Migration", wish: _Wish) -> None:
     plans = migration.prepare(wish.topics)
     migration.check_groups(wish.groups, plans)
+    if wish.scan:
+        plans = migration.scanned(plans, _Counted("looked at"))
     if wish.dry_run:
         print_record({"topics": [_plan_row(plan) for plan in plans]} | _dropped(plans), wish.output)
         if any(plan.reason for plan in plans):
@@ -207,7 +223,9 @@ def _migrate(migration: "Migration", wish: _Wish) -> None:
         done = migration.execute(plans, follow=wish.follow, stop=stop, report=progress.copying)
         interrupted = stop()
     progress.copying(done.copy)
-    verdicts = done.verify(progress.compared) if wish.verify else []
+    verdicts = done.verify(_Counted("compared")) if wish.verify else []
+    if done.complete and all(each.good for each in verdicts):
+        done.release()
     moved = [(group, each) for group in wish.groups for each in done.move_group(group)]
     result: dict[str, object] = {
         "complete": done.complete,
@@ -273,19 +291,26 @@ class _Progress:
     def __init__(self, total: int) -> None:
         self._total = total
         self._began = monotonic()
-        self._compared = 0
-        self._shown_at = 0.0
 
     def copying(self, copy: "Copy") -> None:
         rate = copy.copied / max(monotonic() - self._began, 0.001)
         of = f" of at most {self._total:,}" if copy.copied <= self._total else ""  # or it follows
         sys.stderr.write(f"copied: {copy.copied:,}{of} records, {rate:,.0f}/s\n")
 
-    def compared(self, records: int) -> None:
-        self._compared += records
+
+class _Counted:
+    """Records of which something is done, a line per second on standard error."""
+
+    def __init__(self, done: str) -> None:
+        self._done = done
+        self._records = 0
+        self._shown_at = monotonic()
+
+    def __call__(self, records: int) -> None:
+        self._records += records
         if monotonic() - self._shown_at >= PROGRESS_S:
             self._shown_at = monotonic()
-            sys.stderr.write(f"comparing: {self._compared:,} records\n")
+            sys.stderr.write(f"{self._done}: {self._records:,} records\n")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ twice and none is left out, whatever ended the run before, without transactions 
 Two copies at the same time see each other's records at an unexpected offset, and both stop.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -56,6 +57,10 @@ class Copy:
         self._in_flight_bytes = 0
         self._stored_at = monotonic()
         self._begun_with = 0
+        self._ends: dict[TopicPartition, int] = {}
+        """The source's when this run began: an end that is seen before that is not one. A leader
+        that has just been elected may show fewer records than were committed."""
+        self._read_to: dict[TopicPartition, int] = {}
         self.progress: dict[TopicPartition, Progress] = {}
 
     @property
@@ -86,44 +91,74 @@ class Copy:
                     "created again; delete the topic and start over"
                 )
             self.progress[where] = self._with_surplus(where, known, bounds.end)
+            self._ends[where] = sources[where].end
+            self._read_to[where] = self.progress[where].source_next
         self._begun_with = sum(each.records for each in self.progress.values())
         self._store()
 
     def run(
         self, *, follow: bool, stop: Callable[[], bool], report: Callable[["Copy"], None]
     ) -> bool:
-        """Copies until the end, with `follow` until `stop`. Returns whether the end was reached."""
+        """Copies until the end, with `follow` until `stop`. Returns whether the end was reached.
+
+        Raises CopyError if the source sends nothing for QUIET_S before its end."""
         reader = self._source.read({w: p.source_next for w, p in self.progress.items()})
+        heard_at = monotonic()
         try:
             while not stop():
-                for where, rows in reader.poll(POLL_S):
+                found = reader.poll(POLL_S)
+                for where, rows in found:
                     self._append(where, rows)
-                self._settle(wait_above=0 if self._ended(reader) else IN_FLIGHT_BYTES)
+                ended = self._ended(reader)
+                self._settle(wait_above=0 if ended else IN_FLIGHT_BYTES)
+                if found or ended:
+                    heard_at = monotonic()
+                elif monotonic() - heard_at > QUIET_S:
+                    raise _quiet(self._source.name)
+                if ended and not follow:
+                    break
                 if monotonic() - self._stored_at >= STORE_EVERY_S:
                     self._store()
                     report(self)
-                if not follow and self._ended(reader):
-                    return True
+            self._settle(wait_above=0)
+            self._store()
             return self._ended(reader)
         finally:
-            try:
-                self._settle(wait_above=0)
-            finally:
-                self._store()
-                reader.close()
+            reader.close()
 
     def _ended(self, reader: Reader) -> bool:
-        return all(reader.at_end(where) for where in self._partitions)
+        return all(
+            reader.at_end(where) and self._read_to[where] >= self._ends[where]
+            for where in self._partitions
+        )
 
     def _append(self, where: TopicPartition, rows: Rows) -> None:
+        self._read_to[where] = rows.next_offset
         if not rows:
-            if not any(each.where == where for each in self._in_flight):
+            before = next((i for i in reversed(self._in_flight) if i.where == where), None)
+            if before is not None:
+                before.rows.next_offset = rows.next_offset
+            else:
                 self.progress[where] = replace(self.progress[where], source_next=rows.next_offset)
             return
         size_bytes = rows.bytes + 64 * len(rows)
-        appending = self._target.append(where, rows)
+        try:
+            appending = self._target.append(where, rows)
+        except PenstockError as error:
+            raise self._explained(where, rows, error) from None
         self._in_flight.append(_InFlight(where, rows, appending, size_bytes))
         self._in_flight_bytes += size_bytes
+
+    def _explained(self, where: TopicPartition, rows: Rows, error: PenstockError) -> PenstockError:
+        """The record that the target refuses, if there is one: its error cannot name it."""
+        topic = self._target.find(where.topic)
+        misfits = self._target.misfits(rows, topic.max_message_bytes) if topic else []
+        if not misfits:
+            return error
+        return CopyError(
+            f"{self._source.name}: record {where.topic}/{where.partition}, offset "
+            f"{rows.offsets[misfits[0].index]}: {misfits[0].why}; then the same command continues"
+        )
 
     def _settle(self, *, wait_above: int) -> None:
         """Takes over what was appended; waits while more bytes than that are in flight."""
@@ -131,7 +166,10 @@ class Copy:
             oldest = self._in_flight[0]
             if self._in_flight_bytes <= wait_above and not oldest.appending.done():
                 return
-            base = oldest.appending.base_offset()
+            try:
+                base = oldest.appending.base_offset()
+            except PenstockError as error:
+                raise self._explained(oldest.where, oldest.rows, error) from None
             self._in_flight.popleft()
             self._in_flight_bytes -= oldest.size_bytes
             before = self.progress[oldest.where]
@@ -152,9 +190,14 @@ class Copy:
         count = end - known.target_next
         if count == 0:
             return known
-        own = read_exactly(self._target.read({where: known.target_next}), where, count)
+        own = Rows(end)
+        for _, rows in up_to(self._target.read({where: known.target_next}), {where: end}):
+            _extend(own, rows)
         theirs = read_exactly(self._source.read({where: known.source_next}), where, count)
-        if extended(0, own) != extended(0, theirs):
+        # The target may have been compacted meanwhile: what is left is compared.
+        places = [offset - known.target_next for offset in own.offsets]
+        left = theirs.picked(places) if len(theirs) == count else theirs
+        if extended(0, own) != extended(0, left):
             raise CopyError(
                 f"{self._target.name}: {where.topic}/{where.partition} has {count} records from "
                 f"{known.target_next} on that are not the source's: somebody else wrote to the "
@@ -173,6 +216,13 @@ def advanced(progress: Progress, rows: Rows) -> Progress:
     )
 
 
+def _quiet(what: str) -> CopyError:
+    return CopyError(
+        f"no records came for {QUIET_S:.0f} s from {what}; see whether it runs, then the same "
+        "command continues"
+    )
+
+
 def polled(
     reader: Reader, is_over: Callable[[], bool], what: Callable[[], str]
 ) -> Iterator[tuple[TopicPartition, Rows]]:
@@ -186,7 +236,7 @@ def polled(
             if found:
                 heard_at = monotonic()
             elif monotonic() - heard_at > QUIET_S:
-                raise CopyError(f"no records came for {QUIET_S:.0f} s from {what()}")
+                raise _quiet(what())
     finally:
         reader.close()
 
@@ -212,21 +262,31 @@ def _extend(found: Rows, rows: Rows) -> None:
     found.headers += rows.headers
 
 
-def digests(
-    reader: Reader, ends: Mapping[TopicPartition, int], tick: Callable[[int], None]
-) -> dict[TopicPartition, tuple[int, int]]:
-    """(records, digest) of each partition from where the reader begins to these offsets."""
-    found = dict.fromkeys(ends, (0, 0))
+def up_to(
+    reader: Reader, ends: Mapping[TopicPartition, int]
+) -> Iterator[tuple[TopicPartition, Rows]]:
+    """What a reader gives before these offsets, or before the ends of the logs; then it is
+    closed."""
     positions = dict.fromkeys(ends, 0)
 
     def unread() -> list[TopicPartition]:
         return [w for w, end in ends.items() if positions[w] < end and not reader.at_end(w)]
 
     for where, rows in polled(reader, lambda: not unread(), lambda: ", ".join(map(str, unread()))):
-        first = next((i for i, o in enumerate(rows.offsets) if o >= ends[where]), len(rows))
-        part = rows.cut(0, first) if first < len(rows) else rows
-        records, digest = found[where]
-        found[where] = (records + len(part), extended(digest, part))
         positions[where] = rows.next_offset
-        tick(len(part))
+        if rows.next_offset > ends[where]:
+            yield where, rows.cut(0, bisect_left(rows.offsets, ends[where]))
+        else:
+            yield where, rows
+
+
+def digests(
+    reader: Reader, ends: Mapping[TopicPartition, int], tick: Callable[[int], None]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """(records, digest) of each partition from where the reader begins to these offsets."""
+    found = dict.fromkeys(ends, (0, 0))
+    for where, rows in up_to(reader, ends):
+        records, digest = found[where]
+        found[where] = (records + len(rows), extended(digest, rows))
+        tick(len(rows))
     return found

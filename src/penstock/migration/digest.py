@@ -7,6 +7,7 @@ it is no protection against an attacker.
 
 import struct
 from collections.abc import Sequence
+from itertools import chain, repeat
 from typing import Final
 
 import google_crc32c
@@ -21,19 +22,40 @@ _NULL: Final = -1
 
 def extended(digest: int, rows: Rows) -> int:
     """The digest of what `digest` stands for (0: of nothing), followed by these rows."""
-    parts = []
-    columns = (rows.timestamps_ms, rows.keys, rows.values, rows.headers)
-    for timestamp_ms, key, value, headers in zip(*columns, strict=True):
-        key_bytes = _NULL if key is None else len(key)
-        value_bytes = _NULL if value is None else len(value)
-        parts.append(_HEAD.pack(timestamp_ms, key_bytes, value_bytes, len(headers or ())))
-        if key:
-            parts.append(key)
-        if value:
-            parts.append(value)
-        if headers:
-            parts += _of_headers(headers)
+    lengths = (_lengths(rows.keys), _lengths(rows.values))
+    keys, values = _texts(rows.keys), _texts(rows.values)
+    if any(rows.headers):
+        parts = _with_headers(rows, *lengths, keys, values)
+    else:
+        heads = map(_HEAD.pack, rows.timestamps_ms, *lengths, repeat(0))
+        parts = list(chain.from_iterable(zip(heads, keys, values, strict=False)))
     return int(google_crc32c.extend(digest, b"".join(parts)))
+
+
+def _lengths(column: Sequence[bytes | None]) -> list[int]:
+    if None in column:
+        return [_NULL if entry is None else len(entry) for entry in column]
+    return list(map(len, column))  # type: ignore[arg-type]  # there is no None
+
+
+def _texts(column: Sequence[bytes | None]) -> Sequence[bytes]:
+    if None in column:
+        return [entry or b"" for entry in column]
+    return column  # type: ignore[return-value]  # there is no None
+
+
+def _with_headers(
+    rows: Rows,
+    key_bytes: list[int],
+    value_bytes: list[int],
+    keys: Sequence[bytes],
+    values: Sequence[bytes],
+) -> list[bytes]:
+    parts: list[bytes] = []
+    for index, headers in enumerate(rows.headers):
+        head = (rows.timestamps_ms[index], key_bytes[index], value_bytes[index], len(headers or ()))
+        parts += (_HEAD.pack(*head), keys[index], values[index], *_of_headers(headers or ()))
+    return parts
 
 
 def _of_headers(headers: Sequence[Header]) -> list[bytes]:

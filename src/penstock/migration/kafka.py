@@ -7,27 +7,39 @@ name. Further settings of librdkafka (security.protocol, sasl.…, ssl.…) come
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any, Final
 
 import confluent_kafka as kafka
-from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+)
 
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError
-from penstock.migration.model import Bounds, Progress, Reader, Rows, Topic
+from penstock.migration.fitting import kafka_limit, too_large
+from penstock.migration.kafka_answers import PASSING, TIMEOUT_S, asked, failed
+from penstock.migration.model import Bounds, Misfit, Progress, Reader, Rows, Topic
 from penstock.migration.plan import matching
 
 _log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())  # our errors say what lasts; --debug shows the rest
-TIMEOUT_S: Final = 30.0
 CONNECT_S: Final = 12.0
 """For the first answer: an address that is wrong is said to be so while somebody still looks."""
 LOOK_S: Final = 2.0
 """Ctrl-C is seen between two looks: the library's calls cannot be interrupted."""
-RETRY_S: Final = 0.2
+DELIVERY_MS: Final = 120_000
+"""Until an append is given up; long enough for a broker to start again."""
+BATCH_BYTES: Final = 1_000_000
+MESSAGE_BYTES_MAX: Final = 1_000_000_000
+"""Of librdkafka, which counts before compression: the topic's own limit decides."""
 POLL_RECORDS: Final = 10_000
 _MAX_MESSAGE: Final = "max.message.bytes"
 
@@ -52,7 +64,7 @@ class Kafka:
         except kafka.KafkaException as error:
             text = f"librdkafka refuses the settings for {self.name}: {error.args[0].str()}"
             raise MisuseError(text, ErrorCode.INVALID_REQUEST) from None
-        self._producer: Any = None
+        self._producers: dict[str, Any] = {}
         self._metadata = self._first_metadata()
 
     @property
@@ -73,8 +85,8 @@ class Kafka:
             try:
                 return self._admin.list_topics(timeout=LOOK_S)
             except kafka.KafkaException as error:
-                if error.args[0].code() not in _PASSING or monotonic() >= ends_at:
-                    raise _failed(self.name, error.args[0]) from None
+                if error.args[0].code() not in PASSING or monotonic() >= ends_at:
+                    raise failed(self.name, error.args[0]) from None
 
     def topics(self, patterns: Sequence[str]) -> list[Topic]:
         known = sorted(name for name in self._metadata.topics if not name.startswith("__"))
@@ -85,7 +97,7 @@ class Kafka:
 
     def _topic(self, name: str) -> Topic:
         resource = ConfigResource(ConfigResource.Type.TOPIC, name)
-        entries = _asked(
+        entries = asked(
             self.name, lambda: self._admin.describe_configs([resource])[resource].result(TIMEOUT_S)
         )
         own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
@@ -103,7 +115,7 @@ class Kafka:
 
         def watermarks(where: TopicPartition) -> Any:
             at = kafka.TopicPartition(where.topic, where.partition)
-            return _asked(self.name, lambda: consumer.get_watermark_offsets(at, timeout=TIMEOUT_S))
+            return asked(self.name, lambda: consumer.get_watermark_offsets(at, timeout=TIMEOUT_S))
 
         try:
             return {where: Bounds(*watermarks(where)) for where in partitions}
@@ -129,7 +141,7 @@ class Kafka:
 
     def group_offsets(self, group: str, topics: Iterable[str]) -> dict[TopicPartition, int]:
         request = kafka.ConsumerGroupTopicPartitions(group)
-        found = _asked(
+        found = asked(
             self.name,
             lambda: self._admin.list_consumer_group_offsets([request])[group].result(TIMEOUT_S),
         )
@@ -147,21 +159,52 @@ class Kafka:
             replication_factor=min(topic.replicas, self.brokers),
             config=dict(topic.configs),
         )
-        _asked(self.name, lambda: self._admin.create_topics([new])[topic.name].result(TIMEOUT_S))
-        self._metadata = _asked(self.name, lambda: self._admin.list_topics(timeout=TIMEOUT_S))
+        asked(self.name, lambda: self._admin.create_topics([new])[topic.name].result(TIMEOUT_S))
+        self._metadata = asked(self.name, lambda: self._admin.list_topics(timeout=TIMEOUT_S))
+
+    def alter(self, topic: str, configs: Mapping[str, str | None]) -> None:
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        for name, value in configs.items():
+            how = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+            entry = ConfigEntry(name, value or "", incremental_operation=how)
+            resource.add_incremental_config(entry)
+        asked(
+            self.name,
+            lambda: self._admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S),
+        )
 
     def append(self, where: TopicPartition, rows: Rows) -> "_KafkaAppending":
-        if self._producer is None:
-            self._producer = kafka.Producer(
+        return _KafkaAppending(self.name, self._producer_of(where.topic), where, rows)
+
+    def _producer_of(self, topic: str) -> Any:
+        """One by topic: a batch must not be larger than the topic takes."""
+        if topic not in self._producers:
+            limit = self._topic(topic).max_message_bytes
+            self._producers[topic] = kafka.Producer(
                 {
                     **self._settings,
                     "enable.idempotence": True,
                     "acks": "all",
                     "linger.ms": 20,
                     "queue.buffering.max.messages": 1_000_000,
+                    "batch.size": min(limit, BATCH_BYTES),
+                    "message.max.bytes": MESSAGE_BYTES_MAX,
+                    "message.timeout.ms": DELIVERY_MS,
                 }
             )
-        return _KafkaAppending(self.name, self._producer, where, rows)
+        return self._producers[topic]
+
+    def misfits(self, rows: Rows, limit_bytes: int) -> list[Misfit]:
+        untimed = [
+            Misfit(
+                index,
+                f"its timestamp is {at_ms}, which Kafka's clients cannot send: it means the "
+                "present to them; leave the topic out",
+            )
+            for index, at_ms in enumerate(rows.timestamps_ms)
+            if at_ms <= 0
+        ]
+        return untimed + too_large(rows, limit_bytes, kafka_limit)
 
     def progress(
         self, partitions: Iterable[TopicPartition]
@@ -169,7 +212,7 @@ class Kafka:
         consumer = self._consumer(self.copy_id)
         try:
             wanted = [kafka.TopicPartition(each.topic, each.partition) for each in partitions]
-            found = _asked(self.name, lambda: consumer.committed(wanted, timeout=TIMEOUT_S))
+            found = asked(self.name, lambda: consumer.committed(wanted, timeout=TIMEOUT_S))
         finally:
             consumer.close()
         return {
@@ -195,7 +238,7 @@ class Kafka:
     def _commit(self, group: str, offsets: list[Any]) -> None:
         consumer = self._consumer(group)
         try:
-            for each in _asked(
+            for each in asked(
                 self.name, lambda: consumer.commit(offsets=offsets, asynchronous=False)
             ):
                 if each.error is not None:
@@ -218,26 +261,24 @@ class _KafkaReader:
         )
 
     def poll(self, timeout_s: float) -> list[tuple[TopicPartition, Rows]]:
-        found: dict[TopicPartition, Rows] = {}
+        records: dict[tuple[str, int], list[Any]] = {}
+        ends: list[Any] = []
         for message in self._consumer.consume(POLL_RECORDS, timeout_s):
             error = message.error()
-            if error is not None and error.code() != kafka.KafkaError._PARTITION_EOF:  # noqa: SLF001
-                if error.retriable() or error.code() in _PASSING:
-                    continue
-                raise _failed(self._name, error)
+            if error is None:
+                records.setdefault((message.topic(), message.partition()), []).append(message)
+            elif error.code() == kafka.KafkaError._PARTITION_EOF:  # noqa: SLF001
+                ends.append(message)
+            elif not error.retriable() and error.code() not in PASSING:
+                raise failed(self._name, error)
+        found = {TopicPartition(*place): _rows(batch) for place, batch in records.items()}
+        self._at_end -= found.keys()
+        for message in ends:
             where = TopicPartition(message.topic(), message.partition())
-            rows = found.setdefault(where, Rows(0))
-            if error is not None:
+            rows = found.setdefault(where, Rows(message.offset()))
+            if message.offset() >= rows.next_offset:  # else records have come behind it
                 rows.next_offset = message.offset()
                 self._at_end.add(where)
-                continue
-            self._at_end.discard(where)
-            rows.next_offset = message.offset() + 1
-            rows.offsets.append(message.offset())
-            rows.keys.append(message.key())
-            rows.values.append(message.value())
-            rows.timestamps_ms.append(message.timestamp()[1])
-            rows.headers.append(message.headers())
         return list(found.items())
 
     def at_end(self, where: TopicPartition) -> bool:
@@ -245,6 +286,20 @@ class _KafkaReader:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def _rows(batch: list[Any]) -> Rows:
+    """Of one partition. The loops are C's: each call costs a third of what it does in Python's."""
+    of: Any = kafka.Message
+    offsets = list(map(of.offset, batch))
+    return Rows(
+        offsets[-1] + 1,
+        offsets,
+        list(map(of.key, batch)),
+        list(map(of.value, batch)),
+        [at_ms for _, at_ms in map(of.timestamp, batch)],
+        list(map(of.headers, batch)),
+    )
 
 
 class _KafkaAppending:
@@ -261,10 +316,7 @@ class _KafkaAppending:
             rows.keys, rows.values, rows.timestamps_ms, rows.headers, strict=True
         ):
             if timestamp_ms <= 0:
-                raise MisuseError(
-                    f"{where.topic}/{where.partition} has a record with timestamp {timestamp_ms}, "
-                    "which Kafka's clients cannot send: it means the present to them"
-                )
+                raise MisuseError(f"{where} has a record with timestamp {timestamp_ms}")
             self._produce(where, key, value, timestamp_ms, headers)
 
     def _produce(
@@ -280,14 +332,14 @@ class _KafkaAppending:
             except BufferError:
                 self._producer.poll(0.1)
             except kafka.KafkaException as error:
-                raise _failed(self._name, error.args[0]) from None
+                raise failed(self._name, error.args[0]) from None
             else:
                 return
 
     def _delivered(self, error: Any, message: Any) -> None:
         self._left -= 1
         if error is not None:
-            self._failure = self._failure or _failed(self._name, error)
+            self._failure = self._failure or failed(self._name, error)
             return
         if self._base < 0:
             self._base = self._expected = message.offset()
@@ -309,44 +361,3 @@ class _KafkaAppending:
         if self._failure is not None:
             raise self._failure
         return self._base
-
-
-_PASSING: Final = frozenset(
-    {
-        kafka.KafkaError._TRANSPORT,  # noqa: SLF001 - the names that the library gives them
-        kafka.KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-        kafka.KafkaError._TIMED_OUT,  # noqa: SLF001
-        kafka.KafkaError._RESOLVE,  # noqa: SLF001
-    }
-)
-"""librdkafka goes on by itself; `QUIET_S` ends what does not come back."""
-_TRANSIENT: Final = frozenset(
-    {
-        kafka.KafkaError.NOT_COORDINATOR,
-        kafka.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        kafka.KafkaError.COORDINATOR_NOT_AVAILABLE,
-        kafka.KafkaError.NOT_LEADER_FOR_PARTITION,
-        kafka.KafkaError.LEADER_NOT_AVAILABLE,
-    }
-)
-
-
-def _asked(name: str, call: Callable[[], Any]) -> Any:
-    """Again while the error says so: coordinators are loaded on first use, and a new topic has no
-    leader at once."""
-    ends_at = monotonic() + TIMEOUT_S
-    while True:
-        try:
-            return call()
-        except kafka.KafkaException as error:
-            cause = error.args[0]
-            if not (cause.retriable() or cause.code() in _TRANSIENT) or monotonic() > ends_at:
-                raise _failed(name, cause) from None
-            sleep(RETRY_S)
-
-
-def _failed(name: str, error: Any) -> ClusterError:
-    if error.code() in _PASSING:
-        text = f"cannot be reached ({error.str()}); check the address, and that it runs"
-        return ClusterError(f"{name} {text}", ErrorCode.UNREACHABLE)
-    return ClusterError(f"{name}: {error.name()}: {error.str()}", ErrorCode.INVALID_REQUEST)

@@ -55,7 +55,18 @@ class Rows:
 
     @property
     def bytes(self) -> int:
-        return sum(len(each) for column in (self.keys, self.values) for each in column if each)
+        return sum(sum(map(len, filter(None, column))) for column in (self.keys, self.values))
+
+    def picked(self, indexes: Iterable[int]) -> "Rows":
+        """The rows at these indexes, which must ascend."""
+        found = Rows(self.next_offset)
+        for index in indexes:
+            found.offsets.append(self.offsets[index])
+            found.keys.append(self.keys[index])
+            found.values.append(self.values[index])
+            found.timestamps_ms.append(self.timestamps_ms[index])
+            found.headers.append(self.headers[index])
+        return found
 
     def cut(self, first: int, end: int) -> "Rows":
         """The rows at these indexes, end excluded."""
@@ -96,6 +107,19 @@ class Progress:
     def gapless(self) -> bool:
         """Whether every offset of the source so far is a record that was copied."""
         return self.source_next - self.source_first == self.records
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A record that the target cannot take.
+
+    `index`: among the rows. `why`: what, the limit, what to do. `needs_bytes`: the limit it would
+    need; 0: no limit helps.
+    """
+
+    index: int
+    why: str
+    needs_bytes: int = 0
 
 
 class Reader(Protocol):
@@ -150,7 +174,13 @@ class Target(Protocol):
 
     def create(self, topic: Topic) -> None: ...
 
+    def alter(self, topic: str, configs: Mapping[str, str | None]) -> None:
+        """Sets settings of a topic; None: the default."""
+
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]: ...
+
+    def misfits(self, rows: Rows, limit_bytes: int) -> list[Misfit]:
+        """Those that it would refuse in a topic with this max.message.bytes."""
 
     def append(self, where: TopicPartition, rows: Rows) -> Appending: ...
 

@@ -24,7 +24,8 @@ from penstock.client.config import ClientOptions
 from penstock.core.topic import TopicConfig
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError
-from penstock.migration.model import Bounds, Progress, Reader, Rows, Topic
+from penstock.migration.fitting import own_limit, too_large
+from penstock.migration.model import Bounds, Misfit, Progress, Reader, Rows, Topic
 from penstock.migration.plan import matching, refused_here
 
 _MAX_MESSAGE: Final = "max.message.bytes"
@@ -86,6 +87,10 @@ class Penstock:
     def create(self, topic: Topic) -> None:
         self._create(topic, validate_only=False)
 
+    def alter(self, topic: str, configs: Mapping[str, str | None]) -> None:
+        wanted = {name: value for name, value in configs.items() if value is not None}
+        self._admin.alter_configs(topic, wanted, unset=configs.keys() - wanted.keys())
+
     def _create(self, topic: Topic, *, validate_only: bool) -> None:
         alive = sum(broker.alive for broker in self._cluster.brokers)
         self._admin.create_topic(
@@ -101,6 +106,9 @@ class Penstock:
         first = self._admin.list_offsets(dict.fromkeys(wanted, EARLIEST))
         end = self._admin.list_offsets(dict.fromkeys(wanted, LATEST))
         return {where: Bounds(first[where].offset, end[where].offset) for where in wanted}
+
+    def misfits(self, rows: Rows, limit_bytes: int) -> list[Misfit]:
+        return too_large(rows, limit_bytes, own_limit)
 
     def append(self, where: TopicPartition, rows: Rows) -> "_OwnAppending":
         if self._producer is None:

@@ -11,6 +11,7 @@ import fnmatch
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from math import log2
 from typing import Final
 
 from penstock.core.partitioner import KeyHash, partition_for_key
@@ -23,6 +24,7 @@ from penstock.core.topic import (
     is_internal,
     validate_topic_name,
 )
+from penstock.core.types import TopicPartition
 from penstock.errors import MisuseError
 from penstock.migration.model import Bounds, Topic
 
@@ -30,12 +32,21 @@ BATCH_HEADROOM_BYTES: Final = 1_024
 """Framing of our batch that Kafka's limit does not count."""
 _KAFKA_FRAMING_BYTES: Final = 12
 """Kafka's default of max.message.bytes is 1 MiB and this much (Records.LOG_OVERHEAD)."""
-_ENOUGH_KEYS: Final = 8
+_ENOUGH_BITS: Final = 20
+"""Keys, times the bits that tell their partition: one chance in a million to be wrong."""
 _OTHERWISE: Final = (
     "keys lie neither by murmur2 nor by crc32c: producers here put them elsewhere, so let all "
     "producers change over at once, after the last record was copied"
 )
+_NOT_KAFKAS: Final = (
+    "Kafka's clients spread keys by murmur2: let all producers change over at once, after the last "
+    "record was copied"
+)
 _MAX_MESSAGE: Final = "max.message.bytes"
+_LAG: Final = "min.compaction.lag.ms"
+_LAG_MAX: Final = "max.compaction.lag.ms"
+HELD_MS: Final = 10**15
+"""Longer than any record is old; and no age that a person would set."""
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 _KEYS: Final = {key.name: key for key in CONFIG_KEYS}
 _IN_KAFKA: Final = frozenset(_KEYS) - {PARTITIONER, "deletion.protection"}
@@ -78,6 +89,10 @@ class Translated:
     kept: dict[str, str] = field(default_factory=dict)
     dropped: dict[str, tuple[str, str]] = field(default_factory=dict)
     """(value, reason)."""
+    afterwards: dict[str, str | None] = field(default_factory=dict)
+    """What is set when the copy has been compared, in place of `kept`. None: the default."""
+    partitioner: KeyHash | None = None
+    """By which keys lie in the source. None: by another one, or it does not matter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +105,14 @@ class TopicPlan:
     reason: str = ""
     records: int = 0
     """Still to copy, at most: offsets, of which some may hold no record."""
+    limit_bytes: int = 0
+    """max.message.bytes of the target's topic, as it is or will be."""
 
 
 def into_penstock(topic: Topic, spread: Spread) -> Translated:
     """Settings of a topic of Kafka, for one here; `spread`: how its keys are."""
-    translated = Translated()
+    by_hash = spread in (Spread.MURMUR2, Spread.CRC32C)
+    translated = Translated(partitioner=KeyHash(spread.value) if by_hash else None)
     for name, value in sorted(topic.configs.items()):
         problem = _problem(name, value)
         if name == _TIMESTAMP_TYPE and not problem and value != "CreateTime":
@@ -103,14 +121,13 @@ def into_penstock(topic: Topic, spread: Spread) -> Translated:
             translated.dropped[name] = (value, problem)
         elif name != _MAX_MESSAGE:
             translated.kept[name] = value
-    limit = topic.max_message_bytes + BATCH_HEADROOM_BYTES
-    if limit > TopicConfig().max_message_bytes:
-        translated.kept[_MAX_MESSAGE] = str(min(limit, _KEYS[_MAX_MESSAGE].maximum))
+    limit = max(topic.max_message_bytes + BATCH_HEADROOM_BYTES, TopicConfig().max_message_bytes)
+    translated.kept[_MAX_MESSAGE] = str(min(limit, _KEYS[_MAX_MESSAGE].maximum))
     if spread is Spread.MURMUR2:
         translated.kept[PARTITIONER] = KeyHash.MURMUR2.value
     if spread is Spread.OTHERWISE:
         translated.dropped[PARTITIONER] = ("unknown", _OTHERWISE)
-    return translated
+    return _held(translated)
 
 
 def into_kafka(topic: Topic) -> Translated:
@@ -121,13 +138,32 @@ def into_kafka(topic: Topic) -> Translated:
             translated.kept[name] = value
         else:
             translated.dropped[name] = (value, "Kafka has no such setting")
+    translated.kept[_MAX_MESSAGE] = str(topic.max_message_bytes + BATCH_HEADROOM_BYTES)
+    if topic.configs.get(PARTITIONER, KeyHash.CRC32C) != KeyHash.MURMUR2:
+        translated.dropped[PARTITIONER] = (KeyHash.CRC32C.value, _NOT_KAFKAS)
+    return _held(translated)
+
+
+def _held(translated: Translated) -> Translated:
+    """A topic is not compacted while it is copied: what is compared would be gone."""
+    if "compact" in translated.kept.get("cleanup.policy", ""):
+        for name in (_LAG, _LAG_MAX):
+            translated.afterwards[name] = translated.kept.pop(name, None)
+        translated.kept[_LAG] = str(HELD_MS)
+        was = translated.afterwards[_LAG] or "0"
+        translated.dropped[_LAG] = (was, "set when the copy has been compared: not compacted yet")
     return translated
+
+
+def is_held(topic: Topic) -> bool:
+    """Whether a copy keeps it from being compacted."""
+    return topic.configs.get(_LAG) == str(HELD_MS)
 
 
 def spread_by(samples: Mapping[int, Iterable[bytes]], partitions: int) -> Spread:
     """From sampled keys, by their partition."""
     pairs = [(key, where) for where, keys in samples.items() for key in keys]
-    if partitions < 2 or len({key for key, _ in pairs}) < _ENOUGH_KEYS:
+    if len({key for key, _ in pairs}) * log2(partitions) < _ENOUGH_BITS:
         return Spread.UNKNOWN
     for key_hash in KeyHash:
         if all(partition_for_key(key, partitions, key_hash) == where for key, where in pairs):
@@ -144,9 +180,11 @@ def planned(
     started: bool,
     check: Callable[[Topic], str],
     records: int,
+    gone: str = "",
 ) -> TopicPlan:
     """`there`: the target's topic of this name, and the `bounds` of its partitions. `started`: it
-    has progress of this copy. `check`: what the target refuses about a new topic, or ""."""
+    has progress of this copy. `check`: what the target refuses about a new topic, or "". `gone`:
+    why a copy that was started cannot go on, or ""."""
     wanted = Topic(
         name=topic.name,
         partitions=topic.partitions,
@@ -158,7 +196,8 @@ def planned(
         reason = check(wanted)
         action = Action.CREATE
     else:
-        reason = _conflict(topic, there, bounds, started=started)
+        reason = gone or _conflict(topic, there, bounds, started=started)
+        reason = reason or _other_keys(settings.partitioner, there)
         action = Action.CONTINUE if started else Action.FILL
     return TopicPlan(
         wanted=wanted,
@@ -166,6 +205,7 @@ def planned(
         settings=settings,
         reason=reason,
         records=records,
+        limit_bytes=there.max_message_bytes if there else int(settings.kept[_MAX_MESSAGE]),
     )
 
 
@@ -204,6 +244,34 @@ def _conflict(topic: Topic, there: Topic, bounds: Iterable[Bounds], *, started: 
         return (
             "the target's topic has records, and no copy from this source was begun there: "
             "delete the topic, or choose others"
+        )
+    return ""
+
+
+def _other_keys(partitioner: KeyHash | None, there: Topic) -> str:
+    has = there.configs.get(PARTITIONER, KeyHash.CRC32C.value)
+    if partitioner is None or has == partitioner:
+        return ""
+    return (
+        f"the target's topic has {PARTITIONER}={has}, and the source's keys lie by "
+        f"{partitioner.value}: producers here would put a key elsewhere than its older records, "
+        f"and its order would be lost; `penstock topic alter {there.name} --set "
+        f"{PARTITIONER}={partitioner.value}` makes them equal"
+    )
+
+
+def gone(where: TopicPartition, source_next: int, bounds: Bounds) -> str:
+    """Why a copy that has come to `source_next` cannot go on with what the source has, or ""."""
+    start_over = "delete the target's topic and start over"
+    if source_next < bounds.first:
+        return (
+            f"{where.topic}/{where.partition}: the source has removed offsets {source_next} to "
+            f"{bounds.first - 1} before they were copied; {start_over}"
+        )
+    if source_next > bounds.end:
+        return (
+            f"{where.topic}/{where.partition}: the source ends at {bounds.end}, and {source_next} "
+            f"was reached before: it has lost records or was created again; {start_over}"
         )
     return ""
 

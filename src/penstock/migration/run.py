@@ -5,12 +5,13 @@ execute: create ──▶ copy ──▶ verdicts ──▶ groups
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.core.types import TopicPartition
 from penstock.errors import MisuseError
 from penstock.migration.copying import Copy, polled
+from penstock.migration.fitting import unfit
 from penstock.migration.groups import Translation, translated
 from penstock.migration.model import Source, Target, Topic
 from penstock.migration.plan import (
@@ -18,8 +19,10 @@ from penstock.migration.plan import (
     Spread,
     TopicPlan,
     Translated,
+    gone,
     into_kafka,
     into_penstock,
+    is_held,
     planned,
     spread_by,
 )
@@ -51,12 +54,13 @@ class Migration:
         wheres = partitions_of(topic)
         sources = self.source.bounds(wheres)
         left = {where: sources[where].end - sources[where].first for where in wheres}
-        bounds, started = [], False
+        bounds, started, why_gone = [], False, ""
         if there is not None and there.partitions == topic.partitions:
             bounds = list(self.target.bounds(wheres).values())
             for where, progress in self.target.progress(wheres).items():
                 if progress is not None:
                     started = True
+                    why_gone = why_gone or gone(where, progress.source_next, sources[where])
                     left[where] = max(0, sources[where].end - progress.source_next)
         return planned(
             topic,
@@ -66,7 +70,27 @@ class Migration:
             started=started,
             check=self.check,
             records=sum(left.values()),
+            gone=why_gone,
         )
+
+    def scanned(self, plans: Sequence[TopicPlan], tick: Callable[[int], None]) -> list[TopicPlan]:
+        """The plans; refused too where the target cannot take a record that is to be copied. Reads
+        them all; writes nothing."""
+        meant = [plan for plan in plans if plan.action is not Action.REFUSED]
+        wheres = [where for plan in meant for where in partitions_of(plan.wanted)]
+        starts = {where: bounds.first for where, bounds in self.source.bounds(wheres).items()}
+        for plan in meant:
+            if plan.action is Action.CONTINUE:
+                for where, at in self.target.progress(partitions_of(plan.wanted)).items():
+                    starts[where] = starts[where] if at is None else at.source_next
+        limits = {plan.wanted.name: plan.limit_bytes for plan in meant}
+        reasons = unfit(self.source, self.target, starts, limits, tick)
+        return [
+            replace(plan, action=Action.REFUSED, reason=reasons[plan.wanted.name])
+            if plan.wanted.name in reasons
+            else plan
+            for plan in plans
+        ]
 
     def check_groups(self, groups: Sequence[str], plans: Sequence[TopicPlan]) -> None:
         """Raises MisuseError for one that has no offsets in these topics."""
@@ -99,7 +123,7 @@ class Migration:
         copy = Copy(self.source, self.target, wheres)
         copy.begin()
         complete = copy.run(follow=follow, stop=stop, report=report)
-        return Done(self, copy, complete)
+        return Done(self, copy, complete, tuple(plans))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +133,17 @@ class Done:
     migration: Migration
     copy: Copy
     complete: bool
+    plans: tuple[TopicPlan, ...]
 
     def verify(self, tick: Callable[[int], None]) -> list[Verdict]:
         return verdicts(self.migration.target, self.copy.progress, tick)
+
+    def release(self) -> None:
+        """Topics that were kept from being compacted get the settings that they shall have."""
+        for plan in self.plans:
+            topic = self.migration.target.find(plan.wanted.name)
+            if plan.settings.afterwards and topic is not None and is_held(topic):
+                self.migration.target.alter(topic.name, plan.settings.afterwards)
 
     def move_group(self, group: str) -> list[Translation]:
         """Commits a group's offsets at the target; partitions that the copy has not passed are

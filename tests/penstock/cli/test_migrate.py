@@ -2,22 +2,30 @@
 
 import json
 import signal
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka as ck
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from support.copied import MemoryEnd, row, rows_of
 from support.documents import ROOT
+from support.kafka_copies import (
+    TIMEOUT_S,
+    everything,
+    make,
+    produce,
+    running_kafka,
+    while_it_runs,
+    written,
+)
 from support.waiting import wait_until
 
-from benchmarks.kafka_peer import Peer, available, kafka
-from penstock.client import LATEST, Admin, Consumer, TopicPartition
+from benchmarks.kafka_peer import Peer
+from penstock.client import Admin, TopicPartition
 from penstock.core.partitioner import KeyHash, partition_for_key
+from penstock.migration.copying import up_to
 from penstock.migration.kafka import Kafka
 from penstock.migration.model import Bounds, Progress, Rows, Topic
 from penstock.migration.own import Penstock
@@ -27,19 +35,10 @@ from tools.snippets.shell import commands
 if TYPE_CHECKING:
     from .conftest import Program
 
-TIMEOUT_S = 60
-
 
 @pytest.fixture(scope="module")
 def peer() -> Iterator[Peer]:
-    missing = available()
-    if missing is not None:
-        pytest.skip(f"{missing}; both are needed to run Kafka")
-    with ExitStack() as held:
-        try:
-            running = held.enter_context(kafka(1))
-        except (subprocess.CalledProcessError, SystemExit) as error:
-            pytest.skip(f"Kafka cannot be run here: {error}")
+    with running_kafka() as running:
         yield running
 
 
@@ -49,26 +48,6 @@ def bootstrap(penstock: "Program") -> str:
     return str(brokers[0]["address"])
 
 
-def make(peer: Peer, name: str, partitions: int, **configs: str) -> None:
-    admin = AdminClient({"bootstrap.servers": peer.bootstrap})
-    # Records have times of long ago.
-    named = {"retention.ms": "-1"} | {k.replace("_", "."): v for k, v in configs.items()}
-    admin.create_topics([NewTopic(name, partitions, 1, config=named)])[name].result(TIMEOUT_S)
-
-
-def produce(peer: Peer, name: str, count: int, **settings: Any) -> None:
-    producer = ck.Producer({"bootstrap.servers": peer.bootstrap, **settings})
-    for index in range(count):
-        value = None if index % 50 == 49 else b"value %d" % index
-        headers: Any = [("h", b"%d" % index), ("null", None)] if index % 7 == 0 else None
-        producer.produce(
-            name, value, b"key-%d" % (index % 100), timestamp=1_700_000_000_000 + index,
-            headers=headers or [],
-        )  # fmt: skip
-        producer.poll(0)
-    assert producer.flush(TIMEOUT_S) == 0
-
-
 def from_kafka(peer: Peer, topics: str, *more: object) -> list[object]:
     return ["import", "--from", f"kafka://{peer.bootstrap}", "--topics", topics, *more]
 
@@ -76,39 +55,6 @@ def from_kafka(peer: Peer, topics: str, *more: object) -> list[object]:
 def imported(penstock: "Program", peer: Peer, topics: str, *more: object) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(penstock.ok(*from_kafka(peer, topics, "-o", "json", *more)))
     return found
-
-
-def everything(bootstrap: str, topic: str, count: int) -> list[tuple[object, ...]]:
-    """All records of a topic here: partition, key, value, time, headers."""
-    with Admin(bootstrap) as admin:
-        partitions = len(admin.describe_topics([topic])[topic].partitions)
-    found: list[tuple[object, ...]] = []
-    with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
-        wheres = [TopicPartition(topic, index) for index in range(partitions)]
-        consumer.assign(wheres)
-        consumer.seek_to_beginning(wheres)
-
-        def more() -> bool:
-            for batch in consumer.poll(0.2):
-                found.extend(
-                    (each.partition, each.key, each.value, each.timestamp_ms, tuple(each.headers))
-                    for each in batch.records()
-                )
-            return len(found) >= count
-
-        wait_until(more, what=f"{count} records of {topic}")
-    return found
-
-
-def while_it_runs(process: "subprocess.Popen[bytes]", holds: Callable[[], bool], what: str) -> None:
-    """A program that ends first fails the test with its words."""
-
-    def seen() -> bool:
-        if process.poll() is not None and not holds():
-            pytest.fail(f"it ended before {what}: {process.communicate()}")
-        return holds()
-
-    wait_until(seen, what=what)
 
 
 class TestBothEnds:
@@ -173,6 +119,12 @@ class TestBothEnds:
         )
         end.store({first: reached})
         assert end.progress([first, second]) == {first: reached, second: None}
+
+    def test_settings_are_set_and_unset(self, end: Any) -> None:
+        end.create(Topic(name="altered", partitions=1, replicas=1,
+                         configs={"retention.ms": "5000000"}))  # fmt: skip
+        end.alter("altered", {"retention.ms": None, "min.compaction.lag.ms": "7"})
+        assert end.find("altered").configs == {"min.compaction.lag.ms": "7"}
 
     def test_offsets_of_a_group_are_set_and_seen(self, end: Any) -> None:
         end.create(Topic(name="grouped", partitions=2, replicas=1))
@@ -260,6 +212,95 @@ class TestImport:
         described = json.loads(penstock.ok("group", "describe", "billing", "-o", "json"))
         assert "7" in json.dumps(described)
 
+    def test_an_open_transaction_is_left_to_the_next_run(
+        self, penstock: "Program", peer: Peer
+    ) -> None:
+        make(peer, "open", 1)
+        produce(peer, "open", 10)
+        producer = ck.Producer({"bootstrap.servers": peer.bootstrap, "transactional.id": "open"})
+        producer.init_transactions(TIMEOUT_S)
+        producer.begin_transaction()
+        producer.produce("open", b"later", timestamp=1_700_000_000_000)
+        producer.flush(TIMEOUT_S)
+        for count in (10, 11):
+            found = imported(penstock, peer, "open")
+            assert found["complete"]
+            assert [each["found"] for each in found["partitions"]] == [count]
+            if count == 10:
+                producer.commit_transaction()
+
+    def test_what_kafka_has_compacted_leaves_no_gaps_and_offsets_mean_the_same_records(
+        self, penstock: "Program", peer: Peer
+    ) -> None:
+        compact_often(peer)
+        where = TopicPartition("compacted", 0)
+        # A segment ends when the next batch is later than that.
+        make(peer, "compacted", 1, cleanup_policy="compact", segment_ms="100",
+             min_cleanable_dirty_ratio="0.01")  # fmt: skip
+        for first in range(0, 2_000, 200):
+            produce(peer, "compacted", 200, first=first)
+        kafka = Kafka(peer.bootstrap, {})
+
+        def left() -> list[int]:
+            found: list[int] = []
+            for _, rows in up_to(kafka.read({where: 0}), {where: 2_000}):
+                found += rows.offsets
+            return found
+
+        wait_until(lambda: len(left()) < 1_000, what="a compacted log", timeout_s=90)
+        wanted = {f"compacted-{at}": at for at in (0, left()[3], 1_999, 2_000)}
+        for group, at in wanted.items():
+            kafka.set_group(group, {where: at})
+        found = imported(penstock, peer, "compacted", "--groups", ",".join(wanted))
+        assert {each["checksum"] for each in found["partitions"]} == {"same"}
+        # The target is held while it is copied, and compacted afterwards: settings are Kafka's.
+        settings = json.loads(penstock.ok("topic", "describe", "compacted", "-o", "json"))
+        assert "1000000000000000" not in json.dumps(settings)
+        at_start, fourth, before_end, at_end = found["groups"]
+        copied = found["partitions"][0]["copied"]
+        assert (at_start["target_offset"], fourth["target_offset"]) == (0, 3)
+        assert (before_end["target_offset"], at_end["target_offset"]) == (copied - 1, copied)
+        assert copied < 1_000
+
+    def test_a_record_that_does_not_fit_is_refused_before_the_start(
+        self, penstock: "Program", peer: Peer
+    ) -> None:
+        """Kafka's limit was lowered after the record was written."""
+        make(peer, "large", 2, max_message_bytes="3000000")
+        producer = ck.Producer(
+            {"bootstrap.servers": peer.bootstrap, "message.max.bytes": 3_000_000}
+        )
+        for value in (b"small", b"x" * 2_500_000, b"small"):
+            producer.produce("large", value, partition=1, timestamp=1_700_000_000_000)
+        assert producer.flush(TIMEOUT_S) == 0
+        limit(peer, "large", 1_048_588)
+        said = penstock.fails(*from_kafka(peer, "large"))
+        assert "topic 'large': record large/1, offset 1: it needs 2500" in said
+        assert "max.message.bytes of the target's topic is 1049612; set that to 2500" in said
+        assert "does not exist" in penstock.fails("topic", "describe", "large")
+        dry = penstock.run(*from_kafka(peer, "large", "--dry-run"))
+        assert (dry.returncode, "record large/1, offset 1" in dry.stdout) == (1, True)
+        unseen = penstock.run(*from_kafka(peer, "large", "--no-scan"))
+        assert unseen.returncode == 1
+        assert "record large/1, offset 1: it needs 2500" in unseen.stderr
+        assert "then the same command continues" in unseen.stderr
+        penstock.ok("topic", "alter", "large", "--set", "max.message.bytes=2600000")
+        found = imported(penstock, peer, "large")
+        assert [each["found"] for each in found["partitions"]] == [0, 3]
+        assert {each["checksum"] for each in found["partitions"]} == {"same"}
+
+    def test_a_topic_that_spreads_keys_otherwise_is_refused(
+        self, penstock: "Program", peer: Peer
+    ) -> None:
+        make(peer, "spread", 6)
+        produce(peer, "spread", 100, partitioner="murmur2_random")
+        penstock.ok("topic", "create", "spread", "-p", "6", "-c", "max.message.bytes=1050000")
+        said = penstock.fails(*from_kafka(peer, "spread"))
+        assert "has partitioner=crc32c, and the source's keys lie by murmur2" in said
+        way_out = said.partition("`penstock ")[2].partition("`")[0]
+        penstock.ok(*way_out.split())
+        assert imported(penstock, peer, "spread")["complete"]
+
     @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
     def test_an_import_that_was_ended_continues(
         self, penstock: "Program", peer: Peer, bootstrap: str, way: signal.Signals
@@ -329,17 +370,41 @@ class TestImport:
         )
 
 
-def written(admin: Admin, topic: str) -> int:
-    if topic not in admin.list_topics():
-        return 0
-    partitions = admin.describe_topics([topic])[topic].partitions
-    with_ends = admin.list_offsets(
-        {TopicPartition(topic, each.partition): LATEST for each in partitions}
+def compact_often(peer: Peer) -> None:
+    resource = ConfigResource(ConfigResource.Type.BROKER, "1")
+    resource.add_incremental_config(
+        ConfigEntry("log.cleaner.backoff.ms", "200", incremental_operation=AlterConfigOpType.SET)
     )
-    return sum(each.offset for each in with_ends.values())
+    change(peer, resource)
+
+
+def limit(peer: Peer, topic: str, max_message_bytes: int) -> None:
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    entry = ConfigEntry(
+        "max.message.bytes", str(max_message_bytes), incremental_operation=AlterConfigOpType.SET
+    )
+    resource.add_incremental_config(entry)
+    change(peer, resource)
+
+
+def change(peer: Peer, resource: ConfigResource) -> None:
+    admin = AdminClient({"bootstrap.servers": peer.bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
 
 class TestExport:
+    def test_batches_and_records_are_as_large_as_topics_take(
+        self, penstock: "Program", peer: Peer
+    ) -> None:
+        penstock.ok("topic", "create", "narrow", "-p", "1", "-c", "max.message.bytes=20000")
+        penstock.ok("topic", "create", "wide", "-p", "1", "-c", "max.message.bytes=3000000")
+        penstock.ok("produce", "narrow", stdin="v\n" * 20_000)
+        penstock.ok("produce", "wide", stdin="x" * 2_900_000 + "\n")
+        export = ["export", "--to", f"kafka://{peer.bootstrap}", "--topics", "narrow,wide"]
+        found = json.loads(penstock.ok(*export, "-o", "json"))
+        assert [each["found"] for each in found["partitions"]] == [20_000, 1]
+        assert {each["checksum"] for each in found["partitions"]} == {"same"}
+
     def test_the_way_back(self, penstock: "Program", peer: Peer) -> None:
         penstock.ok("topic", "create", "back", "-p", "3", "-c", "retention.ms=-1")
         export = ["export", "--to", f"kafka://{peer.bootstrap}", "--topics", "back", "-o", "json"]

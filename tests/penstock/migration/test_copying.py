@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from support.copied import MemoryEnd, Row, row
+from support.copied import Appended, MemoryEnd, Row, row
 
 from penstock.core.types import TopicPartition
+from penstock.migration import copying
 from penstock.migration.copying import Copy, CopyError
 from penstock.migration.groups import translated
 from penstock.migration.model import Rows, Topic
+from penstock.migration.plan import Spread, into_penstock, is_held
+from penstock.migration.run import Migration
 from penstock.migration.verifying import verdicts
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -125,6 +128,13 @@ def test_a_target_that_lost_records_is_refused() -> None:
         begun(source, into)
 
 
+def test_what_comes_behind_the_copy_is_not_compared() -> None:
+    source, into = source_of(a=list(SOME)), target()
+    copy = copied(source, into)
+    into.logs[A].entries.append(row("written by a producer here"))
+    assert verdicts(into, copy.progress, lambda _: None)[0].same
+
+
 @pytest.mark.parametrize("change", ["value", "order", "lost", "doubled"])
 def test_a_copy_that_differs_is_seen(change: str) -> None:
     source, into = source_of(a=list(SOME)), target()
@@ -167,3 +177,86 @@ def test_an_offset_that_the_copy_has_not_passed_waits() -> None:
     assert [each.target for each in translated(source, {A: 5}, copy.progress)] == [-1]
     behind = replace(copy.progress[A], target_first=7, source_first=2)
     assert [each.target for each in translated(source, {A: 1}, {A: behind})] == [7]
+
+
+def test_an_end_before_the_one_at_the_beginning_is_none() -> None:
+    """A leader that has just been elected shows fewer records than were committed, for a while."""
+    source, into = source_of(a=list(SOME)), target()
+    source.shown = 4
+    polls = [0]
+
+    def catch_up() -> bool:
+        polls[0] += 1
+        source.shown = None if polls[0] > 5 else 4
+        return False
+
+    assert begun(source, into).run(follow=False, stop=catch_up, report=lambda _: None)
+    assert into.logs[A].entries == SOME
+
+
+def test_a_source_that_falls_silent_ends_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "QUIET_S", 0.0)
+    source, into = source_of(a=list(SOME)), target()
+    source.shown = 4
+    copy = begun(source, into)
+    with pytest.raises(CopyError, match=r"no records came for 0 s from memory; .* continues"):
+        copy.run(follow=False, stop=lambda: False, report=lambda _: None)
+    source.shown = None
+    copied(source, into)
+    assert into.logs[A].entries == SOME
+
+
+def test_the_end_counts_though_records_are_in_flight() -> None:
+    """A group that has read everything is at the end, behind the marker of the last transaction."""
+    source, into = source_of(a=[*SOME[:3], None]), target()
+    source.limit = 3
+    waits = [True]
+
+    class Slow(Appended):
+        def done(self) -> bool:
+            return not waits[0]
+
+        def base_offset(self) -> int:
+            waits[0] = False
+            return super().base_offset()
+
+    append = into.append
+    into.append = lambda where, rows: Slow(append(where, rows).base_offset())  # type: ignore[method-assign]
+    copy = copied(source, into)
+    assert copy.progress[A].source_next == 4
+    assert [each.target for each in translated(source, {A: 4}, copy.progress)] == [3]
+
+
+def test_a_run_continues_on_a_target_that_was_compacted_meanwhile() -> None:
+    source, into = source_of(a=list(SOME)), target()
+    store, into.store = into.store, lambda progress: None  # type: ignore[method-assign]
+    copied(source, into)
+    into.store = store  # type: ignore[method-assign]
+    into.logs[A].entries[2:7] = [None] * 5
+    source.logs[A].entries.append(row("new"))
+    copy = copied(source, into)
+    assert into.logs[A].entries == [*SOME[:2], *[None] * 5, *SOME[7:], row("new")]
+    assert copy.progress[A].records == 11
+
+
+def test_a_topic_is_not_compacted_before_it_was_compared() -> None:
+    wanted = {"cleanup.policy": "compact", "max.compaction.lag.ms": "60000"}
+    source, into = MemoryEnd(), MemoryEnd()
+    source.create(replace(TOPIC, configs=wanted))
+    source.logs[A].entries = list(SOME)
+    migration = Migration(
+        source, into, lambda _: "", lambda topic: into_penstock(topic, Spread.UNKNOWN)
+    )
+    done = migration.execute(
+        migration.prepare(["t"]), follow=False, stop=lambda: False, report=lambda _: None
+    )
+    assert is_held(into.known["t"])
+    assert "max.compaction.lag.ms" not in into.known["t"].configs
+    done.release()
+    found = dict(into.known["t"].configs)
+    del found["max.message.bytes"]
+    assert found == wanted
+    into.logs[A].entries[4] = None
+    assert [each.good for each in done.verify(lambda _: None)] == [True, True]
+    into.alter("t", {"cleanup.policy": None})
+    assert [each.good for each in done.verify(lambda _: None)] == [False, True]

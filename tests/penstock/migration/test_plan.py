@@ -1,13 +1,18 @@
 """What a topic of Kafka becomes, and what is refused before anything is written."""
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.core.partitioner import KeyHash, partition_for_key
+from penstock.core.types import TopicPartition
 from penstock.migration.model import Bounds, Topic
 from penstock.migration.plan import (
+    HELD_MS,
     Action,
     Spread,
     TopicPlan,
+    gone,
     into_kafka,
     into_penstock,
     planned,
@@ -42,10 +47,12 @@ def test_settings_keep_their_names_and_values() -> None:
     assert found.kept == {
         "retention.ms": "60000",
         "cleanup.policy": "compact",
+        "min.compaction.lag.ms": str(HELD_MS),
         "min.insync.replicas": "2",
         "max.message.bytes": str(KAFKAS_LIMIT + 1_024),
     }
-    assert found.dropped == {}
+    assert found.afterwards == {"min.compaction.lag.ms": None, "max.compaction.lag.ms": None}
+    assert list(found.dropped) == ["min.compaction.lag.ms"]
 
 
 def test_what_is_dropped_has_its_value_and_a_reason() -> None:
@@ -79,6 +86,10 @@ def test_the_partitioner_is_found_from_the_keys(key_hash: KeyHash) -> None:
 
 
 def test_too_few_keys_tell_nothing() -> None:
+    """Of two partitions, eight keys are in the right ones once in 256 times."""
+    few = {0: [b"k%d" % i for i in range(8) if not partition_for_key(b"k%d" % i, 2)]}
+    few[1] = [b"k%d" % i for i in range(8) if partition_for_key(b"k%d" % i, 2)]
+    assert spread_by(few, 2) is Spread.UNKNOWN
     assert spread_by({0: [b"a"], 1: [b"a"] * 100}, 2) is Spread.UNKNOWN
     assert spread_by({0: [b"k%d" % index for index in range(100)]}, 1) is Spread.UNKNOWN
 
@@ -92,11 +103,63 @@ def test_a_partitioner_that_is_not_the_default_is_set() -> None:
 
 def test_what_only_we_have_is_not_taken_back() -> None:
     found = into_kafka(topic(retention_ms="1", partitioner="murmur2", deletion_protection="true"))
-    assert found.kept == {"retention.ms": "1"}
+    assert found.kept == {"retention.ms": "1", "max.message.bytes": str(KAFKAS_LIMIT + 1_024)}
     assert found.dropped == {
         "partitioner": ("murmur2", "Kafka has no such setting"),
         "deletion.protection": ("true", "Kafka has no such setting"),
     }
+
+
+def test_an_export_says_that_kafkas_clients_spread_keys_otherwise() -> None:
+    for source in (topic(), topic(partitioner="crc32c")):
+        value, why = into_kafka(source).dropped["partitioner"]
+        assert (value, "Kafka's clients spread keys by murmur2" in why) == ("crc32c", True)
+
+
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize(
+    ("spread", "has", "refused"),
+    [
+        (Spread.MURMUR2, {}, True),
+        (Spread.MURMUR2, {"partitioner": "crc32c"}, True),
+        (Spread.MURMUR2, {"partitioner": "murmur2"}, False),
+        (Spread.CRC32C, {"partitioner": "murmur2"}, True),
+        (Spread.CRC32C, {}, False),
+        (Spread.UNKNOWN, {"partitioner": "murmur2"}, False),
+        (Spread.OTHERWISE, {}, False),
+    ],
+)
+def test_a_topic_that_spreads_keys_otherwise_is_refused(
+    spread: Spread, has: dict[str, str], refused: bool, started: bool
+) -> None:
+    settings = into_penstock(topic(), spread)
+    found = planned(
+        topic(),
+        settings,
+        replace(topic(), configs=has),
+        [],
+        started=started,
+        check=lambda _: "",
+        records=5,
+    )
+    assert (found.action is Action.REFUSED) is refused
+    if refused:
+        wanted = spread.value
+        assert f"penstock topic alter t --set partitioner={wanted}" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("reached", "why"),
+    [
+        (4, "has removed offsets 4 to 4 before they were copied"),
+        (5, ""),
+        (9, ""),
+        (10, "ends at 9, and 10 was reached"),
+    ],
+)
+def test_a_source_that_lost_what_was_not_copied_is_told(reached: int, why: str) -> None:
+    assert why in gone(TopicPartition("t", 0), reached, Bounds(5, 9))
+    assert bool(gone(TopicPartition("t", 0), reached, Bounds(5, 9))) is bool(why)
 
 
 def test_a_topic_is_created_filled_or_continued() -> None:

@@ -1,0 +1,230 @@
+"""Imports and exports on bad days: whatever dies in mid-copy, each record arrives once.
+
+A copy is stopped with SIGSTOP while the other process is killed, so that both are where the test
+wants them: some records are there, and some are not.
+"""
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from subprocess import Popen
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.kafka_copies import (
+    TIMEOUT_S,
+    make,
+    produce,
+    running_kafka,
+    while_it_runs,
+    written,
+)
+from support.local import write_manifest
+
+from benchmarks.kafka_peer import Peer
+from penstock.client import Admin, Producer, TopicPartition
+from penstock.migration.kafka import Kafka
+from penstock_broker.local import LocalCluster
+
+if TYPE_CHECKING:
+    from .conftest import Program
+
+COUNT = 60_000
+PARTITIONS = 3
+READ_LITTLE_AHEAD = """
+queued.min.messages=100
+fetch.message.max.bytes=20000
+fetch.queue.backoff.ms=20
+reconnect.backoff.max.ms=500
+"""
+
+
+@pytest.fixture(scope="module")
+def peer() -> Iterator[Peer]:
+    with running_kafka() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    folder = tmp_path_factory.mktemp("faults")
+    manifest = write_manifest(folder, brokers=3)
+    with LocalCluster.from_manifest(manifest, data_dir=folder / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> Iterator[Admin]:
+    with Admin(cluster.bootstrap) as made:
+        yield made
+
+
+class Copying:
+    """A topic in Kafka with records, one here with a replica on each broker, and the command."""
+
+    def __init__(
+        self, program: "Program", peer: Peer, cluster: LocalCluster, admin: Admin, name: str
+    ) -> None:
+        self._program = program
+        self._admin = admin
+        self.name = name
+        self._settings = program.folder / "kafka.properties"
+        # Little is read ahead, so that a copy whose source has died ends soon to have records.
+        self._settings.write_text(READ_LITTLE_AHEAD)
+        self._words = ["import", "--from", f"kafka://{peer.bootstrap}", "--topics", name]
+        self._words += ["--bootstrap", cluster.bootstrap, "-o", "json"]
+        make(peer, name, PARTITIONS)
+        produce(peer, name, COUNT, partitioner="murmur2_random")
+        configs = {"max.message.bytes": "1050000", "partitioner": "murmur2", "retention.ms": "-1"}
+        admin.create_topic(name, PARTITIONS, 3, configs)
+
+    @contextmanager
+    def begun(self, *more: object) -> Iterator["Popen[bytes]"]:
+        process = self._program.start(*self._words, "--kafka-config", self._settings, *more)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    @contextmanager
+    def stopped_in_mid_copy(self, process: "Popen[bytes]") -> Iterator[None]:
+        """It goes on when the block ends."""
+        before = self.written
+        while_it_runs(process, lambda: self.written > before, "its first records")
+        process.send_signal(signal.SIGSTOP)
+        assert self.written < COUNT, "it has ended before it could be stopped"
+        yield
+        process.send_signal(signal.SIGCONT)
+
+    @property
+    def written(self) -> int:
+        return written(self._admin, self.name)
+
+    def leader(self, partition: int = 0) -> int:
+        return self._admin.describe_topics([self.name])[self.name].partitions[partition].leader
+
+    def again(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._program.ok(*self._words))
+        return found
+
+    def judge(self, found: dict[str, Any], count: int = COUNT) -> None:
+        judge(found, count)
+        assert self.written == count
+
+
+def ended(process: "Popen[bytes]") -> dict[str, Any]:
+    """What it says at its end, which must be a good one."""
+    out, error = process.communicate(timeout=2 * TIMEOUT_S)
+    assert process.returncode == 0, error.decode()
+    assert b"Traceback" not in error, error.decode()
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def judge(found: dict[str, Any], count: int) -> None:
+    """Nothing came twice and nothing is missing."""
+    assert found["complete"]
+    assert [each["checksum"] for each in found["partitions"]] == ["same"] * PARTITIONS
+    assert sum(each["found"] for each in found["partitions"]) == count
+
+
+@pytest.fixture
+def copying(
+    program: "Program",
+    peer: Peer,
+    cluster: LocalCluster,
+    admin: Admin,
+    request: pytest.FixtureRequest,
+) -> Copying:
+    return Copying(program, peer, cluster, admin, re.sub(r"\W|_", "-", request.node.name))
+
+
+def test_the_source_is_killed_and_comes_back(copying: Copying, peer: Peer) -> None:
+    with copying.begun() as process:
+        with copying.stopped_in_mid_copy(process):
+            peer.kill()
+        peer.start()
+        copying.judge(ended(process))
+
+
+def test_the_leader_that_is_written_to_is_killed(copying: Copying, cluster: LocalCluster) -> None:
+    with copying.begun() as process:
+        with copying.stopped_in_mid_copy(process):
+            leader = copying.leader()
+            cluster.kill(leader)
+        try:
+            copying.judge(ended(process))
+        finally:
+            cluster.start_broker(leader)
+
+
+def test_the_controller_is_killed(copying: Copying, cluster: LocalCluster) -> None:
+    with copying.begun() as process:
+        with copying.stopped_in_mid_copy(process):
+            cluster.kill("controller")
+        try:
+            copying.judge(ended(process))
+        finally:
+            cluster.start_broker("controller")
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_it_is_interrupted_twice_and_run_again(copying: Copying, presses: int) -> None:
+    """The second Ctrl-C of a run ends it at once."""
+    for _ in range(2):
+        with copying.begun() as process:
+            with copying.stopped_in_mid_copy(process):
+                before = copying.written
+                for _ in range(presses):
+                    process.send_signal(signal.SIGINT)
+            _, error = process.communicate(timeout=TIMEOUT_S)
+            assert process.returncode == 130, error.decode()
+        assert before <= copying.written < COUNT
+    copying.judge(copying.again())
+
+
+def test_what_is_followed_is_killed_and_comes_back(copying: Copying, peer: Peer) -> None:
+    with copying.begun("--follow") as process:
+        with copying.stopped_in_mid_copy(process):
+            peer.kill()
+        peer.start()
+        while_it_runs(process, lambda: copying.written == COUNT, "all records")
+        peer.kill()
+        peer.start()
+        produce(peer, copying.name, 50, partitioner="murmur2_random")
+        while_it_runs(process, lambda: copying.written == COUNT + 50, "new records")
+        process.send_signal(signal.SIGINT)
+        copying.judge(ended(process), COUNT + 50)
+
+
+def test_the_target_of_an_export_is_killed_and_comes_back(
+    program: "Program", peer: Peer, cluster: LocalCluster, admin: Admin
+) -> None:
+    name, values = "exported", [b"value %d" % index for index in range(COUNT)]
+    admin.create_topic(name, PARTITIONS, 3, {"max.message.bytes": "20000"})
+    with Producer(cluster.bootstrap) as producer:
+        producer.send_columns(name, values, values).result()
+    there = Kafka(peer.bootstrap, {})
+    wheres = [TopicPartition(name, index) for index in range(PARTITIONS)]
+    make(peer, name, PARTITIONS, max_message_bytes="21000")
+
+    def exported() -> int:
+        return sum(each.end for each in there.bounds(wheres).values())
+
+    words = ["export", "--to", f"kafka://{peer.bootstrap}", "--topics", name]
+    process = program.start(*words, "--bootstrap", cluster.bootstrap, "-o", "json")
+    try:
+        while_it_runs(process, lambda: exported() > 0, "the first records")
+        process.send_signal(signal.SIGSTOP)
+        assert exported() < COUNT, "it has ended before it could be stopped"
+        peer.kill()
+        process.send_signal(signal.SIGCONT)
+        peer.start()
+        judge(ended(process), COUNT)
+    finally:
+        process.kill()
+        process.communicate()
+    assert exported() == COUNT
