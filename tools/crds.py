@@ -16,7 +16,6 @@ from typing import Any
 import yaml
 
 from penstock.core.manifest.rows import (
-    QUANTITY_PATTERN,
     RESOURCE_PATTERN,
     Field,
     Kind,
@@ -35,6 +34,7 @@ from penstock.core.manifest.status import (
     INITIAL_CONDITION,
     TOPIC_STATUS,
 )
+from penstock.core.quantities import QUANTITY_PATTERN
 from tools.crds_reference import reference
 from tools.crds_rules import Rules, rules_of
 

@@ -2,7 +2,7 @@
 
     bare environment ─▶ install ─▶ STEPS, each through a terminal ─▶ every line, when it came
 
-Where it really runs is nobody's business: the home is told as `~`.
+The path of the home is told as `~`: it says nothing about a newcomer's machine.
 """
 
 import os

@@ -118,17 +118,21 @@ def up(
             _progress(line)
         rest = "" if changes else "; nothing to change"
         _say_running(local_up, (state.cluster, state.bootstrap), rest, output)
-    elif detach:
-        state = local_up.detach()
-        rest = f"; stop it with {local_up.stop_command()}"
-        _say_running(local_up, (state.cluster, state.bootstrap), rest, output)
     else:
+        _start(local_up, output, detach=detach)
 
-        def say(running: Any) -> None:
-            named = (running.cluster.name, running.bootstrap)
-            _say_running(local_up, named, "; Ctrl-C stops it", output)
 
+def _start(local_up: Any, output: Output, *, detach: bool) -> None:
+    def say(running: Any) -> None:
+        named = (running.cluster.name, running.bootstrap)
+        _say_running(local_up, named, "; Ctrl-C stops it", output)
+
+    if not detach:
         local_up.run(say)
+        return
+    state = local_up.detach()
+    rest = f"; stop it with {local_up.stop_command()}"
+    _say_running(local_up, (state.cluster, state.bootstrap), rest, output)
 
 
 def _show_plan(local_up: Any, state: Any, output: Output) -> None:

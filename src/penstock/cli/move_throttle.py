@@ -8,7 +8,7 @@ import typer
 from penstock.cli import move_plan
 from penstock.cli.options import Output
 from penstock.cli.output import format_table, print_record
-from penstock.core.manifest.quotas import parse_bytes
+from penstock.core.quantities import parse_bytes
 from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from penstock.cli.changes import print_change
 from penstock.cli.connect import open_admin
 from penstock.cli.options import Bootstrap, DryRun, Output, OutputOption, example
 from penstock.cli.output import print_rows
-from penstock.core.manifest.quotas import parse_bytes
+from penstock.core.quantities import parse_bytes
 from penstock.core.quotas import Limit, QuotaRule
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 

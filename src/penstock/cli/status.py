@@ -69,8 +69,8 @@ def status(
 def means_kubernetes(
     context_of_call: typer.Context, given: kube.Choice, bootstrap: str | None
 ) -> bool:
-    """Whether a command that is for all kinds of clusters means one on Kubernetes; `given`: what it
-    was told of one. Raises MisuseError."""
+    """Whether a command that is for all kinds of clusters means one on Kubernetes. `given`: its
+    options about one. Raises MisuseError."""
     wanted = WANTED.get()
     source = context_of_call.get_parameter_source("bootstrap")
     typed = source is not None and source.name == "COMMANDLINE"  # not by the environment

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.core.manifest.quotas import parse_bytes
+from penstock.core.quantities import parse_bytes
 from penstock.errors import ErrorCode, MisuseError
 
 _PLAIN: Final = re.compile(r"-?[0-9]+")

@@ -208,3 +208,45 @@ def test_the_shell_completes_commands(typed: str, offered: list[str]) -> None:
         },
     )
     assert sorted(done.stdout.split()) == sorted(offered)
+
+
+@pytest.mark.parametrize("typed", ["topic describe f", "group describe g", "topic alter f --set r"])
+def test_completion_loads_nothing_heavy(typed: str) -> None:
+    """Whoever types waits for it: a name needs grpc, and nothing else that takes its time."""
+    program = (
+        "import sys, json\n"
+        "from penstock.cli.main import main\n"
+        "sys.argv = ['penstock']\n"
+        "try:\n    main()\n"
+        "except SystemExit:\n"
+        "    sys.stderr.write('modules:' + json.dumps(sorted(sys.modules)))\n"
+    )
+    words = f"penstock {typed}"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={
+            **os.environ,
+            "_PENSTOCK_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+            "PENSTOCK_BOOTSTRAP": "127.0.0.1:1",
+        },
+    )
+    modules = json.loads(done.stderr.rpartition("modules:")[2])
+    heavy = {
+        "kubernetes",
+        "pyspark",
+        "pyarrow",
+        "numpy",
+        "pandas",
+        "rich",
+        "rocksdict",
+        "starlette",
+    }
+    assert heavy.isdisjoint(modules)
+    assert "penstock.core.manifest" not in modules
+    assert ("grpc" in modules) is ("--set" not in typed)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.manifest import ManifestError, parse_manifest
-from penstock.core.manifest.quotas import plan_quotas, quantity_bytes
+from penstock.core.manifest.quotas import plan_quotas
+from penstock.core.quantities import quantity_bytes
 from penstock.core.quotas import Limit, QuotaRule
 
 ADA = QuotaRule(("cert:ada",), {Limit.PRODUCE: 5, Limit.STREAMS: 2})

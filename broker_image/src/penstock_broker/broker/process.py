@@ -261,14 +261,6 @@ class BrokerProcess:
             observe=self.metrics.observe_request,
             stream_inflight_max=settings.stream_inflight_max,
         )
-        facts = LogFacts(
-            store,
-            self._seams.maintaining,
-            self._disk_bytes,
-            self._copy_rate,
-            self.membership.mending.lost,
-            self.membership.mending.says,
-        )
         return Services(
             broker=data,
             admin=AdminService(
@@ -276,14 +268,7 @@ class BrokerProcess:
                 self._session,
                 self._replicas,
                 offsets,
-                Here(
-                    facts=facts,
-                    quiescence=Quiescence(self._view, self._replicas, self._replication.writer),
-                    scrubbing=Scrubbing(self._view, self._upkeep.scrub, self._config.broker_id),
-                    configs=Configs(self._config.broker_id, settings, self._copy_rate),
-                    accept_loss=partial(accept_loss, locator, self.membership.losses),
-                    plaintext=self._plaintext,
-                ),
+                self._here(store, locator),
             ),
             group=self._coordination.group_service,
             transaction=self._coordination.transaction_service,
@@ -375,6 +360,25 @@ class BrokerProcess:
             cluster_id=self._view.cluster_id,
             metadata_version=self._view.metadata_version,
             replicas=len(self._replicas.by_key),
+        )
+
+    def _here(self, store: LogStore, locator: Locator) -> Here:
+        """What this broker alone knows and does."""
+        facts = LogFacts(
+            store,
+            self._seams.maintaining,
+            self._disk_bytes,
+            self._copy_rate,
+            self.membership.mending.lost,
+            self.membership.mending.says,
+        )
+        return Here(
+            facts=facts,
+            quiescence=Quiescence(self._view, self._replicas, self._replication.writer),
+            scrubbing=Scrubbing(self._view, self._upkeep.scrub, self._config.broker_id),
+            configs=Configs(self._config.broker_id, self._config.settings, self._copy_rate),
+            accept_loss=partial(accept_loss, locator, self.membership.losses),
+            plaintext=self._plaintext,
         )
 
     def _copy_rate(self) -> int | None:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from penstock.core.manifest.problems import Report, describe, did_you_mean, quote_hint
-from penstock.core.manifest.rows import QUANTITY_PATTERN, RESOURCE_PATTERN, Field, Kind
+from penstock.core.manifest.rows import RESOURCE_PATTERN, Field, Kind
+from penstock.core.quantities import QUANTITY_PATTERN
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 

@@ -8,17 +8,15 @@ Absent: quotas are not managed, whoever set them. Empty: there are none. Otherwi
 these, and quotas set in another way are reset as settings are.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
-from math import ceil
 from typing import Final
 
 from penstock.core.authorization.checks import PRINCIPAL_MAX_CHARS, PRINCIPALS_MAX
 from penstock.core.manifest.fields import Values
 from penstock.core.manifest.problems import Report
-from penstock.core.manifest.rows import QUANTITY_PATTERN, Field, Kind
+from penstock.core.manifest.rows import Field, Kind
+from penstock.core.quantities import QUANTITY_CHARS_MAX, quantity_bytes
 from penstock.core.quotas import Limit, QuotaRule, check_quotas
 from penstock.core.quotas.rules import (
     LIMIT_MAX,
@@ -31,12 +29,6 @@ from penstock.errors import MisuseError
 FIELD: Final = "quotas"
 BYTES_LIMITS: Final = (Limit.PRODUCE, Limit.FETCH)
 """Written as quantities, the others as whole numbers."""
-_QUANTITY_MAX_CHARS: Final = 20
-_UNITS: Final[Mapping[str, int]] = {
-    "": 1,
-    **{unit: 1000**power for power, unit in enumerate("kMGTP", 1)},
-    **{f"{unit}i": 1024**power for power, unit in enumerate("KMGTP", 1)},
-}
 _DOCS: Final = {
     Limit.PRODUCE: "Bytes per second that each of them may write, on each broker.",
     Limit.FETCH: "Bytes per second that each of them may read, on each broker.",
@@ -53,7 +45,7 @@ def _limit(limit: Limit) -> Field:
             name=limit.value,
             kind=Kind.QUANTITY,
             doc=f"{_DOCS[limit]} At most 1Pi; absent = not limited.",
-            max_length=_QUANTITY_MAX_CHARS,
+            max_length=QUANTITY_CHARS_MAX,
         )
     return Field(
         name=limit.value,
@@ -104,21 +96,6 @@ def _rule(values: Values) -> QuotaRule:
         if values.given(limit.value)
     }
     return QuotaRule(values.texts("principals"), limits)
-
-
-def parse_bytes(text: str) -> int | None:
-    """A quantity as manifests have it, such as 1048576 or 1Mi; None: it is none."""
-    if len(text) > _QUANTITY_MAX_CHARS or not re.fullmatch(QUANTITY_PATTERN, text):
-        return None
-    return quantity_bytes(text)
-
-
-def quantity_bytes(quantity: str) -> int:
-    """Of a text that QUANTITY_PATTERN matches; a part of a byte counts as one, as in Kubernetes."""
-    found = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", quantity)
-    assert found is not None, quantity
-    size_bytes: int = ceil(Fraction(found[1]) * _UNITS[found[2]])
-    return size_bytes
 
 
 def check_cluster_quotas(rules: tuple[QuotaRule, ...] | None, report: Report) -> None:

@@ -27,8 +27,6 @@ class Kind(Enum):
     OPAQUES = "a list of mappings with any content"
 
 
-QUANTITY_PATTERN: Final = r"[1-9][0-9]*(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?"
-"""The part of Kubernetes' quantities that makes sense for sizes; no unit means bytes."""
 RESOURCE_PATTERN: Final = r"[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|m|k|M|G|T|P)?"
 """The part that makes sense for requests and limits of CPU and memory."""
 

@@ -10,8 +10,8 @@ from typing import Final
 from penstock.core.limits import COPY_RATE_MAX
 from penstock.core.manifest.fields import Values
 from penstock.core.manifest.problems import Report
-from penstock.core.manifest.quotas import parse_bytes
-from penstock.core.manifest.rows import QUANTITY_PATTERN, Field, Kind
+from penstock.core.manifest.rows import Field, Kind
+from penstock.core.quantities import QUANTITY_PATTERN, parse_bytes
 
 THROTTLE: Final = "spec.balance.throttle"
 NO_LIMIT: Final = "none"
