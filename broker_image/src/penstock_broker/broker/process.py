@@ -265,8 +265,7 @@ class BrokerProcess:
             self._seams.maintaining,
             self._disk_bytes,
             lambda: self._replication.copy_rate,
-            self.membership.mending.lost,
-            self.membership.mending.says,
+            self.membership.mending,
         )
         return Services(
             broker=data,
