@@ -204,7 +204,8 @@ async def described(
 ) -> tuple[list[tuple[str, int]], list[OrphanedLog]]:
     """What a client is told: logs of replicas, and those that belong to none."""
     with ThreadPoolExecutor(1) as executor:
-        facts = LogFacts(store, executor, lambda: (1, 2, 3), lambda: 4)
+        damage = SimpleNamespace(lost=lambda _key: None, says=lambda _key: "its log is read")
+        facts = LogFacts(store, executor, lambda: (1, 2, 3), lambda: 4, damage)
         unused: Any = None
         here = Here(
             facts=facts, quiescence=unused, scrubbing=unused, configs=unused, accept_loss=unused
@@ -214,6 +215,7 @@ async def described(
     found = logs_from_wire(answer)
     assert (found.disk_free_bytes, found.disk_total_bytes) == (1, 2)
     assert (found.disk_reserve_bytes, found.copy_rate) == (3, 4)
+    assert all(log.mending == "its log is read" for log in found.logs)
     return [(log.topic, log.size_bytes) for log in found.logs], list(found.orphans)
 
 

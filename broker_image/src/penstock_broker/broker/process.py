@@ -369,8 +369,7 @@ class BrokerProcess:
             self._seams.maintaining,
             self._disk_bytes,
             self._copy_rate,
-            self.membership.mending.lost,
-            self.membership.mending.says,
+            self.membership.mending,
         )
         return Here(
             facts=facts,

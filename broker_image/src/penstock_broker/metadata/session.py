@@ -229,7 +229,7 @@ class ControllerSession:
 
     @property
     def opening(self) -> bool:
-        """It is not known yet, or not reported, which logs are damaged: so nothing is led anew."""
+        """It is not known yet, or not reported, which logs are damaged: so it is not elected."""
         return self._opening
 
     def opened(self) -> None:

@@ -8,7 +8,7 @@ Facts, not events: what no image shows is said again, with growing pauses, to wh
 controller then. So neither a lost answer nor a lost session matters, and a run of this broker that
 ended between deleting and reporting is made up for by the next one, which finds nothing to delete.
 
-A run of this broker leads nothing anew before it has opened all logs of the first image and a
+A run of this broker is not elected before it has opened all logs of the first image and a
 controller has heard which of them are damaged or missing (`ControllerSession.opened`).
 """
 

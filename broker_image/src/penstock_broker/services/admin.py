@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from penstock.core.batch import BatchHeader
 from penstock.core.topic import CONFIG_KEYS, refuse_internal
@@ -355,6 +355,18 @@ class Here:
     plaintext: PlaintextClients | None = None
 
 
+class KnownDamage(Protocol):
+    """What is known of the damage of a log (`replication.mending`)."""
+
+    def lost(self, key: ReplicaKey) -> Sequence[BatchHeader] | None:
+        """Damaged batches that nobody has given."""
+        ...
+
+    def says(self, key: ReplicaKey) -> str:
+        """What is done about it, for people; empty: none is known."""
+        ...
+
+
 class LogFacts:
     """Sizes on disk, read in a thread."""
 
@@ -364,13 +376,11 @@ class LogFacts:
         executor: Executor,
         disk_bytes: Callable[[], tuple[int, int, int]],
         copy_rate: Callable[[], int | None],
-        lost: Callable[[ReplicaKey], Sequence[BatchHeader] | None] = lambda _key: None,
-        mending: Callable[[ReplicaKey], str] = lambda _key: "",
+        damage: KnownDamage,
     ) -> None:
         """`disk_bytes` returns (free, total, reserve) of the data volume. `copy_rate`: bytes per
-        second, None: no limit. `lost`: damaged batches that nobody has given. `mending`: what is
-        done about the damage of a log; empty: it has none."""
-        self._lost, self._mending = lost, mending
+        second, None: no limit."""
+        self._damage = damage
         self._store = store
         self._executor = executor
         self._disk_bytes = disk_bytes
@@ -391,7 +401,7 @@ class LogFacts:
         return pb.DescribeLogsResponse(
             broker_id=broker_id,
             logs=[
-                _log_info(replica, size, self._lost(replica.key) or (), self._mending(replica.key))
+                _log_info(replica, size, self._damage)
                 for replica, size in zip(replicas, sizes, strict=False)
             ],
             orphans=[
@@ -405,10 +415,8 @@ class LogFacts:
         )
 
 
-def _log_info(
-    replica: Replica, size_bytes: int, lost: Sequence[BatchHeader], mending: str
-) -> pb.LogInfo:
-    marks = replica.marks
+def _log_info(replica: Replica, size_bytes: int, damage: KnownDamage) -> pb.LogInfo:
+    marks, lost = replica.marks, damage.lost(replica.key) or ()
     return pb.LogInfo(
         topic=replica.topic,
         topic_id=replica.key.topic_id,
@@ -420,5 +428,5 @@ def _log_info(
         log_end_offset=marks.log_end_offset,
         bytes=size_bytes,
         lost=[pb.OffsetSpan(first=one.base_offset, last=one.next_offset - 1) for one in lost],
-        mending=mending,
+        mending=damage.says(replica.key),
     )

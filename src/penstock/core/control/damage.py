@@ -1,7 +1,7 @@
 """What the damage of a partition's replicas means for its clients, in words, and what to do.
 
     mended   a sound member leads, or may: what is damaged comes from the others
-    waits    nobody may lead: the sound members, who may have every record, are away
+    waits    nobody may lead: the sound members, who may have every record, do not run
     alone    every member of the ISR is damaged: what none of the replicas has is lost
 
 The same judgement whether a partition comes from the controller's documents or from its answer.

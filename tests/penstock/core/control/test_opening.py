@@ -17,7 +17,7 @@ from penstock.core.types import NO_LEADER
 
 def all_dead(**configs: str) -> World:
     """All three brokers of partition 0 of `t` have died together."""
-    world = moving_world(3, min_insync_replicas="1", **configs)
+    world = moving_world(3, (0, 1, 2), **({"min_insync_replicas": "1"} | configs))
     world.kill_together(0, 1, 2)
     state = document(world).state
     assert (state.leader, state.isr) == (NO_LEADER, ids(0, 1, 2))
