@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Final
 
 import confluent_kafka as kafka
@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 from penstock.migration.fitting import kafka_limit, too_large
-from penstock.migration.kafka_answers import PASSING, TIMEOUT_S, asked, failed
+from penstock.migration.kafka_answers import PASSING, RETRY_S, TIMEOUT_S, asked, failed
 from penstock.migration.model import Bounds, Misfit, Progress, Reader, Rows, Topic
 from penstock.migration.plan import matching
 
@@ -160,7 +160,17 @@ class Kafka:
             config=dict(topic.configs),
         )
         asked(self.name, lambda: self._admin.create_topics([new])[topic.name].result(TIMEOUT_S))
-        self._metadata = asked(self.name, lambda: self._admin.list_topics(timeout=TIMEOUT_S))
+        ends_at = monotonic() + TIMEOUT_S
+        while not getattr(self._metadata.topics.get(topic.name), "partitions", None):
+            # The broker that created it knows it before the one that is asked here.
+            if monotonic() >= ends_at:
+                raise ClusterError(
+                    f"{self.name}: topic {topic.name!r} was created {TIMEOUT_S:.0f} s ago, and is "
+                    "not known there yet; see whether it runs, then the same command continues",
+                    ErrorCode.UNKNOWN_TOPIC,
+                )
+            sleep(RETRY_S)
+            self._metadata = asked(self.name, lambda: self._admin.list_topics(timeout=TIMEOUT_S))
 
     def alter(self, topic: str, configs: Mapping[str, str | None]) -> None:
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
