@@ -27,7 +27,7 @@ from benchmarks.transaction_stage import (
     processor_s,
 )
 from penstock.client import Admin, AsyncProducer, Producer
-from penstock.client.sync.loop_thread import shared_loop
+from penstock.client.loop_thread import shared_loop
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC
 from penstock_broker.local import LocalCluster
 
