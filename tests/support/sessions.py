@@ -90,6 +90,8 @@ class Broker:
                     partition.leader,
                     partition.leader_epoch,
                 )
+        if self.session.opening:
+            self.session.opened()  # it has no logs that could be damaged
 
     def serves(self, epoch: int) -> bool:
         """Has a session with the controller of this epoch."""
