@@ -9,22 +9,13 @@ import argparse
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.client import Admin, Consumer, TopicPartition
+from penstock.client import Consumer
 
 
 def read(bootstrap: str, topic: str) -> pa.Table:
-    """All records of a topic, to its current end."""
-    with Admin(bootstrap) as admin:
-        partitions = admin.describe_topics([topic])[topic].partitions
-    parts = []
-    # Without a group: nothing is remembered, and each run reads everything.
-    with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
-        consumer.assign(TopicPartition(topic, one.partition) for one in partitions)
-        while len(part := consumer.poll_arrow(timeout_s=2)):
-            parts.append(part)
-    if not parts:
-        raise SystemExit(f"there are no records in {topic}")
-    return pa.concat_tables(parts)
+    """All records of a topic, to its current end; no group remembers that they were read."""
+    with Consumer(bootstrap) as consumer:
+        return consumer.read_to_end(topic).to_arrow()
 
 
 def main() -> None:

@@ -179,7 +179,7 @@ def avro_decoder(schema: Mapping[str, Any] | list[Any] | str) -> Decoder:
             "pip install 'penstock[avro]'"
         ) from error
     try:
-        given = json.loads(schema) if isinstance(schema, str) else schema
+        given: Any = json.loads(schema) if isinstance(schema, str) else schema
         parsed = fastavro.parse_schema(given)
     except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError) as error:
         raise MisuseError(f"avro_decoder: the schema is invalid: {cause_text(error)}") from error
