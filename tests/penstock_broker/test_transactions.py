@@ -19,6 +19,7 @@ from support.transaction_wire import (
     TransactionalProducer,
     Transactions,
     again,
+    partition_transactions,
     transactional_batch,
 )
 from support.waiting import wait_until
@@ -45,23 +46,6 @@ def new_id() -> str:
     return f"app-{uuid.uuid4()}"
 
 
-def partition(cluster: Cluster, topic: str, number: int = 0) -> pb.PartitionTransactions:
-    """As its leader sees it."""
-
-    def ask() -> pb.PartitionTransactions:
-        with Transactions(cluster.brokers[cluster.leader(topic, number)].address) as there:
-            request = pb.DescribePartitionTransactionsRequest(
-                partitions=[pb.TopicPartitionName(topic=topic, partition=number)]
-            )
-            found: pb.PartitionTransactions
-            (found,) = there.call("DescribePartitionTransactions", request).partitions
-        if found.HasField("error"):
-            raise error_from_wire(found.error)
-        return found
-
-    return again(ask, what=f"the leader of {topic}/{number}")
-
-
 def values(cluster: Cluster, topic: str, number: int) -> list[bytes]:
     """What a reader sees who asks for nothing else than what is committed."""
     with Wire(cluster.brokers[cluster.leader(topic, number)].address) as wire:
@@ -69,7 +53,7 @@ def values(cluster: Cluster, topic: str, number: int) -> list[bytes]:
 
 
 def is_open(cluster: Cluster, producer: TransactionalProducer, number: int = 0) -> bool:
-    found = partition(cluster, "t", number)
+    found = partition_transactions(cluster, "t", number)
     return any(each.producer_id == producer.producer_id for each in found.open)
 
 
@@ -94,7 +78,7 @@ def test_a_transaction_over_partitions_ends_on_all_of_them(
         producer.send(topic, b"a", b"b", partition=number)
         producer.send(topic, b"c", partition=number)
     for number in range(3):
-        found = partition(cluster, topic, number)
+        found = partition_transactions(cluster, topic, number)
         assert (found.last_stable_offset, found.high_watermark) == (0, 3)
         assert values(cluster, topic, number) == [], "not before it is decided"
         (one,) = found.open
@@ -106,7 +90,7 @@ def test_a_transaction_over_partitions_ends_on_all_of_them(
     answer = producer.end(commit=commit)
     assert (answer.next_producer_epoch, answer.visible) == (1, True)
     for number in range(3):
-        found = partition(cluster, topic, number)
+        found = partition_transactions(cluster, topic, number)
         assert (found.last_stable_offset, found.high_watermark) == (4, 4), "and a marker"
         assert not found.open
         assert values(cluster, topic, number) == ([b"a", b"b", b"c"] if commit else [])
@@ -337,7 +321,7 @@ def test_a_batch_of_branches_is_decided_at_once_and_remembered(cluster: Cluster)
     for number in range(3, 6):
         assert not [
             one
-            for one in partition(cluster, "t", number).open
+            for one in partition_transactions(cluster, "t", number).open
             if one.producer_id in {branch.producer_id for branch in branches}
         ], "the losing twin ends with the others"
     late = pb.AbortBatchRequest(application_id=name, checkpoint="q", run="r1", batch=0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster import Cluster
-from support.transaction_wire import TransactionalProducer, Transactions, again
+from support.transaction_wire import TransactionalProducer, partition_transactions
 from support.waiting import wait_until
 from support.wire import Wire
 
@@ -17,28 +17,12 @@ from penstock.core.records import decode_batch
 from penstock.errors import PenstockError
 from penstock.proto.v1 import transaction_pb2 as pb
 from penstock.rpc.batches import batch_from_wire
-from penstock.rpc.errors import error_from_wire
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path, brokers=3) as running:
         yield running
-
-
-def partition(cluster: Cluster, topic: str) -> pb.PartitionTransactions:
-    def ask() -> pb.PartitionTransactions:
-        with Transactions(cluster.brokers[cluster.leader(topic)].address) as there:
-            request = pb.DescribePartitionTransactionsRequest(
-                partitions=[pb.TopicPartitionName(topic=topic)]
-            )
-            found: pb.PartitionTransactions
-            (found,) = there.call("DescribePartitionTransactions", request).partitions
-        if found.HasField("error"):
-            raise error_from_wire(found.error)
-        return found
-
-    return again(ask, what=f"the leader of {topic}")
 
 
 def values(wire: Wire, topic: str) -> list[bytes]:
@@ -56,7 +40,7 @@ def values(wire: Wire, topic: str) -> list[bytes]:
 def ended(cluster: Cluster, topic: str, end: int) -> bool:
     """Nothing is open, and everything up to `end`, marker included, is stable."""
     try:
-        found = partition(cluster, topic)
+        found = partition_transactions(cluster, topic)
     except PenstockError:
         return False
     return not found.open and found.last_stable_offset == found.high_watermark == end

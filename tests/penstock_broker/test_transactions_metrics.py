@@ -6,13 +6,13 @@
 import re
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.cluster import Cluster
 from support.counting_child import LAUNCHER
 from support.group_wire import Groups
 from support.metrics import scrape
+from support.metrics_page import expressions
 from support.transaction_wire import TransactionalProducer
 from support.waiting import wait_until
 from support.wire import now_ms
@@ -114,16 +114,14 @@ def test_an_applications_ledger_has_the_age_of_its_newest_commit(cluster: Cluste
 
 # ---------------------------------------------------------------- the page's expressions
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 ONLY_WITH_TLS = "penstock_tls_"
 
 
 def asked_for() -> set[tuple[str, str]]:
     """(metric, label) of every expression on the page; label "": the metric itself."""
     found = set()
-    for block in re.findall(r"^```\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL):
-        for line in block.splitlines():
-            expression = line.partition("#")[0]
+    for query in expressions():
+        for expression in query.splitlines():
             labels = {""}
             for listed in re.findall(r"by \(([\w, ]+)\)", expression):
                 labels |= set(listed.split(", "))

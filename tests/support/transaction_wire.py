@@ -12,8 +12,8 @@ from support.wire import Wire, now_ms
 
 from penstock.core.batch import Batch, BatchFlags
 from penstock.core.records import build_batch, encode_columns
-from penstock.core.types import ProducerId
-from penstock.errors import ErrorCode, PenstockError
+from penstock.core.types import NO_LEADER, ProducerId
+from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import broker_pb2
 from penstock.proto.v1 import transaction_pb2 as pb
 from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
@@ -99,6 +99,28 @@ def again(act: Callable[[], _A], *, what: str) -> _A:
             return None
 
     return wait_until(attempt, what=what)[0]
+
+
+def partition_transactions(
+    cluster: Cluster, topic: str, number: int = 0
+) -> pb.PartitionTransactions:
+    """As the partition's leader sees it, once there is one."""
+
+    def ask() -> pb.PartitionTransactions:
+        leader = cluster.leader(topic, number)
+        if leader == NO_LEADER:
+            raise ClusterError(f"nobody leads {topic}/{number}", ErrorCode.LEADER_NOT_AVAILABLE)
+        with Transactions(cluster.brokers[leader].address) as there:
+            request = pb.DescribePartitionTransactionsRequest(
+                partitions=[pb.TopicPartitionName(topic=topic, partition=number)]
+            )
+            found: pb.PartitionTransactions
+            (found,) = there.call("DescribePartitionTransactions", request).partitions
+        if found.HasField("error"):
+            raise error_from_wire(found.error)
+        return found
+
+    return again(ask, what=f"the leader of {topic}/{number}")
 
 
 class TransactionalProducer:

@@ -90,7 +90,9 @@ def decide_alter_replicas(
             if after.target and not stored.target:
                 moving.setdefault(topic.name, topic.moving)
                 _check_room(topic.name, moving)
-            if after is not stored and not request.validate_only:
+            if after is stored and not request.validate_only:
+                _confirm(draft, topic.name)
+            elif not request.validate_only:
                 _put(draft, topic, change, after)
                 if change.cancel and stored.why is MoveReason.SPREAD:
                     end_spread(draft, stored.new)
@@ -189,6 +191,17 @@ def _put(
         why=document.why,
         dropping=document.state.dropping,
     )
+
+
+def _confirm(draft: Draft, topic: str) -> None:
+    """Writes the topic as it is: only the store knows that there is nothing to do.
+
+    A former controller may have stored another target since this one read, beside its take-over.
+    """
+    found = draft.topic(topic)
+    assert found is not None, "just found"
+    draft.put_topic(found)
+    draft.stored_only = True
 
 
 def _outcome(
