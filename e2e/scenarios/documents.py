@@ -37,7 +37,10 @@ SHOWN = ("charts", "crds", "e2e", "examples")
 """Folders of the repository that commands of pages name."""
 COMMAND_S = 300.0
 ANSWERED = """kubectl() {
-  command kubectl "$@" || { local code=$?; [[ "$*" == "penstock why"* && $code = 1 ]] || return $code; }
+  command kubectl "$@" || {
+    local code=$?
+    [[ "$*" == "penstock why"* && $code = 1 ]] || return $code
+  }
 }
 """
 """`why` has the exit code 1 if something is amiss: to a reader, that is an answer."""
