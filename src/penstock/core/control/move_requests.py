@@ -90,12 +90,8 @@ def decide_alter_replicas(
             if after.target and not stored.target:
                 moving.setdefault(topic.name, topic.moving)
                 _check_room(topic.name, moving)
-            if after is stored and not request.validate_only:
-                _confirm(draft, topic.name)
-            elif not request.validate_only:
-                _put(draft, topic, change, after)
-                if change.cancel and stored.why is MoveReason.SPREAD:
-                    end_spread(draft, stored.new)
+            if not request.validate_only:
+                _put(draft, topic, change, stored, after)
             outcomes.append(_outcome(change, after))
         except PenstockError as error:
             outcomes.append(_outcome(change, stored, error))
@@ -178,19 +174,28 @@ def _check_room(topic: str, moving: dict[str, int]) -> None:
 
 
 def _put(
-    draft: Draft, topic: TopicDocument, change: ReplicaChange, document: PartitionDocument
+    draft: Draft,
+    topic: TopicDocument,
+    change: ReplicaChange,
+    before: PartitionDocument,
+    after: PartitionDocument,
 ) -> None:
-    draft.put_partition(topic.name, change.partition, document)
+    if after is before:
+        _confirm(draft, topic.name)
+        return
+    draft.put_partition(topic.name, change.partition, after)
     draft.stored_only = True
     draft.detail(
         "move cancelled" if change.cancel else "replicas altered",
         topic=topic.name,
         partition=change.partition,
-        replicas=document.state.replicas,
-        target=document.target,
-        why=document.why,
-        dropping=document.state.dropping,
+        replicas=after.state.replicas,
+        target=after.target,
+        why=after.why,
+        dropping=after.state.dropping,
     )
+    if change.cancel and before.why is MoveReason.SPREAD:
+        end_spread(draft, before.new)
 
 
 def _confirm(draft: Draft, topic: str) -> None:
