@@ -75,11 +75,14 @@ def measure(peer: Peer, ours: LocalCluster, records: int, record_bytes: int) -> 
     copied, seconds = imported(peer, ours)
     if copied:
         rate = copied / seconds["copied"]
-        figure("migration.copy", rate, "records/s", CONSUMER, read)
-        figure("migration.copy", rate, "records/s", PRODUCER, wrote)
+        figure("import: records copied", rate, "records/s", CONSUMER, read)
+        figure("import: records copied", rate, "records/s", PRODUCER, wrote)
         whole = copied / sum(seconds.values())
-        figure("migration.whole", whole, "records/s", CONSUMER, read)
-    for step, name in (("looked at", "migration.scan"), ("compared", "migration.compare")):
+        figure("import: looked at, copied and compared", whole, "records/s", CONSUMER, read)
+    for step, name in (
+        ("looked at", "import: records looked at before"),
+        ("compared", "import: records compared after"),
+    ):
         figure(name, records / seconds[step], "records/s", CONSUMER, read)
 
 

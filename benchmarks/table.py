@@ -24,6 +24,7 @@ TITLES = {
     "store_layout": "Store",
     "compaction": "Compaction beside a producer",
     "verify_memory": "Judging a long history",
+    "migration": "Import from Kafka",
 }
 HEAD = """# Measured
 
