@@ -4,14 +4,14 @@ Every call is retried, also at other brokers, until it succeeds, is refused, or 
 has passed; so it must be safe to repeat.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.credentials import Metadata
 from penstock.client.process import ProcessGuard
-from penstock.errors import ErrorCode, PenstockError
+from penstock.errors import ErrorCode, MisuseError, PenstockError
 from penstock.proto.v1 import errors_pb2
 from penstock.rpc.errors import error_from_wire
 from penstock.rpc.operators import OPERATOR_EPOCH
@@ -52,6 +52,23 @@ class Asking:
         if not self.cluster.view.cluster_id:
             await self.cluster.refresh(self.timeout_s)
         return self.cluster.view.cluster_id
+
+    async def brokers(self, broker_ids: Iterable[int] | None = None) -> dict[int, Connection]:
+        """For calls that each broker answers for itself: these, or all live ones, by their ids.
+
+        Raises MisuseError for one that the cluster does not have.
+        """
+        known = (await self.cluster.refresh()).brokers
+        wanted = None if broker_ids is None else set(broker_ids)
+        if unknown := (wanted or set()) - set(known):
+            raise MisuseError(
+                f"no such brokers: {sorted(unknown)}; the cluster has {sorted(known)}"
+            )
+        return {
+            broker_id: self.cluster.connections.to(known[broker_id].address)
+            for broker_id in sorted(known)
+            if (known[broker_id].alive if wanted is None else broker_id in wanted)
+        }
 
     async def ask(self, attempt: Callable[[Connection, float], Awaitable[Answer]]) -> Answer:
         """Raises an error that a retry cannot cure, or the last error when time is up."""

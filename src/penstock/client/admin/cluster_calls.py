@@ -8,7 +8,6 @@ from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.leaders import Answers, ask_leaders, known_partition
 from penstock.client.cluster.wire import broker_from_wire, logs_from_wire, plaintext_from_wire
 from penstock.client.model import (
-    BrokerDescription,
     BrokerQuiescence,
     ClusterDescription,
     ListedOffset,
@@ -17,7 +16,7 @@ from penstock.client.model import (
     PlaintextCallers,
 )
 from penstock.core.types import TopicPartition
-from penstock.errors import MisuseError, PenstockError
+from penstock.errors import PenstockError
 from penstock.proto.v1 import admin_pb2 as pb
 from penstock.proto.v1 import broker_pb2
 from penstock.rpc.errors import error_from_wire
@@ -114,15 +113,12 @@ async def unregister_broker(asking: Asking, broker_id: int, directory_id: str) -
 
 async def plaintext_callers(asking: Asking) -> list[PlaintextCallers]:
     """See `AsyncAdmin.plaintext_callers`."""
-    view = await asking.cluster.refresh()
     found = []
-    for broker in view.brokers.values():
-        if broker.alive:
-            connection = asking.cluster.connections.to(broker.address)
-            request = pb.DescribeClusterRequest()
-            method = connection.admin.DescribeCluster
-            answer = await connection.call(method, request, asking.timeout_s)
-            found.append(plaintext_from_wire(broker.broker_id, answer))
+    for broker_id, connection in (await asking.brokers()).items():
+        request = pb.DescribeClusterRequest()
+        method = connection.admin.DescribeCluster
+        answer = await connection.call(method, request, asking.timeout_s)
+        found.append(plaintext_from_wire(broker_id, answer))
     return [one for one in found if one is not None]
 
 
@@ -131,20 +127,11 @@ async def describe_logs(
 ) -> list[LogDescription]:
     """See `AsyncAdmin.describe_logs`."""
     await asking.cluster_id()
-    view = await asking.cluster.refresh()
-    wanted = None if broker_ids is None else set(broker_ids)
-    unknown = (wanted or set()) - set(view.brokers)
-    if unknown:
-        raise MisuseError(
-            f"no such brokers: {sorted(unknown)}; the cluster has {sorted(view.brokers)}"
-        )
     request = pb.DescribeLogsRequest(topics=list(topics or ()))
     descriptions = []
-    for broker in sorted(view.brokers.values(), key=lambda broker: broker.broker_id):
-        if broker.alive if wanted is None else broker.broker_id in wanted:
-            connection = asking.cluster.connections.to(broker.address)
-            answer = await connection.call(connection.admin.DescribeLogs, request, asking.timeout_s)
-            descriptions.append(logs_from_wire(answer))
+    for connection in (await asking.brokers(broker_ids)).values():
+        answer = await connection.call(connection.admin.DescribeLogs, request, asking.timeout_s)
+        descriptions.append(logs_from_wire(answer))
     return descriptions
 
 
@@ -159,14 +146,10 @@ async def alter_cluster(asking: Asking, *, hibernating: bool, validate_only: boo
 async def describe_quiescence(asking: Asking) -> list[BrokerQuiescence]:
     """See `AsyncAdmin.describe_quiescence`."""
     request = pb.DescribeQuiescenceRequest(cluster_id=await asking.cluster_id())
-    view = await asking.cluster.refresh()
-
-    async def ask(broker: BrokerDescription) -> BrokerQuiescence:
-        connection = asking.cluster.connections.to(broker.address)
+    found = []
+    for connection in (await asking.brokers()).values():
         method = connection.admin.DescribeQuiescence
         answer = await connection.call(method, request, asking.timeout_s)
         waiting_for = tuple(answer.waiting_for)
-        return BrokerQuiescence(answer.broker_id, answer.quiet, waiting_for, answer.log_ends)
-
-    brokers = sorted(view.brokers.values(), key=lambda broker: broker.broker_id)
-    return [await ask(broker) for broker in brokers if broker.alive]
+        found.append(BrokerQuiescence(answer.broker_id, answer.quiet, waiting_for, answer.log_ends))
+    return found

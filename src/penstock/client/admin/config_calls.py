@@ -6,7 +6,6 @@ from enum import Enum
 from typing import Final
 
 from penstock.client.admin.asking import Asking, checked
-from penstock.errors import MisuseError
 from penstock.proto.v1 import admin_pb2 as pb
 
 
@@ -45,17 +44,11 @@ async def describe_broker_configs(
 ) -> dict[int, list[BrokerConfigEntry]]:
     """See `AsyncAdmin.describe_broker_configs`."""
     request = pb.DescribeBrokerConfigsRequest(cluster_id=await asking.cluster_id())
-    view = await asking.cluster.refresh()
-    wanted = None if broker_ids is None else set(broker_ids)
-    if unknown := sorted((wanted or set()) - set(view.brokers)):
-        raise MisuseError(f"no such brokers: {unknown}; the cluster has {sorted(view.brokers)}")
     found = {}
-    for broker in sorted(view.brokers.values(), key=lambda each: each.broker_id):
-        if broker.alive if wanted is None else broker.broker_id in wanted:
-            connection = asking.cluster.connections.to(broker.address)
-            method = connection.admin.DescribeBrokerConfigs
-            answer = checked(await connection.call(method, request, asking.timeout_s))
-            found[int(broker.broker_id)] = [_from_wire(entry) for entry in answer.configs]
+    for broker_id, connection in (await asking.brokers(broker_ids)).items():
+        method = connection.admin.DescribeBrokerConfigs
+        answer = checked(await connection.call(method, request, asking.timeout_s))
+        found[broker_id] = [_from_wire(entry) for entry in answer.configs]
     return found
 
 

@@ -21,7 +21,7 @@ async def start_scrub(asking: Asking, topic: str | None, partition: int | None) 
         cluster_id=await asking.cluster_id(), topic=topic or "", partition=partition
     )
     replicas = 0
-    for connection in await _live(asking):
+    for connection in (await asking.brokers()).values():
         method = connection.admin.StartScrub
         answer = checked(await connection.call(method, request, asking.timeout_s))
         replicas += answer.replicas
@@ -32,7 +32,7 @@ async def describe_scrub(asking: Asking) -> list[ScrubDescription]:
     """See `AsyncAdmin.describe_scrub`."""
     request = pb.DescribeScrubRequest(cluster_id=await asking.cluster_id())
     found = []
-    for connection in await _live(asking):
+    for connection in (await asking.brokers()).values():
         method = connection.admin.DescribeScrub
         answer = checked(await connection.call(method, request, asking.timeout_s))
         found.append(_from_wire(answer))
@@ -73,13 +73,6 @@ async def accept_loss(
 
     answers = await ask_leaders(asking.cluster, {where: offsets}, call, asking.timeout_s)
     return answers[where]
-
-
-async def _live(asking: Asking) -> list[Connection]:
-    """To each broker that is alive, by id."""
-    view = await asking.cluster.refresh()
-    alive = sorted((one for one in view.brokers.values() if one.alive), key=lambda b: b.broker_id)
-    return [asking.cluster.connections.to(one.address) for one in alive]
 
 
 def _from_wire(answer: pb.DescribeScrubResponse) -> ScrubDescription:
