@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from penstock.cli.changes import confirm
 from penstock.cli.options import Output
 from penstock.cli.output import print_record, print_rows
 from penstock.errors import ErrorCode, MisuseError
@@ -66,10 +67,9 @@ def accept(
     """Says what would be given up, asks, and has it given up."""
     lost = admin.accept_loss(where, offsets, without=without, validate_only=True)
     if lost and not dry_run:
-        if not yes:
-            count = sum(one.last - one.first + 1 for one in lost)
-            named = ", ".join(map(str, lost))
-            typer.confirm(f"Give up {count} offsets of {where} for ever: {named}?", abort=True)
+        count = sum(one.last - one.first + 1 for one in lost)
+        named = ", ".join(map(str, lost))
+        confirm(f"Give up {count} offsets of {where} for ever: {named}?", yes=yes)
         lost = admin.accept_loss(where, offsets, without=without)
     if output is not Output.TABLE:
         spans = [{"first": one.first, "last": one.last} for one in lost]

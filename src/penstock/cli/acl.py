@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli.access_rows import rule_row
-from penstock.cli.changes import print_change
+from penstock.cli.changes import print_change, replace_rules
 from penstock.cli.connect import open_admin
 from penstock.cli.options import Bootstrap, DryRun, Output, OutputOption, example
 from penstock.cli.output import print_record, print_rows
@@ -24,7 +24,7 @@ from penstock.core.authorization import (
     Rule,
 )
 from penstock.core.authorization.changes import with_rule, without_principal
-from penstock.errors import ClusterError, ErrorCode, MisuseError
+from penstock.errors import MisuseError
 
 if TYPE_CHECKING:
     from penstock.client import Admin
@@ -37,8 +37,6 @@ _KINDS: Final = {
     "transactional-id": Kind.TRANSACTIONAL_ID,
     "cluster": Kind.CLUSTER,
 }
-_ATTEMPTS: Final = 50
-"""Each fails only if somebody else has changed the rules in between."""
 _PRINCIPAL_HELP: Final = "As serviceaccount:etl/spark; '*': everybody who is known."
 
 Topic = Annotated[str, typer.Option("--topic", "-t", help="Of this topic.")]
@@ -204,21 +202,14 @@ def _change(
     *,
     dry_run: bool,
 ) -> tuple[Rule, ...]:
-    """Reads the rules and replaces them, again whenever somebody else did so in between.
-
-    Returns the rules as they are then, or with `dry_run` would be.
-    """
-    for left in reversed(range(_ATTEMPTS)):
-        before = admin.describe_access([resource]).get(resource, ())
-        after = changed(before)
-        try:
-            admin.alter_access(resource, after, validate_only=dry_run, expected=before)
-        except ClusterError as error:
-            if error.code is not ErrorCode.STALE_RULES or not left:
-                raise
-        else:
-            return after
-    raise AssertionError("the last attempt returns or raises")
+    """Returns the rules as they are then, or with `dry_run` would be."""
+    return replace_rules(
+        lambda: admin.describe_access([resource]).get(resource, ()),
+        changed,
+        lambda after, before: admin.alter_access(
+            resource, after, validate_only=dry_run, expected=before
+        ),
+    )
 
 
 def _print(

@@ -1,4 +1,4 @@
-"""What every command that changes something does alike: it asks first, and says what it did.
+"""What commands that change something do alike: they ask first, change, and say what they did.
 
     --dry-run ─▶ checks, says what would be done      otherwise ─▶ confirm ─▶ change ─▶ print_change
 
@@ -6,17 +6,22 @@ People get a sentence, programs a record. Programs cannot be asked: where a pers
 `-o json` needs `--yes`.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import typer
 
 from penstock.cli.options import Output
 from penstock.cli.output import Row, print_document
-from penstock.errors import ErrorCode, MisuseError
+from penstock.errors import ClusterError, ErrorCode, MisuseError
+
+_Rules = TypeVar("_Rules")
 
 NOBODY_TO_ASK: Final = (
     "-o is for programs, which nobody can ask: give --yes, or --dry-run to look first"
 )
+_ATTEMPTS: Final = 50
+"""Each fails only if somebody else has changed the rules in between."""
 
 
 def check_output(output: Output, *, yes: bool, dry_run: bool) -> None:
@@ -29,6 +34,28 @@ def confirm(question: str, *, yes: bool) -> None:
     """Ends the command unless a person agrees, or has with --yes."""
     if not yes:
         typer.confirm(question, abort=True)
+
+
+def replace_rules(
+    read: Callable[[], _Rules],
+    changed: Callable[[_Rules], _Rules],
+    write: Callable[[_Rules, _Rules], None],
+) -> _Rules:
+    """Reads rules and replaces them, again whenever somebody else did so in between.
+
+    `write` gets the new ones and those that it must find. Returns the new ones.
+    """
+    for left in reversed(range(_ATTEMPTS)):
+        before = read()
+        after = changed(before)
+        try:
+            write(after, before)
+        except ClusterError as error:
+            if error.code is not ErrorCode.STALE_RULES or not left:
+                raise
+        else:
+            return after
+    raise AssertionError("the last attempt returns or raises")
 
 
 def print_change(said: str, record: Row, output: Output, *, dry_run: bool = False) -> None:

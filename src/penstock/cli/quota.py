@@ -1,25 +1,23 @@
 """`penstock quota …`: what principals may take."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.access_rows import quota_row
-from penstock.cli.changes import print_change
+from penstock.cli.changes import print_change, replace_rules
 from penstock.cli.connect import open_admin
 from penstock.cli.options import Bootstrap, DryRun, Output, OutputOption, example
 from penstock.cli.output import print_rows
 from penstock.core.quantities import parse_bytes
 from penstock.core.quotas import Limit, QuotaRule
-from penstock.errors import ClusterError, ErrorCode, MisuseError
+from penstock.errors import MisuseError
 
 if TYPE_CHECKING:
     from penstock.client import Admin
 
 app = typer.Typer(help="Show and change what principals may take.", no_args_is_help=True)
-_ATTEMPTS: Final = 50
-"""Each fails only if somebody else has changed the quotas in between."""
 
 Principal = Annotated[
     str, typer.Argument(help="As serviceaccount:etl/spark; '*': each one without a quota.")
@@ -128,21 +126,12 @@ def _change(
     *,
     dry_run: bool,
 ) -> tuple[QuotaRule, ...]:
-    """Reads the quotas and replaces them, again whenever somebody else did so in between.
-
-    Returns the quotas as they are then, or with `dry_run` would be.
-    """
-    for left in reversed(range(_ATTEMPTS)):
-        before = admin.describe_quotas()
-        after = changed(before)
-        try:
-            admin.alter_quotas(after, validate_only=dry_run, expected=before)
-        except ClusterError as error:
-            if error.code is not ErrorCode.STALE_RULES or not left:
-                raise
-        else:
-            return after
-    raise AssertionError("the last attempt returns or raises")
+    """Returns the quotas as they are then, or with `dry_run` would be."""
+    return replace_rules(
+        admin.describe_quotas,
+        changed,
+        lambda after, before: admin.alter_quotas(after, validate_only=dry_run, expected=before),
+    )
 
 
 def _print(said: str, rules: tuple[QuotaRule, ...], output: Output, *, dry_run: bool) -> None:
