@@ -6,7 +6,7 @@ The controller's word says what is damaged, and who may lead; a broker's own say
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.control.damage import Damage, DamagedPartition
+from penstock.core.control.damage import Damage, DamagedPartition, worst_first
 from penstock.views.findings import NAMES_SHOWN, Finding
 
 if TYPE_CHECKING:
@@ -15,12 +15,11 @@ if TYPE_CHECKING:
 PARTITION_DAMAGED: Final = "partition-damaged"
 """Some clients are not served, and a person may have to act."""
 REPLICA_DAMAGED: Final = "replica-damaged"
-_WORST: Final = list(Damage)
 
 
 def damage_findings(found: Sequence[DamagedPartition]) -> Iterator[Finding]:
     """One per partition, the worst first; how many more there are is in the last."""
-    ordered = sorted(found, key=lambda one: (-_WORST.index(one.kind), one.topic, one.partition))
+    ordered = worst_first(found)
     for one in ordered[:NAMES_SHOWN]:
         code = REPLICA_DAMAGED if one.kind is Damage.MENDED else PARTITION_DAMAGED
         yield Finding(f"partition {one.name}", code, one.text, do=one.remedy or None)

@@ -1,7 +1,7 @@
 """Damaged replicas: what the controller says of them, for the status. Nothing is done about them
 here: brokers mend them, and a person accepts a loss."""
 
-from penstock.core.control.damage import Damage, DamagedPartition
+from penstock.core.control.damage import Damage, DamagedPartition, worst_first
 from penstock_operator.model import Observed, Severity, Wait
 
 REPLICA_DAMAGED = "ReplicaDamaged"
@@ -13,7 +13,6 @@ def damaged_partitions(observed: Observed) -> tuple[DamagedPartition, ...] | Non
     """The worst first; None: the controller does not say."""
     if observed.moves is None:
         return None
-    worst = list(Damage)
     found = [
         DamagedPartition(
             one.where.topic, one.where.partition, one.leader, tuple(one.isr), tuple(one.damaged)
@@ -21,8 +20,7 @@ def damaged_partitions(observed: Observed) -> tuple[DamagedPartition, ...] | Non
         for one in observed.moves.moving.moves
         if one.damaged
     ]
-    found.sort(key=lambda one: (-worst.index(one.kind), one.topic, one.partition))
-    return tuple(found)
+    return tuple(worst_first(found))
 
 
 def plan_damage(observed: Observed) -> tuple[Wait, ...]:

@@ -7,7 +7,7 @@
 The same judgement whether a partition comes from the controller's documents or from its answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -81,6 +81,12 @@ class DamagedPartition:
                     "start the brokers that are down; `penstock partitions accept-loss` shows what "
                     "nobody has, and gives it up by name"
                 )
+
+
+def worst_first(found: Iterable[DamagedPartition]) -> list[DamagedPartition]:
+    """As they are shown: where only some have room, these are the ones."""
+    worst = list(Damage)
+    return sorted(found, key=lambda one: (-worst.index(one.kind), one.topic, one.partition))
 
 
 def named(brokers: Sequence[int]) -> str:
