@@ -24,6 +24,8 @@ def main() -> None:
     options.add_argument("--topic", default="flights")
     given = options.parse_args()
     table = read(given.bootstrap, given.topic)
+    if not table.num_rows:
+        raise SystemExit(f"there are no records in {given.topic}")
     sizes = pc.binary_length(table["value"])
     table = table.append_column("bytes", sizes)
     by_key = table.group_by("key").aggregate([("bytes", "count"), ("bytes", "mean")])
