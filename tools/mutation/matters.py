@@ -93,13 +93,20 @@ _CLIENT_ROWS: Final[dict[str, tuple[Step, ...]]] = {
     f"{_CLIENT}consumer/": (
         _unit("penstock/client/consumer", "test_assignment.py", "test_fetch*.py"),
         _unit("penstock/client/consumer", "test_isolation.py", "test_transaction_offsets.py"),
-        _live("penstock/client/consumer", "test_consuming.py", "test_range_reader.py"),
+        _live(
+            "penstock/client/consumer",
+            "test_consuming.py",
+            "test_range_reader.py",
+            "test_read_to_end.py",
+        ),
         _live("penstock/client/group", "test_committing.py", "test_consuming.py"),
     ),
     f"{_CLIENT}group/": (
         _unit("penstock/client/group", "test_membership.py", "test_commit_*.py"),
         SIMULATOR,
-        _live("penstock/client/group", "test_committing.py", "test_consuming.py"),
+        _live(
+            "penstock/client/group", "test_committing.py", "test_consuming.py", "test_heartbeats.py"
+        ),
         _live("penstock/client/group", "test_delivery.py", "test_failing_over.py"),
     ),
     f"{_CLIENT}producer/": (
