@@ -28,6 +28,7 @@ from penstock_broker.config import BrokerConfig, parse_address, parse_settings
 from penstock_broker.datadir import DataDirectory
 from penstock_broker.observability import EventLog, configure_logging, serve_metrics
 from penstock_broker.serving import plaintext, roles
+from penstock_broker.serving.allocator import limit_arenas
 from penstock_broker.serving.edge import first_error
 from penstock_broker.serving.interpreter import check_interpreter
 from penstock_broker.serving.tokens import file as issuers
@@ -117,6 +118,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     check_interpreter()
+    limit_arenas()
     configure_logging(args.log_level, process="broker", broker=args.broker_id)
     enrolment = enrolling.enrolled(args)
     tls = plaintext.tls_of(args)
