@@ -27,6 +27,8 @@ STORE_EVERY_S: Final = 1.0
 POLL_S: Final = 0.5
 QUIET_S: Final = 60.0
 """A partition that should have records, and from which none come for this long, is an error."""
+FINISH_S: Final = 5.0
+"""How long a copy that follows goes on for the source's end after it was told to stop."""
 
 
 class CopyError(PenstockError):
@@ -99,13 +101,18 @@ class Copy:
     def run(
         self, *, follow: bool, stop: Callable[[], bool], report: Callable[["Copy"], None]
     ) -> bool:
-        """Copies until the end, with `follow` until `stop`. Returns whether the end was reached.
+        """Copies until the end; with `follow` until `stop`, and then for FINISH_S at most until the
+        end. Returns whether the end was reached.
 
         Raises CopyError if the source sends nothing for QUIET_S before its end."""
         reader = self._source.read({w: p.source_next for w, p in self.progress.items()})
-        heard_at = monotonic()
+        heard_at, finishes_by = monotonic(), 0.0
         try:
-            while not stop():
+            while True:
+                if stop():
+                    finishes_by = finishes_by or monotonic() + FINISH_S
+                    if not follow or monotonic() >= finishes_by:
+                        break
                 found = reader.poll(POLL_S)
                 for where, rows in found:
                     self._append(where, rows)
@@ -115,7 +122,7 @@ class Copy:
                     heard_at = monotonic()
                 elif monotonic() - heard_at > QUIET_S:
                     raise _quiet(self._source.name)
-                if ended and not follow:
+                if ended and (finishes_by or not follow):
                     break
                 if monotonic() - self._stored_at >= STORE_EVERY_S:
                     self._store()

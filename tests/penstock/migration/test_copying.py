@@ -206,6 +206,22 @@ def test_a_source_that_falls_silent_ends_the_copy(monkeypatch: pytest.MonkeyPatc
     assert into.logs[A].entries == SOME
 
 
+def test_a_copy_that_follows_goes_on_to_the_end_once_it_is_told_to_stop() -> None:
+    source, into = source_of(a=SOME, b=SOME), target()
+    assert begun(source, into).run(follow=True, stop=lambda: True, report=lambda _: None)
+    assert into.logs[A].entries == into.logs[B].entries == SOME
+
+
+def test_a_copy_that_follows_does_not_wait_for_an_end_that_does_not_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(copying, "FINISH_S", 0.1)
+    source, into = source_of(a=[SOME[0]]), target()
+    into.on_append = lambda where, _: source.logs[where].entries.append(SOME[0])
+    assert not begun(source, into).run(follow=True, stop=lambda: True, report=lambda _: None)
+    assert into.logs[A].entries, "it went on for that long"
+
+
 def test_the_end_counts_though_records_are_in_flight() -> None:
     """A group that has read everything is at the end, behind the marker of the last transaction."""
     source, into = source_of(a=[*SOME[:3], None]), target()
