@@ -7,7 +7,9 @@ wants them: some records are there, and some are not.
 import json
 import re
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from subprocess import Popen
 from typing import TYPE_CHECKING, Any
@@ -36,7 +38,7 @@ PARTITIONS = 3
 READ_LITTLE_AHEAD = """
 queued.min.messages=100
 fetch.message.max.bytes=20000
-fetch.queue.backoff.ms=20
+fetch.queue.backoff.ms=60
 reconnect.backoff.max.ms=500
 """
 
@@ -71,7 +73,8 @@ class Copying:
         self._admin = admin
         self.name = name
         self._settings = program.folder / "kafka.properties"
-        # Little is read ahead, so that a copy whose source has died ends soon to have records.
+        # Little is read ahead, so that a copy whose source has died ends soon to have records, and
+        # a copy takes seconds at least, however fast the machine.
         self._settings.write_text(READ_LITTLE_AHEAD)
         self._words = ["import", "--from", f"kafka://{peer.bootstrap}", "--topics", name]
         self._words += ["--bootstrap", cluster.bootstrap, "-o", "json"]
@@ -200,13 +203,35 @@ def test_what_is_followed_is_killed_and_comes_back(copying: Copying, peer: Peer)
         copying.judge(ended(process), COUNT + 50)
 
 
+@contextmanager
+def being_written(bootstrap: str, topic: str) -> Iterator[list[int]]:
+    """Records are written, a hundred at a time, while the block runs; how many, once it has ended.
+
+    A copy that follows has always some on their way then, however fast it is.
+    """
+    ends, counts = threading.Event(), [0]
+
+    def write() -> None:
+        with Producer(bootstrap) as producer:
+            while not ends.wait(0.01):
+                values = [b"value %d" % index for index in range(counts[0], counts[0] + 100)]
+                producer.send_columns(topic, values, values).result()
+                counts[0] += len(values)
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        try:
+            yield counts
+        finally:
+            ends.set()
+            writing.result()
+
+
 def test_the_target_of_an_export_is_killed_and_comes_back(
     program: "Program", peer: Peer, cluster: LocalCluster, admin: Admin
 ) -> None:
-    name, values = "exported", [b"value %d" % index for index in range(COUNT)]
+    name = "exported"
     admin.create_topic(name, PARTITIONS, 3, {"max.message.bytes": "20000"})
-    with Producer(cluster.bootstrap) as producer:
-        producer.send_columns(name, values, values).result()
     there = Kafka(peer.bootstrap, {})
     wheres = [TopicPartition(name, index) for index in range(PARTITIONS)]
     make(peer, name, PARTITIONS, max_message_bytes="21000")
@@ -214,17 +239,19 @@ def test_the_target_of_an_export_is_killed_and_comes_back(
     def exported() -> int:
         return sum(each.end for each in there.bounds(wheres).values())
 
-    words = ["export", "--to", f"kafka://{peer.bootstrap}", "--topics", name]
+    words = ["export", "--to", f"kafka://{peer.bootstrap}", "--topics", name, "--follow"]
     process = program.start(*words, "--bootstrap", cluster.bootstrap, "-o", "json")
     try:
-        while_it_runs(process, lambda: exported() > 0, "the first records")
-        process.send_signal(signal.SIGSTOP)
-        assert exported() < COUNT, "it has ended before it could be stopped"
-        peer.kill()
-        process.send_signal(signal.SIGCONT)
-        peer.start()
-        judge(ended(process), COUNT)
+        with being_written(cluster.bootstrap, name) as counts:
+            while_it_runs(process, lambda: exported() > 0, "the first records")
+            peer.kill()
+            peer.start()
+            before = exported()
+            while_it_runs(process, lambda: exported() > before, "records after the kill")
+        while_it_runs(process, lambda: exported() == counts[0], "all records")
+        process.send_signal(signal.SIGINT)
+        judge(ended(process), counts[0])
     finally:
         process.kill()
         process.communicate()
-    assert exported() == COUNT
+    assert exported() == counts[0]
