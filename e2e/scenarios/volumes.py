@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from e2e.harness.kubectl import Manifest
-from e2e.harness.penstock import CLUSTERS, condition
+from e2e.harness.penstock import CLUSTERS, condition, pod_ready
 from e2e.harness.process import wait_until
 from e2e.harness.scenario import Stage, scenario
 
@@ -18,8 +18,9 @@ GONE_S = 300.0
 
 @scenario("Two nodes are lost with their volumes: nothing is replaced; one, and its volume is")
 def volume_lost(stage: Stage) -> None:
-    """Both wait for a person, as the last copies are on one broker. When one node is back, the
-    other's broker gets a volume elsewhere, while records are written."""
+    """Both wait for a person, as the last copies are on one broker. Both controllers are lost with
+    them, and a new one waits for a majority of the brokers. When one node is back, the other's
+    broker gets a volume elsewhere, while records are written."""
     penstock, load = stage.penstock, stage.load()
     with stage.topic("-kept", partitions=3) as kept:
         penstock.produce_numbers(kept, RECORDS)
@@ -27,14 +28,16 @@ def volume_lost(stage: Stage) -> None:
         lost, back = stage.nodes.workers()
         broker, other = _broker_on(stage, lost), _broker_on(stage, back)
         claims = {one: _claim(stage, one) for one in (broker, other)}
+        _put_controllers_on(stage, {lost, back})
         for node in (lost, back):
             stage.say(f"{node} is lost")
             stage.nodes.kill(node)
             stage.kubectl.delete("node", node)
         began = time.monotonic()
-        said = _wait_said(stage, "VolumeLost", "is down, too", GONE_S + 180.0)
+        said = _wait_said(stage, "VolumeLost", "is lost, too", GONE_S + 180.0)
         stage.measure("a second lost node is reported", time.monotonic() - began)
-        stage.expect("accept-loss" in said, f"no way out is shown: {said}")
+        way_out = "bring a node back" in said and "controller.takeover.min.brokers" in said
+        stage.expect(way_out, f"no way out is shown: {said}")
         kept_claims = {one: _claim(stage, one) for one in (broker, other)}
         stage.expect(kept_claims == claims, "a volume was replaced although two are lost")
 
@@ -108,6 +111,22 @@ def _down(stage: Stage, broker: int) -> Iterator[None]:
         penstock.streams.delete("pod", pod, wait_s=None)
         penstock.wait_replaced(pod, uid)
         yield
+
+
+def _put_controllers_on(stage: Stage, nodes: set[str]) -> None:
+    """Those that are elsewhere are made again on one of these nodes."""
+    penstock, others = stage.penstock, set(stage.nodes.names()) - nodes
+    with stage.nodes.cordoned(*others):
+        for pod in penstock.controller_pods():
+            if pod["spec"].get("nodeName") in others:
+                penstock.streams.delete("pod", pod["metadata"]["name"])
+
+        def settled() -> bool:
+            pods = penstock.controller_pods()
+            on = {pod["spec"].get("nodeName") for pod in pods}
+            return on <= nodes and all(pod_ready(pod) for pod in pods)
+
+        wait_until("controllers on the nodes that get lost", settled, 120.0)
 
 
 def _bring_home(stage: Stage, broker: int, node: str) -> None:

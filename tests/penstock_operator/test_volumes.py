@@ -155,6 +155,26 @@ def test_a_second_lost_node_waits_loudly() -> None:  # planted bug 27
     assert world.replaced == [1, 2], "the second one once the first is filled again"
 
 
+def test_two_lost_nodes_and_both_controllers_with_them_wait_loudly() -> None:
+    world = lost()
+    world.lose_node(2)
+    seen = world.observed()
+    assert seen.brokers is not None
+    without = replace(seen, brokers=replace(seen.brokers, controller_reachable=False))
+    plan = plan_cluster(WISH, without)
+    assert not replaced(plan)
+    told = [wait for wait in plan.waits if wait.reason == LOST]
+    assert [wait.severity for wait in told] == [Severity.BLOCKED] * 2
+    assert "it is not replaced yet: broker 2 is lost, too; the brokers have to" in told[0].message
+    assert "set controller.takeover.min.brokers in spec.config to how many" in told[0].message
+    world = lost()
+    seen = world.observed()
+    assert seen.brokers is not None
+    without = replace(seen, brokers=replace(seen.brokers, controller_reachable=False))
+    told = [wait_of(plan_cluster(WISH, without), LOST)]
+    assert told[0].severity is Severity.PROGRESS, "a majority is there: a controller takes over"
+
+
 # ── What has to be true ───────────────────────────────────────────────────────────────────────
 
 T0 = PartitionState("t", 0, 0, (0, 1, 2), (0, 2), 2)

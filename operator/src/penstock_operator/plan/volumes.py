@@ -269,8 +269,7 @@ def _hindrance(
     if facts is None:
         if accepts_loss and not any(each.ready for each in observed.pods.values()):
             return _unless_it_starts(pod, claim)  # nobody is there who could be asked
-        why = observed.brokers_problem or "their answer cannot be trusted"
-        return _Hindrance(f"the brokers have to say what else has its records: {why}")
+        return _nobody_says(observed, broker_id)
     if accepts_loss:
         return None
     moves = observed.moves
@@ -278,6 +277,26 @@ def _hindrance(
         why = "the metadata store is unavailable" if moves is not None else observed.moves_problem
         return _Hindrance(f"the controller has to say which replicas are damaged: {why}")
     return next(_of_others(desired, observed, broker_id), None)
+
+
+def _nobody_says(observed: Observed, broker_id: int) -> _Hindrance:
+    """Who else has its records is not known."""
+    ask = "the brokers have to say what else has its records"
+    others = sorted(
+        one
+        for one, seen in observed.volumes.items()
+        if one != broker_id and seen.state is NodeState.LOST
+    )
+    has_no_controller = observed.brokers is not None and not observed.brokers.controller_reachable
+    if not others or not has_no_controller:
+        why = observed.brokers_problem or "their answer cannot be trusted"
+        return _Hindrance(f"{ask}: {why}")
+    text = (
+        f"{brokers_named(others)} {'is' if len(others) == 1 else 'are'} lost, too; {ask}, and no "
+        "controller takes over before a majority of them answers: bring a node back, or, if that "
+        "can never be, set controller.takeover.min.brokers in spec.config to how many are left"
+    )
+    return _Hindrance(text, Severity.BLOCKED)
 
 
 def _unless_it_starts(pod: PodState | None, claim: ClaimState) -> _Hindrance | None:
