@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.changes import print_change
+from penstock.cli.changes import check_output, confirm, print_change
 from penstock.cli.connect import WANTED
 from penstock.cli.kube.choice import KubeChoice, connect
-from penstock.cli.options import DryRun, Output, OutputOption, example, given_not_empty
+from penstock.cli.options import DryRun, Output, OutputOption, Yes, example, given_not_empty
 from penstock.cli.output import print_document, print_record
 from penstock.errors import ErrorCode, MisuseError
 from penstock.kubernetes.names import PAUSED
@@ -204,7 +204,7 @@ def upgrade(
     cluster: NamedCluster,
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan only.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -214,6 +214,7 @@ def upgrade(
 
     Shows what would change, and asks. An upgrade of the operator alone restarts nothing.
     """
+    check_output(output, yes=yes, dry_run=dry_run)
     api, choice = open_api(namespace, context, kubeconfig)
     found = module_of("snapshot").choose_cluster(api, cluster, choice.namespace)
     plan = module_of("upgrade").plan_of(found)
@@ -221,8 +222,7 @@ def upgrade(
     if output is Output.TABLE:
         typer.echo(_upgrade_text(plan))
     if approves:
-        if not yes and output is Output.TABLE:
-            typer.confirm(f"carry out plan {plan['plan']}?", abort=True)
+        confirm(f"Carry out plan {plan['plan']}?", yes=yes)
         module_of("upgrade").approve(api, found, plan["plan"])
     if output is not Output.TABLE:
         print_document({**plan, "approved": approves}, output)

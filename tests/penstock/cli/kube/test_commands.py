@@ -490,6 +490,9 @@ def test_an_upgrade_is_shown_and_its_plan_approved(scene: Scene, run: Run) -> No
         "approved": False,
     }
     assert run("upgrade", "flights").exit_code != 0, "nobody has said yes"
+    program = run("upgrade", "flights", "-o", "json")
+    assert program.exit_code != 0
+    assert "give --yes, or --dry-run to look first" in program.stderr
     assert "annotations" not in scene.get(PENSTOCK, "clusters", "flights")["metadata"]
     done = run("upgrade", "flights", "--yes")
     assert "approved; to see how far it is" in done.stdout
@@ -502,7 +505,7 @@ def test_a_cluster_that_is_offered_nothing_says_so(scene: Scene, run: Run) -> No
     done = run("upgrade", "flights", "--yes")
     assert done.exit_code == 0
     assert "has all that its operator would give it" in done.stdout
-    assert json.loads(run("upgrade", "flights", "-o", "json").stdout)["approved"] is False
+    assert json.loads(run("upgrade", "flights", "-y", "-o", "json").stdout)["approved"] is False
 
 
 def test_a_paused_cluster_is_not_upgraded(scene: Scene, run: Run) -> None:
