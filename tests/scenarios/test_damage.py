@@ -1,6 +1,9 @@
 """Bytes change on the disks of brokers: nothing damaged is served, what can be had again comes
 back from other replicas, and nothing that was acknowledged is lost (I7, I22, I33)."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -8,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster import Cluster
+from support.documents import ROOT
 from support.waiting import wait_until
 
 from penstock.client import (
@@ -19,6 +23,7 @@ from penstock.client import (
     TopicPartition,
 )
 from penstock.errors import ClusterError, ErrorCode, PenstockError
+from tools.snippets.page import read_page
 
 RECORDS = 300
 
@@ -43,11 +48,11 @@ def filled(cluster: Cluster, topic: str, *replicas: int) -> list[bytes]:
     return values
 
 
-def write(cluster: Cluster, topic: str, values: list[bytes]) -> None:
+def write(cluster: Cluster, topic: str, values: list[bytes], partition: int = 0) -> None:
     """Each in a batch of its own, so that the index has an entry for each."""
     with Producer(cluster.bootstrap, linger_ms=0, batch_bytes=1024) as producer:
         for value in values:
-            producer.send(topic, value, partition=0).result(30)
+            producer.send(topic, value, partition=partition).result(30)
 
 
 def read(
@@ -286,6 +291,45 @@ def test_a_loss_that_is_accepted_is_passed_by_readers_and_copies(cluster: Cluste
         cluster.wait_leader(topic, 0, 1)
         assert read(cluster, topic, RECORDS - 1) == values, "from the copy"
     write(cluster, topic, [b"more"])
+
+
+def test_the_commands_of_the_page_find_and_accept_a_loss(cluster: Cluster) -> None:
+    """Those of docs/operations.md, as they stand there."""
+    topic = "flights"
+    cluster.create_topic(topic, assignment=[[0]] * 4)
+    values = [value_of(topic, number) for number in range(110)]
+    write(cluster, topic, values[:100], partition=3)
+    with Producer(cluster.bootstrap) as producer:
+        producer.send_columns(topic, None, values[100:], partition=3).result(30)
+    to_disk(cluster, 0)
+    flip_batch(cluster, 0, topic, 100)
+    cluster.brokers[0].start()
+    cluster.wait_leader(topic, 3, 0)
+    with Admin(cluster.bootstrap) as admin:
+        admin.start_scrub(topic, 3)
+    wait_until(lambda: lost_at(cluster, topic) == ["100-109"], what="it is shown as lost")
+    (snippet,) = (one for one in read_page(ROOT, "docs/operations.md") if "accept-loss" in one.text)
+    look, plan, accept = snippet.text.splitlines()
+    assert "penstock partitions accept-loss flights/3 --offsets 100-109" in told(cluster, look)
+    assert "100-109" in told(cluster, plan)
+    assert lost_at(cluster, topic) == ["100-109"]
+    assert "Give up 10 offsets of flights/3 for ever: 100-109?" in told(cluster, accept)
+    assert not told(cluster, look), "nothing is lost any more"
+
+
+def told(cluster: Cluster, command: str) -> str:
+    """What a command says to somebody who agrees."""
+    here = os.environ | {
+        "PENSTOCK_BOOTSTRAP": cluster.bootstrap,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": "200",
+    }
+    done = subprocess.run(
+        ["bash", "-euc", command],
+        input="y\n", env=here, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_a_loss_on_all_replicas_is_accepted_once_for_all_of_them(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Damaged batches that no replica has any more: which there are, and giving them up by name."""
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -30,6 +32,17 @@ def parse_offsets(text: str) -> tuple[int, int]:
     return int(numbers[0]), int(numbers[1])
 
 
+def joined(spans: Iterable["OffsetSpan"]) -> list["OffsetSpan"]:
+    """One for those that follow each other: a batch each is what brokers say."""
+    found: list[OffsetSpan] = []
+    for span in sorted(spans, key=lambda one: one.first):
+        if found and span.first == found[-1].last + 1:
+            found[-1] = replace(found[-1], last=span.last)
+        else:
+            found.append(span)
+    return found
+
+
 def show_lost(admin: "Admin", output: Output) -> None:
     """What leaders cannot read, and nobody has given them."""
     topics = admin.describe_topics()
@@ -48,7 +61,7 @@ def show_lost(admin: "Admin", output: Output) -> None:
         }
         for broker in admin.describe_logs()
         for log in broker.logs
-        for span in log.lost
+        for span in joined(log.lost)
         if (log.topic, log.partition, broker.broker_id) in leaders
     ]
     print_rows(rows, output, empty="no batch is known to be lost")
@@ -65,12 +78,12 @@ def accept(
     dry_run: bool,
 ) -> None:
     """Says what would be given up, asks, and has it given up."""
-    lost = admin.accept_loss(where, offsets, without=without, validate_only=True)
+    lost = joined(admin.accept_loss(where, offsets, without=without, validate_only=True))
     if lost and not dry_run:
         count = sum(one.last - one.first + 1 for one in lost)
         named = ", ".join(map(str, lost))
         confirm(f"Give up {count} offsets of {where} for ever: {named}?", yes=yes)
-        lost = admin.accept_loss(where, offsets, without=without)
+        lost = joined(admin.accept_loss(where, offsets, without=without))
     if output is not Output.TABLE:
         spans = [{"first": one.first, "last": one.last} for one in lost]
         print_record({"partition": str(where), "lost": spans, "dry_run": dry_run}, output)
