@@ -22,6 +22,8 @@ def main() -> None:
         if message is None:
             raise
         sys.exit(f"penstock: {message}")
+    except KeyboardInterrupt:  # it takes a second on a busy machine
+        sys.exit(130)
     run()
 
 

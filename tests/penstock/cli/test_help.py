@@ -55,6 +55,21 @@ def without(module: str, *words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+def test_ctrl_c_before_the_command_line_is_there_ends_it_without_a_traceback() -> None:
+    program = (
+        "import runpy, sys\n"
+        "class Pressed:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'penstock.cli.main': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Pressed())\n"
+        "runpy.run_module('penstock.cli', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_all_commands_are_there() -> None:
     present = {" ".join(words) for words in commands()}
     assert {
