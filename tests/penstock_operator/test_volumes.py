@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from support.operator_world import NAMES, World, advance, desired, settled, where_of
 
 from penstock.core.manifest.objects import ReplaceLost
-from penstock_operator.model import Observed, PartitionState, Plan, RestartPod, Severity, Wait
+from penstock_operator.model import (
+    Apply,
+    Observed,
+    PartitionState,
+    Plan,
+    RestartPod,
+    Severity,
+    Wait,
+)
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.volumes import LOST, REPLACING, Request
@@ -166,7 +174,12 @@ def test_two_lost_nodes_and_both_controllers_with_them_wait_loudly() -> None:
     told = [wait for wait in plan.waits if wait.reason == LOST]
     assert [wait.severity for wait in told] == [Severity.BLOCKED] * 2
     assert "it is not replaced yet: broker 2 is lost, too; the brokers have to" in told[0].message
-    assert "set controller.takeover.min.brokers in spec.config to how many" in told[0].message
+    setting = "controller.takeover.min.brokers"
+    assert f"set {setting} in spec.config to how many" in told[0].message
+    plan = plan_cluster(desired(spec_config={setting: "1"}), without)
+    applied = [each.object for each in plan.actions if isinstance(each, Apply)]
+    (controllers,) = (each for each in applied if each["kind"] == "Deployment")
+    assert f"{setting}=1" in str(controllers), "though none of them leads"
     world = lost()
     seen = world.observed()
     assert seen.brokers is not None
