@@ -72,8 +72,8 @@ bench: setup  ## Benchmarks beside a real Kafka; JSON lines in benchmarks/result
 images: setup  ## Container images of broker, operator and Spark
 	@$(BIN)/python -m e2e.harness.images
 
-e2e: setup  ## Scenarios on a real three-node Kubernetes here; ONLY=name KEEP=1 SHORT=1 MINUTES=n SOAK=n SHARED=1 PLAINTEXT=1
-	@$(BIN)/python -m e2e $(if $(KEEP),--keep) $(if $(SHORT),--short) $(addprefix --only=,$(ONLY)) $(addprefix --minutes=,$(MINUTES)) $(addprefix --soak=,$(SOAK)) $(if $(SHARED),--shared) $(if $(PLAINTEXT),--plaintext)
+e2e: setup  ## Scenarios on a real three-node Kubernetes here; ONLY=name KEEP=1 SHORT=1 MINUTES=n SOAK=n SHARED=1 PLAINTEXT=1 RECORD=1
+	@$(BIN)/python -m e2e $(if $(KEEP),--keep) $(if $(SHORT),--short) $(addprefix --only=,$(ONLY)) $(addprefix --minutes=,$(MINUTES)) $(addprefix --soak=,$(SOAK)) $(if $(SHARED),--shared) $(if $(PLAINTEXT),--plaintext) $(if $(RECORD),--record)
 
 e2e-up:  ## That Kubernetes alone; prints its kubeconfig
 	@e2e/cluster/up

@@ -1,7 +1,7 @@
 """`python -m e2e`, and `make e2e`: scenarios on a real Kubernetes, a table, exit code 1 on failure.
 
-Two lists: all scenarios, played before a release; and `--short`, played by CI, those that a release
-must not be without and that are over soon.
+Two lists: all scenarios, played before a release, with `--record`; and `--short`, played by CI,
+those that a release must not be without and that are over soon.
 
 A cluster that is there already is used and stays; one that was made for this run is removed
 at its end, unless `--keep`. What was compiled and the images stay for the next run.
@@ -45,7 +45,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--plaintext", action="store_true", help="with Clusters of security mode Disabled"
     )
     parser.add_argument("--no-build", action="store_true", help="the images as they are")
-    return parser.parse_args(argv)
+    parser.add_argument(
+        "--record", action="store_true",
+        help="renew the rows of docs/e2e-results.md that are played; not with less than is shipped",
+    )  # fmt: skip
+    args = parser.parse_args(argv)
+    if args.record and (args.plaintext or args.no_build or args.soak is not None):
+        parser.error("--record goes with none of --plaintext, --no-build and --soak")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,9 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     keep = args.keep or kubeconfig().exists()
     soak = (0.0 if args.short else SOAK_MINUTES) if args.soak is None else args.soak
     runner = Runner(args.minutes, shared=args.shared, soak=soak, strict=not args.plaintext)
-    whole = len(chosen) == len(REGISTRY) and soak >= SOAK_MINUTES
     try:
-        return play(runner, chosen, build=not args.no_build, whole=whole)
+        return play(runner, chosen, build=not args.no_build, record=args.record)
     except NoClusterError as none:
         say(f"e2e: {none}; no scenario was played")
         return 0 if args.minutes else 1
@@ -99,15 +105,14 @@ def my_turn() -> TextIO:
     return lock
 
 
-def play(runner: Runner, chosen: list[Scenario], *, build: bool, whole: bool) -> int:
+def play(runner: Runner, chosen: list[Scenario], *, build: bool, record: bool) -> int:
     """Plays and reports; the exit code."""
     runner.prepare(chosen, build=build)
     try:
         runner.play(chosen)
     finally:
         if runner.results:
-            complete = whole and len(runner.results) == len(chosen)
-            page = report.write(runner.results, runner.kubernetes(), whole=complete)
+            page = report.write(runner.results, runner.kubernetes(), list(REGISTRY), record=record)
             say(f"\n{report.table(runner.results)}\n\nwritten to {page.relative_to(ROOT)}")
     return 0 if all(one.passed for one in runner.results) else 1
 

@@ -1,11 +1,14 @@
 """Results: a table for people, JSON lines for programs, a page in docs/.
 
-A run of all scenarios renews docs/e2e-results.md and e2e/results/; one of some of them (`--only`)
-writes below .local/e2e/, so that what is committed always tells of a whole run.
+    a run ──▶ .local/e2e/                                     what it played
+    a run with --record ──▶ e2e/results/, docs/e2e-results.md   each scenario as it was played last
+
+So a list of hours can be recorded in several runs, and each row says which commit it tells of.
 """
 
 import datetime
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -25,8 +28,8 @@ run` inside the cluster, whose checker compares every acknowledged record with t
 the end. The longest write gap is the longest time between two acknowledgements of all partitions
 together; the nodes share the machine's cores.
 
-Run on {date} at commit {commit}, Kubernetes {kubernetes}: {played} scenarios in {minutes:.0f}
-minutes.
+Each row says when it was played last, and at which commit: `make e2e RECORD=1` renews those that it
+plays. {played} scenarios, {minutes:.0f} minutes together, on Kubernetes {kubernetes}.
 
 """
 
@@ -59,7 +62,30 @@ class Result:
     workloads: list[dict[str, Any]] = field(default_factory=list)
 
 
-def rows(results: list[Result]) -> list[tuple[str, str, str, str]]:
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A result and where it comes from. `date`: as 2026-11-26. `commit`: its short name."""
+
+    date: str
+    commit: str
+    kubernetes: str
+    result: Result
+
+    @classmethod
+    def from_line(cls, line: str) -> "Played":
+        """Of a file that `as_line` has written."""
+        found = json.loads(line)
+        origin = {name: found.pop(name) for name in ("date", "commit", "kubernetes")}
+        figures = {what: Figure(**figure) for what, figure in found.pop("figures").items()}
+        return cls(**origin, result=Result(**found, figures=figures))
+
+    def as_line(self) -> str:
+        """JSON."""
+        origin = {"date": self.date, "commit": self.commit, "kubernetes": self.kubernetes}
+        return json.dumps({**origin, **asdict(self.result)}) + "\n"
+
+
+def rows(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
     """Scenario, seconds, longest write gap, verdict."""
     return [
         (
@@ -72,7 +98,7 @@ def rows(results: list[Result]) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def table(results: list[Result]) -> str:
+def table(results: Sequence[Result]) -> str:
     """For the terminal."""
     lines = [("scenario", "seconds", "longest write gap", "verdict"), *rows(results)]
     widths = [max(len(line[column]) for line in lines) for column in range(3)]
@@ -83,28 +109,50 @@ def table(results: list[Result]) -> str:
     )
 
 
-def write(results: list[Result], kubernetes: str, *, whole: bool) -> Path:
-    """Writes page and JSON lines; returns the page's path."""
-    page = PAGE if whole else LOCAL / "results.md"
-    lines = RESULTS if whole else LOCAL / "scenarios.jsonl"
+def joined(
+    recorded: Sequence[Played], played: Sequence[Played], names: Sequence[str]
+) -> list[Played]:
+    """The newest of each scenario, in the order of `names`; what is none of them is left out."""
+    newest = {one.result.name: one for one in (*recorded, *played)}
+    return [newest[name] for name in names if name in newest]
+
+
+def page_of(played: Sequence[Played]) -> str:
+    """Markdown; there is at least one."""
+    results = [one.result for one in played]
+    minutes = sum(one.seconds for one in results) / 60
+    versions = ", ".join(sorted({one.kubernetes for one in played}))
+    text = HEAD.format(played=len(played), minutes=minutes, kubernetes=versions)
+    text += "| scenario | seconds | longest write gap | verdict | played |\n|---|---|---|---|---|\n"
+    text += "".join(
+        f"| {' | '.join(row)} | {one.date}, {one.commit} |\n"
+        for one, row in zip(played, rows(results), strict=True)
+    )
+    measured = [
+        f"| {one.title}: {what} | {figure} |\n"
+        for one in results
+        for what, figure in one.figures.items()
+    ]
+    if measured:
+        text += "\n| measured | value |\n|---|---|\n" + "".join(measured)
+    return text
+
+
+def write(
+    results: Sequence[Result], kubernetes: str, names: Sequence[str], *, record: bool
+) -> Path:
+    """Writes page and JSON lines; returns the page's path. `names`: of all scenarios."""
+    page = PAGE if record else LOCAL / "results.md"
+    lines = RESULTS if record else LOCAL / "scenarios.jsonl"
     for path in (page, lines):
         path.parent.mkdir(parents=True, exist_ok=True)
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    run_of = {"date": date, "commit": commit(), "kubernetes": kubernetes}
-    minutes = sum(one.seconds for one in results) / 60
-    text = HEAD.format(**run_of, played=len(results), minutes=minutes)
-    text += "| scenario | seconds | longest write gap | verdict |\n|---|---|---|---|\n"
-    text += "".join(f"| {' | '.join(row)} |\n" for row in rows(results))
-    measured = [one for one in results if one.figures]
-    if measured:
-        text += "\n| measured | value |\n|---|---|\n"
-        text += "".join(
-            f"| {one.title}: {what} | {figure} |\n"
-            for one in measured
-            for what, figure in one.figures.items()
-        )
-    page.write_text(text)
-    lines.write_text("".join(json.dumps({**run_of, **asdict(one)}) + "\n" for one in results))
+    at = commit()
+    played = [Played(date, at, kubernetes, one) for one in results]
+    before = lines.read_text().splitlines() if record and lines.exists() else []
+    kept = joined([Played.from_line(line) for line in before], played, names)
+    page.write_text(page_of(kept))
+    lines.write_text("".join(one.as_line() for one in kept))
     return page
 
 
