@@ -1,47 +1,95 @@
-"""docs/metrics.md names what brokers, controllers and the operator export: all of it, and nothing
-else."""
+"""docs/metrics-reference.md is what the collectors of all processes say, and each description is
+one that a user can read: in Prometheus and Grafana it stands alone."""
 
-from pathlib import Path
+import re
 
 import pytest
-from prometheus_client import CollectorRegistry
-from prometheus_client.metrics import MetricWrapperBase
-from support.exported import broker_metrics, controller_metrics, operator_metrics
 from support.metrics_page import documented
 
-from penstock_broker.metrics import Metrics
-from penstock_broker.transactions.metrics import TransactionMetrics
-from penstock_operator.metrics import Metrics as OperatorMetrics
+from penstock_broker.serving.quotas import COUNTED_MAX
+from tools import metrics_reference
+from tools.metrics_reference import Exported, controller_metrics, everything, operator_metrics
 
 
-def test_the_page_lists_every_metric_and_no_other(tmp_path: Path) -> None:
-    everything = broker_metrics(tmp_path) | controller_metrics() | operator_metrics()
-    assert documented().keys() == everything
+def test_the_page_is_what_processes_export() -> None:
+    assert metrics_reference.main(["--check"]) == 0, "run make metrics"
 
 
-def test_the_page_lists_the_labels_of_metrics_that_have_no_series_yet() -> None:
-    """`test_metrics_values.py` compares those that a cluster exports."""
-    registry = Metrics().registry
-    TransactionMetrics(registry, lambda: 0)
-    found = {**declared(registry), **declared(OperatorMetrics().registry)}
-    assert len(found) > 30
-    assert found == {name: documented()[name] for name in found}
+def test_a_page_that_is_stale_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stale = metrics_reference.rendered().replace("Fetches waiting", "Fetches parked")
+    monkeypatch.setattr(metrics_reference, "rendered", lambda: stale)
+    assert metrics_reference.main(["--check"]) == 1
+    assert "run make metrics" in capsys.readouterr().err
 
 
-def declared(registry: CollectorRegistry) -> dict[str, frozenset[str]]:
-    """Labels by name, of what has them from the beginning."""
-    made = [one for one in registry._collector_to_names if isinstance(one, MetricWrapperBase)]
-    names = {one: one._name + ("_total" if one._type == "counter" else "") for one in made}
-    return {name: frozenset(one._labelnames) for one, name in names.items()}
+def test_the_page_has_every_metric_once_with_its_labels() -> None:
+    rows = [line for line in metrics_reference.rendered().splitlines() if line.startswith("| `")]
+    assert len(rows) == len(documented()) > 100
+    assert documented() == {name: frozenset(one.labels) for name, one in everything().items()}
 
 
-@pytest.mark.parametrize("names", [controller_metrics, operator_metrics])
-def test_a_process_names_its_own_metrics_after_itself(names: object) -> None:
-    assert callable(names)
-    own = names()
-    role = "controller" if names is controller_metrics else "operator"
-    shared = {name for name in own if not name.startswith(f"penstock_{role}_")}
-    assert {name for name in shared if not name.startswith("process_")} <= {
+def flaws(one: Exported) -> list[str]:
+    """What is wrong with a description."""
+    text = one.description
+    wrong = {
+        "does not begin as a sentence": not re.match(r"[A-Z0-9]", text),
+        "does not end as a sentence": not text.endswith("."),
+        "is only the name": text.rstrip(".").lower().replace(" ", "_") in one.name,
+        "has Markdown": bool(re.search(r"[`*|\[\]<>]|__|\s\s|\n", text)),
+    }
+    return [flaw for flaw, is_so in wrong.items() if is_so]
+
+
+def test_every_description_is_a_sentence() -> None:
+    assert {one.name: found for one in everything().values() if (found := flaws(one))} == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "replicas on this broker.",
+        "Replicas on this broker",
+        "Under replicated.",
+        "See [operations](operations.md).",
+        "Refuses `acks=all`.",
+    ],
+)
+def test_a_description_that_is_none_is_noticed(text: str) -> None:
+    assert flaws(Exported("penstock_under_replicated", "gauge", (), text))
+
+
+def test_no_two_metrics_have_the_same_description() -> None:
+    texts = [one.description for one in everything().values()]
+    assert [text for text in texts if texts.count(text) > 1] == []
+
+
+def test_a_metric_that_two_processes_describe_differently_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "penstock_build_info"
+    other = Exported(name, "gauge", ("version", "role"), "Another one.")
+    monkeypatch.setattr(metrics_reference, "operator_metrics", lambda: {name: other})
+    with pytest.raises(ValueError, match=name):
+        metrics_reference.rendered()
+
+
+def test_the_number_of_principals_is_the_limit() -> None:
+    """The layer that describes the metric cannot import it."""
+    text = everything()["penstock_throttled_total"].description
+    assert f" {COUNTED_MAX} principals" in text
+
+
+@pytest.mark.parametrize(
+    ("role", "own"), [("controller", controller_metrics), ("operator", operator_metrics)]
+)
+def test_a_process_names_its_own_metrics_after_itself(role: str, own: object) -> None:
+    assert callable(own)
+    shared = {name for name in own() if not name.startswith((f"penstock_{role}_", "process_"))}
+    assert shared <= {
         "penstock_build_info",
         "penstock_event_loop_lag_seconds",
+        "penstock_tls_certificate_expiry_seconds",
     }

@@ -10,12 +10,14 @@ from prometheus_client.parser import text_string_to_metric_families
 class Page:
     """`values`: by name, labels appended as `name{value,value}`. `gauges`: names of families.
 
-    `labels`: a sample's name to the names of its labels.
+    `labels`: a sample's name to the names of its labels. `families`: names, counters' with
+    `_total`, to type and description; also those without series.
     """
 
     values: dict[str, float] = field(default_factory=dict)
     gauges: set[str] = field(default_factory=set)
     labels: dict[str, set[str]] = field(default_factory=dict)
+    families: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> float:
         """0 for what is not there: a counter with labels begins with its first event."""
@@ -28,8 +30,11 @@ def scrape(port: int) -> Page:
         text = answer.read().decode()
     page = Page()
     for family in text_string_to_metric_families(text):
-        if family.type == "gauge" and not family.name.endswith("_created"):  # of counters
-            page.gauges.add(family.name)
+        if not family.name.endswith("_created"):  # of counters
+            suffix = "_total" if family.type == "counter" else ""
+            page.families[family.name + suffix] = (family.type, family.documentation)
+            if family.type == "gauge":
+                page.gauges.add(family.name)
         for sample in family.samples:
             labels = ",".join(sample.labels.values())
             page.labels[sample.name] = set(sample.labels)

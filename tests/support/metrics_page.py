@@ -1,25 +1,24 @@
-"""What docs/metrics.md says: the metrics, their labels, and expressions to alert on."""
+"""What pages say of metrics: the names and labels in docs/metrics-reference.md, and the
+expressions to alert on in docs/metrics.md."""
 
 import re
 from functools import cache
 from pathlib import Path
 from typing import Final
 
+from tools.metrics_reference import PAGE as REFERENCE
 from tools.snippets.page import read_page
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "metrics.md"
-ROOT: Final = PAGE.parents[1]
+ROOT: Final = Path(__file__).parents[2]
 
 
 @cache
 def documented() -> dict[str, frozenset[str]]:
     """By metric, as a scrape names it, without suffixes of histograms: its labels."""
-    rows = [line.split("|") for line in PAGE.read_text().splitlines() if line.startswith("| `")]
-    return {
-        name: frozenset(re.findall(r"`(\w+)`", row[2]))
-        for row in rows
-        for name in re.findall(r"`(\w+)`", row[1])
-    }
+    rows = [
+        line.split("|") for line in REFERENCE.read_text().splitlines() if line.startswith("| `")
+    ]
+    return {row[1].strip(" `"): frozenset(re.findall(r"`(\w+)`", row[3])) for row in rows}
 
 
 def family(sample: str) -> str:
@@ -28,9 +27,9 @@ def family(sample: str) -> str:
 
 
 def expressions() -> list[str]:
-    """Its queries; the lines of one are indented from the second on."""
+    """Queries of docs/metrics.md; the lines of one are indented from the second on."""
     found = []
-    for snippet in read_page(ROOT, PAGE.relative_to(ROOT).as_posix()):
+    for snippet in read_page(ROOT, "docs/metrics.md"):
         if snippet.language == "promql":
             lines = snippet.text.replace("…", "").splitlines()
             bare = "\n".join(line.partition("#")[0].rstrip() for line in lines)

@@ -67,13 +67,18 @@ def _topics(topics: Sequence[tuple[str, Flow]]) -> Iterable[Metric]:
         ("records_out", "Records of a topic sent to consumers"),
         ("bytes_out", "Payload bytes of a topic sent to consumers"),
     ):
-        family = CounterMetricFamily(f"penstock_topic_{name}", documentation, labels=["topic"])
+        family = CounterMetricFamily(
+            f"penstock_topic_{name}",
+            f"{documentation}, at the broker that leads. Of the {TOPICS_MAX} topics with the most "
+            "bytes.",
+            labels=["topic"],
+        )
         for topic, flow in shown:
             family.add_metric([topic], getattr(flow, name))
         yield family
     yield GaugeMetricFamily(
         "penstock_topics_left_out",
-        "Topics here that exceed the limit of one broker's export",
+        f"Topics here beyond the {TOPICS_MAX} that have series of their own.",
         value=len(topics) - len(shown),
     )
 
@@ -81,7 +86,10 @@ def _topics(topics: Sequence[tuple[str, Flow]]) -> Iterable[Metric]:
 def _partitions(found: Gathered) -> Iterable[Metric]:
     size, start, end = (
         GaugeMetricFamily(
-            f"penstock_partition_{name}", documentation, labels=["topic", "partition", "role"]
+            f"penstock_partition_{name}",
+            f"{documentation}; role is leader or follower. Of at most {PARTITIONS_MAX:,} replicas, "
+            "those led here first.",
+            labels=["topic", "partition", "role"],
         )
         for name, documentation in (
             ("log_bytes", "Stored bytes of a replica here"),
@@ -98,6 +106,6 @@ def _partitions(found: Gathered) -> Iterable[Metric]:
     yield from (size, start, end)
     yield GaugeMetricFamily(
         "penstock_partitions_left_out",
-        "Replicas here that exceed the limit of one broker's export",
+        f"Replicas here beyond the {PARTITIONS_MAX:,} that have series of their own.",
         value=found.left_out,
     )

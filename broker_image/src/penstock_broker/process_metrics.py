@@ -30,13 +30,16 @@ class ProcessMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         build = GaugeMetricFamily(
-            "penstock_build_info", "1, of the release that runs", labels=["version", "role"]
+            "penstock_build_info",
+            "1, of the release that runs; role is broker, controller or operator.",
+            labels=["version", "role"],
         )
         build.add_metric([penstock.__version__, self._role], 1)
         yield build
         yield HistogramMetricFamily(
             "penstock_event_loop_lag_seconds",
-            "How late the event loop is with what is due, looked at twice a second",
+            "How late the event loop is with what is due, looked at twice a second. Of brokers and "
+            "controllers.",
             buckets=self._lag.buckets(),
             sum_value=self._lag.sum_s,
         )

@@ -12,59 +12,50 @@ class Metrics:
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
-        self.leader = Gauge(
-            "penstock_operator_leader", "1 while this process reconciles", registry=registry
-        )
+
+        def gauge(name: str, documentation: str, *labels: str) -> Gauge:
+            return Gauge(f"penstock_operator_{name}", documentation, labels, registry=registry)
+
         self._passes = Counter(
             "penstock_operator_reconciles",
-            "Reconciliations of a Cluster, by result",
+            "Passes over a Cluster, by result.",
             ["result"],
             registry=registry,
         )
         self._seconds = Histogram(
-            "penstock_operator_reconcile_seconds", "Duration of a reconciliation", registry=registry
+            "penstock_operator_reconcile_seconds",
+            "Duration of passes over a Cluster.",
+            registry=registry,
         )
         self._actions = Counter(
-            "penstock_operator_actions", "Actions performed", ["action"], registry=registry
-        )
-        self._ready = Gauge(
-            "penstock_operator_cluster_ready",
-            "1 if the Cluster is Ready",
-            ["namespace", "cluster"],
+            "penstock_operator_actions",
+            "Actions that a pass has carried out.",
+            ["action"],
             registry=registry,
         )
-        self._paused = Gauge(
-            "penstock_operator_cluster_paused",
-            "1 while the operator leaves a Cluster alone, because its spec says so",
-            ["namespace", "cluster"],
-            registry=registry,
+        self.leader = gauge("leader", "1 while this process reconciles. The sum over all is 1.")
+        one = ("namespace", "cluster")
+        self._ready = gauge("cluster_ready", "1 if the Cluster's condition Ready is True.", *one)
+        self._paused = gauge(
+            "cluster_paused", "1 if the Cluster's annotation penstock.dev/paused is true.", *one
         )
-        self._stalled = Gauge(
-            "penstock_operator_cluster_stalled",
-            "1 while a Cluster needs a person, by the reason of its condition Stalled",
-            ["namespace", "cluster", "reason"],
-            registry=registry,
+        self._stalled = gauge(
+            "cluster_stalled",
+            "1 while a person has to act, by the reason of the Cluster's condition Stalled; absent "
+            "otherwise.",
+            *one,
+            "reason",
         )
-        self._topics = Gauge(
-            "penstock_operator_topic_ready",
-            "1 if the Topic is Ready",
-            ["namespace", "cluster", "topic"],
-            registry=registry,
+        self._topics = gauge("topic_ready", "1 if the Topic is Ready.", *one, "topic")
+        self.api_calls = gauge("api_calls", "Requests to the API server.")
+        self.api_writes = gauge("api_writes", "Writing requests to the API server.")
+        self.oldest_pass = gauge(
+            "oldest_pass_seconds",
+            "Age of the last pass that did not fail, of the Cluster that is furthest behind.",
         )
         _describe_process(registry)
         self._stalled_for: dict[tuple[str, str], str] = {}
         self._topics_of: dict[tuple[str, str], frozenset[str]] = {}
-        self.api_calls = Gauge(
-            "penstock_operator_api_calls", "Requests to the API server", registry=registry
-        )
-        self.api_writes = Gauge(
-            "penstock_operator_api_writes", "Writing requests to the API server", registry=registry
-        )
-        self.oldest_pass = Gauge(
-            "penstock_operator_oldest_pass_seconds",
-            "Age of the last pass that did not fail, of the Cluster that is furthest behind",
-            registry=registry,
-        )
 
     def reconciled(self, result: str, seconds: float) -> None:
         self._passes.labels(result).inc()
@@ -109,7 +100,7 @@ def _describe_process(registry: CollectorRegistry) -> None:
     """The release that runs, and Prometheus's own metrics of processes."""
     build = Gauge(
         "penstock_build_info",
-        "1, of the release that runs",
+        "1, of the release that runs; role is broker, controller or operator.",
         ["version", "role"],
         registry=registry,
     )

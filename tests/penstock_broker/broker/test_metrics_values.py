@@ -1,6 +1,7 @@
 """What the metrics of a live cluster say, value by value: names alone would not show a lie."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from penstock.core.control.documents import FORMAT_NEWEST
 from penstock.errors import ClusterError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock_broker.services.limits import PARTITIONS_MAX
+from tools.metrics_reference import Exported, broker_metrics, controller_metrics
 
 RECORDS: Final = 10
 FETCH: Final = "penstock_request_seconds_{}{{Fetch}}"
@@ -108,6 +110,9 @@ LABELLED: Final = {
 `test_transactions_metrics.py` look at them. `check_single` looks at the others."""
 
 
+WITH_TLS: Final = {"penstock_tls_certificate_expiry_seconds", "penstock_plaintext_clients"}
+
+
 def unlike(page: Page, prefix: str, expected: dict[str, int]) -> dict[str, float]:
     """The values that are not as expected."""
     return {
@@ -152,8 +157,9 @@ def test_a_healthy_cluster_shows_it_and_the_loss_of_its_controller(tmp_path: Pat
         check_counters(*map(scrape, ports))
         check_complete(scrape(ports[0]), tmp_path)
         check_single(scrape(ports[0]))
-        for port in (*ports, cluster.controller_metrics_port):
-            check_labels(scrape(port))
+        for port in ports:
+            check_reference(scrape(port), broker_metrics())
+        check_reference(scrape(cluster.controller_metrics_port), controller_metrics())
 
         cluster.controller.kill()
         for port in ports:
@@ -191,8 +197,11 @@ def check_complete(page: Page, data: Path) -> None:
     assert 0 <= page["penstock_scrub_age_seconds"] < 600
 
 
-def check_labels(page: Page) -> None:
-    """Queries may ask for what the page of metrics lists, and for nothing else."""
+def check_reference(page: Page, expected: Mapping[str, Exported]) -> None:
+    """A process exports what the reference lists, and nothing else; there is no TLS here."""
+    assert page.families == {
+        name: (one.type, one.description) for name, one in expected.items() if name not in WITH_TLS
+    }
     for sample, labels in page.labels.items():
         if not sample.endswith("_created") and not sample.startswith("python_"):
             assert labels - {"le"} == documented()[family(sample)], sample

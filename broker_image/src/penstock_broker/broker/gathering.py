@@ -13,8 +13,8 @@ from penstock.core.types import PartitionState
 from penstock.errors import PenstockError
 from penstock_broker.maintenance.disk import DiskGuard
 from penstock_broker.metadata.image import ClusterView
-from penstock_broker.metrics import ReplicaTotals
 from penstock_broker.partition_metrics import PARTITIONS_MAX, Gathered, PartitionFacts
+from penstock_broker.replica_metrics import ReplicaTotals
 from penstock_broker.replication.mending import Mending
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet

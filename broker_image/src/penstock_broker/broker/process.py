@@ -36,10 +36,11 @@ from penstock_broker.groups.leaders import PeerLeaders
 from penstock_broker.logged.hosts import Surroundings
 from penstock_broker.metadata.condition import Condition
 from penstock_broker.metadata.image import ClusterView
-from penstock_broker.metrics import Metrics, ReplicaTotals
+from penstock_broker.metrics import Metrics
 from penstock_broker.observability import EventLog
 from penstock_broker.partition_metrics import PartitionMetrics
 from penstock_broker.process_metrics import ProcessMetrics
+from penstock_broker.replica_metrics import ReplicaTotals
 from penstock_broker.replication.following import LinkConfig
 from penstock_broker.replication.progress import CopyWatch
 from penstock_broker.replication.ticks import TickFacts

@@ -28,25 +28,34 @@ class GroupLagMetrics(Collector):
         """The metric families, without samples until the first round is over."""
         self._collection.scraped()
         snapshot = self._collection.snapshot
-        members = _gauge("members", "Members of a consumer group", "group")
-        state = _gauge("state", "1 for the state that a consumer group is in", "group", "state")
-        committed = _gauge("committed_offset", "The next offset to read, as committed", *_PARTITION)
+        members = _gauge("members", "Members of the group.", "group")
+        state = _gauge(
+            "state",
+            "1 for the state the group is in: Empty, Assigning, Reconciling, Stable.",
+            "group",
+            "state",
+        )
+        committed = _gauge("committed_offset", "The next offset to read.", *_PARTITION)
         pending = _gauge(
             "pending_offsets",
-            "Offsets of a consumer group that are pending in open transactions",
+            "Partitions with an offset in an open transaction: no other member can take them over "
+            "until it ends.",
             "group",
         )
         records = _gauge(
             "partition_lag_records",
-            "Records from the committed offset to the end of the log",
+            "Records from the first unread one to the log's end.",
             *_PARTITION,
         )
         seconds = _gauge(
-            "partition_lag_seconds", "How long the oldest of these records has waited", *_PARTITION
+            "partition_lag_seconds",
+            "How long the first unread record has waited, by its own timestamp; 0 if nothing is "
+            "unread.",
+            *_PARTITION,
         )
         left_out = _gauge(
             "partitions_left_out",
-            "Partitions of groups here that exceed the limit of one broker's export",
+            "Partitions of groups that this broker does not export because there are too many.",
         )
         if snapshot is not None:
             left_out.add_metric([], snapshot.left_out)

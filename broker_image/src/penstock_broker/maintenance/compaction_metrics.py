@@ -14,14 +14,14 @@ class CompactionMetrics:
         def counter(name: str, documentation: str) -> Counter:
             return Counter(f"penstock_compaction_{name}", documentation, registry=registry)
 
-        self.passes = counter("passes", "Compaction passes that were finished")
-        self.failures = counter("failures", "Compaction passes that failed")
-        self.bytes_read = counter("io_bytes", "Bytes that compaction read and wrote")
-        self.records_removed = counter("records_removed", "Records that compaction removed")
-        self.bytes_removed = counter("bytes_removed", "Stored bytes that compaction saved")
+        self.passes = counter("passes", "Compaction passes over a log that were finished.")
+        self.failures = counter("failures", "Compaction passes over a log that failed.")
+        self.bytes_read = counter("io_bytes", "Bytes that compaction has read and written.")
+        self.records_removed = counter("records_removed", "Records that compaction has removed.")
+        self.bytes_removed = counter("bytes_removed", "Stored bytes that compaction has removed.")
         self._waiting = Gauge(
             "penstock_compaction_waiting_seconds",
-            "How long the log that waits longest for compaction has been due",
+            "How long the log that waits longest for compaction has been due.",
             registry=registry,
         )
 

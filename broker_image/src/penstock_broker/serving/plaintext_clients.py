@@ -109,6 +109,7 @@ class PlaintextMetrics(Collector):
         recent = sum(one.idle_ms < _RECENT_S * 1000 for one in callers)
         yield GaugeMetricFamily(
             "penstock_plaintext_clients",
-            "Hosts that called in plaintext within ten minutes, while there is TLS beside it",
+            "With mode Migrate: hosts that called in plaintext within ten minutes. Strict waits "
+            "until there is none.",
             value=recent,
         )

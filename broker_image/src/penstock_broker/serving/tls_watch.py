@@ -24,7 +24,8 @@ class CertificateMetrics(Collector):
         """Of several CAs, the one that ends first."""
         gauge = GaugeMetricFamily(
             "penstock_tls_certificate_expiry_seconds",
-            "When a certificate ends, in seconds since 1970",
+            "When the own certificate and the ca end, in seconds since 1970. Of several CAs, the "
+            "first to end. Of brokers and controllers with TLS.",
             labels=["certificate"],
         )
         roots, own = self._tls.certificates

@@ -25,15 +25,21 @@ class StoreMetrics(Collector):
         except PenstockError:
             return
         yield CounterMetricFamily(
-            "penstock_store_stalls", "Writes that had to wait for the disk", value=load.stalls
+            "penstock_store_stalls",
+            "Writes that had to wait for RocksDB's flushes.",
+            value=load.stalls,
         )
         for name, documentation, value in (
-            ("stalled", "1 while writes have to wait for the disk", int(load.stalled)),
+            ("stalled", "1 while writes have to wait for RocksDB's flushes.", int(load.stalled)),
             (
                 "pending_compaction_bytes",
-                "What RocksDB has to rewrite before it has caught up",
+                "Bytes that RocksDB has to rewrite before it has caught up.",
                 load.pending_compaction_bytes,
             ),
-            ("memory_bytes", "Write buffers of RocksDB, not in files yet", load.memory_bytes),
+            (
+                "memory_bytes",
+                "Write buffers of RocksDB that are not in files yet.",
+                load.memory_bytes,
+            ),
         ):
             yield GaugeMetricFamily(f"penstock_store_{name}", documentation, value=value)

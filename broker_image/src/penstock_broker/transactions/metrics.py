@@ -30,25 +30,27 @@ class TransactionMetrics:
         """`wall_ms`: the time since 1970, called by the endpoint's threads."""
         self._ended = Counter(
             "penstock_transactions_ended",
-            "Transactions decided, by outcome and by who ended them",
+            "Transactions decided: commit or abort; by producer, timeout, operator, fenced, "
+            "superseded, member_gone.",
             ["outcome", "reason"],
             registry=registry,
         )
         self._commit = Histogram(
             "penstock_transaction_commit_seconds",
-            "Time from a commit request until its decision is on all in-sync replicas",
+            "Time from a commit request until its decision is on all in-sync replicas, when it is "
+            "answered.",
             registry=registry,
             buckets=_SECONDS,
         )
         self._visible = Histogram(
             "penstock_transaction_visible_seconds",
-            "Time from a decision until every partition and group has stored it",
+            "Time from a decision until every partition and group has stored it.",
             registry=registry,
             buckets=_SECONDS,
         )
         self._load = Histogram(
             "penstock_transaction_load_seconds",
-            "Time to read the log of one transaction coordinator",
+            "Time that transaction coordinators take to read their logs.",
             registry=registry,
             buckets=_SECONDS,
         )
@@ -56,21 +58,24 @@ class TransactionMetrics:
         def gauge(name: str, documentation: str) -> Gauge:
             return Gauge(f"penstock_{name}", documentation, registry=registry)
 
-        self._ids = gauge("transactional_ids", "Transactional ids coordinated here")
-        self._open = gauge("transactions_open", "Transactions open here")
+        self._ids = gauge("transactional_ids", "Transactional ids coordinated here.")
+        self._open = gauge("transactions_open", "Transactions coordinated here that are open.")
         self._oldest_open = gauge(
-            "transactions_oldest_open_seconds", "Age of the oldest open transaction; 0 = none"
+            "transactions_oldest_open_seconds",
+            "Age of the oldest open transaction coordinated here; 0 if none is open.",
         )
         self._finishing = gauge(
             "transactions_finishing",
-            "Partitions and groups that have not stored yet how a transaction ended",
+            "Partitions and groups that have not stored yet how a transaction ended.",
         )
         self._oldest_finishing = gauge(
             "transactions_oldest_finishing_seconds",
-            "How long the oldest of them has been due; 0 = none",
+            "How long the oldest outcome that a partition or group has not stored yet has been "
+            "due; 0 if there is none.",
         )
         self._loading = gauge(
-            "transaction_coordinators_loading", "Transaction coordinators that do not serve yet"
+            "transaction_coordinators_loading",
+            "Transaction coordinators here that do not serve yet.",
         )
         self._ledgers = _Ledgers(wall_ms)
         registry.register(self._ledgers)
@@ -123,7 +128,8 @@ class _Ledgers(Collector):
     def collect(self) -> Iterable[Metric]:
         family = GaugeMetricFamily(
             "penstock_ledger_age_seconds",
-            "Time since an application committed its newest batch",
+            "Time since a Spark query, or another application with a ledger, committed its newest "
+            f"batch. Applications coordinated here, the {LEDGERS_MAX} newest.",
             labels=["application"],
         )
         now_ms = self._wall_ms()
