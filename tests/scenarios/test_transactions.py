@@ -7,6 +7,7 @@ I11, I14): torn, aborted reads, lost, duplicated, stuck.
 
 from support.cluster import Cluster
 from support.load import Load, MakeLoad
+from support.waiting import wait_until
 
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC, coordinator_partition
 from penstock.verify.verdict import Verdict
@@ -34,6 +35,8 @@ def coordinators(cluster: Cluster, load: Load) -> set[int]:
 
 def test_a_healthy_cluster_keeps_transactions_whole(make_load: MakeLoad) -> None:
     with make_load(**SETTINGS) as load:
+        # Which ones are aborted is chance: a few seconds may have none.
+        wait_until(lambda: '"aborted"' in load.history.read_text(), what="one is aborted")
         load.wait_writing()
         verdict = load.judge()
     assert_whole(verdict)

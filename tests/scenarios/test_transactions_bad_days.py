@@ -108,7 +108,7 @@ def wait_at_rest(cluster: Cluster, name: str) -> None:
 
 def test_a_producer_that_sleeps_past_its_timeout_hears_it_and_goes_on(cluster: Cluster) -> None:
     cluster.create_topic("asleep")
-    with producer_process(cluster, "sleeper", "asleep", timeout_ms=1_500) as child:
+    with producer_process(cluster, "sleeper", "asleep", timeout_ms=6_000) as child:
         assert child.ask("begin")["code"] == ""
         child.pause()
         wait_at_rest(cluster, "sleeper")

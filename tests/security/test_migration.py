@@ -91,11 +91,15 @@ def read_back(cluster: Migrating, topic: str) -> int:
         ]
         consumer.assign(parts)
         consumer.seek_to_beginning(parts)
-        seen, quiet = 0, 0
-        while quiet < 2:
-            batches = consumer.poll(timeout_s=2)
-            seen += sum(batch.hi - batch.lo for batch in batches)
-            quiet = 0 if batches else quiet + 1
+        seen = 0
+
+        def at_end() -> bool:
+            nonlocal seen
+            seen += sum(batch.hi - batch.lo for batch in consumer.poll(timeout_s=0.5))
+            lag = consumer.lag()
+            return all(lag.get(part) == 0 for part in parts)
+
+        wait_until(at_end, what=f"all of {topic} is read")
         return seen
 
 

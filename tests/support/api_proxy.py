@@ -59,6 +59,9 @@ class Fault:
     retry_after_s: float | None = None
     seconds: float = 0.0
     seen: int = field(default=0, init=False)
+    held: int = field(default=0, init=False)
+    """Requests that SLOW holds back now."""
+    held_max: int = field(default=0, init=False)
 
 
 def writes(method: str, _path: str) -> bool:
@@ -161,6 +164,15 @@ class ApiProxy:
         """Waits, but not for a proxy that is being closed."""
         self._closing.wait(seconds)
 
+    def hold(self, fault: Fault) -> None:
+        """A SLOW request waits, and is counted among those that wait at the same time."""
+        with self._lock:
+            fault.held += 1
+            fault.held_max = max(fault.held_max, fault.held)
+        self.pause(fault.seconds)
+        with self._lock:
+            fault.held -= 1
+
     def pass_on(self, method: str, path: str, headers: dict[str, str], body: bytes | None) -> Any:
         return self._pool.request(
             method,
@@ -201,7 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._reset()
                 return
             case Fault(kind=Kind.SLOW):
-                self.owner.pause(fault.seconds)
+                self.owner.hold(fault)
         headers = {
             name: value for name, value in self.headers.items() if name.lower() not in _HOP_BY_HOP
         }

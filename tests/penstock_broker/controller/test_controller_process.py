@@ -43,7 +43,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 def describe(process: ServerProcess) -> admin_pb2.DescribeClusterResponse:
     with open_channel(process.address) as channel:
         return AdminServiceStub(channel).DescribeCluster(
-            admin_pb2.DescribeClusterRequest(), timeout=5.0
+            admin_pb2.DescribeClusterRequest(), timeout=120.0
         )
 
 

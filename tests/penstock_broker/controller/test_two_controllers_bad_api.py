@@ -123,14 +123,14 @@ def proxies(api_server: ApiServer) -> Iterator[list[ApiProxy]]:
         proxy.close()
 
 
-async def create(addresses: list[str], topic: str) -> bool:
+async def create(addresses: list[str], topic: str, timeout_s: float = 3.0) -> bool:
     """True if a controller said that it exists now."""
     new = admin_pb2.NewTopic(topic=topic, partitions=2, replication_factor=2)
     request = admin_pb2.CreateTopicsRequest(topics=[new])
     for address in addresses:
         async with open_aio_channel(address) as channel:
             with suppress(grpc.aio.AioRpcError):
-                answer = await AdminServiceStub(channel).CreateTopics(request, timeout=3.0)
+                answer = await AdminServiceStub(channel).CreateTopics(request, timeout=timeout_s)
                 if not answer.results[0].HasField("error"):
                     return True
     return False
@@ -183,7 +183,7 @@ async def test_what_is_stored_and_told_stays_consistent(
                 await wait_until_async(
                     lambda: all(broker.session.connected for broker in brokers), what="sessions"
                 )
-                assert await create(addresses, "last"), "the cluster works again"
+                assert await create(addresses, "last", 120.0), "the cluster works again"
                 told.append("topic/last")
         wanted = [(key, version, text) for key, version, text in confirmed]
         wait_until(

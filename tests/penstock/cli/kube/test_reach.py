@@ -159,9 +159,9 @@ def test_a_restarted_broker_and_a_cut_forward_are_reached_again(reachable: Reach
                 writer.stdin.write(b"record %d\n" % index)
                 writer.stdin.flush()
                 wait_until(partial(has_written, index + 1), what=f"record {index} is written")
-        _, err = writer.communicate(timeout=30)
+        _, err = writer.communicate(timeout=120)
         assert writer.returncode == 0, err.decode()
-        out, err = reader.communicate(timeout=30)
+        out, err = reader.communicate(timeout=120)
         assert out.decode().splitlines() == ["record 0", "record 1", "record 2"], err.decode()
     finally:
         writer.kill()
@@ -205,7 +205,7 @@ def test_ctrl_c_ends_a_reader_and_its_forwards(reachable: Reachable) -> None:
     try:
         wait_until(lambda: reachable.kubelet.forwards > before, what="the reader is connected")
         reader.send_signal(signal.SIGINT)
-        _, err = reader.communicate(timeout=20)
+        _, err = reader.communicate(timeout=120)
     finally:
         reader.kill()
     assert reader.returncode == 130, err.decode()

@@ -42,7 +42,7 @@ def fill(cluster: Cluster, topic: str, first: int, count: int, partitions: int) 
     with Producer(cluster.bootstrap, linger_ms=0) as producer:
         for number in range(first, first + count):
             producer.send(topic, b"%d" % number, partition=number % partitions)
-        assert producer.close(30) == 0
+        assert producer.close(120) == 0
 
 
 class Readers:
@@ -210,16 +210,19 @@ from penstock.client import Consumer
 from penstock.errors import PenstockError
 
 class Heard:
+    lost = False
     def on_assigned(self, partitions): pass
     def on_revoked(self, partitions): pass
     def on_lost(self, partitions):
         print("lost", len(partitions), flush=True)
+        self.lost = True
 
 consumer = Consumer(
     sys.argv[1], group_id="t", auto_offset_reset="earliest", enable_auto_commit=False,
     session_timeout_ms=3000,
 )
-consumer.subscribe("t", listener=Heard())
+heard = Heard()
+consumer.subscribe("t", listener=heard)
 read = 0
 while read < 20:
     read += sum(map(len, consumer.poll(1.0)))
@@ -230,6 +233,7 @@ try:
     print("committed", flush=True)
 except PenstockError as error:
     print(error.code.name, flush=True)
-consumer.poll(0.5)
-consumer.poll(5)
+for _ in range(120):
+    if not heard.lost:
+        consumer.poll(1.0)
 """

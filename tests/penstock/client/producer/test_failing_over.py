@@ -69,7 +69,7 @@ class Reader(threading.Thread):
         self._addresses = bootstrap
         self._partitions = partitions
         self._enough: int | None = None
-        self._deadline = time.monotonic() + 100
+        self._deadline = time.monotonic() + 600
         self.records: list[Record] = []
 
     def run(self) -> None:
@@ -83,8 +83,8 @@ class Reader(threading.Thread):
 
     def end(self, expected: int) -> list[Record]:
         self._enough = expected
-        self._deadline = time.monotonic() + 30
-        self.join(60)
+        self._deadline = time.monotonic() + 120
+        self.join(150)
         return self.records
 
 

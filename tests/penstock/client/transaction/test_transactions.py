@@ -143,7 +143,7 @@ def test_an_instance_that_comes_later_fences_the_one_before(
 def test_a_transaction_that_takes_too_long_is_aborted_and_the_producer_goes_on(
     shared_cluster: Cluster, topic: str
 ) -> None:
-    with transactional(shared_cluster, transaction_timeout_ms=2_000) as producer:
+    with transactional(shared_cluster, transaction_timeout_ms=6_000) as producer:
         tx = producer.transaction()
         tx.begin()
         tx.send(topic, b"slow", partition=0).result(30)

@@ -252,10 +252,10 @@ def test_what_takes_longer_than_the_timeout_is_aborted_and_done_again(
                 delivery.result(60)
                 wait_until(lambda: not is_open(), what="the cluster aborts it")
 
-        one = run(handle, transaction_timeout_ms=1_000)
+        one = run(handle, transaction_timeout_ms=3_000)
         output.check(range(100))
         one.stop()
-    assert calls[42] == 2
+    assert calls[42] >= 2, "and again if the machine held that up, too"
     assert one.model.aborts >= 1
     output.check(range(100))
 
