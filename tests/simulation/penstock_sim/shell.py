@@ -198,7 +198,9 @@ class Shell:
         self.run = f"{broker.id}.{broker.incarnation}"
         """Names this run of the process."""
         shuffled = world.seed % SHUFFLED_EVERY == 0
-        self.loop = NodeLoop.of(world.scheduler, f"b{self.run}", shuffled=shuffled, rate=RATE)
+        self.loop: NodeLoop = NodeLoop.of(
+            world.scheduler, f"b{self.run}", shuffled=shuffled, rate=RATE
+        )
         self.clock = SimClock(self.loop)
         self._chance = world.scheduler.generator(f"shell {self.run}")
         directory = broker.directory
