@@ -7,6 +7,8 @@ import pytest
 from penstock.core.control.partition import PartitionDocument
 from penstock.core.types import BrokerId, LeaderEpoch, PartitionState, ReplicaKey
 from penstock_sim.damage import Damage
+from penstock_sim.planted_damage import HEADER_LOOKS
+from penstock_sim.planting import ALL_BUGS, find_again, row
 from penstock_sim.scheduler import RuleError
 from penstock_sim.world import TOPIC_ID, World, simulate
 
@@ -22,6 +24,11 @@ SOUND = PartitionDocument(
     )
 )
 
+FAILED_ONCE = {
+    141: "a full disk refused to drop a log that was to be copied again, and nobody tried it later",
+}
+"""As in seeds.txt, but only here do bits flip."""
+
 
 def test_bits_flip_while_everything_breaks() -> None:
     histories = [simulate(seed, damage=True, moves=False, compaction=False) for seed in range(30)]
@@ -29,6 +36,35 @@ def test_bits_flip_while_everything_breaks() -> None:
         assert history.violation is None, (history.seed, history.violation)
     assert sum(history.flips for history in histories) > 10
     assert sum(history.mended for history in histories) > 8
+
+
+@pytest.mark.parametrize("seed", FAILED_ONCE)
+def test_a_history_with_flips_that_failed_once_holds(seed: int) -> None:
+    violation = simulate(
+        seed,
+        damage=True,
+        groups=False,
+        journal=False,
+        transactions=False,
+        moves=False,
+        compaction=False,
+    ).violation
+    assert violation is None, FAILED_ONCE[seed]
+
+
+@pytest.mark.parametrize("kept", ["give_whatever_is_there", "take_whatever_comes"])
+def test_who_gives_or_who_takes_a_batch_keeps_another_one_from_mending(
+    kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a history that breaks without both. The store alone does not: an answer to the question
+    whether a batch was emptied elsewhere is believed, and never written."""
+    [forgotten] = [n for n, bug in enumerate(ALL_BUGS) if bug.name == "mend_from_another_header"]
+    found = find_again(forgotten)
+    assert (found.violation or "").startswith("I33"), row(found)
+    for name, forget in HEADER_LOOKS.items():
+        if name != kept:
+            forget(monkeypatch)
+    assert simulate(found.seeds - 1, **ALL_BUGS[forgotten].options).violation is None
 
 
 def marked(

@@ -22,6 +22,7 @@ from penstock.core.replication.losses import emptied
 from penstock.core.types import LeaderEpoch, Offset, ProducerId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import replication_pb2
+from penstock_broker.replication import mending as module
 from penstock_broker.replication.exact import received, stored_exactly
 from penstock_broker.replication.reads import waiting_for_others
 from penstock_broker.store.interface import Slot
@@ -123,6 +124,30 @@ async def test_a_log_is_dropped_only_when_the_newest_mark_is_confirmed() -> None
         assert list(world.disk.slots().values()) == [world.replica.slot]
         assert world.replicas.sound == {KEY: None}
         assert world.replicas.damaged == {}
+
+
+async def test_a_log_that_a_full_disk_keeps_is_dropped_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No image comes, and nothing else asks for it again."""
+    monkeypatch.setattr(module, "_RETRY_S", 0.05)
+    async with mended(**FOLLOWS) as world:
+        before, drop, refusals = world.replica, world.disk.drop, list[Slot]()
+
+        def full(slot: Slot) -> None:
+            world.disk.drop = drop  # type: ignore[method-assign]
+            refusals.append(slot)
+            raise ClusterError("no space left on the disk", ErrorCode.DISK_FULL)
+
+        world.disk.drop = full  # type: ignore[method-assign]
+        world.disk.lost = {3}
+        world.found()
+        await until(lambda: KEY in world.replicas.given_up, "nobody has it")
+        world.replicas.confirmed[KEY] = 3
+        await world.image(3, **{**FOLLOWS, "damaged": [0], "leader_epoch": 2})
+        await until(lambda: world.replica is not before, "it is copied again")
+        assert refusals == [before.slot]
+        assert (world.replica.marks.log_end_offset, world.mending.rebuilt_replicas) == (0, 1)
 
 
 @pytest.mark.parametrize("many", [True, False], ids=["many", "compacted"])

@@ -289,6 +289,8 @@ class Checks:
         """
         if not self._is_news("", cluster.metadata_version):
             return
+        if self.world.operator_pods is not None:
+            self.world.operator_pods.stored(cluster)
         if self.learning is not None:
             self._forget_unknown_runs(cluster)
         deleted = {tombstone.topic_id for tombstone in cluster.tombstones}

@@ -50,8 +50,9 @@ class Options(TypedDict, total=False):
 
     `faults`: names of the nemesis's methods to use, all if empty. `pipe`, `bank`, `ring`: instead
     of groups and transactions. `brokers`, `factor`: see `draw_layout`. `damage`: bits flip; in no
-    history that does not ask for it, so that those are what they always were. The others: whether
-    it is in the history, see the constants above.
+    history that does not ask for it, so that those are what they always were. `operator_pods`: the
+    same, of two operators of Kubernetes. The others: whether it is in the history, see the
+    constants above.
     """
 
     faults: frozenset[str]
@@ -69,6 +70,7 @@ class Options(TypedDict, total=False):
     factor: int | None
     moves: bool | None
     damage: bool | None
+    operator_pods: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,10 @@ from penstock.errors import PenstockError
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.core.batch import BatchHeader
+    from penstock_broker.store.interface import Slot
     from penstock_sim.broker import SimBroker
     from penstock_sim.world import World
 
@@ -210,3 +214,14 @@ class Damage:
             if slot is not None and self.world.brokers[member].disk.is_damaged(slot):
                 return f"I33: b{member} is still damaged"
         return f"I33: damage is marked: {document}" if document.state.damaged else ""
+
+
+def check_mended(broker: SimBroker, before: Mapping[Slot, Sequence[BatchHeader]]) -> None:
+    """After a write that mends: `before` is what each log had, and it has the same batches now.
+
+    Nobody accepts a loss in a history, so no batch is emptied in its place either.
+    """
+    for slot, headers in before.items():
+        for one, known in zip(broker.disk.headers(slot), headers, strict=True):
+            if one != known:
+                raise RuleError(f"I33: {broker.name} mends {known} in slot {slot} with {one}")

@@ -130,6 +130,10 @@ class SimDisk:
         store = self._durable if durable else self._current
         return store._log(slot).batches
 
+    def headers(self, slot: Slot) -> list[BatchHeader]:
+        """What the index of a log has: which batches are there, whether or not they can be read."""
+        return [batch.header for batch in self.batches(slot)]
+
     def aborted(self, slot: Slot, start: Offset, end: Offset) -> tuple[AbortedTransaction, ...]:
         """As the store answers."""
         return self._current.aborted(slot, start, end)

@@ -36,8 +36,11 @@ Ended = Callable[["JoinStream", "PenstockError | None"], None]
 class ClientNode:
     """One run of a client's process: its loop, and a channel per broker."""
 
-    def __init__(self, world: World, node: int, name: str) -> None:
-        self.loop = NodeLoop.of(world.scheduler, name, rate=RATE)
+    loop: NodeLoop
+
+    def __init__(self, world: World, node: int, name: str, loop: NodeLoop | None = None) -> None:
+        """`loop` None: one as all clients have."""
+        self.loop = loop or NodeLoop.of(world.scheduler, name, rate=RATE)
         self.world = world
         self._transport = SimTransport(world.net, node, self.loop)
         self._channels: dict[BrokerId, grpc.aio.Channel] = {}

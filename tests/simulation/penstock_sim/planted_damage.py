@@ -6,8 +6,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.core.control import election
+from penstock_broker.replication import exact
 from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.store.memory import _Log
 from penstock_sim.planted_moving import in_function
+from penstock_sim.planted_shells import all_of, in_text
 
 
 def report_sound_before_it_is_mended(patch: Any) -> None:
@@ -20,6 +23,24 @@ def report_sound_before_it_is_mended(patch: Any) -> None:
 
     patch.setattr(ReplicaSet, "_note_damage", hasty)
 
+
+HEADER_LOOKS: Final[dict[str, Callable[[Any], None]]] = {
+    "give_whatever_is_there": in_function(
+        exact.stored_exactly,
+        "if not batches or pack_header(batches[0].header) != request.header:",
+        "if not batches:",
+    ),
+    "take_whatever_comes": in_function(
+        exact.received, "if stored[:HEADER_BYTES] != pack_header(header):", "if not stored:"
+    ),
+    "store_whatever_is_written": in_text(
+        _Log,
+        "_mend",
+        "if known.header == batch.header:",
+        "if known.base_offset == batch.base_offset:",
+    ),
+}
+"""Who gives a batch, who takes it, and the store compare its header: all have to forget it."""
 
 DAMAGE_BUGS: Final[dict[str, tuple[Callable[[Any], None], tuple[str, ...]]]] = {
     "a_damaged_replica_keeps_its_seat": (
@@ -37,5 +58,6 @@ DAMAGE_BUGS: Final[dict[str, tuple[Callable[[Any], None], tuple[str, ...]]]] = {
         (),
     ),
     "report_sound_before_it_is_mended": (report_sound_before_it_is_mended, ("I33",)),
+    "mend_from_another_header": (all_of(*HEADER_LOOKS.values()), ("I33",)),
 }
 """For histories in which bits flip."""

@@ -39,6 +39,7 @@ from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.serving.edge import Edge
 from penstock_broker.store.interface import PartitionWrite, Slot
+from penstock_sim.damage import check_mended
 from penstock_sim.node_loop import NodeLoop, SimExecutor
 from penstock_sim.nodes import (
     CONTROLLERS,
@@ -177,7 +178,14 @@ class WatchedStore:
         return True
 
     def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
+        mended = {
+            write.slot: self._disk.headers(write.slot)
+            for write in writes
+            if write.mended or write.lost
+        }
         self._disk.write(writes, sync=sync)
+        if mended:
+            self._broker.check(partial(check_mended, self._broker, mended))
         self._broker.check(partial(self._broker.world.checks.written, self._broker, writes))
 
 
@@ -190,7 +198,9 @@ class Shell:
         self.run = f"{broker.id}.{broker.incarnation}"
         """Names this run of the process."""
         shuffled = world.seed % SHUFFLED_EVERY == 0
-        self.loop = NodeLoop.of(world.scheduler, f"b{self.run}", shuffled=shuffled, rate=RATE)
+        self.loop: NodeLoop = NodeLoop.of(
+            world.scheduler, f"b{self.run}", shuffled=shuffled, rate=RATE
+        )
         self.clock = SimClock(self.loop)
         self._chance = world.scheduler.generator(f"shell {self.run}")
         directory = broker.directory

@@ -52,6 +52,7 @@ from penstock_sim.metadata_store import MetaStore
 from penstock_sim.moving import Mover
 from penstock_sim.network import Network
 from penstock_sim.nodes import CONTROLLERS
+from penstock_sim.operator_pods import OperatorPods, leases_of_a_history
 from penstock_sim.pipe import PipeGroups
 from penstock_sim.pipe_checks import PipeChecks, SinkReader
 from penstock_sim.promptness import Promptness
@@ -68,6 +69,7 @@ from penstock_sim.transactions import TRANSACTIONS_KEY
 TOPIC: Final = "events"
 TOPIC_ID: Final = TopicId("00000000-0000-4000-8000-000000000001")
 SET_UP_MS: Final = 2_000
+LONGEST_MS: Final = 2_400
 ABANDONED_EVERY: Final = 3
 """In one of so many seeds transactional producers do not live to see that all is healed."""
 EXPIRY_EVERY: Final = 96
@@ -117,7 +119,7 @@ class World:
         self.faults = options.get("faults", frozenset())
         self.scheduler = Scheduler(seed, traced=traced)
         chance = self.scheduler.random
-        self.chaos_ms = chance.choice((600, 1200, 2400))
+        self.chaos_ms = chance.choice((600, 1200, LONGEST_MS))
         self.blackout = chance.random() < 0.06
         self.layout = draw_layout(chance, options.get("brokers"), options.get("factor"))
         self.chaotic = False
@@ -142,6 +144,9 @@ class World:
         self.names: dict[TopicId, str] = {}
         self.mover = Mover(self) if self.contents.moves else None
         self.damage = Damage(self) if options.get("damage") else None
+        self.operator_pods = OperatorPods(self) if options.get("operator_pods") else None
+        if self.operator_pods is not None:
+            self.chaos_ms = LONGEST_MS  # Leases change hands in it
         self.groups: SimGroups | None = None
         self.transactions: SimTransactions | None = None
         self.spark: SimSpark | None = None
@@ -293,7 +298,8 @@ class World:
         level = log.level
         log.setLevel(logging.CRITICAL)  # the trace says more
         try:
-            self._run()
+            with leases_of_a_history():
+                self._run()
         finally:
             self._end()
             log.setLevel(level)
@@ -323,6 +329,8 @@ class World:
             self.mover.start(nemesis)
         if self.damage is not None:
             self.damage.start()
+        if self.operator_pods is not None:
+            self.operator_pods.start()
         self.scheduler.run_until(self.scheduler.now_ms + self.chaos_ms)
         self.chaotic = False
         self.healed_ms = self.scheduler.now_ms

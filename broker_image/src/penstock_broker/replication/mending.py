@@ -303,8 +303,8 @@ class Mending:
             return
         why = case.hopeless or f"nobody has {len(case.lost)} of its damaged batches"
         _events.warning("replica is copied again", replica=replica, leader=state.leader, reason=why)
-        self._cases.pop(replica.key, None)
         opened = await self._open_again(replica, empty=True)
+        self._cases.pop(replica.key, None)  # not before: a full disk may have refused to drop it
         self.rebuilt_replicas += 1
         if opened is not None:
             # Nothing damaged is left, and who copies a log gets no seat before it has all of it.
