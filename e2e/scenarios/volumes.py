@@ -103,14 +103,19 @@ def volume_replaced(stage: Stage) -> None:
 
 @contextmanager
 def _down(stage: Stage, broker: int) -> Iterator[None]:
-    """The broker has no node that takes its pod while the block runs."""
-    penstock = stage.penstock
-    with stage.nodes.cordoned(*stage.nodes.names()):
-        pod = penstock.pod(broker)
-        uid = penstock.streams.get("pod", pod)["metadata"]["uid"]
-        penstock.streams.delete("pod", pod, wait_s=None)
-        penstock.wait_replaced(pod, uid)
-        yield
+    """The broker has no node that takes its pod while the block runs, and then its own again:
+    other scenarios want a broker on each."""
+    penstock, pod = stage.penstock, stage.penstock.pod(broker)
+    home = stage.nodes.of_pod(pod, penstock.streams)
+    with stage.nodes.cordoned(*(set(stage.nodes.names()) - {home})):
+        with stage.nodes.cordoned(home):
+            uid = penstock.streams.get("pod", pod)["metadata"]["uid"]
+            penstock.streams.delete("pod", pod, wait_s=None)
+            penstock.wait_replaced(pod, uid)
+            yield
+        penstock.streams.wait(
+            "pod", pod, lambda found: found["spec"].get("nodeName") == home, 120.0
+        )
 
 
 def _put_controllers_on(stage: Stage, nodes: set[str]) -> None:
