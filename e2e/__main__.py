@@ -9,6 +9,7 @@ at its end, unless `--keep`. What was compiled and the images stay for the next 
 
 import argparse
 import fcntl
+import signal
 import sys
 from collections.abc import Sequence
 from typing import TextIO
@@ -16,6 +17,7 @@ from typing import TextIO
 from e2e import scenarios  # noqa: F401 - registers them
 from e2e.harness import report
 from e2e.harness.process import ROOT, E2EError, NoClusterError, cache, kubeconfig, stream
+from e2e.harness.report import Result
 from e2e.harness.runner import Runner, say
 from e2e.harness.scenario import REGISTRY, SOAK_MINUTES, Scenario
 
@@ -57,6 +59,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: faults are taken back
     chosen = choose(args.only, short=args.short)
     if args.list:
         for one in chosen:
@@ -107,12 +110,20 @@ def my_turn() -> TextIO:
 
 def play(runner: Runner, chosen: list[Scenario], *, build: bool, record: bool) -> int:
     """Plays and reports; the exit code."""
+    at = report.commit()  # before it is built: files may change while it plays
     runner.prepare(chosen, build=build)
+    kubernetes, page = runner.kubernetes(), None
+
+    def keep(_: Result) -> None:
+        nonlocal page
+        page = report.write(
+            runner.results, list(REGISTRY), kubernetes=kubernetes, at=at, record=record
+        )
+
     try:
-        runner.play(chosen)
+        runner.play(chosen, keep)
     finally:
-        if runner.results:
-            page = report.write(runner.results, runner.kubernetes(), list(REGISTRY), record=record)
+        if page is not None:
             say(f"\n{report.table(runner.results)}\n\nwritten to {page.relative_to(ROOT)}")
     return 0 if all(one.passed for one in runner.results) else 1
 

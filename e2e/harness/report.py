@@ -139,15 +139,17 @@ def page_of(played: Sequence[Played]) -> str:
 
 
 def write(
-    results: Sequence[Result], kubernetes: str, names: Sequence[str], *, record: bool
+    results: Sequence[Result], names: Sequence[str], *, kubernetes: str, at: str, record: bool
 ) -> Path:
-    """Writes page and JSON lines; returns the page's path. `names`: of all scenarios."""
+    """Writes page and JSON lines; returns the page's path.
+
+    `results`: of this run. `names`: of all scenarios. `at`: its `commit`.
+    """
     page = PAGE if record else LOCAL / "results.md"
     lines = RESULTS if record else LOCAL / "scenarios.jsonl"
     for path in (page, lines):
         path.parent.mkdir(parents=True, exist_ok=True)
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    at = commit()
     played = [Played(date, at, kubernetes, one) for one in results]
     before = lines.read_text().splitlines() if record and lines.exists() else []
     kept = joined([Played.from_line(line) for line in before], played, names)
@@ -157,10 +159,11 @@ def write(
 
 
 def commit() -> str:
-    """Short name of the commit, with a note if files differ from it."""
+    """Short name of the commit, with a note if other files than the results differ from it."""
+    others = (".", ":!docs/e2e-results.md", ":!e2e/results")
     try:
         name = run("git", "rev-parse", "--short", "HEAD").strip()
-        changed = run("git", "status", "--porcelain", "--untracked-files=no").strip()
+        changed = run("git", "status", "--porcelain", "--untracked-files=no", *others).strip()
     except CommandError:
         return "unknown"
     return f"{name} with changes" if changed else name

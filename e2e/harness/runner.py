@@ -9,7 +9,7 @@ ends the scenario under way through its own blocks, heals, and reports what was 
 
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -73,8 +73,8 @@ class Runner:
         say(f"images in the nodes: {time.monotonic() - began:.0f} s")
         self._images = images.contents(*ALWAYS)
 
-    def play(self, scenarios: Iterable[Scenario]) -> list[Result]:
-        """Plays all of them; what was played until a Ctrl-C stays in `results`."""
+    def play(self, scenarios: Iterable[Scenario], keep: Callable[[Result], object]) -> None:
+        """Plays all of them. `keep` gets each result at once: a run of hours may end any time."""
         for one in scenarios:
             if self._left_s() == 0.0:
                 say("\nthe time is over: the other scenarios are not played")
@@ -85,7 +85,7 @@ class Runner:
                 say("  once more, as this machine is not ours alone")
                 result = self._play_and_heal(one)
             self.results.append(result)
-        return self.results
+            keep(result)
 
     def _play_and_heal(self, one: Scenario) -> Result:
         try:

@@ -31,13 +31,17 @@ def test_a_run_renews_the_page_only_if_it_is_recorded(
 ) -> None:
     for name in ("PAGE", "RESULTS", "LOCAL"):
         monkeypatch.setattr(report, name, tmp_path / name)
-    names = ["a", "b"]
+
+    def write(name: str, *, record: bool) -> Path:
+        results = [played(name).result]
+        return report.write(results, ["a", "b"], kubernetes="v1", at="abc", record=record)
+
     for one, record in (("a", True), ("b", False)):
-        page = report.write([played(one).result], "v1", names, record=record)
+        page = write(one, record=record)
         assert page.is_relative_to(tmp_path / ("PAGE" if record else "LOCAL"))
     assert "| A | 1 |" in (tmp_path / "PAGE").read_text()
     assert "| B |" not in (tmp_path / "PAGE").read_text()
-    report.write([played("b").result], "v1", names, record=True)
+    write("b", record=True)
     assert "| A | 1 |" in (tmp_path / "PAGE").read_text()
     assert "| B: back | 1.5 s (limit 3 s) |" in (tmp_path / "PAGE").read_text()
 
