@@ -7,6 +7,7 @@ its lag is what the copy has not written, so 0. Reading is of committed records 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from time import monotonic, sleep
 from types import TracebackType
 from typing import Final, Self
 
@@ -28,6 +29,8 @@ from penstock.migration.fitting import own_limit, too_large
 from penstock.migration.model import Bounds, Misfit, Progress, Reader, Rows, Topic
 from penstock.migration.plan import matching, refused_here
 
+KNOWN_S: Final = 30.0
+RETRY_S: Final = 0.1
 _MAX_MESSAGE: Final = "max.message.bytes"
 
 
@@ -85,7 +88,24 @@ class Penstock:
         return ""
 
     def create(self, topic: Topic) -> None:
+        """Returns when the copy's progress can be stored, too.
+
+        The group's coordinator may hear of the topic later than the broker that was asked. Raises
+        ClusterError(UNKNOWN_TOPIC) if it has not after KNOWN_S.
+        """
         self._create(topic, validate_only=False)
+        ends_at = monotonic() + KNOWN_S
+        while not self._is_known(topic, last=monotonic() >= ends_at):
+            sleep(RETRY_S)
+
+    def _is_known(self, topic: Topic, *, last: bool) -> bool:
+        try:
+            self._of_group().committed([TopicPartition(topic.name, 0)])
+        except ClusterError as error:
+            if last or error.code is not ErrorCode.UNKNOWN_TOPIC:
+                raise
+            return False
+        return True
 
     def alter(self, topic: str, configs: Mapping[str, str | None]) -> None:
         wanted = {name: value for name, value in configs.items() if value is not None}
