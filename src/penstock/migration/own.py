@@ -90,8 +90,8 @@ class Penstock:
     def create(self, topic: Topic) -> None:
         """Returns when the copy's progress can be stored, too.
 
-        The group's coordinator may hear of the topic later than the broker that was asked. Raises
-        ClusterError(UNKNOWN_TOPIC) if it has not after KNOWN_S.
+        The group's coordinator may be told of the topic later than the broker that was asked.
+        Raises ClusterError(UNKNOWN_TOPIC) if it has not been after KNOWN_S.
         """
         self._create(topic, validate_only=False)
         ends_at = monotonic() + KNOWN_S
