@@ -188,6 +188,20 @@ def test_two_lost_nodes_and_both_controllers_with_them_wait_loudly() -> None:
     assert told[0].severity is Severity.PROGRESS, "a majority is there: a controller takes over"
 
 
+def test_two_lost_nodes_of_five_leave_brokers_enough_for_a_controller() -> None:
+    """It is on its way: nobody is told to let fewer brokers answer, which may lose decisions."""
+    wish = desired(brokers=5)
+    world = settled(wish, partitions=6)
+    world.lose_node(1)
+    world.lose_node(2)
+    seen = world.observed()
+    assert seen.brokers is not None
+    without = replace(seen, brokers=replace(seen.brokers, controller_reachable=False))
+    told = wait_of(plan_cluster(wish, without), LOST)
+    assert told.severity is Severity.PROGRESS
+    assert "controller.takeover.min.brokers" not in told.message
+
+
 # ── What has to be true ───────────────────────────────────────────────────────────────────────
 
 T0 = PartitionState("t", 0, 0, (0, 1, 2), (0, 2), 2)

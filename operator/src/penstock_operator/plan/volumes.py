@@ -287,8 +287,9 @@ def _nobody_says(observed: Observed, broker_id: int) -> _Hindrance:
         for one, seen in observed.volumes.items()
         if one != broker_id and seen.state is NodeState.LOST
     )
-    has_no_controller = observed.brokers is not None and not observed.brokers.controller_reachable
-    if not others or not has_no_controller:
+    facts = observed.brokers
+    has_no_controller = facts is not None and not facts.controller_reachable
+    if not (others and has_no_controller and _is_majority_lost(facts, {broker_id, *others})):
         why = observed.brokers_problem or "their answer cannot be trusted"
         return _Hindrance(f"{ask}: {why}")
     text = (
@@ -297,6 +298,12 @@ def _nobody_says(observed: Observed, broker_id: int) -> _Hindrance:
         "can never be, set controller.takeover.min.brokers in spec.config to how many are left"
     )
     return _Hindrance(text, Severity.BLOCKED)
+
+
+def _is_majority_lost(facts: BrokerFacts | None, lost: set[int]) -> bool:
+    """So many that the other registered brokers cannot let a controller take over."""
+    known = set() if facts is None else facts.brokers.keys()
+    return len(known - lost) < len(known) // 2 + 1
 
 
 def _unless_it_starts(pod: PodState | None, claim: ClaimState) -> _Hindrance | None:
