@@ -95,17 +95,15 @@ class Penstock:
         """
         self._create(topic, validate_only=False)
         ends_at = monotonic() + KNOWN_S
-        while not self._is_known(topic, last=monotonic() >= ends_at):
-            sleep(RETRY_S)
-
-    def _is_known(self, topic: Topic, *, last: bool) -> bool:
-        try:
-            self._of_group().committed([TopicPartition(topic.name, 0)])
-        except ClusterError as error:
-            if last or error.code is not ErrorCode.UNKNOWN_TOPIC:
-                raise
-            return False
-        return True
+        while True:
+            try:
+                self._of_group().committed([TopicPartition(topic.name, 0)])
+            except ClusterError as error:
+                if error.code is not ErrorCode.UNKNOWN_TOPIC or monotonic() >= ends_at:
+                    raise
+                sleep(RETRY_S)
+            else:
+                return
 
     def alter(self, topic: str, configs: Mapping[str, str | None]) -> None:
         wanted = {name: value for name, value in configs.items() if value is not None}
