@@ -52,8 +52,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="renew the rows of docs/e2e-results.md that are played; not with less than is shipped",
     )  # fmt: skip
     args = parser.parse_args(argv)
-    if args.record and (args.plaintext or args.no_build or args.soak is not None):
-        parser.error("--record goes with none of --plaintext, --no-build and --soak")
+    less = args.plaintext or args.no_build or args.short or args.soak is not None
+    if args.record and less:
+        parser.error("--record goes with none of --plaintext, --no-build, --short and --soak")
     return args
 
 

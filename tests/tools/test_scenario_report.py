@@ -52,7 +52,7 @@ def test_the_page_is_that_of_the_recorded_lines() -> None:
     assert report.PAGE.read_text() == report.page_of(report.joined(recorded, [], list(REGISTRY)))
 
 
-@pytest.mark.parametrize("other", [["--no-build"], ["--plaintext"], ["--soak", "5"]])
+@pytest.mark.parametrize("other", [["--no-build"], ["--plaintext"], ["--short"], ["--soak", "5"]])
 def test_less_than_what_is_shipped_is_not_recorded(
     other: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
