@@ -2,7 +2,7 @@
 
 glibc makes up to eight arenas per core, and memory that is freed in one is not given back while a
 neighbour in it is used. Messages are freed by other threads than they were made by, so each arena
-keeps much that nobody uses. Two arenas cost no throughput.
+keeps much that nobody uses.
 """
 
 import ctypes
