@@ -159,8 +159,10 @@ class Run:
         """Each batch once, as a foreachBatch sink keeps it: by its id."""
         return [row for rows in dict(self.batches).values() for row in rows]
 
-    def values(self) -> list[str]:
-        return [bytes(row.value).decode() for row in self.rows()]
+    def values(self, partition: int | None = None) -> list[str]:
+        """Of all partitions, or of one: in the order they were seen."""
+        rows = (row for row in self.rows() if partition in (None, row.partition))
+        return [bytes(row.value).decode() for row in rows]
 
     def offsets(self) -> dict[int, list[int]]:
         """Offsets per partition, in the order they were seen."""
