@@ -99,9 +99,9 @@ def test_a_hundred_tabs_ask_the_brokers_as_few(cluster: Cluster, console: Consol
         answers = list(tabs.map(console.get, paths))
     assert {one.status for one in answers} == {200}
     for method in methods:
-        # Once, or a few times on a slow machine, where answers are too old before all have theirs;
-        # and of each broker.
-        assert 0 < asked(method) - before[method] <= 20, method
+        # Once, or not at all where a page just before asked, or a few times on a slow machine,
+        # where answers are too old before all have theirs; and of each broker.
+        assert 0 < asked(method) <= before[method] + 20, method
 
 
 def test_without_a_controller_everything_is_shown_and_that_it_is_down(
