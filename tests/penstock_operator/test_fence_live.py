@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ from support.apiserver import ApiServer
 from support.cluster import Cluster
 from support.operator_world import desired
 from support.reachable import Reachable
+from support.waiting import wait_until_async
 
 from penstock.client import AsyncAdmin, BrokerChange, Cordon
 from penstock.core.control.documents import OperatorLease
 from penstock.errors import ClusterError, ErrorCode
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.lease import Lease
-from penstock.kubernetes.resources import LeaseObject
+from penstock.kubernetes.resources import LeaseObject, path_of
 from penstock_operator import lease as module
 from penstock_operator.fence import Fence, FencedError
 from penstock_operator.kube import TIMEOUTS
@@ -90,6 +92,19 @@ class Pair:
         self._made.append(one)
         return await one.start()
 
+    async def delete_lease(self) -> None:
+        """In a later second than it was created in: Leases of one second have no order."""
+        [api, *_] = [one.api for one in self._made]
+        path = path_of("Lease", self._where.namespace, self._where.name)
+        found = await asyncio.to_thread(api.request, "GET", path)
+        created = datetime.fromisoformat(found["metadata"]["creationTimestamp"])
+
+        async def is_later() -> bool:
+            return datetime.now(UTC) >= created + timedelta(seconds=1)
+
+        await wait_until_async(is_later, what="the next second")
+        await asyncio.to_thread(api.request, "DELETE", path)
+
     async def close(self) -> None:
         for one in self._made:
             await one.close()
@@ -149,6 +164,29 @@ async def test_one_that_froze_between_its_renewal_and_its_request_gets_no_epoch(
     with pytest.raises(FencedError):
         first.fence.check()
     assert await cordons(second) == {1: "by the second"}
+
+
+async def test_one_whose_lease_was_deleted_twice_does_not_go_on_with_its_epoch(pair: Pair) -> None:
+    """Another has had a Lease in between, and may still ask for an epoch with it."""
+    first = await pair.start("first")
+    await first.cordon(0, "by the first")
+    await pair.delete_lease()
+    between = await pair.start("between")
+    between.held.open.clear()
+    async with asyncio.TaskGroup() as tasks:
+        acting = tasks.create_task(_refusal(between.cordon(0, "too late")))
+        await between.held.reached.wait()
+        await pair.delete_lease()
+        with pytest.raises(LeaseLostError, match="deleted"):
+            async with asyncio.timeout(60):
+                await first.leadership.hold()
+        again = await pair.start("first")  # its process has ended and started
+        await again.cordon(1, "by the first, again")
+        between.held.open.set()
+        error = await acting
+    assert error.code is ErrorCode.STALE_OPERATOR_EPOCH
+    assert "is as new or newer" in error.message
+    assert await cordons(again) == {0: "by the first", 1: "by the first, again"}
 
 
 async def test_an_operator_asks_once_and_not_for_questions(pair: Pair) -> None:

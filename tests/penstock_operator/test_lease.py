@@ -12,7 +12,7 @@ from support.waiting import wait_until_async
 from penstock.kubernetes.api import Api
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.lease import Lease
-from penstock.kubernetes.resources import LeaseObject
+from penstock.kubernetes.resources import LeaseObject, path_of
 from penstock_operator import lease as module
 from penstock_operator.kube import TIMEOUTS
 from penstock_operator.lease import Leadership, LeaseLostError
@@ -83,8 +83,27 @@ async def test_a_leader_that_cannot_renew_in_time_says_so_and_another_takes_over
     with pytest.raises(LeaseLostError, match="another operator"):
         await leader.hold()
     await leader.release()
-    assert not await make("third")._try(), "only the holder can release it"
+    assert make("third")._renew() is None, "only the holder can release it"
     await standby.release()
+
+
+async def test_a_lease_that_was_deleted_is_lost_though_the_same_operator_takes_it_again(
+    make: Make, api_server: ApiServer, where: LeaseObject
+) -> None:
+    """Another one may have had a Lease of that name in between (I35)."""
+    leader = make("leader")
+    await leader.acquire()
+    await leader.renewed()
+    api = connect("tests", TIMEOUTS, kubeconfig=str(api_server.kubeconfig))
+    api.request("DELETE", path_of("Lease", where.namespace, where.name))
+    api.close()
+    with pytest.raises(LeaseLostError, match="deleted"):
+        await leader.hold()
+    with pytest.raises(LeaseLostError, match="deleted"):
+        await leader.renewed()
+    await leader.acquire()
+    await leader.renewed()
+    await leader.release()
 
 
 async def test_an_unanswered_renewal_is_repeated(make: Make, proxy: ApiProxy) -> None:

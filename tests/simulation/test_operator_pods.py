@@ -27,7 +27,7 @@ def a_world(seed: int) -> tuple[World, OperatorPods]:
 
 def test_operators_take_over_from_each_other_and_no_former_one_changes_anything() -> None:
     changes = successions = 0
-    for seed in range(6):
+    for seed in range(8):
         world, pods = a_world(seed)
         world.run()
         changes += pods.changes

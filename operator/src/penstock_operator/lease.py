@@ -25,7 +25,7 @@ _log = EventLog("penstock_operator.lease")
 
 
 class LeaseLostError(Exception):
-    """Another process has the Lease, or it could not be renewed in time."""
+    """Another process has the Lease or may have had it, or it could not be renewed in time."""
 
 
 class Leadership:
@@ -33,6 +33,7 @@ class Leadership:
 
     def __init__(self, lease: Lease, holder: str) -> None:
         self._lease, self._holder = lease, holder
+        self._taken: Holding | None = None
         # Its own thread: hanging requests elsewhere must not lose the Lease.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lease")
 
@@ -40,7 +41,8 @@ class Leadership:
         """Returns when this process holds the Lease."""
         while True:
             try:
-                if await self._try():
+                self._taken = await self._in_thread(self._renew)
+                if self._taken is not None:
                     _log.info("lease taken", holder=self._holder)
                     return
             except KubernetesError as error:
@@ -54,8 +56,7 @@ class Leadership:
             await asyncio.sleep(RENEW_S)
             asked = monotonic()
             try:
-                if not await self._try():
-                    raise LeaseLostError("another operator has taken over the lease")
+                await self._still_held()
                 renewed = asked
             except KubernetesError as error:
                 _log.warning("lease not renewed", error=str(error))
@@ -68,9 +69,7 @@ class Leadership:
         Raises LeaseLostError, and KubernetesError if it could not be renewed so fast.
         """
         asked = monotonic()
-        held = await self._in_thread(self._renew)
-        if held is None:
-            raise LeaseLostError("another operator has taken over the lease")
+        held = await self._still_held()
         took_s = monotonic() - asked
         if took_s > FRESH_S:
             raise KubernetesError(
@@ -83,6 +82,16 @@ class Leadership:
             holder=held.holder,
         )
 
+    async def _still_held(self) -> Holding:
+        """Renews. Raises LeaseLostError, and KubernetesError if the outcome is unknown."""
+        held = await self._in_thread(self._renew)
+        if held is None:
+            raise LeaseLostError("another operator has taken over the lease")
+        if held != self._taken:
+            # Another operator may have had one in between, and may still ask for an epoch with it.
+            raise LeaseLostError("the lease was deleted or given up, and taken again")
+        return held
+
     def _renew(self) -> Holding | None:
         ours = self._lease.acquire(self._holder, int(DURATION_S * 1_000))
         return self._lease.held() if ours else None
@@ -94,10 +103,6 @@ class Leadership:
         except KubernetesError as error:
             _log.warning("lease not released", error=str(error))
         self._thread.shutdown(wait=False)
-
-    async def _try(self) -> bool:
-        duration_ms = int(DURATION_S * 1_000)
-        return await self._in_thread(partial(self._lease.acquire, self._holder, duration_ms))
 
     async def _in_thread(self, call: Callable[[], _Answer]) -> _Answer:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)

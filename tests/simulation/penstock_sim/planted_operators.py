@@ -13,9 +13,9 @@ from penstock_sim.planted_shells import all_of, in_text
 LEASE_LOOKS: Final[dict[str, Callable[[Any], None]]] = {
     "ask_without_renewing": in_text(
         Leadership,
-        "_renew",
-        "ours = self._lease.acquire(self._holder, int(DURATION_S * 1_000))",
-        "ours = True",
+        "renewed",
+        "held = await self._still_held()",
+        "held = self._taken",
     ),
     "give_for_any_lease": in_function(
         fencing.decide_acquire, "if stored is not None:", "if False:"
