@@ -17,7 +17,7 @@ from penstock.core.replication.contract_leader import ProduceReply
 from penstock.core.types import NO_PRODUCER, Acks, LeaderEpoch, Offset, ProducerId, ReplicaKey, Sync
 from penstock.errors import TRAITS, Applied, ErrorCode
 from penstock_sim.batches import sealed
-from penstock_sim.compaction import some_keys
+from penstock_sim.compaction import some_keys, some_values
 from penstock_sim.producer_ids import NOBODY, Identifying, Identity
 from penstock_sim.scheduler import RuleError
 
@@ -123,7 +123,7 @@ class Producer:
     def _real_batch(self, text: str, count: int) -> Batch:
         """A batch with real records: members of groups decode what they read."""
         columns = encode_columns(
-            [f"{text}:{index}".encode() for index in range(count)],
+            some_values(self.world, [f"{text}:{index}" for index in range(count)]),
             some_keys(self.world, count),
             timestamps_ms=self.world.scheduler.wall_ms,
         )

@@ -1,7 +1,7 @@
 """Compaction of a broker in the simulator: production passes, step by step, as in the shell.
 
-    a replica ─▶ plan_compaction ─▶ Pass: keys ─▶ rewrites, newest first ─▶ result stored
-                                              └ before the first marker is removed: MarkersSwept
+    a replica, who copies it ─▶ plan_compaction ─▶ Pass: keys ─▶ rewrites, newest first ─▶ result
+                                        before the first marker is removed: MarkersSwept   stored
 
 Between any two steps the world continues: the log is truncated or starts over, the process dies,
 the disk is full. The next pass finds what an interrupted one left.
@@ -28,11 +28,26 @@ if TYPE_CHECKING:
 
 _KEYS: Final = (b"a", b"b", b"c", b"d", b"e", b"f")
 _KEY_MAP_BYTES: Final = 1 << 20
+_NULLS: Final = 0.3
 
 
 def some_keys(world: World, count: int) -> list[bytes | None] | None:
     """Keys for records; few different ones, so that most are superseded soon."""
     return [world.scheduler.random.choice(_KEYS) for _ in range(count)] if world.compacts else None
+
+
+def some_values(world: World, texts: list[str]) -> list[bytes | None]:
+    """The texts; in a compacted topic some are null values instead, which delete their keys.
+
+    The first one stays: batches are told apart by it.
+    """
+    if not world.compacts:
+        return [text.encode() for text in texts]
+    chance = world.null_values
+    return [
+        None if index and chance.random() < _NULLS else text.encode()
+        for index, text in enumerate(texts)
+    ]
 
 
 def compacted_up_to(marks: Marks) -> Offset:
@@ -91,10 +106,11 @@ class Compactor:
         store, slot = broker.disk.store, replica.slot
         end = compacted_up_to(replica.machine.marks)
         facts = store.compaction_facts(slot, end)
-        plan = plan_compaction(facts, self._config, self._now_ms())
+        plan = plan_compaction(facts, self._config, self._now_ms(), replica.machine.copied_to)
         if plan is None:
             self.start()
             return
+        world.compaction_checks.planned(broker, replica, plan)
         self._replica, self._truncations = replica, replica.truncations
         world.scheduler.note(broker.name, "compacts", replica.key, plan)
         keys, size = KeyMap(_KEY_MAP_BYTES), world.scheduler.random.choice((300, 1000, 5000))

@@ -2,8 +2,9 @@
 
 The committed log of a partition defines which records are visible: those without a transaction, or
 of one that committed, below its last stable offset. A batch written by compaction may lack a record
-only if it was aborted, or if a newer visible record has its key; its other records are those
-committed there, none of them aborted. No log has data of a transaction without its marker.
+only if it was aborted, if a newer visible record has its key, or if its value is null; its other
+records are those committed there, none of them aborted. No log has data of a transaction without
+its marker. A leader keeps null values until the copies that a move makes have them on disk.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from penstock.core.records import decode_batch
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
+    from penstock.core.compaction.plan import Plan
     from penstock.core.types import ProducerId, ReplicaKey
+    from penstock_broker.replication.replica import Replica
     from penstock_sim.broker import SimBroker
     from penstock_sim.world import World
 
@@ -36,6 +39,11 @@ class _Visible:
     records: dict[int, _Record] = field(default_factory=dict)
     newest: dict[bytes | None, int] = field(default_factory=dict)
     checked: dict[int, Batch] = field(default_factory=dict)
+
+    def needs(self, offset: int) -> bool:
+        """Compaction may not remove the record at `offset`, however old it is."""
+        key, value = self.records.get(offset, (None, None))
+        return value is not None and self.newest[key] <= offset
 
 
 @dataclass(slots=True)
@@ -107,10 +115,25 @@ class CompactionChecks:
             if known.records.get(offset) != record:
                 raise RuleError(f"I20: {who} has {record} at {offset}, which is not visible there")
         for offset in range(batch.base_offset, batch.next_offset):
-            wanted = known.records.get(offset)
-            if wanted is not None and offset not in found and known.newest[wanted[0]] <= offset:
-                raise RuleError(f"I20: {who} lost {wanted} at {offset}, the newest of its key")
+            if offset not in found and known.needs(offset):
+                raise RuleError(f"I20: {who} lost the newest record of its key, at {offset}")
         known.checked[id(batch)] = batch
+
+    def planned(self, broker: SimBroker, replica: Replica, plan: Plan) -> None:
+        """A leader that knows of a copy leaves the null values that are not on its disk (I29)."""
+        key, state = replica.key, replica.machine._state
+        if state is None or self._is_void(key):
+            return
+        for copy in state.adding if state.leader == broker.id else ():
+            disk = self.world.brokers[int(copy)].disk
+            slot = disk.slot(key)
+            log = [] if slot is None else disk.batches(slot, durable=True)
+            end = log[-1].next_offset if log else 0
+            if plan.tombstones_end > end:
+                raise RuleError(
+                    f"I29: {broker.name} removes null values below {plan.tombstones_end} of {key}, "
+                    f"b{copy} is to have a copy, and has it on disk up to {end}"
+                )
 
     def check_log(self, broker: SimBroker, key: ReplicaKey) -> None:
         """A replica with an ISR seat has every committed offset, compacted or not."""
@@ -170,11 +193,11 @@ class CompactionChecks:
                 break
             offsets = range(batch.base_offset, batch.next_offset)
             for offset in offsets:
-                record, wanted = given.get(offset), known.records.get(offset)
-                if record is not None and record != wanted:
+                record = given.get(offset)
+                if record is not None and record != known.records.get(offset):
                     raise RuleError(f"I11: a reader was given {record} at {offset} of {key}")
-                if record is None and wanted is not None and known.newest[wanted[0]] <= offset:
-                    raise RuleError(f"I20: a reader was not given {wanted} at {offset} of {key}")
+                if record is None and known.needs(offset):
+                    raise RuleError(f"I20: a reader was not given what is at {offset} of {key}")
             if any(offset in known.records for offset in offsets):
                 found.append(batch)
         return found

@@ -10,6 +10,7 @@ from penstock.core.compaction.outcomes import Outcomes
 from penstock.core.compaction.rewrite import Rewriter
 from penstock.core.records import decode_batch
 from penstock.core.replication.follower import Follower
+from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.types import Offset
 from penstock_broker.maintenance.compaction import Pass
 from penstock_sim import compaction
@@ -57,6 +58,11 @@ def compact_what_is_not_decided(patch: Any) -> None:
     patch.setattr(compaction, "compacted_up_to", lambda marks: marks.high_watermark)
 
 
+def remove_null_values_ahead_of_a_copy(patch: Any) -> None:
+    """A leader removes them once they are old, though a copy comes to them later."""
+    patch.setattr(ReplicaMachine, "copied_to", property(lambda _self: None))
+
+
 COMPACTION_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     bug.__name__: bug
     for bug in (
@@ -68,3 +74,7 @@ COMPACTION_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     )
 }
 """How each is planted. Found with all faults."""
+COPY_BUGS: Final[dict[str, Callable[[Any], None]]] = {
+    remove_null_values_ahead_of_a_copy.__name__: remove_null_values_ahead_of_a_copy
+}
+"""The same, where replicas move."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock_sim.planted import PLANTED
-from penstock_sim.planted_compaction import COMPACTION_BUGS
+from penstock_sim.planted_compaction import COMPACTION_BUGS, COPY_BUGS
 from penstock_sim.planted_controllers import (
     CONTROLLER_BUGS,
     FOUR_BROKER_BUGS,
@@ -188,6 +188,7 @@ _DAMAGE: Final = {**_without(), "compaction": False, "damage": True}
 _OPERATOR_PODS: Final = {**_without(), "compaction": False, "operator_pods": True}
 _PRODUCERS: Final = {"groups": False, "transactions": True, "operator": False, "moves": False}
 """Histories for bugs of transactions: an operator would end some before they show them."""
+_COMPACTING: Final = {**_PRODUCERS, "deletion": False, "compaction": True}
 _GROUPS: Final = {"groups": True, "moves": False}
 _FOUR: Final = {
     **_without(journal=True, brokers=4),
@@ -246,6 +247,7 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
         "compaction",
         COMPACTION_BUGS,
         500,
-        {**_PRODUCERS, "deletion": False, "compaction": True},
+        _COMPACTING,
     ),
+    *_all_faults("compaction", COPY_BUGS, 500, {**_COMPACTING, "moves": True}, ("I29",)),
 )

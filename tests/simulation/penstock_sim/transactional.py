@@ -27,7 +27,7 @@ from penstock.core.types import (
 )
 from penstock.errors import ErrorCode, PenstockError
 from penstock_sim.batches import sealed
-from penstock_sim.compaction import some_keys
+from penstock_sim.compaction import some_keys, some_values
 from penstock_sim.deletion import KEY as SHORT_LIVED_KEY
 from penstock_sim.process import Process
 from penstock_sim.scheduler import RuleError
@@ -235,7 +235,7 @@ def transactional_batch(world: World, text: str, who: Who, sequence: int, count:
     """`count` records of a transaction; the batch is told from all others by `text`."""
     if world.compacts:
         columns = encode_columns(
-            [f"{text}/{index}".encode() for index in range(count)],
+            some_values(world, [f"{text}/{index}" for index in range(count)]),
             some_keys(world, count),
             timestamps_ms=world.scheduler.wall_ms,
         )

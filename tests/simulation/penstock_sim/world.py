@@ -153,6 +153,7 @@ class World:
         self.deletion: Deletion | None = None
         self.compacts = False
         """Every replica of `keys` shrinks its own log; producers give their records keys."""
+        self.null_values = self.scheduler.generator("null values")
         self.compaction_checks = CompactionChecks(self)
         self.committed_readers: list[CommittedReader] = []
         self.latest_readers: list[LatestReader] = []
