@@ -121,6 +121,17 @@ class Work:
         self.leaving |= failed.leaving
         self.settle_all = True
 
+    def news(self, stored: Stored, taken_over_at: int) -> list[Pending]:
+        """Those whose senders know more than was adopted, and the store was not read since."""
+        ahead = [
+            entry
+            for entry in self.pending
+            if not entry.reread and entry.knows_more(stored, taken_over_at)
+        ]
+        for entry in ahead:
+            entry.reread = True
+        return ahead
+
     def registers(self, stream_id: int) -> bool:
         """A registration of this stream is part of the work."""
         return any(
