@@ -30,7 +30,7 @@ from penstock.core.control.fencing import check_operator_epoch, decide_acquire
 from penstock.core.control.formats import decide_finalize
 from penstock.core.control.hibernation import decide_alter_cluster
 from penstock.core.control.isr import decide_alter_isr
-from penstock.core.control.move_requests import decide_alter_replicas, decide_report
+from penstock.core.control.move_requests import decide_alter_replicas
 from penstock.core.control.quota import MutationQuota
 from penstock.core.control.quotas import decide_alter_quotas
 from penstock.core.control.registration import (
@@ -38,6 +38,7 @@ from penstock.core.control.registration import (
     decide_registration,
     decide_unregistration,
 )
+from penstock.core.control.replica_reports import decide_report
 from penstock.core.control.requests import (
     decide_elect_leaders,
     decide_producer_ids,
