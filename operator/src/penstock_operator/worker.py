@@ -27,6 +27,7 @@ from penstock_operator.access import AccessRules
 from penstock_operator.act import Acting
 from penstock_operator.brokers import Brokers
 from penstock_operator.clock import now_text
+from penstock_operator.conditions import STALLED
 from penstock_operator.credentials import Credentials
 from penstock_operator.defaults import with_defaults
 from penstock_operator.events import Events
@@ -50,7 +51,7 @@ from penstock_operator.pace import Due, Pace
 from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.security import called
 from penstock_operator.quotas import apply_quotas
-from penstock_operator.status import STALLED, cluster_status, why_not_ready
+from penstock_operator.status import cluster_status, why_not_ready
 from penstock_operator.topics import Topics
 from penstock_operator.trust import TrustCopies
 
