@@ -25,8 +25,9 @@ from penstock.core.control import contract as c
 from penstock.core.control.documents import CLUSTER_KEY
 from penstock.rpc.tls import Tls
 from penstock_broker.certificates.authority import Authority
+from penstock_broker.controller.counters import Counters
 from penstock_broker.controller.metrics import ControllerMetrics
-from penstock_broker.controller.runtime import ControllerRuntime, Counters
+from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.groups.lag import LagCollection, Leaders
 from penstock_broker.groups.lag_metrics import GroupLagMetrics
 from penstock_broker.maintenance.compaction_metrics import CompactionMetrics

@@ -15,11 +15,12 @@ from penstock.core.manifest.objects import SecurityMode
 from penstock.core.manifest.upkeep import BalanceMode
 from penstock.core.types import TopicPartition
 from penstock.kubernetes.certificate_ends import CertificateEnd
+from penstock_operator.conditions import conditions
 from penstock_operator.model import PartitionState, Plan, Severity, Wait
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.security import users_ca_problem
 from penstock_operator.plan import plan_cluster
-from penstock_operator.status import cluster_status, conditions
+from penstock_operator.status import cluster_status
 
 ROOT = Path(__file__).parents[2]
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"

@@ -17,6 +17,7 @@ from penstock.kubernetes.errors import KubernetesError
 from penstock_operator.access import AccessRules, StoredRules, not_asked
 from penstock_operator.brokers import Brokers
 from penstock_operator.clock import now_text
+from penstock_operator.conditions import conditions
 from penstock_operator.events import Events
 from penstock_operator.factors import Factors, Placement
 from penstock_operator.kube import Kube
@@ -38,7 +39,7 @@ from penstock_operator.plan.topics import (
     TopicPlan,
     plan_resources,
 )
-from penstock_operator.status import conditions, moving_row, protected_row
+from penstock_operator.status import moving_row, protected_row
 
 _AT_ONCE: Final = 16
 

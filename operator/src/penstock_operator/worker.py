@@ -19,14 +19,12 @@ from time import monotonic
 from typing import Any, Final
 
 from penstock.core.authorization import CLUSTER
-from penstock.core.manifest.upkeep import BalanceMode
 from penstock.kubernetes.errors import KubernetesError
-from penstock.kubernetes.names import API_VERSION, APPROVE, ClusterNames
+from penstock.kubernetes.names import API_VERSION, ClusterNames
 from penstock.logs import EventLog
 from penstock_operator.access import AccessRules
 from penstock_operator.act import Acting
 from penstock_operator.brokers import Brokers
-from penstock_operator.clock import now_text
 from penstock_operator.credentials import Credentials
 from penstock_operator.defaults import with_defaults
 from penstock_operator.events import Events
@@ -46,11 +44,11 @@ from penstock_operator.model import (
 from penstock_operator.names import Names
 from penstock_operator.objects import DesiredCluster, Installation, Section, read_cluster
 from penstock_operator.observe import RETRY_S, TRUST, Children, observe
-from penstock_operator.pace import Due, Pace
 from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.security import called
 from penstock_operator.quotas import apply_quotas
-from penstock_operator.status import STALLED, cluster_status, why_not_ready
+from penstock_operator.report import Reporting
+from penstock_operator.status import why_not_ready
 from penstock_operator.topics import Topics
 from penstock_operator.trust import TrustCopies
 
@@ -107,7 +105,7 @@ class Worker:
         self._groups = Groups(deps.kube, deps.events, brokers, (namespace, name))
         names = ClusterNames(name, namespace)
         self._copies = TrustCopies(deps.kube, deps.events, names, deps.installation.namespaces)
-        self._pace = Pace()
+        self._reporting = Reporting(deps.kube, deps.events, deps.metrics)
         self._topics_dirty = True
         self._topics_after = 0.0
         self._topics_wait = Wait("TopicsNotReconciled", "")
@@ -239,7 +237,7 @@ class Worker:
         if not desired.paused and observed.knows(TRUST):
             await self._copies.reconcile(body, self._children.trust_data(desired))
         plan = replace(plan, waits=(*failed, *plan.waits))
-        told = await self._report(body, desired, observed, plan)
+        told = await self._reporting.report(body, desired, observed, plan)
         # What a person has to change in the spec is seen when it changes.
         waits = [wait for wait in plan.waits if wait not in desired.refusals]
         idle = told and topics_idle and not (plan.actions or waits)
@@ -334,47 +332,6 @@ class Worker:
             waits.append(wait)
         return [wait for wait in waits if wait is not None]
 
-    async def _report(
-        self, body: Object, desired: DesiredCluster, observed: Observed, plan: Plan
-    ) -> bool:
-        """Whether the status says everything; else it is written later."""
-        before: Mapping[str, Any] = body.get("status") or {}
-        status = cluster_status(desired, observed, plan, before, now_text())
-        for wait in plan.waits:
-            if wait.severity is Severity.BLOCKED:
-                tell = self._deps.events.tell
-                await tell(body, "Cluster", wait.reason, wait.message, warning=True)
-        offered = status["upgrade"]
-        if offered["plan"] and offered["plan"] != (before.get("upgrade") or {}).get("plan"):
-            await self._deps.events.tell(body, "Cluster", "UpgradeAvailable", _offer(offered))
-        spread = status.get("plan") or {}
-        if spread.get("id") and spread["id"] != (before.get("plan") or {}).get("id"):
-            await self._deps.events.tell(body, "Cluster", "PlanReady", _spread(spread, desired))
-        if plan.resting is not None and _stage(status) != _stage(before):
-            wait = plan.resting
-            await self._deps.events.tell(body, "Cluster", wait.reason, wait.message)
-        was_ready = _is_ready(before)
-        told = await self._write(body, status, before)
-        if _is_ready(status) and not was_ready:
-            await self._deps.events.tell(body, "Cluster", "Ready", "all brokers are serving")
-        self._deps.metrics.cluster(
-            self.namespace,
-            self.name,
-            ready=_is_ready(status),
-            paused=desired.paused,
-            stalled=_stalled_for(status),
-        )
-        return told
-
-    async def _write(self, body: Object, status: Object, before: Mapping[str, Any]) -> bool:
-        """Writes nothing if nothing has changed: a Cluster at rest costs no writes."""
-        due = self._pace.due(body["metadata"]["uid"], before, status)
-        if due is Due.NOW:
-            await self._deps.kube.merge(
-                "Cluster", self.namespace, body["metadata"]["name"], {"status": status}, status=True
-            )
-        return due is not Due.LATER
-
 
 def _document(desired: DesiredCluster) -> Object:
     """The part of a Cluster that the user writes, as it counts now."""
@@ -385,36 +342,3 @@ def _document(desired: DesiredCluster) -> Object:
         "metadata": metadata,
         "spec": desired.written,
     }
-
-
-def _offer(upgrade: Object) -> str:
-    image = f"image {upgrade['to']}" if upgrade["from"] != upgrade["to"] else "another template"
-    return f"plan {upgrade['plan']} brings {image}; nothing restarts before it is approved"
-
-
-def _spread(plan: Object, desired: DesiredCluster) -> str:
-    if desired.spec.balance_mode is BalanceMode.ON_SCALE:
-        return f"plan {plan['id']}: {plan['text']}; it begins now"
-    return (
-        f"plan {plan['id']}: {plan['text']}; nothing moves before annotation "
-        f"{APPROVE}: {plan['id']}"
-    )
-
-
-def _stage(status: Mapping[str, Any]) -> str:
-    return str((status.get("hibernation") or {}).get("state", ""))
-
-
-def _is_ready(status: Mapping[str, Any]) -> bool:
-    return any(
-        each["type"] == "Ready" and each["status"] == "True"
-        for each in status.get("conditions") or ()
-    )
-
-
-def _stalled_for(status: Mapping[str, Any]) -> str:
-    """The reason; empty if it is not Stalled."""
-    for each in status["conditions"]:
-        if each["type"] == STALLED and each["status"] == "True":
-            return str(each["reason"])
-    return ""

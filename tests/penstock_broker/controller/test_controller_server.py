@@ -22,7 +22,7 @@ from penstock.errors import ErrorCode, PenstockError
 from penstock.proto.v1 import admin_pb2, controller_pb2
 from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc
-from penstock_broker.controller import runtime
+from penstock_broker.controller import outbox
 from penstock_broker.controller.loading import from_texts
 from penstock_broker.controller.metadata_store.interface import (
     MetadataStore,
@@ -584,7 +584,7 @@ async def test_a_newer_format_is_not_overwritten(run: "Run", documents: SharedDo
 async def test_session_streams_have_a_number(
     start: "Start", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime, "_STREAMS_MAX", 1)
+    monkeypatch.setattr(outbox, "_STREAMS_MAX", 1)
     running = await start()
     first = await running.broker(0)
     register = controller_pb2.SessionRequest(

@@ -564,7 +564,7 @@ def _keep_newest(known: dict[_K, PartitionDocument], key: _K, document: Partitio
 
 def _known(replica: Replica) -> PartitionState:
     """What a leader acts on; a newer state may be stored."""
-    state = replica.machine._state
+    state = replica.machine._roles.state
     assert state is not None
     return state
 

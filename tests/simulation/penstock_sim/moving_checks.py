@@ -187,7 +187,7 @@ class MovingChecks:
         self, broker: SimBroker, replica: Replica, ready: rc.Ready, marks: rc.Marks
     ) -> None:
         """After each event."""
-        known, mover = replica.machine._state, self._world.mover
+        known, mover = replica.machine._roles.state, self._world.mover
         if known is None or not known.adding:
             return
         self.check_copies(broker, known, marks)
@@ -203,7 +203,7 @@ class MovingChecks:
 
     def fed(self, broker: SimBroker, replica: Replica) -> None:
         """After the shell has obeyed: nobody is fed who is no member and no copy any more."""
-        state = replica.machine._state
+        state = replica.machine._roles.state
         assert state is not None
         strangers = set(replica.feeders) - {*state.replicas, *state.adding}
         if strangers:

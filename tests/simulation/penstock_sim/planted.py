@@ -151,8 +151,9 @@ def take_no_answer_for_a_refusal(patch: Any) -> None:
     answered = ReplicaMachine._isr_answered
 
     def forget(self: ReplicaMachine, event: IsrAnswered, out: Outbox, now_ms: int) -> None:
-        if event.state is None and isinstance(self._role, Leader):
-            self._role.isr._proposed = frozenset()
+        role = self._roles.current
+        if event.state is None and isinstance(role, Leader):
+            role.isr._proposed = frozenset()
         answered(self, event, out, now_ms)
 
     patch.setattr(ReplicaMachine, "_isr_answered", forget)

@@ -16,7 +16,8 @@ from penstock.core.control.election import ElectionKind
 from penstock.core.control.move_views import MoveView
 from penstock.core.control.views import Summary
 from penstock.errors import ClusterError
-from penstock_broker.controller.runtime import ControllerRuntime, Counters
+from penstock_broker.controller.counters import Counters
+from penstock_broker.controller.runtime import ControllerRuntime
 
 _PREFIX = "penstock_controller_"
 

@@ -6,15 +6,23 @@
                                 └──────────────────────────────┘
 
 For a slow broker, at most one of each is kept: a newer heartbeat answer replaces the older one, and
-an image is built when the stream has space for it, from the version that was sent last.
+an image is built when the stream has space for it, from the version that was sent last. Streams
+that have reached the same version share one image.
 """
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
+from penstock.core.control import ControllerMachine
 from penstock.core.control import contract as c
+from penstock.core.control.registration import BROKERS_MAX
+from penstock.errors import OverloadedError, PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
-from penstock_broker.controller.wire import session_message_to_wire
+from penstock_broker.controller.wire import image_to_wire, session_message_to_wire
+
+_STREAMS_MAX: Final = 2 * BROKERS_MAX
+"""A broker that comes back opens one before the former is known to be broken."""
 
 
 class SessionOutbox:
@@ -74,3 +82,51 @@ class SessionOutbox:
             answered, self._answered = self._answered, None
             return session_message_to_wire(answered)
         return None
+
+
+class SessionOutboxes:
+    """Those of all streams that are open, by the stream's id."""
+
+    def __init__(self, machine: Callable[[], ControllerMachine]) -> None:
+        """`machine`: whose images are sent; raises ClusterError if there is none."""
+        self._machine = machine
+        self._open: dict[int, SessionOutbox] = {}
+        self._image: tuple[int, int, pb.ClusterImage] | None = None
+
+    def open(self, stream_id: int) -> SessionOutbox:
+        """A stream began. Raises OverloadedError if there are too many."""
+        if len(self._open) >= _STREAMS_MAX:
+            raise OverloadedError(
+                f"{len(self._open)} session streams are open here, the limit is "
+                f"{_STREAMS_MAX}; try again later"
+            )
+        outbox = self._open[stream_id] = SessionOutbox(self._image_since)
+        return outbox
+
+    def close(self, stream_id: int) -> bool:
+        """A stream ended; whether it was open."""
+        return self._open.pop(stream_id, None) is not None
+
+    def put(self, message: c.SessionMessage) -> None:
+        """For its stream, if that is still open."""
+        outbox = self._open.get(message.stream_id)
+        if outbox is not None:
+            outbox.put(message)
+
+    def notify(self) -> None:
+        """The metadata version changed."""
+        for outbox in self._open.values():
+            outbox.notify()
+
+    def refuse(self, reason: PenstockError) -> None:
+        """Ends all streams: the machine is given up, and its images count no longer."""
+        self._image = None
+        for stream_id, outbox in self._open.items():
+            outbox.put(c.SessionRefused(stream_id, reason))
+
+    def _image_since(self, since: int) -> pb.ClusterImage:
+        machine = self._machine()
+        version = machine.stored.metadata_version
+        if self._image is None or self._image[:2] != (since, version):
+            self._image = (since, version, image_to_wire(machine.image(since)))
+        return self._image[2]

@@ -7,7 +7,8 @@
 
 The loop awaits only the store, and never between reading and changing the machine. A Ready's
 replies are sent at once: they belong to writes that are already durable. While this process does
-not hold the lease, there is no machine, and every request is answered with NOT_CONTROLLER.
+not hold the lease, there is no machine, and every request is answered with NOT_CONTROLLER. The
+store task is in `store_task`, the streams' outboxes are in `outbox`.
 
 If the lease was not renewed for `_SUSPEND_S`, and a majority of the brokers does not stand in for
 it (`hold`), another controller may be about to take over: this one is *suspended*. It ends all
@@ -20,28 +21,22 @@ error, `run` raises the reason, and the caller releases the lease with `release`
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.core.control import ControlConfig, ControllerMachine, Phase
 from penstock.core.control import contract as c
-from penstock.core.control.registration import BROKERS_MAX
 from penstock.core.types import BrokerId
-from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
-from penstock.proto.v1 import controller_pb2 as pb
+from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.certificates.rotation import Report
-from penstock_broker.controller.loading import check_cluster_id, from_texts, to_change
-from penstock_broker.controller.metadata_store.interface import (
-    StoreUnavailableError,
-    WriteConflictError,
-)
-from penstock_broker.controller.outbox import SessionOutbox
+from penstock_broker.controller.counters import Counters
+from penstock_broker.controller.loading import check_cluster_id, from_texts
+from penstock_broker.controller.metadata_store.interface import StoreUnavailableError
+from penstock_broker.controller.outbox import SessionOutbox, SessionOutboxes
 from penstock_broker.controller.refusals import not_active, suspended
 from penstock_broker.controller.seams import ControllerSeams
+from penstock_broker.controller.store_task import StoreTask
 from penstock_broker.controller.tls_reports import TlsReports
-from penstock_broker.controller.wire import image_to_wire
 from penstock_broker.observability import EventLog
 from penstock_broker.serving.operators import operator_epoch
 
@@ -57,24 +52,9 @@ _SUSPEND_S: Final = 5.0
 """Shorter than the lease, so that sessions end before another controller can get it. Long enough
 for a call of 2 s and for asking the brokers twice."""
 _HOLD_ATTEMPTS: Final = 2
-_STORE_RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _REQUEST_TIMEOUT_S: Final = 8.0
 """Less than the brokers' own deadline (10 s), so that they get the better message."""
-_STREAMS_MAX: Final = 2 * BROKERS_MAX
-"""A broker that comes back opens one before the former is known to be broken."""
 _events = EventLog("controller")
-
-
-@dataclass(slots=True)
-class Counters:
-    """Counts for metrics, since the start of the process."""
-
-    writes: int = 0
-    write_conflicts: int = 0
-    write_unknowns: int = 0
-    write_seconds: float = 0.0
-    elections: Counter[str] = field(default_factory=Counter)
-    events: int = 0
 
 
 class ControllerRuntime:
@@ -96,17 +76,19 @@ class ControllerRuntime:
         """At the next renewal, because only whoever has the lease may: others would outbid it."""
         self._machine: ControllerMachine | None = None
         self._settled = False
-        self._generation = 0
         self._waiting: dict[int, asyncio.Future[c.Result]] = {}
-        self._outboxes: dict[int, SessionOutbox] = {}
+        self._outboxes = SessionOutboxes(lambda: self.machine)
         self._ids = 0
-        self._write: c.Ready | None = None
         self._told_journaling = False
-        self._reload = False
-        self._store_work = asyncio.Event()
+        self._store_task = StoreTask(
+            seams,
+            self.counters,
+            load=self._load,
+            feed=self.feed,
+            tell_store_state=self._tell_store_state,
+        )
         self._changed = asyncio.Event()
         self._defect: PenstockError | None = None
-        self._image_cache: tuple[int, int, pb.ClusterImage] | None = None
 
     # ------------------------------------------------------------ for the services
 
@@ -194,20 +176,13 @@ class ControllerRuntime:
 
         Raises OverloadedError if there are too many.
         """
-        if len(self._outboxes) >= _STREAMS_MAX:
-            raise OverloadedError(
-                f"{len(self._outboxes)} session streams are open here, the limit is "
-                f"{_STREAMS_MAX}; try again later"
-            )
         stream_id = self._next_id()
-        outbox = SessionOutbox(self._image_since)
-        self._outboxes[stream_id] = outbox
-        return stream_id, outbox
+        return stream_id, self._outboxes.open(stream_id)
 
     def close_stream(self, stream_id: int) -> None:
         """The stream ended."""
         self.tls_reports.gone(stream_id)
-        if self._outboxes.pop(stream_id, None) is not None:
+        if self._outboxes.close(stream_id):
             self.feed(c.StreamClosed(stream_id))
 
     def feed(self, event: c.Event) -> None:
@@ -233,7 +208,7 @@ class ControllerRuntime:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_lease(), name="lease")
             tasks.create_task(self._tick(), name="tick")
-            tasks.create_task(self._use_store(), name="store")
+            tasks.create_task(self._store_task.run(), name="store")
 
     async def release(self) -> None:
         """For a clean stop: lets the next controller begin at once."""
@@ -327,54 +302,6 @@ class ControllerRuntime:
                 _events.warning("lease lost, standing by", holder=self._holder)
                 self._stop_machine()
 
-    async def _use_store(self) -> None:
-        """Carries out the machine's store requests, one call at a time."""
-        failures = 0
-        while True:
-            await self._store_work.wait()
-            self._store_work.clear()
-            if self._write is not None:
-                ready, self._write = self._write, None
-                if ready.stored_only and self._store.journaling:
-                    # Since it was decided, brokers stand in for the store.
-                    self._tell_store_state()
-                    self.feed(c.WriteNotSent(ready.write_id))
-                else:
-                    await self._carry_out(ready.write_id, ready.writes)
-            elif self._reload:
-                generation = self._generation
-                loaded = await self._load()
-                if loaded is None:
-                    await self._clock.sleep(_STORE_RETRY_S[min(failures, len(_STORE_RETRY_S) - 1)])
-                    failures += 1
-                    self._store_work.set()
-                elif generation == self._generation:
-                    failures = 0
-                    self._reload = False
-                    self.feed(loaded)
-
-    async def _carry_out(
-        self, write_id: int, stages: tuple[tuple[c.DocumentWrite, ...], ...]
-    ) -> None:
-        generation, started = self._generation, self._clock.now_s()
-        changes = [[to_change(write) for write in stage] for stage in stages]
-        event: c.Event
-        try:
-            versions = await self._store.write(changes)
-            event = c.WriteDone(write_id, versions)
-        except WriteConflictError as error:
-            self.counters.write_conflicts += 1
-            _events.warning("metadata conflict", reason=error.message)
-            event = c.WriteConflict(write_id)
-        except StoreUnavailableError as error:
-            self.counters.write_unknowns += 1
-            _events.warning("metadata write unanswered", reason=error.message)
-            event = c.WriteUnknown(write_id)
-        self.counters.writes += 1
-        self.counters.write_seconds += self._clock.now_s() - started
-        if generation == self._generation:
-            self.feed(event)
-
     async def _load(self) -> c.Loaded | None:
         try:
             found = await self._store.read_all(take_over=not self._has_view)
@@ -394,20 +321,11 @@ class ControllerRuntime:
         for reply in ready.replies:
             self._reply(reply)
         for message in ready.session_messages:
-            outbox = self._outboxes.get(message.stream_id)
-            if outbox is not None:
-                outbox.put(message)
+            self._outboxes.put(message)
         if ready.metadata_version is not None:
             self._changed.set()
-            for outbox in self._outboxes.values():
-                outbox.notify()
-        if ready.writes:
-            assert self._write is None
-            self._write = ready
-            self._store_work.set()
-        if ready.reload:
-            self._reload = True
-            self._store_work.set()
+            self._outboxes.notify()
+        self._store_task.take(ready)
         self._take_over_again |= ready.take_over_again
         if ready.deposed:
             self._stop_machine()
@@ -433,18 +351,16 @@ class ControllerRuntime:
         level(decision.event, **decision.fields)
 
     def _start_machine(self) -> None:
-        self._generation += 1
         self._machine = ControllerMachine(self._config)
         self._told_journaling = False
-        self._reload = True
-        self._store_work.set()
+        self._store_task.begin()
 
     def _stop_machine(self) -> None:
         """Stands by: waiting callers get an error, every stream ends."""
         if self._machine is None:
             return
         self._end_work(not_active())
-        self._machine, self._suspended, self._image_cache = None, False, None
+        self._machine, self._suspended = None, False
         self._take_over_again = False
 
     def _stopped(self, event: c.Event, error: PenstockError) -> None:
@@ -464,23 +380,13 @@ class ControllerRuntime:
         self._suspended = True
 
     def _end_work(self, reason: ClusterError) -> None:
-        self._generation += 1
+        self._store_task.drop()
         self._settled = True
-        self._write, self._reload = None, False
         self._changed.set()
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(reason)
-        for stream_id, outbox in self._outboxes.items():
-            outbox.put(c.SessionRefused(stream_id, reason))
-
-    def _image_since(self, since: int) -> pb.ClusterImage:
-        """One message serves all streams that have reached the same version."""
-        machine = self.machine
-        version = machine.stored.metadata_version
-        if self._image_cache is None or self._image_cache[:2] != (since, version):
-            self._image_cache = (since, version, image_to_wire(machine.image(since)))
-        return self._image_cache[2]
+        self._outboxes.refuse(reason)
 
     def _next_id(self) -> int:
         self._ids += 1

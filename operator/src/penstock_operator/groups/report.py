@@ -16,9 +16,9 @@ by a tenth.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from penstock_operator.conditions import conditions
 from penstock_operator.groups.model import GroupResource, Lag, ScaleFacts, Seen
 from penstock_operator.model import Object, Wait
-from penstock_operator.status import conditions
 
 WRITE_EVERY_MS: Final = 10_000
 SETTLE_MS: Final = 60_000

@@ -16,9 +16,9 @@ from penstock.core.control.contract import CopyProgress
 from penstock.core.control.documents import TopicDocument
 from penstock.core.control.draft import Draft, Stored
 from penstock.core.control.election import Liveness
-from penstock.core.control.move_requests import note_switch, switched_if_ready
 from penstock.core.control.moves import activate as activated
 from penstock.core.control.partition import PartitionDocument
+from penstock.core.control.switching import note_switch, switched_if_ready
 from penstock.core.types import NO_LEADER, BrokerId, MoveReason, TopicId
 
 LARGE_BYTES: Final = 64 * 1024 * 1024

@@ -14,7 +14,6 @@ from penstock.core.control.contract import AlterIsr, IsrAltered, IsrChange, IsrO
 from penstock.core.control.documents import TopicDocument
 from penstock.core.control.draft import Draft, election_settings
 from penstock.core.control.election import Liveness, alter_isr
-from penstock.core.control.move_requests import note_switch, switched
 from penstock.core.control.moves import lacks
 from penstock.core.control.partition import PartitionDocument
 from penstock.core.control.requests import (
@@ -24,6 +23,7 @@ from penstock.core.control.requests import (
     partition_of,
 )
 from penstock.core.control.sessions import Sessions
+from penstock.core.control.switching import note_switch, switched
 from penstock.core.types import BrokerId, PartitionState
 from penstock.errors import ClusterError, CurrentLeader, ErrorCode, NotLeaderError, PenstockError
 

@@ -15,7 +15,7 @@ Invariants: I1, I7 (election.py), I21.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, assert_never
 
@@ -27,15 +27,18 @@ from penstock.core.control.copies import Copies
 from penstock.core.control.documents import CLUSTER_KEY, TopicDocument, topic_key
 from penstock.core.control.draft import Draft, Stored
 from penstock.core.control.move_views import MoveView, Now, moves_of
+from penstock.core.control.outbox import Outbox
 from penstock.core.control.quota import MutationQuota
+from penstock.core.control.refusals import not_controller, refusal
 from penstock.core.control.registration import NextEpochPromisedError
 from penstock.core.control.reload import adopt_loaded, begin_takeover
+from penstock.core.control.session_streams import SessionStreams
 from penstock.core.control.sessions import Session, Sessions
 from penstock.core.control.views import Image, Summary, image_since, summarise
 from penstock.core.control.work import Keeping, Outcome, Pending, Work, decide_work
 from penstock.core.defect import Unanswered, stopped_by
-from penstock.core.types import BrokerId, ControllerEpoch
-from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
+from penstock.core.types import ControllerEpoch
+from penstock.errors import ErrorCode, OverloadedError, PenstockError
 
 _ACTIVATION_MS: Final = 1_000
 
@@ -59,22 +62,6 @@ class _Flight:
     decisions: list[c.Decision]
 
 
-@dataclass(slots=True)
-class _Out:
-    """The Ready under construction."""
-
-    writes: tuple[tuple[c.DocumentWrite, ...], ...] = ()
-    write_id: int = 0
-    stored_only: bool = False
-    reload: bool = False
-    replies: list[c.Reply] = field(default_factory=list)
-    messages: list[c.SessionMessage] = field(default_factory=list)
-    metadata_version: int | None = None
-    decisions: list[c.Decision] = field(default_factory=list)
-    deposed: bool = False
-    take_over_again: bool = False
-
-
 class ControllerMachine:
     """Feed it events, carry out each Ready. Not thread-safe; never blocks."""
 
@@ -85,7 +72,7 @@ class ControllerMachine:
         self._sessions = Sessions(config)
         self._copies = Copies()
         self._keeping = Keeping(self._sessions, MutationQuota(config.mutation_rate), self._copies)
-        self._streams: set[int] = set()
+        self._streams = SessionStreams(config, self._sessions)
         self._work = Work()
         self._repair: Draft | None = None
         self._in_flight: _Flight | None = None
@@ -93,12 +80,10 @@ class ControllerMachine:
         self._write_count = 0
         self._taken_over_at = 0
         self._journaling = False
-        self._unheard: set[BrokerId] = set()
         self._balance_due_ms: int | None = None
         self._activation_due_ms = 0
-        self._last_tick_ms: int | None = None
         self._now_ms = 0
-        self._out = _Out()
+        self._out = Outbox()
         self._unanswered = Unanswered()
         self._error: PenstockError | None = None
 
@@ -139,7 +124,7 @@ class ControllerMachine:
         this one had read: the broker reports it when it registers, and a conflict reveals it if the
         broker is dead.
         """
-        return self.phase is Phase.ACTIVE and not self._unheard
+        return self.phase is Phase.ACTIVE and self._streams.everybody_heard
 
     @property
     def pending_requests(self) -> int:
@@ -184,12 +169,13 @@ class ControllerMachine:
         Raises nothing: any exception stops the machine, see `core.defect`.
         """
         if self._error is not None:
-            return _refusal(event, self._error)
+            return refusal(event, self._error)
         before = self._stored
         try:
             self._dispatch(event, now_ms)
             self._advance()
-            ready = self._take_ready()
+            ready = self._out.ready()
+            self._out = Outbox()
         except Exception as defect:  # noqa: BLE001 - half of the event may be done
             error = stopped_by(defect, "this controller", event, ErrorCode.INTERNAL)
             return self._stop(error, event, before)
@@ -206,13 +192,12 @@ class ControllerMachine:
             case c.WriteConflict() | c.WriteUnknown() | c.WriteNotSent():
                 self._on_write_failed(event)
             case c.BrokerRegistered():
-                self._streams.add(event.stream_id)
+                self._streams.opened(event.stream_id)
                 self._enqueue(event)
             case c.HeartbeatReceived():
                 self._on_heartbeat(event)
             case c.StreamClosed():
-                self._streams.discard(event.stream_id)
-                self._sessions.stream_closed(event.stream_id, now_ms)
+                self._streams.closed(event.stream_id, now_ms)
             case c.Tick():
                 self._on_tick()
             case c.StoreState():
@@ -245,14 +230,14 @@ class ControllerMachine:
     def _stop(self, error: PenstockError, event: c.Event, before: Stored | None) -> c.Ready:
         """Ends with what is certain: the waiting callers, and what was adopted before."""
         self._error, self.phase, self._stored = error, Phase.STOPPED, before
-        own = _refusal(event, error)
+        own = refusal(event, error)
         for reply in own.replies:
             self._unanswered.take(reply.request_id)
         for message in own.session_messages:
-            self._streams.add(message.stream_id)
+            self._streams.opened(message.stream_id)
         return c.Ready(
             replies=tuple(c.Reply(one, error) for one in self._unanswered.give_up()),
-            session_messages=tuple(c.SessionRefused(one, error) for one in sorted(self._streams)),
+            session_messages=self._streams.end_all(error),
             stopped=error,
         )
 
@@ -288,10 +273,7 @@ class ControllerMachine:
         if self.phase is Phase.TAKING_OVER:
             self.phase = Phase.ACTIVE
             self._taken_over_at = self.stored.metadata_version
-            cluster = self.stored.cluster
-            alive = [broker.broker_id for broker in cluster.brokers.values() if broker.alive]
-            self._sessions.assume(alive, cluster.controller_epoch, self._now_ms)
-            self._unheard = set(alive)
+            self._streams.assume(self.stored.cluster, self._now_ms)
             self._work.settle_all = True
         self._tell(flight.work, flight.outcomes, flight.decisions)
 
@@ -311,7 +293,7 @@ class ControllerMachine:
                 reason = "brokers stand in for the store"
         sent = not isinstance(event, c.WriteNotSent)
         self._work.put_back(flight.work, flight.outcomes if sent else None)
-        self._note(
+        self._out.note(
             "metadata write failed, reading again",
             reason=reason,
             requests=len(flight.work.pending),
@@ -325,7 +307,8 @@ class ControllerMachine:
                 self._in_flight is not None and self._in_flight.work.registers(event.stream_id)
             )
             if not waiting:
-                self._refuse(event.stream_id, "this stream has no session; register again")
+                why = "this stream has no session; register again"
+                self._streams.refuse(event.stream_id, why, self._out)
             return
         session.heard_at_ms = self._now_ms
         session.disk_full = event.disk_full
@@ -341,18 +324,10 @@ class ControllerMachine:
 
     def _on_tick(self) -> None:
         now_ms = self._now_ms
-        if self._last_tick_ms is not None:
-            gap_ms = now_ms - self._last_tick_ms
-            if gap_ms > self.config.tick_gap_ms:
-                self._sessions.credit(gap_ms, now_ms)
-        self._last_tick_ms = now_ms
+        self._sessions.ticked(now_ms)
         if self.phase is not Phase.ACTIVE:
             return
-        for session, why in self._sessions.expired(now_ms):
-            self._sessions.remove(session.broker_id)
-            self._work.deaths[session.broker_id] = why
-            if session.stream_id is not None:
-                self._refuse(session.stream_id, f"the session has ended: {why}; register again")
+        self._work.deaths.update(self._streams.expire(self._out, now_ms))
         if self._balance_due_ms is None:
             self._balance_due_ms = now_ms + self.config.preferred_leader_interval_ms
         elif now_ms >= self._balance_due_ms:
@@ -365,7 +340,7 @@ class ControllerMachine:
     def _enqueue(self, asked: c.Request | c.OperatorRequest | c.BrokerRegistered) -> None:
         event, epoch = c.unwrapped(asked)
         if self.phase is Phase.DEPOSED:
-            self._answer(event, self._not_controller())
+            self._answer(event, not_controller())
         elif self.pending_requests >= self.config.max_pending_requests:
             waiting = f"{self.pending_requests} requests wait for the metadata store"
             self._answer(event, OverloadedError(f"{waiting}; come back later"))
@@ -378,7 +353,11 @@ class ControllerMachine:
         busy = self._in_flight is not None or self._reloading
         if busy or self.phase is not Phase.ACTIVE or not (self._work or self._repair):
             return
-        if self._repair is None and self._is_behind():
+        news = self._work.news(self.stored, self._taken_over_at) if self._repair is None else []
+        if news:
+            for entry in news:
+                by = type(entry.event).__name__
+                self._out.note("a broker has seen newer metadata, reading again", by=by)
             self._reloading = True
             self._out.reload = True
             return
@@ -390,20 +369,6 @@ class ControllerMachine:
             self._tell(work, outcomes, draft.decisions)
         else:
             self._write(draft, work, outcomes)
-
-    def _is_behind(self) -> bool:
-        """A sender knows more than was adopted, and the store was not read again since."""
-        ahead = [
-            entry
-            for entry in self._work.pending
-            if not entry.reread and entry.knows_more(self.stored, self._taken_over_at)
-        ]
-        for entry in ahead:
-            entry.reread = True
-            self._note(
-                "a broker has seen newer metadata, reading again", by=type(entry.event).__name__
-            )
-        return bool(ahead)
 
     # ------------------------------------------------------------ writing and adopting
 
@@ -432,7 +397,7 @@ class ControllerMachine:
     def _tell(self, work: Work, outcomes: list[Outcome], decisions: list[c.Decision]) -> None:
         """Announces what is durable now."""
         self._out.decisions += decisions
-        self._unheard.difference_update(work.deaths)
+        self._streams.buried(work.deaths)
         for entry, outcome in zip(work.pending, outcomes, strict=True):
             self._answer(entry.event, outcome)
         for session in self._sessions:
@@ -449,98 +414,30 @@ class ControllerMachine:
             self._out.replies.append(c.Reply(event.request_id, outcome))
         elif isinstance(outcome, PenstockError):
             self._out.messages.append(c.SessionRefused(event.stream_id, outcome))
-            self._note("registration refused", broker=event.broker_id, reason=outcome.message)
+            self._out.note("registration refused", broker=event.broker_id, reason=outcome.message)
             if isinstance(outcome, NextEpochPromisedError):
                 self._out.take_over_again = True
         else:
-            self._open_session(event)
-
-    def _open_session(self, event: c.BrokerRegistered) -> None:
-        before = self._sessions.get(event.broker_id)
-        if before is not None and before.stream_id not in {None, event.stream_id}:
-            assert before.stream_id is not None
-            self._refuse(before.stream_id, "a newer connection of this broker replaced it")
-        # Whatever ended before this registration is settled: the registration was decided as a new
-        # run.
-        self._work.deaths.pop(event.broker_id, None)
-        self._unheard.discard(event.broker_id)
-        epoch = self.stored.cluster.controller_epoch
-        session = self._sessions.open(event.broker_id, event.stream_id, epoch, self._now_ms)
-        session.software_version, session.formats = event.software_version, event.formats
-        session.opening = event.opening
-        if event.stream_id not in self._streams:
-            self._sessions.stream_closed(event.stream_id, self._now_ms)
-            return
-        self._out.messages.append(
-            c.SessionAccepted(
-                stream_id=event.stream_id,
-                cluster_id=self.stored.cluster.cluster_id,
-                controller_epoch=epoch,
-                broker_session=session.number,
-                heartbeat_interval_ms=self.config.heartbeat_interval_ms,
-                session_timeout_ms=self.config.session_timeout_ms,
-            )
-        )
+            # Whatever ended before this registration is settled: it was decided as a new run.
+            self._work.deaths.pop(event.broker_id, None)
+            self._streams.accept(event, self.stored.cluster, self._out, self._now_ms)
 
     def _answer_heartbeat(self, session: Session) -> None:
         """A leaving broker may stop once everything that can be moved has been moved, durably."""
         in_flight = self._in_flight.work.leaving if self._in_flight is not None else set()
         waiting = session.broker_id in self._work.leaving | in_flight
         may_stop = session.wants_stop and not waiting
-        session.told_may_stop = may_stop
-        if session.stream_id is not None:
-            self._out.messages.append(c.HeartbeatAnswered(session.stream_id, may_stop))
-
-    def _refuse(self, stream_id: int, message: str) -> None:
-        error = ClusterError(message, ErrorCode.STALE_BROKER_SESSION)
-        self._out.messages.append(c.SessionRefused(stream_id, error))
+        self._streams.answer(session, self._out, may_stop=may_stop)
 
     def _depose(self, event: c.Loaded) -> None:
         assert event.cluster is not None
         self.phase = Phase.DEPOSED
         self._out.deposed = True
-        self._note(
+        self._out.note(
             "deposed by another controller",
             mine=self.stored.cluster.controller_epoch,
             seen=event.cluster[0].controller_epoch,
         )
         for entry in self._work.pending:
-            self._answer(entry.event, self._not_controller())
+            self._answer(entry.event, not_controller())
         self._work = Work()
-
-    def _note(self, event: str, **fields: object) -> None:
-        self._out.decisions.append(c.Decision(c.Severity.WARNING, event, fields))
-
-    def _not_controller(self) -> ClusterError:
-        return ClusterError(
-            "this controller is not active, or no longer; ask another one",
-            ErrorCode.NOT_CONTROLLER,
-        )
-
-    def _take_ready(self) -> c.Ready:
-        out, self._out = self._out, _Out()
-        return c.Ready(
-            writes=out.writes,
-            write_id=out.write_id,
-            stored_only=out.stored_only,
-            reload=out.reload,
-            replies=tuple(out.replies),
-            session_messages=tuple(out.messages),
-            metadata_version=out.metadata_version,
-            decisions=tuple(out.decisions),
-            deposed=out.deposed,
-            take_over_again=out.take_over_again,
-        )
-
-
-def _refusal(event: c.Event, error: PenstockError) -> c.Ready:
-    """A stopped controller answers all waiting callers with its error."""
-    match event:
-        case c.BrokerRegistered() | c.HeartbeatReceived():
-            return c.Ready(session_messages=(c.SessionRefused(event.stream_id, error),))
-        case c.Loaded() | c.WriteDone() | c.WriteConflict() | c.WriteUnknown() | c.WriteNotSent():
-            return c.Ready()
-        case c.StreamClosed() | c.Tick() | c.StoreState():
-            return c.Ready()
-        case _:
-            return c.Ready(replies=(c.Reply(event.request_id, error),))

@@ -9,7 +9,7 @@ Sessions are only in memory. A controller that takes over assumes that every bro
 the documents is alive, gives each a session without a stream, and waits: brokers register again
 within the session timeout or are declared dead.
 
-Time in which the controller itself did not run (`credit`) is not charged to the brokers.
+Time in which the controller itself did not run (`ticked`) is not charged to the brokers.
 """
 
 from collections.abc import Iterable, Iterator
@@ -55,6 +55,7 @@ class Sessions:
         self._config = config
         self._by_broker: dict[BrokerId, Session] = {}
         self._count = 0
+        self._ticked_ms: int | None = None
 
     def __iter__(self) -> Iterator[Session]:
         return iter(self._by_broker.values())
@@ -100,11 +101,15 @@ class Sessions:
         """Forgets the session, if there is one."""
         self._by_broker.pop(broker_id, None)
 
-    def credit(self, gap_ms: int, now_ms: int) -> None:
-        """The controller was paused for this long: all limits move by as much.
+    def ticked(self, now_ms: int) -> None:
+        """The controller runs; if it was paused since the last tick, all limits move by as much.
 
         Not beyond now: what arrived or broke after the pause needs no credit.
         """
+        gap_ms = 0 if self._ticked_ms is None else now_ms - self._ticked_ms
+        self._ticked_ms = now_ms
+        if gap_ms <= self._config.tick_gap_ms:
+            return
         for session in self._by_broker.values():
             session.heard_at_ms = min(session.heard_at_ms + gap_ms, now_ms)
             if session.broken_at_ms is not None:

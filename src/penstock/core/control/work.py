@@ -30,7 +30,7 @@ from penstock.core.control.fencing import check_operator_epoch, decide_acquire
 from penstock.core.control.formats import decide_finalize
 from penstock.core.control.hibernation import decide_alter_cluster
 from penstock.core.control.isr import decide_alter_isr
-from penstock.core.control.move_requests import decide_alter_replicas, decide_report
+from penstock.core.control.move_requests import decide_alter_replicas
 from penstock.core.control.quota import MutationQuota
 from penstock.core.control.quotas import decide_alter_quotas
 from penstock.core.control.registration import (
@@ -38,6 +38,7 @@ from penstock.core.control.registration import (
     decide_registration,
     decide_unregistration,
 )
+from penstock.core.control.replica_reports import decide_report
 from penstock.core.control.requests import (
     decide_elect_leaders,
     decide_producer_ids,
@@ -120,6 +121,17 @@ class Work:
         self.deaths = {**failed.deaths, **self.deaths}
         self.leaving |= failed.leaving
         self.settle_all = True
+
+    def news(self, stored: Stored, taken_over_at: int) -> list[Pending]:
+        """Those whose senders know more than was adopted, and the store was not read since."""
+        ahead = [
+            entry
+            for entry in self.pending
+            if not entry.reread and entry.knows_more(stored, taken_over_at)
+        ]
+        for entry in ahead:
+            entry.reread = True
+        return ahead
 
     def registers(self, stream_id: int) -> bool:
         """A registration of this stream is part of the work."""

@@ -6,7 +6,7 @@
 
 One object per leadership: acknowledgements of an earlier epoch cannot be counted here
 (I5). Kept here: I2 (the HW never falls), I5, I7 (no reply before what `acks` and `sync` require),
-I8, I9. A leader never truncates (I4). The next step is `machine`, which decides who leads.
+I8, I9. A leader never truncates (I4). Whether it leads: `roles`.
 """
 
 from __future__ import annotations

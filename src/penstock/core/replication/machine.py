@@ -2,18 +2,13 @@
 
     event ──▶ handle ──▶ LocalLog (outcomes of writes) ──▶ Leader | Follower | None ───▶ Ready
 
-A new role starts in three steps: the old role ends at once (waiting produces fail with an unknown
-outcome, feeds stop); then writes in flight finish, because a leader's epoch starts, and a look-up
-begins, at a certain log end; then the new role begins, and its epoch is made durable. Kept here: I1
-(epochs never fall; an epoch that a former run of this broker may have led is not led again: it
-could have assigned offsets that were lost since). A broken invariant, or any other defect, stops
-the partition for good: `error` says why (`core.defect`).
+When it takes which role: `roles`. A broken invariant, or any other defect, stops the partition for
+good: `error` says why (`core.defect`).
 """
 
 from __future__ import annotations
 
-from itertools import count
-from typing import Final, assert_never
+from typing import assert_never
 
 from penstock.core.defect import Unanswered, stopped_by
 from penstock.core.replication.contract import (
@@ -31,7 +26,6 @@ from penstock.core.replication.contract import (
     ProducerEntry,
     Ready,
     RecoveredLog,
-    ReplicaConfig,
     Tick,
     Truncated,
 )
@@ -55,16 +49,15 @@ from penstock.core.replication.contract_leader import (
     ProduceRequested,
     SendRefusal,
 )
-from penstock.core.replication.follower import BrokenLogError, Follower, UnreadableLogError
+from penstock.core.replication.follower import BrokenLogError, Follower
 from penstock.core.replication.leader import Leader
 from penstock.core.replication.local_log import Bounds, LocalLog
 from penstock.core.replication.outbox import Outbox
-from penstock.core.replication.refusals import not_leader, refusal
+from penstock.core.replication.refusals import refusal
+from penstock.core.replication.roles import Roles
 from penstock.core.replication.traffic import Traffic, traffic_to
 from penstock.core.types import NO_LEADER, BrokerId, Offset, PartitionState
-from penstock.errors import ErrorCode, NotLeaderError, PenstockError
-
-_CHECKPOINT_RETRY_MS: Final = 1_000
+from penstock.errors import ErrorCode, PenstockError
 
 
 class ReplicaMachine:
@@ -74,18 +67,8 @@ class ReplicaMachine:
         """`log` is what the store recovered, `UNPROMISED` if it lost writes."""
         self._local = local
         self._log = LocalLog(log)
-        self._state: PartitionState | None = None
-        self._member_version = 0
-        self._config = ReplicaConfig()
-        self._role: Leader | Follower | None = None
-        self._role_due = False
-        # Epochs up to here may have been led, or followed, by a former run.
-        self._former_epoch = log.checkpoint.leader_epoch
-        self._early_queries: dict[BrokerId, EpochQueried] = {}
+        self._roles = Roles(local, self._log, log)
         self._isr_asked: IsrProposal | None = None
-        self._damage: PenstockError | None = None
-        self._joins = count(1)
-        self._checkpoint_due_ms: int | None = None
         self._unanswered = Unanswered()
         self._error: PenstockError | None = None
         self._marks: Marks | None = None
@@ -107,7 +90,7 @@ class ReplicaMachine:
     @property
     def sync_through(self) -> Offset:
         """As in `marks`."""
-        role = self._role
+        role = self._roles.current
         return role.sync_through if isinstance(role, Leader) else Offset(0)
 
     @property
@@ -134,14 +117,12 @@ class ReplicaMachine:
         """Whether it needs ticks. Idle partitions that are in sync do not."""
         if self._error is not None:
             return False
-        return self._checkpoint_due_ms is not None or (
-            self._role is not None and self._role.wants_tick
-        )
+        return self._roles.wants_tick
 
     @property
     def member_version(self) -> int:
         """The newest known version with this broker as a replica, or becoming one; 0: none is."""
-        return self._member_version
+        return self._roles.member_version
 
     @property
     def error(self) -> PenstockError | None:
@@ -150,18 +131,20 @@ class ReplicaMachine:
 
     def traffic_to(self, broker: BrokerId) -> Traffic:
         """The class of what the leader of this partition sends to `broker`, as known here."""
-        state, role = self._state, self._role
+        state, role = self._roles.state, self._roles.current
         if isinstance(role, Leader):
             return traffic_to(broker, role.isr.state, role.isr.maximal)
         return traffic_to(broker, state, () if state is None else state.isr)
 
     def written_by(self, broker: BrokerId) -> Offset:
         """Up to where a follower has said, in this epoch, that it has the log; 0: it has not."""
-        return self._role.written_by(broker) if isinstance(self._role, Leader) else Offset(0)
+        role = self._roles.current
+        return role.written_by(broker) if isinstance(role, Leader) else Offset(0)
 
     def followers_written(self) -> list[tuple[BrokerId, Offset]]:
         """Of every follower, up to where it has the log; for other threads, as `look`."""
-        return self._role.followers_written() if isinstance(self._role, Leader) else []
+        role = self._roles.current
+        return role.followers_written() if isinstance(role, Leader) else []
 
     @property
     def copied_to(self) -> Offset | None:
@@ -170,16 +153,17 @@ class ReplicaMachine:
 
         Who does not lead is not told, and may lead before the copy has ended: 0, as a new leader.
         """
-        if isinstance(self._role, Leader):
-            return self._role.copied_to
-        return Offset(0) if self._state is not None and self._state.adding else None
+        state, role = self._roles.state, self._roles.current
+        if isinstance(role, Leader):
+            return role.copied_to
+        return Offset(0) if state is not None and state.adding else None
 
     def look(self) -> Marks:
         """As `marks`, for other threads: possibly in the middle of an event, and not cached."""
         if self._error is not None:
             return self.marks
-        role = self._role
-        return _glance(self._state, self._log.bounds(), role if isinstance(role, Leader) else None)
+        state, role = self._roles.state, self._roles.current
+        return _glance(state, self._log.bounds(), role if isinstance(role, Leader) else None)
 
     # ------------------------------------------------------------ events
 
@@ -191,7 +175,7 @@ class ReplicaMachine:
         if self._error is not None:
             return refusal(event, self._error)
         # Not `marks`: computing these costs as much as some events.
-        before, self._marks = (self._state, self._log.bounds()), None
+        before, self._marks = (self._roles.state, self._log.bounds()), None
         try:
             out = Outbox()
             self._dispatch(event, out, now_ms)
@@ -214,9 +198,9 @@ class ReplicaMachine:
             case Persisted() | PersistFailed() | Truncated() | MarkersSwept() | LogStartMoved():
                 self._log_event(event, out, now_ms)
             case LogDamaged() | LogMended():
-                self._readability(event)
+                self._roles.readable(event)
             case Assigned():
-                self._assigned(event.state, event.config, out, now_ms)
+                self._assigned(event, out, now_ms)
             case EpochAnswered() | BatchesReceived() | PeerRefused() | PeerConnected():
                 self._from_leader(event, out, now_ms)
             case PeerLost():
@@ -228,113 +212,12 @@ class ReplicaMachine:
             case _:
                 assert_never(event)
 
-    # ------------------------------------------------------------ roles
-
-    def _assigned(
-        self, state: PartitionState, config: ReplicaConfig, out: Outbox, now_ms: int
-    ) -> None:
-        self._config = config
-        self._learn(state, out, now_ms)
-
-    def _learn(self, state: PartitionState, out: Outbox, now_ms: int) -> None:
-        """Adopts newer state, of the same leadership or another. Older state is ignored (I1)."""
-        known = self._state
-        if state.leader_epoch < self._log.leader_epoch:
-            return
-        if known is not None and state.version < known.version:
-            return
-        self._state = state
-        if self._is_member(state):
-            self._member_version = state.version
-        same_leadership = (
-            known is not None
-            and known.leader_epoch == state.leader_epoch
-            and known.leader == state.leader
-            and self._is_member(known) == self._is_member(state)
-        )
-        if not same_leadership:
-            self._leave_role(out)
-            self._role_due = True
-            self._take_role(out, now_ms)
-        elif isinstance(self._role, Leader):
-            self._role.learn(state, self._config, out, now_ms)
-            self._change_isr(out, now_ms)
-        elif self._role is not None:
-            self._role.copies = self._local in state.adding
-
-    def _is_member(self, state: PartitionState) -> bool:
-        return self._local in state.replicas or self._local in state.adding
-
-    def _leave_role(self, out: Outbox) -> None:
-        if isinstance(self._role, Leader):
-            self._role.resign(out, self._not_leader("the leadership ended"))
-        elif self._role is not None:
-            self._role.stop(out)
-        if self._role is not None:
-            out.role_changed = True
-        self._role = None
-
-    def _take_role(self, out: Outbox, now_ms: int) -> None:
-        """Begins the role of the newest state, once the log is at rest."""
-        state = self._state
-        if not self._role_due or state is None or not self._log.is_still:
-            return
-        self._role_due = False
-        former_epoch = self._log.leader_epoch
-        newer = state.leader_epoch > former_epoch
-        self._log.leader_epoch = state.leader_epoch
-        if not self._is_member(state) or state.leader == NO_LEADER:
-            pass
-        elif state.leader == self._local:
-            self._lead(state, out, now_ms)
-        else:
-            self._check_readable()
-            # The epoch of a leader that wrote nothing is removed.
-            self._log.epochs = self._log.epochs.cut(self._log.log_end)
-            follower = Follower(self._log, state.leader, state.leader_epoch, former_epoch)
-            follower.copies = self._local in state.adding
-            self._role = follower
-            follower.ask(out, now_ms)
-        out.role_changed = True
-        if newer:
-            self._write_checkpoint(out, now_ms)
-        self._answer_early_queries(out)
-
-    def _readability(self, event: LogDamaged | LogMended) -> None:
-        if isinstance(event, LogMended):
-            self._damage = None
-            return
-        self._damage = self._damage or event.error
-        if event.unopened or isinstance(self._role, Follower):
-            self._check_readable()
-
-    def _check_readable(self) -> None:
-        """Raises UnreadableLogError, which stops this replica, if it may not follow."""
-        if self._damage is not None:
-            raise UnreadableLogError(
-                "this replica stopped, because it cannot read all of its log: "
-                f"{self._damage}; it follows again once the log is mended, or copied again"
-            )
-
-    def _lead(self, state: PartitionState, out: Outbox, now_ms: int) -> None:
-        if state.leader_epoch <= self._former_epoch:
-            return  # The controller will start a new epoch for this run of the broker.
-        self._former_epoch = state.leader_epoch
-        self._log.begin_epoch(state.leader_epoch)
-        self._role = Leader(self._local, self._log, state, self._config, now_ms, self._joins)
-        self._role.begin(out)
-
-    def _write_checkpoint(self, out: Outbox, now_ms: int) -> None:
-        """Makes a new epoch durable, so that it never falls (I1)."""
-        self._checkpoint_due_ms = None
-        out.store(self._log.checkpointed(now_ms), self._log.checkpoint(), sync=True)
-
     def _stop(
         self, error: PenstockError, event: Event, before: tuple[PartitionState | None, Bounds]
     ) -> Ready:
         """Ends with what is certain: the waiting requests, and the marks before this event."""
         self._error = error
-        self._role = None
+        self._roles.current = None
         self._marks = _glance(*before, None)
         if isinstance(event, ProduceRequested | EndRequested):
             self._unanswered.take(event.request_id)
@@ -343,7 +226,7 @@ class ReplicaMachine:
             for request_id in self._unanswered.give_up()
         ]
         messages: list[Message] = [*refusal(event, error).messages]
-        messages += [SendRefusal(follower, error) for follower in self._early_queries]
+        messages += [SendRefusal(follower, error) for follower in self._roles.early_queries]
         if self._marks.leader not in (NO_LEADER, self._local):
             messages.append(SendFollowStop(self._marks.leader))
         return Ready(
@@ -353,10 +236,6 @@ class ReplicaMachine:
             stopped=error,
         )
 
-    def _not_leader(self, why: str = "") -> NotLeaderError:
-        why = why or f"broker {self._local} does not lead this partition"
-        return not_leader(self._state, why)
-
     # ------------------------------------------------------------ clients
 
     def _from_client(
@@ -364,9 +243,9 @@ class ReplicaMachine:
     ) -> None:
         if not isinstance(event, Joined):
             self._unanswered.take(event.request_id)
-        role = self._role
+        role = self._roles.current
         if not isinstance(role, Leader):
-            refused = refusal(event, self._not_leader())
+            refused = refusal(event, self._roles.not_leader())
             out.replies += refused.replies
             return
         match event:
@@ -376,11 +255,8 @@ class ReplicaMachine:
                 role.end(event, out, now_ms)
             case Joined():
                 role.joined(event, out, now_ms)
-        if out.append and self._checkpoint_due_ms is not None:
-            # The write with this epoch failed. No batch of it may be on disk without it: after a
-            # restart, the batch would be taken for one of the epoch before (KIP-279).
-            self._checkpoint_due_ms = None
-            out.store(out.persist_id, self._log.checkpoint(), sync=True)
+        if out.append:
+            self._roles.appended(out)
 
     # ------------------------------------------------------------ own log
 
@@ -390,6 +266,7 @@ class ReplicaMachine:
         out: Outbox,
         now_ms: int,
     ) -> None:
+        role = self._roles.current
         match event:
             case Persisted():
                 self._persisted(event, out, now_ms)
@@ -397,22 +274,23 @@ class ReplicaMachine:
                 self._persist_failed(event, out, now_ms)
             case Truncated():
                 self._log.truncated(event.log, now_ms)
-                if isinstance(self._role, Follower):
-                    self._role.settled(out, now_ms)
+                if isinstance(role, Follower):
+                    role.settled(out, now_ms)
             case MarkersSwept():
                 self._log.swept_end = max(self._log.swept_end, event.swept_end)
-                if isinstance(self._role, Leader):
-                    self._role.markers_swept(out)
+                if isinstance(role, Leader):
+                    role.markers_swept(out)
             case LogStartMoved():
-                if isinstance(self._role, Leader) and self._log.raise_log_start(
+                moved = isinstance(role, Leader) and self._log.raise_log_start(
                     event.log_start_offset
-                ):
+                )
+                if moved:
                     persist_id = self._log.checkpointed(now_ms)
                     out.store(persist_id, self._log.checkpoint(), sync=False)
-        self._take_role(out, now_ms)
+        self._roles.take(out, now_ms)
 
     def _persisted(self, event: Persisted, out: Outbox, now_ms: int) -> None:
-        role = self._role
+        role = self._roles.current
         if isinstance(role, Leader):
             role.before_persisted(now_ms)
         self._log.persisted(event.persist_id, synced=event.synced)
@@ -422,9 +300,9 @@ class ReplicaMachine:
             role.persisted(out, now_ms)
 
     def _persist_failed(self, event: PersistFailed, out: Outbox, now_ms: int) -> None:
-        self._checkpoint_due_ms = now_ms + _CHECKPOINT_RETRY_MS
+        self._roles.write_failed(now_ms)
         self._log.failed(event.persist_id)
-        match self._role:
+        match self._roles.current:
             case Leader() as leader:
                 leader.persist_failed(event.persist_id, event.error, out)
             case Follower() as follower:
@@ -437,9 +315,9 @@ class ReplicaMachine:
     def _from_follower(
         self, event: EpochQueried | FollowStarted | FollowerAcked, out: Outbox, now_ms: int
     ) -> None:
-        role = self._role
+        role = self._roles.current
         if not isinstance(role, Leader) or event.leader_epoch > role.epoch:
-            self._from_follower_too_early(event, out)
+            self._roles.too_early(event, out)
             return
         match event:
             case EpochQueried():
@@ -452,34 +330,13 @@ class ReplicaMachine:
                     # A member's ack adds none to the ISR; ticks find lagging ones.
                     self._change_isr(out, now_ms)
 
-    def _from_follower_too_early(
-        self, event: EpochQueried | FollowStarted | FollowerAcked, out: Outbox
-    ) -> None:
-        """The follower may know of this leadership before its leader: keeps its query."""
-        if isinstance(event, FollowerAcked):
-            return
-        soon = self._role_due or event.leader_epoch > self._log.leader_epoch
-        if isinstance(event, EpochQueried) and soon:
-            self._early_queries[event.follower] = event
-        else:
-            error = self._not_leader()
-            out.messages.append(SendRefusal(event.follower, error))
-
-    def _answer_early_queries(self, out: Outbox) -> None:
-        queries, self._early_queries = self._early_queries, {}
-        for query in queries.values():
-            if isinstance(self._role, Leader) and query.leader_epoch <= self._role.epoch:
-                self._role.epoch_queried(query, out)
-            else:
-                self._from_follower_too_early(query, out)
-
     def _from_leader(
         self,
         event: EpochAnswered | BatchesReceived | PeerRefused | PeerConnected,
         out: Outbox,
         now_ms: int,
     ) -> None:
-        role = self._role
+        role = self._roles.current
         if not isinstance(role, Follower):
             return
         match event:
@@ -495,8 +352,8 @@ class ReplicaMachine:
                 pass
 
     def _peer_lost(self, peer: BrokerId, out: Outbox, now_ms: int) -> None:
-        self._early_queries.pop(peer, None)
-        match self._role:
+        self._roles.early_queries.pop(peer, None)
+        match self._roles.current:
             case Leader() as leader:
                 leader.peer_lost(peer, out)
                 self._change_isr(out, now_ms)
@@ -507,15 +364,21 @@ class ReplicaMachine:
 
     # ------------------------------------------------------------ controller, time
 
+    def _assigned(self, event: Assigned, out: Outbox, now_ms: int) -> None:
+        self._roles.configure(event.config)
+        if self._roles.learn(event.state, out, now_ms):
+            self._change_isr(out, now_ms)
+
     def _change_isr(self, out: Outbox, now_ms: int) -> None:
         """At most one change of this replica is in flight, over all leaderships."""
-        if self._isr_asked is None and isinstance(self._role, Leader):
-            self._isr_asked = out.isr_change = self._role.isr_proposal(now_ms)
+        role = self._roles.current
+        if self._isr_asked is None and isinstance(role, Leader):
+            self._isr_asked = out.isr_change = role.isr_proposal(now_ms)
 
     def _isr_answered(self, event: IsrAnswered, out: Outbox, now_ms: int) -> None:
         """One answer comes per proposal; newer state may have decided it already."""
         asked, self._isr_asked = self._isr_asked, None
-        role = self._role
+        role = self._roles.current
         if isinstance(role, Leader) and asked is not None:
             isr, answer = role.isr, event.state
             waits = event.error is not None and event.error.code is ErrorCode.MOVE_WAITS
@@ -527,17 +390,15 @@ class ReplicaMachine:
             elif undecided and (answer is None or answer.version < asked.version):
                 isr.unanswered(now_ms)
         if event.state is not None:
-            self._learn(event.state, out, now_ms)
+            self._roles.learn(event.state, out, now_ms)
         self._change_isr(out, now_ms)
 
     def _tick(self, out: Outbox, now_ms: int) -> None:
-        role = self._role
+        role = self._roles.current
         if role is not None:
             role.tick(out, now_ms)
         self._change_isr(out, now_ms)
-        due_ms = self._checkpoint_due_ms
-        if due_ms is not None and now_ms >= due_ms and self._log.is_still:
-            self._write_checkpoint(out, now_ms)
+        self._roles.retry_checkpoint(out, now_ms)
 
 
 def _glance(state: PartitionState | None, bounds: Bounds, leading: Leader | None) -> Marks:

@@ -173,7 +173,7 @@ def test_every_event_has_its_scene() -> None:
 def test_a_defect_at_any_line_stops_the_controller(
     make_world: type[World], scene: Callable[[Any], Any], make: Make
 ) -> None:
-    for plant in every_line("control", "handle", "_refusal"):
+    for plant in every_line("control", "handle", "refusal"):
         world = scene(make_world)
         machine, event = world.machine, make(world)
         before = machine._stored

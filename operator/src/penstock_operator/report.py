@@ -1,0 +1,107 @@
+"""Reports a pass: the status of the Cluster, Events for what is new in it, metrics.
+
+An Event tells of a change: it compares the status that is about to be written with the live one.
+What the status says is decided in `status`, when it is written in `pace`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.core.manifest.upkeep import BalanceMode
+from penstock.kubernetes.names import APPROVE
+from penstock_operator.clock import now_text
+from penstock_operator.conditions import READY, STALLED
+from penstock_operator.events import Events
+from penstock_operator.kube import Kube
+from penstock_operator.metrics import Metrics
+from penstock_operator.model import Object, Observed, Plan, Severity
+from penstock_operator.names import Names
+from penstock_operator.objects import DesiredCluster
+from penstock_operator.pace import Due, Pace
+from penstock_operator.status import cluster_status
+
+
+class Reporting:
+    """Of one Cluster."""
+
+    def __init__(self, kube: Kube, events: Events, metrics: Metrics) -> None:
+        self._kube = kube
+        self._events = events
+        self._metrics = metrics
+        self._pace = Pace()
+
+    async def report(
+        self, body: Object, desired: DesiredCluster, observed: Observed, plan: Plan
+    ) -> bool:
+        """Whether the status says everything; else it is written later."""
+        before: Mapping[str, Any] = body.get("status") or {}
+        status = cluster_status(desired, observed, plan, before, now_text())
+        for wait in plan.waits:
+            if wait.severity is Severity.BLOCKED:
+                tell = self._events.tell
+                await tell(body, "Cluster", wait.reason, wait.message, warning=True)
+        offered = status["upgrade"]
+        if offered["plan"] and offered["plan"] != (before.get("upgrade") or {}).get("plan"):
+            await self._events.tell(body, "Cluster", "UpgradeAvailable", _offer(offered))
+        spread = status.get("plan") or {}
+        if spread.get("id") and spread["id"] != (before.get("plan") or {}).get("id"):
+            await self._events.tell(body, "Cluster", "PlanReady", _spread(spread, desired))
+        if plan.resting is not None and _stage(status) != _stage(before):
+            wait = plan.resting
+            await self._events.tell(body, "Cluster", wait.reason, wait.message)
+        was_ready = _is_ready(before)
+        told = await self._write(desired.names, body["metadata"]["uid"], status, before)
+        if _is_ready(status) and not was_ready:
+            await self._events.tell(body, "Cluster", "Ready", "all brokers are serving")
+        self._metrics.cluster(
+            desired.names.namespace,
+            desired.names.cluster,
+            ready=_is_ready(status),
+            paused=desired.paused,
+            stalled=_stalled_for(status),
+        )
+        return told
+
+    async def _write(
+        self, names: Names, uid: str, status: Object, before: Mapping[str, Any]
+    ) -> bool:
+        """Writes nothing if nothing has changed: a Cluster at rest costs no writes."""
+        due = self._pace.due(uid, before, status)
+        if due is Due.NOW:
+            await self._kube.merge(
+                "Cluster", names.namespace, names.cluster, {"status": status}, status=True
+            )
+        return due is not Due.LATER
+
+
+def _offer(upgrade: Object) -> str:
+    image = f"image {upgrade['to']}" if upgrade["from"] != upgrade["to"] else "another template"
+    return f"plan {upgrade['plan']} brings {image}; nothing restarts before it is approved"
+
+
+def _spread(plan: Object, desired: DesiredCluster) -> str:
+    if desired.spec.balance_mode is BalanceMode.ON_SCALE:
+        return f"plan {plan['id']}: {plan['text']}; it begins now"
+    return (
+        f"plan {plan['id']}: {plan['text']}; nothing moves before annotation "
+        f"{APPROVE}: {plan['id']}"
+    )
+
+
+def _stage(status: Mapping[str, Any]) -> str:
+    return str((status.get("hibernation") or {}).get("state", ""))
+
+
+def _is_ready(status: Mapping[str, Any]) -> bool:
+    return any(
+        each["type"] == READY and each["status"] == "True"
+        for each in status.get("conditions") or ()
+    )
+
+
+def _stalled_for(status: Mapping[str, Any]) -> str:
+    """The reason; empty if it is not Stalled."""
+    for each in status["conditions"]:
+        if each["type"] == STALLED and each["status"] == "True":
+            return str(each["reason"])
+    return ""
