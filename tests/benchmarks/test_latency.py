@@ -11,6 +11,8 @@ from pathlib import Path
 import grpc
 import pytest
 from support.benchmarks import ROOT, check_nothing_is_left, running
+from support.processes import stop
+from support.waiting import wait_exit
 
 from benchmarks.bare_pattern import ANSWER, APPEND, nodes
 from benchmarks.latency_figures import Run, Sample, report, spent_s
@@ -107,7 +109,7 @@ async def test_the_bare_pattern_answers_when_both_followers_have_acknowledged() 
             await call.write(b"record")
             assert await call.read() == ANSWER
             for follower in pattern.processes[1:]:
-                follower.send_signal(signal.SIGSTOP)
+                stop(follower.pid)
                 await call.write(b"record")
                 async with asyncio.TaskGroup() as tasks:
                     answer = tasks.create_task(call.read())
@@ -175,7 +177,7 @@ def test_every_part_prints_its_figures(
 ) -> None:
     command = [*COMMAND, *(f"--only={part}" for part in parts)]
     with running(command, tmp_path, {}) as process:
-        assert process.wait(240) == 0, (tmp_path / "err").read_text()
+        assert wait_exit(process, 240) == 0, (tmp_path / "err").read_text()
     lines = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     assert {line["name"] for line in lines} == names
     assert len({(line["name"], line["vs"]) for line in lines}) == len(lines)
@@ -185,7 +187,7 @@ def test_every_part_prints_its_figures(
 
 def test_the_help_shows_examples(tmp_path: Path) -> None:
     with running([*COMMAND, "--help"], tmp_path, {}) as process:
-        assert process.wait(60) == 0
+        assert wait_exit(process, 60) == 0
     shown = (tmp_path / "out").read_text()
     assert "python -m benchmarks.latency --only lone --only commits" in shown
     assert "parts: lone, pipelined, end-to-end, commits" in shown
@@ -193,7 +195,7 @@ def test_the_help_shows_examples(tmp_path: Path) -> None:
 
 def test_a_part_that_is_unknown_is_named(tmp_path: Path) -> None:
     with running([*COMMAND, "--only=nosuch"], tmp_path, {}) as process:
-        assert process.wait(60) == 2
+        assert wait_exit(process, 60) == 2
     assert "invalid choice: 'nosuch'" in (tmp_path / "err").read_text()
 
 
@@ -209,7 +211,7 @@ def test_a_client_that_waits_to_begin_ends_with_whoever_started_it(tmp_path: Pat
         try:
             assert client.stdout is not None
             assert json.loads(client.stdout.readline()) == {"event": "ready"}
-            client.communicate(timeout=60)  # closes its standard input
+            client.communicate(timeout=300)  # closes its standard input
             assert client.returncode == 0
         finally:
             client.kill()

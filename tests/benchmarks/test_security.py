@@ -5,13 +5,14 @@ import sys
 from pathlib import Path
 
 from support.benchmarks import running
+from support.waiting import wait_exit
 
 
 def test_small_appends_a_flood_and_decisions_print_their_figures(tmp_path: Path) -> None:
     parts = ["--only=small", "--only=flood", "--only=decisions"]
     command = [sys.executable, "-m", "benchmarks.security", "--quick", *parts]
     with running(command, tmp_path, {}) as process:
-        assert process.wait(240) == 0, (tmp_path / "err").read_text()
+        assert wait_exit(process, 240) == 0, (tmp_path / "err").read_text()
     lines = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     small = [
         f"small appends, {clients}, {what}"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.benchmarks import check_nothing_is_left, running
+from support.waiting import wait_exit
 
 from benchmarks import table
 from benchmarks.common import figure_of_rounds, in_turns, order_of
@@ -135,7 +136,7 @@ def test_every_part_prints_its_figures(
 ) -> None:
     command = [*COMMAND, *(f"--only={part}" for part in parts)]
     with running(command, tmp_path, {}) as process:
-        assert process.wait(240) == 0, (tmp_path / "err").read_text()
+        assert wait_exit(process, 240) == 0, (tmp_path / "err").read_text()
     lines = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     assert {line["name"] for line in lines} == names
     assert len(lines) == len(names)
@@ -145,7 +146,7 @@ def test_every_part_prints_its_figures(
 
 def test_a_part_that_is_unknown_is_named(tmp_path: Path) -> None:
     with running([*COMMAND, "--only=nosuch"], tmp_path, {}) as process:
-        assert process.wait(60) == 2
+        assert wait_exit(process, 60) == 2
     assert "invalid choice: 'nosuch'" in (tmp_path / "err").read_text()
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from support.descendants import descendants_of, still_running
-from support.waiting import wait_until
+from support.waiting import wait_exit, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,5 +57,5 @@ def check_nothing_is_left(
         for server in servers:
             assert any(server in one for one in started.values())
         os.killpg(process.pid, how) if how is signal.SIGINT else process.send_signal(how)
-        process.wait(60)
+        wait_exit(process, 60)
         wait_until(lambda: not still_running(started), what="everything has ended", timeout_s=40)

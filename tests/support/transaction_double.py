@@ -52,6 +52,8 @@ class TransactionDouble(BrokerServiceServicer, TransactionServiceServicer):
         self.inits: list[pb.InitProducerRequest] = []
         self.asked: list[tx.EndTransactionRequest] = []
         self.finds = 0
+        self.finds_before_end: list[int] = []
+        """Of each End: how often the coordinator had been looked for."""
         self.produced = 0
         self.isolations: dict[str, set[int]] = {}
         """What was asked for, by call."""
@@ -125,6 +127,7 @@ class TransactionDouble(BrokerServiceServicer, TransactionServiceServicer):
 
     async def EndTransaction(self, request: Any, context: Any) -> tx.EndTransactionResponse:  # noqa: N802
         self.asked.append(request)
+        self.finds_before_end.append(self.finds)
         order = next(self.ends, None)
         if isinstance(order, PenstockError):
             await abort(context, order)

@@ -22,7 +22,7 @@ def fill(cluster: Cluster, topic: str, numbers: range) -> None:
     with Producer(cluster.bootstrap) as producer:
         for number in numbers:
             producer.send(topic, b"%d" % number, b"key-%d" % (number % KEYS))
-        assert producer.close(30) == 0
+        assert producer.close(120) == 0
 
 
 def make_source(cluster: Cluster, name: str, count: int = 0) -> str:
@@ -89,7 +89,7 @@ class Running:
     def stop(self) -> None:
         """Ends it without an error."""
         self.loop.stop()
-        self._thread.join(60)
+        self._thread.join(300)
         assert not self._thread.is_alive(), "it does not stop"
         self.loop.close()
 

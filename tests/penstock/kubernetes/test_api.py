@@ -14,6 +14,7 @@ import pytest
 from kubernetes.config import incluster_config
 from support.api_proxy import ApiProxy, Kind, documents
 from support.apiserver import ApiServer
+from support.waiting import wait_until
 
 from penstock.errors import Applied, MisuseError
 from penstock.kubernetes.api import Api, Timeouts
@@ -21,7 +22,11 @@ from penstock.kubernetes.connect import connect
 from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.resources import path_of
 
-QUICK = Timeouts(connect_s=1.0, total_s=1.5)
+PATIENT = Timeouts(connect_s=60.0, total_s=60.0)
+QUICK = Timeouts(connect_s=3.0, total_s=3.0)
+"""So that a planted silence does not take long."""
+LONG_S = 300.0
+"""Of planted silences: no request waits for their end."""
 
 
 def config_map(name: str, text: str = "") -> dict[str, Any]:
@@ -52,6 +57,19 @@ def noting(seen: list[str]) -> Callable[[str, str], bool]:
 PASSED, LOST = "new", "old"
 
 
+class Sleepless:
+    """Time in which nobody sleeps, and which has passed all the same."""
+
+    def __init__(self) -> None:
+        self._slept_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._slept_s
+
+    def sleep(self, seconds: float) -> None:
+        self._slept_s += seconds
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "status", "applied", "outcome"),
     [
@@ -60,13 +78,14 @@ PASSED, LOST = "new", "old"
         (Kind.STATUS, {"status": 500}, 500, Applied.MAYBE, LOST),
         (Kind.STATUS, {"status": 503, "retry_after_s": 1}, 503, Applied.MAYBE, LOST),
         (Kind.STATUS, {"status": 429, "retry_after_s": 0.2, "times": 2}, None, None, PASSED),
+        (Kind.STATUS, {"status": 429, "times": 2}, None, None, PASSED),
         (Kind.STATUS, {"status": 429, "retry_after_s": 60}, 429, Applied.NO, LOST),
-        (Kind.STATUS, {"status": 429, "times": None}, 429, Applied.NO, LOST),
+        (Kind.STATUS, {"status": 429, "retry_after_s": 25, "times": None}, 429, Applied.NO, LOST),
         (Kind.STATUS, {"status": 307}, 307, Applied.MAYBE, LOST),
         (Kind.RESET, {}, 0, Applied.MAYBE, LOST),
         (Kind.ANSWER_LOST, {}, 0, Applied.MAYBE, PASSED),
-        (Kind.UNANSWERED, {"seconds": 5.0}, 0, Applied.MAYBE, PASSED),
-        (Kind.TRICKLE, {"seconds": 5.0}, 0, Applied.MAYBE, PASSED),
+        (Kind.UNANSWERED, {"seconds": LONG_S}, 0, Applied.MAYBE, PASSED),
+        (Kind.TRICKLE, {"seconds": LONG_S}, 0, Applied.MAYBE, PASSED),
         (Kind.SLOW, {"seconds": 0.5}, None, None, PASSED),
     ],
 )
@@ -74,24 +93,27 @@ def test_an_error_says_whether_the_write_may_have_passed_and_only_429_is_retried
     api: Api,
     proxy: ApiProxy,
     namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
     kind: Kind,
     options: dict[str, Any],
     status: int | None,
     applied: Applied | None,
     outcome: str,
 ) -> None:
+    monkeypatch.setattr("penstock.kubernetes.api.time", Sleepless())
+    limits = QUICK if kind in {Kind.UNANSWERED, Kind.TRICKLE} else PATIENT
     where = path_of("ConfigMap", namespace, "c")
     api.request("POST", path_of("ConfigMap", namespace), body=config_map("c", "old"))
     proxy.calls.clear()
     fault = proxy.plant(kind, fits=documents, **options)
     began = time.monotonic()
     if status is None:
-        api.request("PUT", where, body=config_map("c", "new"))
+        api.request("PUT", where, body=config_map("c", "new"), timeouts=limits)
     else:
         with pytest.raises(KubernetesError) as raised:
-            api.request("PUT", where, body=config_map("c", "new"))
+            api.request("PUT", where, body=config_map("c", "new"), timeouts=limits)
         assert (raised.value.status, raised.value.applied) == (status, applied)
-    assert time.monotonic() - began < QUICK.total_s + 3.0
+    assert time.monotonic() - began < LONG_S / 2
     assert fault.seen, "the fault was not met"
     if options.get("status") != 429:
         assert proxy.calls == {"PUT configmaps": 1}, "a retry would conflict with itself"
@@ -100,16 +122,22 @@ def test_an_error_says_whether_the_write_may_have_passed_and_only_429_is_retried
 
 
 def test_silence_ends_a_request_before_its_total_time(api: Api, proxy: ApiProxy) -> None:
-    proxy.plant(Kind.UNANSWERED, seconds=20.0)
-    limits = Timeouts(connect_s=1.0, total_s=60.0, silence_s=0.5)
+    proxy.plant(Kind.UNANSWERED, seconds=LONG_S)
+    limits = Timeouts(connect_s=60.0, total_s=LONG_S, silence_s=0.5)
     began = time.monotonic()
     with pytest.raises(KubernetesError, match="no answer came in time"):
         api.text("/api/v1/namespaces/default", timeouts=limits)
-    assert time.monotonic() - began < 15.0
-    proxy.plant(Kind.TRICKLE, seconds=2.0)
-    with pytest.raises(KubernetesError, match="the connection failed"):
-        # A byte every 50 ms is no silence; only the proxy's patience ends it.
-        api.text("/api/v1/namespaces/default", timeouts=limits)
+    assert time.monotonic() - began < LONG_S / 2
+
+    def only_the_proxys_patience_ends_it() -> bool:
+        """A byte every 50 ms is no silence, unless the proxy stalled."""
+        proxy.heal()
+        proxy.plant(Kind.TRICKLE, seconds=2.0)
+        with pytest.raises(KubernetesError) as raised:
+            api.text("/api/v1/namespaces/default", timeouts=limits)
+        return "the connection failed" in raised.value.message
+
+    wait_until(only_the_proxys_patience_ends_it, what="an answer that trickles is read on")
 
 
 # ---------------------------------------------------------------- reading
@@ -138,12 +166,14 @@ def test_a_list_that_expires_starts_again(api: Api, proxy: ApiProxy, namespace: 
 
 @pytest.mark.parametrize("kind", [Kind.RESET, Kind.ANSWER_LOST, Kind.TRICKLE, Kind.UNANSWERED])
 def test_a_list_that_cannot_be_read_to_its_end_is_an_error(
-    api: Api, proxy: ApiProxy, namespace: str, kind: Kind
+    api: Api, open_api: Any, proxy: ApiProxy, namespace: str, kind: Kind
 ) -> None:
     where = fill(api, namespace, 10)
-    proxy.plant(kind, fits=lambda _m, path: "continue=" in path, seconds=4.0)
+    proxy.plant(kind, fits=lambda _m, path: "continue=" in path, seconds=LONG_S)
+    impatient: Api = open_api(timeouts=QUICK)
     with pytest.raises(KubernetesError):
-        api.list(where, limit=3)
+        impatient.list(where, limit=3)
+    proxy.heal()
     assert len(api.list(where, limit=3)) == 10
 
 
@@ -245,7 +275,7 @@ def test_a_named_or_default_kubeconfig_is_preferred_to_the_pods_account(
     pod: Path, nowhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def chosen(**options: str) -> tuple[str, str | None]:
-        api = connect("tests", QUICK, **options)
+        api = connect("tests", PATIENT, **options)
         api.close()
         return api.host.rpartition(":")[2], api.namespace
 
@@ -272,7 +302,7 @@ def test_in_a_pod_the_token_is_read_again(pod: Path, monkeypatch: pytest.MonkeyP
 
     clock = SimpleNamespace(datetime=Clock, timedelta=datetime.timedelta)
     monkeypatch.setattr(incluster_config, "datetime", clock)
-    api = connect("tests", QUICK)
+    api = connect("tests", PATIENT)
     where = "/api/v1/namespaces/default"
     assert api.request("GET", where)["kind"] == "Namespace"
     pod.write_text("revoked")
@@ -289,25 +319,25 @@ def test_in_a_pod_the_token_is_read_again(pod: Path, monkeypatch: pytest.MonkeyP
 
 def test_an_unusable_kubeconfig_is_named_with_advice(nowhere: Path) -> None:
     with pytest.raises(MisuseError, match=r"kubeconfig ~/.kube/config cannot be used.*KUBECONFIG"):
-        connect("tests", QUICK)
+        connect("tests", PATIENT)
     with pytest.raises(MisuseError, match=r"absent cannot be used .*; do this$"):
-        connect("tests", QUICK, kubeconfig=str(nowhere / "absent"), advice="do this")
+        connect("tests", PATIENT, kubeconfig=str(nowhere / "absent"), advice="do this")
     (nowhere / "broken").write_text("{")
     with pytest.raises(MisuseError, match="broken cannot be used"):
-        connect("tests", QUICK, kubeconfig=str(nowhere / "broken"))
+        connect("tests", PATIENT, kubeconfig=str(nowhere / "broken"))
     good = kubeconfig(nowhere / "good")
     with pytest.raises(MisuseError, match="cannot be used"):
-        connect("tests", QUICK, kubeconfig=good, context="nope")
+        connect("tests", PATIENT, kubeconfig=good, context="nope")
 
 
 def test_a_pod_without_a_token_gets_an_error_that_says_so(pod: Path) -> None:
     pod.unlink()
     with pytest.raises(MisuseError, match=r"this pod's account cannot be used.*token"):
-        connect("tests", QUICK)
+        connect("tests", PATIENT)
 
 
 def test_an_unavailable_api_server_is_named(nowhere: Path) -> None:
-    api = connect("tests", QUICK, kubeconfig=kubeconfig(nowhere / "config"))
+    api = connect("tests", PATIENT, kubeconfig=kubeconfig(nowhere / "config"))
     with pytest.raises(KubernetesError, match=r"http://127.0.0.1:9 does.*cannot be reached") as no:
         api.request("GET", path_of("ConfigMap", "shop"))
     assert no.value.status == 0
@@ -327,10 +357,10 @@ def answering(where: Path, answer: bytes) -> Iterator[Api]:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
         served = threads.submit(serve_one)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        api = connect("tests", QUICK, kubeconfig=kubeconfig(where / "config", url))
+        api = connect("tests", PATIENT, kubeconfig=kubeconfig(where / "config", url))
         try:
             yield api
-            served.result(10)
+            served.result(60)
         finally:
             api.close()
 

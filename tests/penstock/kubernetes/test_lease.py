@@ -7,12 +7,19 @@ import pytest
 from support.api_proxy import ApiProxy, Kind, leases
 from support.apiserver import ApiServer
 
-from penstock.kubernetes.api import Api
+from penstock.kubernetes.api import Api, Timeouts
 from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.lease import Lease
 from penstock.kubernetes.resources import LeaseObject, path_of
 
 Make = Callable[..., Lease]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API server on a busy machine may take seconds."""
+    patience = Timeouts(connect_s=60.0, total_s=60.0)
+    monkeypatch.setattr("penstock.kubernetes.lease.TIMEOUTS", patience)
 
 
 @pytest.fixture

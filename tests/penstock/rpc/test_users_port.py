@@ -39,7 +39,7 @@ class Scene:
         async with patient_aio_channel(self.ports[clients], tls) as channel:
             try:
                 call: Any = channel.unary_unary(METHOD)
-                answer: bytes = await call(b"", timeout=20)
+                answer: bytes = await call(b"", timeout=120)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAVAILABLE:
                     return None

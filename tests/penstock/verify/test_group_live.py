@@ -49,7 +49,7 @@ def run(cluster: Cluster, path: Path, until: Callable[[Counter[str]], bool]) -> 
     """A workload with a group until the kinds of events so far are enough; the verdict."""
     config = WorkloadConfig(
         cluster.bootstrap, "t", 4, 1, consumers=0, producers=1, keys=4, rate=1_000,
-        group="g", members=3, churn_s=1.5, settle_s=20,
+        group="g", members=3, churn_s=1.5, settle_s=SETTLE_S,
     )  # fmt: skip
     with CountingWriter(path) as writer:
         workload = Workload(config, writer)

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.main import app
 from penstock.client import Admin, Consumer, Producer
+from penstock.client.config import ProducerOptions
 from penstock.errors import ErrorCode, PenstockError
 from penstock.proto.v1 import broker_pb2, group_pb2
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
@@ -62,11 +63,14 @@ def test_new_work_is_refused_and_what_has_begun_ends(cluster: Cluster) -> None:
         begun.send("t", b"in a transaction").result()
         sleep(admin)
 
-        with (
-            Producer(cluster.bootstrap, delivery_timeout_ms=1_000, request_timeout_ms=400) as late,
-            pytest.raises(PenstockError, match="hibernates"),
-        ):
-            late.send("t", b"after").result()
+        def is_told() -> bool:
+            options: ProducerOptions = {"delivery_timeout_ms": 1_000, "request_timeout_ms": 400}
+            with Producer(cluster.bootstrap, **options) as late:
+                with pytest.raises(PenstockError) as refused:
+                    late.send("t", b"after").result()
+                return "hibernates" in refused.value.message  # or nobody answered in time
+
+        wait_until(is_told, what="a producer is told why")
         with patient_channel(cluster.brokers[0].address) as channel:
             init = BrokerServiceStub(channel).InitProducer
             assert code_of(lambda: init(broker_pb2.InitProducerRequest())) is (
@@ -80,9 +84,12 @@ def test_new_work_is_refused_and_what_has_begun_ends(cluster: Cluster) -> None:
         wait_until(lambda: read(2), what="another")
         assert [record.value for record in seen] == [b"before", b"in a transaction"]
         reader.commit()
-        ends = [one.log_ends for one in admin.describe_quiescence() if one.quiet]
-        assert ends, "all has ended"
-        assert ends == [one.log_ends for one in admin.describe_quiescence()]
+
+        def quiet() -> list[int]:
+            return [one.log_ends for one in admin.describe_quiescence() if one.quiet]
+
+        ends = wait_until(quiet, what="all has ended")
+        wait_until(lambda: quiet() == ends, what="the broker is as quiet at a second look")
 
         sleep(admin, hibernating=False)
         with Producer(cluster.bootstrap) as producer:

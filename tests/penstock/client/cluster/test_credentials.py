@@ -25,12 +25,14 @@ def token(age_s: float, life_s: float = 3600, **claims: object) -> str:
 
 @pytest.fixture(autouse=True)
 def no_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Nothing in the environment; an empty folder in place of the pod's."""
+    """Nothing in the environment; an empty folder in place of the pod's; files are read again if
+    there is a reason, and not because time has passed."""
     for variable in credentials_module.VARIABLES.values():
         monkeypatch.delenv(variable, raising=False)
     mount = tmp_path / "mount"
     mount.mkdir()
     monkeypatch.setattr(credentials_module, "MOUNT", mount)
+    monkeypatch.setattr(credentials_module, "LOOK_EVERY_S", 3_600.0)
     return mount
 
 

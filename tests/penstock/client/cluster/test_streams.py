@@ -89,6 +89,7 @@ async def test_a_silent_port_is_left_alone_for_a_while(
         for moved_s, accepted in ((0, 1), (LEAVE_ALONE_S - 1, 1), (2, 2), (1, 2)):
             now_s += moved_s
             assert not await opens(port)
+            await wait_until_async(lambda: silent.accepted >= accepted, what="it was asked")  # noqa: B023
             assert silent.accepted == accepted
         await wait_until_async(lambda: not silent.open, what="nothing is left of it")
 

@@ -10,6 +10,7 @@ import pytest
 from support.stream_ports import stream_server
 from support.waiting import wait_until_async
 
+from penstock.client.cluster import streams
 from penstock.client.cluster.connections import Connection
 from penstock.client.consumer.fetch_link import Fetched, FetchLink
 from penstock.client.tasks import BackgroundTasks
@@ -32,6 +33,12 @@ from penstock.rpc.splice import stream_fetch_answer, stream_fetch_asked, stream_
 from penstock.rpc.streams.contract import MessageStream
 
 FOR_EVER_S = 1_200.0
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that is opened slowly is used all the same, and gRPC in place of none."""
+    monkeypatch.setattr(streams, "CONNECT_S", FOR_EVER_S)
 
 
 class Broker(BrokerServiceServicer):

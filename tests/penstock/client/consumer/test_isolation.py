@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from support.transaction_double import TransactionDouble, serving
+from support.waiting import wait_until_async
 
 from penstock.client import AsyncAdmin, AsyncConsumer, Consumer, TopicPartition
 from penstock.client.model import LATEST
@@ -33,8 +34,12 @@ async def test_a_consumer_says_it_when_it_fetches_and_when_it_looks_for_offsets(
 ) -> None:
     async with AsyncConsumer(double.address, fetch_max_wait_ms=10, **settings) as consumer:
         await consumer.assign([HERE])
-        await consumer.poll(0.2)
-        assert double.isolations.keys() == {"Fetch", "ListOffsets"}
+
+        async def both() -> bool:
+            await consumer.poll(0.2)
+            return double.isolations.keys() == {"Fetch", "ListOffsets"}
+
+        await wait_until_async(both, what="it looks for an offset and fetches")
         await consumer.lag()
     assert set.union(*double.isolations.values()) == {level}
 

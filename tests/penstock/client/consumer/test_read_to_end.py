@@ -58,7 +58,7 @@ def fill(
     for index, value in enumerate(values):
         time_ms = first_ms + index if first_ms else None
         producer.send(topic, value, partition=partition, timestamp_ms=time_ms)
-    producer.flush(30)
+    producer.flush(120)
 
 
 def numbers(count: int, first: int = 0) -> list[bytes]:
@@ -139,7 +139,7 @@ def test_open_transactions_end_a_read_and_aborted_records_are_not_in_it(
             kept.send(topic, b"kept", partition=0)
         undone = transactional.transaction()
         undone.begin()
-        undone.send(topic, b"aborted", partition=0).result(30)
+        undone.send(topic, b"aborted", partition=0).result(120)
         undone.abort()
         # Markers are written after the decision; until then, readers wait before the record.
         here = TopicPartition(topic, 0)
@@ -148,7 +148,7 @@ def test_open_transactions_end_a_read_and_aborted_records_are_not_in_it(
                 lambda: admin.list_offsets({here: LATEST})[here].offset >= 4, what="all is decided"
             )
         with transactional.transaction() as still_open:
-            still_open.send(topic, b"open", partition=0).result(30)
+            still_open.send(topic, b"open", partition=0).result(120)
             assert values_of(consumer.read_to_end(topic)) == [b"kept"]
             with Consumer(shared_broker.bootstrap, isolation_level="read_uncommitted") as dirty:
                 assert values_of(dirty.read_to_end(topic)) == [b"kept", b"aborted", b"open"]
@@ -223,7 +223,7 @@ def test_json_becomes_columns(topic: str, consumer: Consumer, producer: Producer
     rows: list[Any] = [{"city": "Bern", "n": 2**60 + 1}, {"city": "Ürgüp"}, None]
     for row in rows:
         producer.send(topic, JsonSerializer()("", row), key=b"k", partition=0)
-    producer.flush(30)
+    producer.flush(120)
     found = consumer.read_to_end(topic, key=string_decoder(), value=json_decoder())
     assert values_of(found) == rows
     table = found.to_arrow(include_headers=True)
@@ -325,6 +325,12 @@ def test_a_partition_that_gives_nothing_is_named_and_not_left_out(
 
     monkeypatch.setattr(Fetcher, "_ask", silent)
     with Consumer(shared_broker.bootstrap, request_timeout_ms=2_000) as impatient:
-        with pytest.raises(ClusterError, match=r"/1: no records at offset 0 \(of 0 to 1\)") as seen:
-            impatient.read_to_end(topic)
-        assert seen.value.code is ErrorCode.REQUEST_TIMED_OUT
+
+        def is_named() -> bool:
+            with pytest.raises(ClusterError) as seen:
+                impatient.read_to_end(topic)
+            # Or on a machine that stalled, something else took as long.
+            assert seen.value.code in {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNREACHABLE}
+            return "/1: no records at offset 0 (of 0 to 1)" in seen.value.message
+
+        wait_until(is_named, what="the partition that gives nothing is named")

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
+import pytest
 from support.cluster import Cluster
 from support.waiting import wait_until
 
 from penstock.client import Consumer, Producer, TopicPartition
+from penstock.client.consumer import group_session
 from penstock.proto.v1 import group_pb2 as pb
 from penstock.proto.v1.group_pb2_grpc import GroupServiceStub
 from penstock.rpc.channel import open_channel
@@ -116,8 +118,9 @@ def test_a_coordinator_that_is_killed_costs_no_partition_and_no_commit(
 
 
 def test_who_closes_while_the_coordinator_is_dead_leaves_no_seat_behind(
-    make_cluster: MakeCluster,
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(group_session, "LEAVE_S", 120.0)  # a busy machine elects slowly
     cluster = make_cluster(brokers=3)
     cluster.create_topic("t", partitions=4)
     readers = Readers(cluster, "t", 2, enable_auto_commit=False)
@@ -219,7 +222,7 @@ class Heard:
 
 consumer = Consumer(
     sys.argv[1], group_id="t", auto_offset_reset="earliest", enable_auto_commit=False,
-    session_timeout_ms=3000,
+    session_timeout_ms=10_000,  # longer than a busy machine stalls
 )
 heard = Heard()
 consumer.subscribe("t", listener=heard)

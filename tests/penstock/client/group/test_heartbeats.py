@@ -17,7 +17,8 @@ from penstock.client import AsyncConsumer, TopicPartition
 from penstock.errors import ClusterError, ErrorCode
 
 PARTITIONS = 2
-SESSION_MS = 3_000
+SESSION_MS = 10_000
+"""Longer than a busy machine stalls."""
 WAIT_S = 120.0
 
 
@@ -130,7 +131,7 @@ async def test_a_poll_whose_event_loop_is_stuck_leaves_and_joins_again(
             await wait_until_async(
                 lambda: len(consumer.assignment()) == PARTITIONS, what="the poll joins again"
             )
-            assert lost.times == 1
+            assert lost.times, "and again if the machine stalled for as long"
             polling.cancel()
             await asyncio.wait([polling])
 
@@ -149,7 +150,8 @@ async def test_a_closed_consumer_leaves_nothing_in_the_thread(
     left = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(here(), thread))
     assert left == []
     with Groups(shared_broker) as groups:
-        assert list(groups.describe(name).members) == []
+        # Whoever did not leave would be a member for 45 s.
+        wait_until(lambda: not groups.describe(name).members, what="it has left")
 
 
 FORGETFUL = {
@@ -165,7 +167,7 @@ while not consumer.assignment():
 import asyncio, sys
 from penstock.client import AsyncConsumer
 async def main():
-    consumer = AsyncConsumer(sys.argv[1], group_id=sys.argv[2], session_timeout_ms=1_000)
+    consumer = AsyncConsumer(sys.argv[1], group_id=sys.argv[2])
     await consumer.subscribe(sys.argv[2])
     while not consumer.assignment():
         await consumer.poll(0.1)

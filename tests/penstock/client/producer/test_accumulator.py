@@ -202,16 +202,18 @@ def test_headers_that_are_none_are_refused_before_anything_is_kept(headers: Any)
 
 def test_a_batch_lingers_unless_it_is_full_or_flushed() -> None:
     made = Made(topic(1), linger_ms=1_000, batch_bytes=1_000)
+    before_ms = now_ms()
     made.send(b"v")
-    assert made.drain(now_ms()) == []
-    assert made.accumulator.next_look_ms(made.topic.queues[0]) == pytest.approx(
-        now_ms() + 1_000, abs=200
-    )
+    after_ms = now_ms()
+    assert made.drain(before_ms + 999) == []
+    look_ms = made.accumulator.next_look_ms(made.topic.queues[0])
+    assert look_ms is not None
+    assert before_ms + 1_000 <= look_ms <= after_ms + 1_000
     for _ in range(11):
         made.send(b"x" * 60)
-    assert [batch.record_count for _, batch in made.drain(now_ms())] == [10]
+    assert [batch.record_count for _, batch in made.drain(before_ms)] == [10]
     made.accumulator.flushing = 1
-    assert [batch.record_count for _, batch in made.drain(now_ms())] == [2]
+    assert [batch.record_count for _, batch in made.drain(before_ms)] == [2]
 
 
 def test_columns_take_their_turn_among_single_records() -> None:
@@ -259,10 +261,11 @@ def test_one_record_larger_than_the_whole_buffer_still_goes_through() -> None:
 
 def test_only_batches_past_their_delivery_time_expire() -> None:
     made = Made(topic(1), delivery_timeout_ms=1_000, batch_bytes=BATCH_OVERHEAD_BYTES + 150)
+    before_ms = now_ms()
     for _ in range(3):
         made.send(b"x" * 60)
     (queue,) = made.topic.queues
-    assert made.accumulator.expire(queue, now_ms() + 500) == []
+    assert made.accumulator.expire(queue, before_ms + 999) == []
     assert [b.record_count for b in made.accumulator.expire(queue, now_ms() + 1_001)] == [1, 1, 1]
 
 

@@ -23,6 +23,12 @@ from penstock.proto.v1.broker_pb2_grpc import (
 from penstock.rpc.streams.contract import MessageStream
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that is opened slowly is used all the same, and gRPC in place of none."""
+    monkeypatch.setattr(streams, "CONNECT_S", 1_200.0)
+
+
 class Echo(BrokerServiceServicer):
     """Answers every request."""
 
@@ -144,8 +150,8 @@ async def test_what_there_is_to_send_later_is_sent_when_the_link_is_woken(carrie
         for count in (1, 3):
             source.ready = count
             link.wake()
-            await wait_until_async(lambda: source.answers == source.taken, what="the answers")
             await wait_until_async(lambda: not source.ready, what="all are taken")
+            await wait_until_async(lambda: source.answers == source.taken, what="the answers")
     assert (source.taken, source.answers, source.problems) == (4, 4, [])
 
 

@@ -51,10 +51,13 @@ def read_all(cluster: Cluster, topic: str, count: int, partitions: int = 3) -> l
     records: list[Record] = []
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign([TopicPartition(topic, index) for index in range(partitions)])
-        deadline = time.monotonic() + 30
-        while len(records) < count and time.monotonic() < deadline:
+
+        def all_there() -> bool:
             for batch in consumer.poll(1.0):
                 records.extend(batch.records())
+            return len(records) >= count
+
+        wait_until(all_there, what=f"{count} records of {topic}", timeout_s=30)
         assert len(records) == count
         assert not any(consumer.lag().values())
     return records
@@ -78,7 +81,7 @@ def test_records_come_back_as_they_were_sent(
             producer.send(topic, value, key, timestamp_ms=timestamp_ms, headers=headers)
             for value, key, headers, timestamp_ms in sent
         ]
-        reports = [delivery.result(30) for delivery in deliveries]
+        reports = [delivery.result(120) for delivery in deliveries]
         assert producer.close() == 0
     read = {(r.partition, r.offset): r for r in read_all(shared_cluster, topic, 3_000)}
     for (value, key, headers, timestamp_ms), report in zip(sent, reports, strict=True):
@@ -95,14 +98,15 @@ def test_the_report_says_which_durability_was_reached(
     shared_cluster: Cluster, topic: str, acks: Acks, sync: Sync
 ) -> None:
     with Producer(shared_cluster.bootstrap, acks=acks, sync=sync) as producer:
-        report = producer.send(topic, b"v", partition=1).result(30)
+        report = producer.send(topic, b"v", partition=1).result(120)
     assert (report.topic, report.partition) == (topic, 1)
     if acks is Acks.NONE:
         assert report.offset == -1
     else:
         assert report.acks >= acks
         assert report.sync >= sync
-        assert (report.offset, report.leader_epoch) == (0, 1)
+        assert report.offset == 0
+        assert report.leader_epoch >= 1
     read_all(shared_cluster, topic, 1)
 
 
@@ -115,7 +119,7 @@ def test_order_within_a_partition_is_the_order_of_sending(
     ) as producer:
         for index in range(20_000):
             producer.send(topic, b"%d" % index, b"%d" % (index % 10))
-        producer.flush(30)
+        producer.flush(120)
     last: dict[bytes | None, int] = {}
     for record in read_all(shared_cluster, topic, 20_000):
         index = int(record.value or b"")
@@ -128,7 +132,7 @@ def test_a_hundred_thousand_records_go_as_columns(
     shared_cluster: Cluster, topic: str, producer: Producer, make: Callable[[Any], Any]
 ) -> None:
     values = [b"%06d" % index for index in range(100_000)]
-    reports = producer.send_columns(topic, make(values), partition=2).result(60)
+    reports = producer.send_columns(topic, make(values), partition=2).result(120)
     assert sum(report.record_count for report in reports) == 100_000
     assert [r.base_offset for r in reports] == sorted(r.base_offset for r in reports)
     assert [record.value for record in read_all(shared_cluster, topic, 100_000)] == values
@@ -141,10 +145,10 @@ def test_times_from_the_future_fail_definitely_and_the_rest_goes_on(
     late = producer.send_columns(topic, [b"v"] * 10, timestamps_ms=tomorrow_ms, partition=0)
     after = producer.send(topic, b"after", partition=0)
     with pytest.raises(DeliveryError, match=r"message\.timestamp") as refused:
-        late.result(30)
+        late.result(120)
     assert refused.value.code is ErrorCode.INVALID_TIMESTAMP
     assert not refused.value.unknown_outcome
-    assert after.result(30).offset == 0
+    assert after.result(120).offset == 0
     assert producer.close() == 10
     read_all(shared_cluster, topic, 1)
 
@@ -155,7 +159,7 @@ def test_columns_with_recent_times_are_read_back(
     now_ms = time.time_ns() // 1_000_000
     keys = pa.array([b"%d" % (index % 50) for index in range(10_000)], pa.binary())
     times = np.arange(now_ms - 10_000, now_ms)
-    producer.send_columns(topic, keys, keys, timestamps_ms=times).result(30)
+    producer.send_columns(topic, keys, keys, timestamps_ms=times).result(120)
     records = read_all(shared_cluster, topic, 10_000)
     assert sorted(record.timestamp_ms for record in records) == times.tolist()
     assert all(r.partition == partition_for_key(r.key or b"", 3) for r in records)
@@ -167,14 +171,14 @@ def test_a_record_over_the_topics_limit_is_refused_before_sending(
     with pytest.raises(MisuseError, match=r"2000020 bytes.*limit is 1048576") as refused:
         producer.send(topic, b"x" * 2_000_000)
     assert refused.value.code is ErrorCode.RECORD_TOO_LARGE
-    producer.send(topic, b"x" * 1_048_000).result(30)
+    producer.send(topic, b"x" * 1_048_000).result(120)
     small = f"{topic}.small"
     shared_cluster.create_topic(small, configs={"max.message.bytes": "5000"})
     with pytest.raises(MisuseError, match="limit is 5000"):
         producer.send(small, b"x" * 5_000)
     for size in (4_700, 1, 4_700, 2_000, 2_000, 2_000):
         producer.send(small, b"x" * size)
-    producer.flush(30)
+    producer.flush(120)
     read_all(shared_cluster, small, 6, partitions=1)
 
 
@@ -184,17 +188,17 @@ def test_a_limit_lowered_on_the_way_fails_one_batch_and_the_rest_goes_on(
     topic = "limit.lowered"
     shared_cluster.create_topic(topic, configs={"max.message.bytes": "100000"})
     with Admin(shared_cluster.bootstrap) as admin, Producer(shared_cluster.bootstrap) as producer:
-        producer.send(topic, b"before").result(30)
+        producer.send(topic, b"before").result(120)
         admin.alter_configs(topic, {"max.message.bytes": "2000"})
         wait_for_limit(shared_cluster, topic, "2000")
         large = producer.send(topic, b"x" * 50_000)
         with pytest.raises(DeliveryError, match="limit") as refused:
-            large.result(30)
+            large.result(120)
         assert refused.value.code is ErrorCode.RECORD_TOO_LARGE
         assert not refused.value.unknown_outcome
         for index in range(100):
             producer.send(topic, b"%d" % index)
-        producer.flush(30)
+        producer.flush(120)
         assert producer.close() == 1
     values = [record.value for record in read_all(shared_cluster, topic, 101, partitions=1)]
     assert values == [b"before", *(b"%d" % index for index in range(100))]
@@ -208,12 +212,13 @@ def wait_for_limit(cluster: Cluster, topic: str, limit: str) -> None:
     wait_until(known_everywhere, what=f"all brokers know the limit {limit}")
 
 
-def test_an_unknown_topic_is_one_clear_error_and_soon(producer: Producer) -> None:
-    begun = time.monotonic()
-    with pytest.raises(ClusterError, match="'nowhere' does not exist") as unknown:
-        producer.send("nowhere", b"v")
-    assert unknown.value.code is ErrorCode.UNKNOWN_TOPIC
-    assert time.monotonic() - begun < 30, "`max_block_ms` is 60 s"
+def test_an_unknown_topic_is_one_clear_error_and_soon(shared_cluster: Cluster) -> None:
+    with Producer(shared_cluster.bootstrap, max_block_ms=600_000) as producer:
+        begun = time.monotonic()
+        with pytest.raises(ClusterError, match="'nowhere' does not exist") as unknown:
+            producer.send("nowhere", b"v")
+        assert unknown.value.code is ErrorCode.UNKNOWN_TOPIC
+        assert time.monotonic() - begun < 300, "it did not wait for `max_block_ms`"
 
 
 @pytest.mark.parametrize("topic", ["", "a b", "x" * 250])
@@ -229,7 +234,7 @@ def test_serializers_work_end_to_end(shared_cluster: Cluster, topic: str) -> Non
         key_serializer=StringSerializer(),
         value_serializer=JsonSerializer(),
     ) as producer:
-        producer.send(topic, {"delay": 12}, "AA").result(30)
+        producer.send(topic, {"delay": 12}, "AA").result(120)
     (record,) = read_all(shared_cluster, topic, 1)
     assert (record.key, record.value) == (b"AA", b'{"delay":12}')
 
@@ -254,7 +259,7 @@ def test_a_small_buffer_makes_send_wait_and_loses_nothing(
         for index in range(5_000):
             producer.send(topic, b"%d" % index * 10)
         producer.send_columns(topic, [b"x" * 100] * 1_000)
-        producer.flush(30)
+        producer.flush(120)
         assert producer.close() == 0
     read_all(shared_cluster, topic, 6_000)
 
@@ -302,7 +307,7 @@ def test_a_topic_created_again_gets_only_what_is_sent_to_it(
 ) -> None:
     for index in range(10):
         producer.send(topic, b"old %d" % index, partition=0)
-    producer.flush(30)
+    producer.flush(120)
     with Admin(shared_cluster.bootstrap) as admin:
         admin.delete_topic(topic)
         wait_until(
@@ -316,7 +321,7 @@ def test_a_topic_created_again_gets_only_what_is_sent_to_it(
     stored: list[int] = []
     for index in range(200):
         try:
-            stored.append(producer.send(topic, b"new %d" % index, partition=0).result(30).offset)
+            stored.append(producer.send(topic, b"new %d" % index, partition=0).result(120).offset)
         except DeliveryError as error:
             failures.append(error)
     assert {error.code for error in failures} <= {ErrorCode.TOPIC_ID_MISMATCH}

@@ -321,14 +321,15 @@ async def test_silence_ends_with_the_request_timeout_and_the_batch_is_sent_again
 async def test_an_answer_that_comes_too_late_is_an_unknown_outcome_in_time(
     double: Double,
 ) -> None:
-    async with producing(double, delivery_timeout_ms=400) as producer:
-        double.script = iter(["silent"])
-        begun = asyncio.get_running_loop().time()
-        (error,) = await send(producer, 1)
-        assert asyncio.get_running_loop().time() - begun < 15, "the request timeout is 30 s"
-        assert error.code is ErrorCode.DELIVERY_TIMED_OUT
-        assert error.unknown_outcome
-        assert await producer.close() == 1
+    options = {"delivery_timeout_ms": 400, "request_timeout_ms": 600_000}
+    async with asyncio.timeout(300), producing(double, **options) as producer:
+        double.script = repeat("silent")
+        errors: list[DeliveryError] = []
+        while not double.requests:  # a machine that stalls takes all the time before it is sent
+            errors += await send(producer, 1)
+        assert {error.code for error in errors} == {ErrorCode.DELIVERY_TIMED_OUT}
+        assert any(error.unknown_outcome for error in errors)
+        assert await producer.close() == len(errors)
 
 
 async def test_an_overloaded_broker_is_left_alone_as_long_as_it_says(double: Double) -> None:
@@ -364,18 +365,18 @@ async def test_corrupt_data_is_an_error_with_its_place_after_all_good_data(
     double.stored = [stored(0, 5), stored(5, 5, flip), stored(10, 5)]
     async with AsyncConsumer(f"127.0.0.1:{double.port}") as consumer:
         await consumer.assign([HERE])
-        (batch,) = await consumer.poll(20)
+        (batch,) = await consumer.poll(120)
         assert list(batch.offsets()) == [0, 1, 2, 3, 4]
         for _ in range(2):
             with pytest.raises(ClusterError, match=r"t/0 offset 5: .*CRC") as corrupt:
-                await consumer.poll(20)
+                await consumer.poll(120)
         assert corrupt.value.code is ErrorCode.CORRUPT_BATCH
         assert await consumer.position(HERE) == 5
         double.stored[1] = stored(5, 5)
         await consumer.seek(HERE, 5)
         seen: list[int] = []
         while len(seen) < 10:
-            seen += [offset for batch in await consumer.poll(20) for offset in batch.offsets()]
+            seen += [offset for batch in await consumer.poll(120) for offset in batch.offsets()]
         assert seen == list(range(5, 15))
 
 
@@ -414,7 +415,7 @@ async def test_data_the_broker_found_corrupt_is_an_error_with_its_place(double: 
     async with AsyncConsumer(f"127.0.0.1:{double.port}") as consumer:
         await consumer.assign([HERE])
         with pytest.raises(ClusterError, match="t/0 offset 0: scripted") as corrupt:
-            await consumer.poll(20)
+            await consumer.poll(120)
         assert corrupt.value.code is ErrorCode.DATA_CORRUPTED
 
 
@@ -436,7 +437,7 @@ async def test_passing_faults_are_not_noticed_by_a_reader(
     double.script = iter([fault] * 3)
     async with AsyncConsumer(f"127.0.0.1:{double.port}", retry_backoff_ms=1) as consumer:
         await consumer.assign([HERE])
-        (batch,) = await consumer.poll(20)
+        (batch,) = await consumer.poll(120)
         assert len(batch) == 5
     assert double.fetches >= 4
 
@@ -450,14 +451,15 @@ async def test_a_leader_that_knows_less_of_retention_sends_no_reader_back(double
     ) as consumer:
         await consumer.assign([HERE])
         await consumer.seek(HERE, 5)
-        while not (batches := await consumer.poll(20)):
+        while not (batches := await consumer.poll(120)):
             pass
     assert [offset for batch in batches for offset in batch.offsets()] == list(range(5, 10))
 
 
 async def test_an_idle_reader_asks_seldom(double: Double) -> None:
-    async with AsyncConsumer(f"127.0.0.1:{double.port}", fetch_max_wait_ms=10_000) as consumer:
+    async with AsyncConsumer(f"127.0.0.1:{double.port}", fetch_max_wait_ms=600_000) as consumer:
         await consumer.assign([HERE])
+        await wait_until_async(lambda: double.fetches, what="it asks")
         for _ in range(20):
             assert await consumer.poll(0.02) == []
     assert double.fetches == 1
@@ -529,5 +531,5 @@ async def test_a_leader_named_in_a_refusal_is_asked_at_once(double: Double) -> N
             async with AsyncConsumer(bootstrap, **slow) as consumer:
                 await consumer.assign([HERE])
                 double.script = iter([moved] * 10)
-                (batch,) = await consumer.poll(20)
+                (batch,) = await consumer.poll(120)
                 assert len(batch) == 5

@@ -16,7 +16,7 @@ from penstock.client.loop_thread import LoopThread, shared_loop
 from penstock.errors import MisuseError
 
 
-def run(code: str, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+def run(code: str, *arguments: str, timeout_s: float = 300.0) -> subprocess.CompletedProcess[str]:
     """Runs a program with the arguments in sys.argv."""
     # Without gRPC's own fork handlers, which crash children at random (penstock.client.process).
     environment = {**os.environ, "GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
@@ -47,12 +47,12 @@ def test_threads_share_a_producer_and_a_consumer(shared_broker: Cluster) -> None
         def send(name: int) -> None:
             for index in range(2_000):
                 producer.send("threads", b"%d" % index, b"%d" % name)
-            producer.flush(30)
+            producer.flush(120)
 
         seen: list[tuple[int, bytes | None, int]] = []
 
         def read() -> None:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 300
             while len(seen) < 8_000 and time.monotonic() < deadline:
                 for batch in consumer.poll(0.2):
                     seen.extend((r.offset, r.key, int(r.value or b"")) for r in batch.records())
@@ -62,7 +62,7 @@ def test_threads_share_a_producer_and_a_consumer(shared_broker: Cluster) -> None
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(600)
     for name in names:
         mine = sorted((offset, value) for offset, key, value in seen if key == b"%d" % name)
         assert [value for _, value in mine] == list(range(2_000))
@@ -79,11 +79,11 @@ def test_control_c_interrupts_a_waiting_poll_and_leaves_the_client_usable(
 
         def poll() -> None:
             alarm.start()  # in here: it may ring before the poll has begun
-            consumer.poll(90)
+            consumer.poll(600)
 
         with pytest.raises(KeyboardInterrupt):
             poll()
-        assert time.monotonic() - begun < 60
+        assert time.monotonic() - begun < 300
         assert consumer.poll(0.1) == []
 
 
@@ -129,7 +129,7 @@ def test_a_program_that_closes_ends_silently_and_at_once(shared_broker: Cluster)
         "with Producer(sys.argv[1]) as producer, Consumer(sys.argv[1]) as consumer:\n"
         "    producer.send('closing', b'v').result(120)\n"
         "    consumer.assign([TopicPartition('closing', 0)])\n"
-        "    print(len(consumer.poll(20)))\n",
+        "    print(len(consumer.poll(120)))\n",
         shared_broker.bootstrap,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1\n", "")

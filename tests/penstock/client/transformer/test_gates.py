@@ -526,7 +526,7 @@ def test_signals_end_it_and_leave_nothing_open(
         if given is signal.SIGTERM:  # the handler is finished first
             process.stdin.write(b"\n")
             process.stdin.flush()
-        said, errors = process.communicate(timeout=60)
+        said, errors = process.communicate(timeout=300)
     done = 0
     if given is signal.SIGTERM:
         assert said.startswith(b"in good order"), errors.decode()
@@ -537,8 +537,14 @@ def test_signals_end_it_and_leave_nothing_open(
         assert b"KeyboardInterrupt" in errors
         assert process.returncode != 0
     with Admin(shared_cluster.bootstrap) as admin:
-        (listed,) = [t for t in admin.list_transactions() if t.transactional_id.startswith(source)]
-        assert listed.open_ms is None
+
+        def none_is_open() -> bool:
+            """A program that is interrupted gives its abort two seconds."""
+            seen = admin.list_transactions()
+            (listed,) = [one for one in seen if one.transactional_id.startswith(source)]
+            return listed.open_ms is None
+
+        wait_until(none_is_open, what="its transaction has ended")
         wait_until(lambda: not admin.describe_group(source).members, what="it has left")
     with Transformer(shared_cluster.bootstrap, group_id=source, source=source) as loop:
         for batches, out in loop:

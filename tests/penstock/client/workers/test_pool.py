@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cluster import Cluster
 from support.names import own_name
-from support.waiting import wait_until_async
+from support.waiting import wait_until, wait_until_async
 
 from penstock.client import (
     AsyncConsumer,
@@ -27,7 +26,7 @@ from penstock.client import (
 from penstock.client.workers.unfinished import Unfinished
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 
-QUICK = WorkerConfig(workers=4, backoff_ms=1, commit_interval_ms=50, drain_ms=5_000)
+QUICK = WorkerConfig(workers=4, backoff_ms=1, commit_interval_ms=50, drain_ms=120_000)
 
 
 @given(st.permutations(range(12)), st.integers(0, 12))
@@ -57,7 +56,7 @@ def fill(cluster: Cluster, topic: str, count: int, keys: int = 5) -> None:
     with Producer(cluster.bootstrap) as producer:
         for number in range(count):
             producer.send(topic, b"%d" % number, b"key-%d" % (number % keys))
-        producer.flush(30)
+        producer.flush(120)
 
 
 async def run_until(pool: AsyncWorkerPool, done: Callable[[], bool]) -> None:
@@ -123,7 +122,7 @@ async def test_a_record_that_fails_for_good_goes_to_the_dead_letters_with_its_ca
     assert await committed(shared_broker, name, name) == 20
     async with AsyncConsumer(shared_broker.bootstrap) as consumer:
         await consumer.assign([TopicPartition(name + ".dlt", 0)])
-        (batch,) = await consumer.poll(20)
+        (batch,) = await consumer.poll(120)
         (record,) = batch.records()
     headers = dict(record.headers)
     assert (record.key, record.value) == (b"key-2", b"7")
@@ -197,10 +196,10 @@ def test_plain_functions_run_in_threads_beside_each_other(
     pool = WorkerPool(shared_broker.bootstrap, name, name, handle, config)
 
     def stop_when_done() -> None:
-        deadline = time.monotonic() + 30
-        while pool.core.handled < 4 and time.monotonic() < deadline:
-            threading.Event().wait(0.01)
-        pool.stop()
+        try:
+            wait_until(lambda: pool.core.handled == 4, what="all are handled")
+        finally:
+            pool.stop()
 
     stopping = threading.Thread(target=stop_when_done)
     stopping.start()
