@@ -14,7 +14,7 @@ from penstock.rpc.channel import open_aio_channel
 from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore, SharedDocuments
 from penstock_broker.controller.process import ControllerProcess
 
-CONFIG = ControlConfig(heartbeat_interval_ms=50, session_timeout_ms=5_000)
+CONFIG = ControlConfig(heartbeat_interval_ms=50, session_timeout_ms=60_000)
 
 
 async def test_brokers_keep_what_is_decided_while_the_store_is_away(
