@@ -50,7 +50,7 @@ def describe(process: ServerProcess) -> admin_pb2.DescribeClusterResponse:
 def refusal(process: ServerProcess) -> str:
     """The one line of a process that must exit with 2."""
     process.start(wait=False)
-    assert process.wait_end(20.0) == 2, process.tail()
+    assert process.wait_end(60.0) == 2, process.tail()
     lines = [line for line in process.log_text().splitlines() if not line.startswith("{")]
     assert len(lines) == 1, process.log_text()
     return lines[0]
@@ -145,7 +145,7 @@ def bad_arguments(*arguments: str, optimize: bool = False) -> str:
     environment.pop("KUBERNETES_SERVICE_HOST", None)
     done = subprocess.run(
         [*command, *arguments],
-        capture_output=True, text=True, timeout=60, check=False, env=environment,
+        capture_output=True, text=True, timeout=300, check=False, env=environment,
     )  # fmt: skip
     assert done.returncode == 2, done
     lines = [line for line in done.stderr.splitlines() if not line.startswith("{")]
