@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +138,10 @@ def test_after_any_fault_the_truth_is_there_to_be_read(
         if error is None:
             store.write([[change]])
             return fault.seen
-        given_up = hurried(store) if error is StoreUnavailableError else nullcontext()
-        with given_up, pytest.raises(error):
+        little_time: AbstractContextManager[None] = nullcontext()
+        if error is StoreUnavailableError:
+            little_time = hurried(store)
+        with little_time, pytest.raises(error):
             store.write([[change], [Put("topic/later", "never", None)]])
         return fault.seen
 
