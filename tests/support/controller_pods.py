@@ -9,14 +9,13 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.api_proxy import ApiProxy
 from support.apiserver import ApiServer
-from support.channels import patient_channel
+from support.channels import patient_aio_channel, patient_channel
 from support.processes import ReservedPort, ServerProcess
 from support.sessions import Broker
 from support.waiting import wait_until_async
 
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
-from penstock.rpc.channel import open_aio_channel
 
 LIVENESS = "penstock.liveness"
 ACTIVE = "penstock.proto.v1.ControllerService"
@@ -77,7 +76,7 @@ async def all_serve(brokers: list[Broker], epoch: int) -> float:
 
 
 async def create(pod: Pod, topic: str, **fields: Any) -> None:
-    async with open_aio_channel(pod.address) as channel:
+    async with patient_aio_channel(pod.address) as channel:
         request = admin_pb2.CreateTopicsRequest(topics=[admin_pb2.NewTopic(topic=topic, **fields)])
         answer = await AdminServiceStub(channel).CreateTopics(request, timeout=120)
     assert not answer.results[0].HasField("error"), answer

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.channels import patient_channel
 from support.processes import HOST, ReservedPort, ServerProcess
 
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
-from penstock.rpc.channel import open_channel
 from penstock_broker.controller.metadata_store.interface import Put
 from penstock_broker.controller.metadata_store.local import LocalMetadataStore
 
@@ -41,7 +41,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def describe(process: ServerProcess) -> admin_pb2.DescribeClusterResponse:
-    with open_channel(process.address) as channel:
+    with patient_channel(process.address) as channel:
         return AdminServiceStub(channel).DescribeCluster(
             admin_pb2.DescribeClusterRequest(), timeout=120.0
         )

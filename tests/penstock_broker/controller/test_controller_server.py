@@ -13,6 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from support.channels import patient_aio_channel
 from support.waiting import wait_until_async
 
 from penstock.core.control import ControlConfig
@@ -20,7 +21,6 @@ from penstock.core.control.documents import FORMATS, ClusterDocument, encode_clu
 from penstock.core.types import ControllerEpoch
 from penstock.errors import ErrorCode, PenstockError
 from penstock.proto.v1 import admin_pb2, controller_pb2
-from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc
 from penstock_broker.controller import runtime
 from penstock_broker.controller.loading import from_texts
@@ -117,7 +117,7 @@ async def test_a_stream_must_begin_with_register(start: "Start") -> None:
 
 async def test_garbage_is_an_invalid_request(start: "Start") -> None:
     running = await start()
-    async with open_aio_channel(running.address) as channel:
+    async with patient_aio_channel(running.address) as channel:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             "/penstock.proto.v1.ControllerService/AlterIsr"
         )
@@ -364,7 +364,7 @@ async def test_health_tells_active_from_standing_by(start: "Start") -> None:
     status = health_pb2.HealthCheckResponse
 
     async def ask(address: str, service: str) -> int:
-        async with open_aio_channel(address) as channel:
+        async with patient_aio_channel(address) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             request = health_pb2.HealthCheckRequest(service=service)
             return int((await stub.Check(request)).status)
@@ -379,7 +379,7 @@ async def test_health_tells_active_from_standing_by(start: "Start") -> None:
 
 async def test_reflection_lists_the_services(start: "Start") -> None:
     running = await start()
-    async with open_aio_channel(running.address) as channel:
+    async with patient_aio_channel(running.address) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         call = stub.ServerReflectionInfo(iter([request]))

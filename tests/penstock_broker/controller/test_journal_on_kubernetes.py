@@ -8,6 +8,7 @@ import grpc
 import pytest
 from support import holding_child
 from support.apiserver import ApiServer
+from support.channels import patient_aio_channel
 from support.controller_pods import ACTIVE, LIVENESS, Pod, all_serve, create
 from support.sessions import Broker
 from support.waiting import wait_until, wait_until_async
@@ -16,7 +17,6 @@ from penstock.core.control.documents import decode_topic
 from penstock.errors import ErrorCode
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
-from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc
 
 patient = pytest.mark.parametrize("launcher", [holding_child.LAUNCHER], ids=["patient"])
@@ -141,7 +141,7 @@ async def test_without_a_majority_sessions_end_and_views_go_on(scene: Scene) -> 
         assert pod.says(LIVENESS), "a probe must never fail because the API server is away"
         assert pod.says("")
     await wait_until_async(lambda: not active.says(ACTIVE), what="it is suspended")
-    async with open_aio_channel(active.address) as channel:
+    async with patient_aio_channel(active.address) as channel:
         stub = AdminServiceStub(channel)
         seen = await stub.DescribeCluster(admin_pb2.DescribeClusterRequest(), timeout=120)
         assert seen.topics == 1
