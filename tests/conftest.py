@@ -173,16 +173,18 @@ def api_server() -> Iterator[object]:
 @pytest.fixture(scope="module")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     """Three brokers for all tests of a module that do no harm: use topics of your own."""
-    from support.cluster import Cluster  # noqa: PLC0415 - only tests with clusters need gRPC
+    from support.cluster import PATIENT, Cluster  # noqa: PLC0415 - only some tests need gRPC
 
-    with Cluster(tmp_path_factory.mktemp("cluster"), brokers=3) as cluster:
+    path = tmp_path_factory.mktemp("cluster")
+    with Cluster(path, brokers=3, controller_config=PATIENT) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     """One broker for all tests of a module that do no harm: use topics of your own."""
-    from support.cluster import Cluster  # noqa: PLC0415 - only tests with clusters need gRPC
+    from support.cluster import PATIENT, Cluster  # noqa: PLC0415 - only some tests need gRPC
 
-    with Cluster(tmp_path_factory.mktemp("broker"), brokers=1) as cluster:
+    path = tmp_path_factory.mktemp("broker")
+    with Cluster(path, brokers=1, controller_config=PATIENT) as cluster:
         yield cluster

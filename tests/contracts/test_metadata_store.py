@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
 from support.controller_seams import threaded
-from support.kubernetes_store import open_store
+from support.kubernetes_store import PATIENT, open_store
 
 from penstock.core.control.journal.contract import AskKeep, AskPromises, Kept, Promises
+from penstock.kubernetes import lease
 from penstock_broker.controller.metadata_store.interface import (
     Delete,
     MetadataStore,
@@ -97,14 +97,15 @@ def local_subject(path: Path, _request: Any, stack: ExitStack) -> Subject:
 def kubernetes_subject(path: Path, request: Any, stack: ExitStack) -> Subject:
     server = request.getfixturevalue("api_server")
     path.parent.mkdir(exist_ok=True)
+    request.getfixturevalue("monkeypatch").setattr(lease, "TIMEOUTS", PATIENT)
     objects = ClusterObjects("flights", server.namespace())
-    skipped = [0.0]
+    clock = [0.0]
 
     def pass_time(duration_ms: int) -> None:
-        skipped[0] += duration_ms / 1000
+        clock[0] += duration_ms / 1000
 
     def client() -> MetadataStore:
-        made = open_store(server.kubeconfig, objects, lambda: monotonic() + skipped[0])
+        made = open_store(server.kubeconfig, objects, lambda: clock[0])
         stack.callback(made.close)
         return stack.enter_context(threaded(made))
 

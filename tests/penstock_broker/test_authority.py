@@ -84,7 +84,7 @@ class TestTls:
         """The URIs in the server's answer, which are those of the caller's certificate."""
         async with open_aio_channel(f"127.0.0.1:{port}", tls) as channel:
             call = channel.unary_unary("/test/Who", bytes, bytes)
-            answer = await call(b"", timeout=10)
+            answer = await call(b"", timeout=120)
             assert isinstance(answer, bytes)
         return answer.decode().split()
 

@@ -57,8 +57,7 @@ def test_a_member_that_comes_back_in_time_keeps_everything(groups: Groups, name:
     one, two = groups.join(name, name), groups.join(name, name)
     wait_until(lambda: len(one.owned) == len(two.owned) == 2, what="both own two")
     before, epoch = set(two.owned), two.epoch
-    two.cut()
-    two.connect()
+    two.cut_and_return()
     assert (two.owned, two.epoch, two.lost) == (before, epoch, set())
     assert two.error is None
     for member in (one, two):
@@ -143,8 +142,8 @@ def test_offsets_are_committed_fetched_reset_and_deleted(groups: Groups, name: s
 def test_a_group_is_described_and_listed(shared_broker: Cluster, groups: Groups, name: str) -> None:
     member = groups.join(name, name, client_id="c", rack="r", instance_id="i")
     wait_until(lambda: len(member.owned) == 4, what="the member owns all")
+    wait_until(lambda: groups.describe(name).state == pb.GROUP_STATE_STABLE, what="it has said so")
     told = groups.describe(name)
-    assert told.state == pb.GROUP_STATE_STABLE
     (seen,) = told.members
     assert (seen.member_id, seen.client_id, seen.client_host) == (
         member.member_id,
@@ -302,12 +301,15 @@ def test_prometheus_hears_of_groups(shared_broker: Cluster, groups: Groups, name
 
     def counted() -> bool:
         found = seen()
-        return found["penstock_groupsStable"] >= 1 and found["penstock_groups_members"] >= 1
+        return (
+            found["penstock_groupsStable"] >= 1
+            and found["penstock_groups_members"] >= 1
+            and found["penstock_group_load_seconds_count"] == OFFSETS_PARTITIONS
+            and found["penstock_group_coordinators_loading"] == 0
+        )
 
     wait_until(counted, what="groups are counted")
     found = seen()
     assert found["penstock_group_commits_total"] >= 1
     assert found["penstock_group_rebalances_total"] >= 1
-    assert found["penstock_group_load_seconds_count"] == OFFSETS_PARTITIONS
-    assert found["penstock_group_coordinators_loading"] == 0
     member.leave()

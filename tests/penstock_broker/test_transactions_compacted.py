@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.metrics import scrape
 from support.transaction_wire import TransactionalProducer, again
 from support.waiting import wait_until
@@ -32,7 +32,7 @@ TURNS = 8
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, brokers=3, broker_config=SETTINGS) as running:
+    with Cluster(tmp_path, brokers=3, broker_config=SETTINGS, controller_config=PATIENT) as running:
         running.create_topic("t", partitions=1)
         running.create_topic("away", assignment=[[2]])
         yield running
@@ -69,7 +69,7 @@ def is_compacted(cluster: Cluster, broker_id: int) -> bool:
     """The broker has removed most records ever written to its logs of the internal topic."""
     request = admin_pb2.DescribeLogsRequest(topics=[TRANSACTIONS_TOPIC])
     with Wire(cluster.brokers[broker_id].address) as wire:
-        logs = wire.call(wire.admin.DescribeLogs, request, 20.0).logs
+        logs = wire.call(wire.admin.DescribeLogs, request).logs
     removed = scrape(cluster.metrics_ports[broker_id])["penstock_compaction_records_removed_total"]
     return removed > sum(log.log_end_offset for log in logs) / 2
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.transaction_wire import TransactionalProducer, partition_transactions
 from support.waiting import wait_until
 from support.wire import Wire
@@ -18,10 +18,13 @@ from penstock.errors import PenstockError
 from penstock.proto.v1 import transaction_pb2 as pb
 from penstock.rpc.batches import batch_from_wire
 
+LONG = {"transaction_timeout_ms": 900_000}
+"""Longer than brokers take to start on a crowded machine."""
+
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, brokers=3) as running:
+    with Cluster(tmp_path, brokers=3, controller_config=PATIENT) as running:
         yield running
 
 
@@ -50,7 +53,7 @@ def ended(cluster: Cluster, topic: str, end: int) -> bool:
 def test_a_coordinator_killed_between_decision_and_markers_is_finished_by_the_next(
     cluster: Cluster, *, commit: bool
 ) -> None:
-    producer = TransactionalProducer(cluster, "app").init()
+    producer = TransactionalProducer(cluster, "app", **LONG).init()
     coordinator = producer.coordinator()
     away = (coordinator + 1) % 3
     cluster.create_topic("gone", assignment=[[away]])
@@ -72,13 +75,13 @@ def test_a_coordinator_killed_between_decision_and_markers_is_finished_by_the_ne
     producer.epoch = 0
     assert producer.end(commit=commit).next_producer_epoch == 1, "told again, as it was decided"
     producer.send("gone", b"next")
-    assert producer.end(commit=True, wait_visible_ms=30_000).visible
+    assert producer.end(commit=True, wait_visible_ms=60_000).visible
 
 
 def test_an_open_transaction_survives_its_coordinator_and_its_partitions_leader(
     cluster: Cluster,
 ) -> None:
-    producer = TransactionalProducer(cluster, "app").init()
+    producer = TransactionalProducer(cluster, "app", **LONG).init()
     coordinator = producer.coordinator()
     leader = (coordinator + 1) % 3
     cluster.create_topic("t", assignment=[[leader, (leader + 1) % 3, coordinator]])
@@ -88,7 +91,7 @@ def test_an_open_transaction_survives_its_coordinator_and_its_partitions_leader(
     cluster.brokers[leader].start()
     cluster.wait_alive({0, 1, 2})
     cluster.brokers[coordinator].kill()
-    answer = producer.end(commit=True, wait_visible_ms=30_000)
+    answer = producer.end(commit=True, wait_visible_ms=60_000)
     assert (answer.next_producer_epoch, answer.visible) == (1, True)
     wait_until(lambda: ended(cluster, "t", 3), what="it has ended on the partition")
     cluster.brokers[coordinator].start()
@@ -111,7 +114,7 @@ def test_transactions_go_on_while_every_broker_is_restarted(cluster: Cluster) ->
     topics = ("left", "right")
     for topic in topics:
         cluster.create_topic(topic, partitions=1)
-    producer = TransactionalProducer(cluster, "app").init()
+    producer = TransactionalProducer(cluster, "app", **LONG).init()
     committed = []
     for number in range(24):
         if number % 8 == 4:

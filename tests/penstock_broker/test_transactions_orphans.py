@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.group_wire import Groups
 from support.transaction_wire import TransactionalProducer
 from support.waiting import wait_until
@@ -20,7 +20,7 @@ QUICK = {"transaction.max.timeout.ms": "10000", "transaction.orphan.grace.ms": "
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, brokers=2, broker_config=QUICK) as running:
+    with Cluster(tmp_path, brokers=2, broker_config=QUICK, controller_config=PATIENT) as running:
         running.create_topic("t")
         yield running
 
@@ -61,7 +61,7 @@ def test_a_transaction_that_no_coordinator_knows_is_aborted_by_the_partitions_le
         lost.send("t", b"never")
         forget_transactions(cluster)
         with Producer(cluster.bootstrap) as plain:
-            plain.send("t", b"behind").result(30)
+            plain.send("t", b"behind").result(120)
         (held,) = admin.partition_transactions(where).open
         assert held.producer_id == lost.producer_id
 
@@ -81,7 +81,7 @@ def test_a_transaction_that_no_coordinator_knows_is_aborted_by_the_partitions_le
 
             wait_until(is_read, what="readers go on")
         assert seen == [b"behind", b"committed"]
-        assert told(cluster) == [cluster.leader("t")]
+        wait_until(lambda: told(cluster) == [cluster.leader("t")], what="its leader says so")
 
 
 def test_offsets_in_a_transaction_that_no_coordinator_knows_are_dropped_by_the_group(
@@ -112,7 +112,7 @@ def test_offsets_in_a_transaction_that_no_coordinator_knows_are_dropped_by_the_g
         TransactionalProducer(cluster, "known").init()  # the internal topic is made anew
         wait_until(lambda: offset() == 3, what="the orphan is aborted")
         assert reset_code() is ErrorCode.UNSPECIFIED
-        assert told(cluster) == [groups.find("g").broker_id]
+        wait_until(lambda: told(cluster) == [groups.find("g").broker_id], what="it says so")
         with pytest.raises(PenstockError) as late:
             groups.commit("g", {("t", 0): 9}, **part_of)
         assert late.value.code is ErrorCode.PRODUCER_FENCED

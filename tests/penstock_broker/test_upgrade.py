@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import older_child
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 
 from penstock.client import Consumer, Producer, TopicPartition
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC
@@ -24,7 +24,7 @@ REFUSAL = (
 def test_transactions_begin_with_the_last_upgraded_broker_and_older_ones_are_refused_from_then_on(
     tmp_path: Path,
 ) -> None:
-    with Cluster(tmp_path, brokers=3, start=False) as cluster:
+    with Cluster(tmp_path, brokers=3, start=False, controller_config=PATIENT) as cluster:
         older = cluster.brokers[1]
         released = older.launcher
         older.launcher = older_child.LAUNCHER
@@ -57,7 +57,7 @@ def test_followers_use_streams_where_both_sides_know_them_and_grpc_elsewhere(
     tmp_path: Path,
 ) -> None:
     names = [f"led-by-{leader}" for leader in range(3)]
-    eager = {"leader.imbalance.check.interval.ms": "1000"}
+    eager = {**PATIENT, "leader.imbalance.check.interval.ms": "1000"}
     with Cluster(tmp_path, brokers=3, start=False, controller_config=eager) as cluster:
         released = cluster.brokers[1].launcher
         cluster.brokers[1].launcher = older_child.LAUNCHER
@@ -100,7 +100,7 @@ def write_to(cluster: Cluster, topics: list[str], value: bytes) -> None:
     """One record to each, acknowledged by all replicas."""
     with Producer(cluster.bootstrap) as producer:
         for sent in [producer.send(topic, value) for topic in topics]:
-            sent.result(60)
+            sent.result(120)
 
 
 def carriers(cluster: Cluster) -> dict[tuple[int, int], bool]:

@@ -152,8 +152,10 @@ class ApiServer:
         stop(self._server.pid)
 
     def resume(self) -> None:
+        """SIGCONT; waits until it answers again."""
         assert self._server is not None
         os.kill(self._server.pid, signal.SIGCONT)
+        wait_until(self._ready, what="the API server is ready", timeout_s=_START_S)
 
     def kill(self) -> None:
         """kill -9 of the API server: connections are refused until `start`. etcd goes on."""

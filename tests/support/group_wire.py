@@ -11,13 +11,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import grpc
+from support.channels import patient_channel
 from support.cluster import Cluster
 from support.waiting import wait_until
 
 from penstock.errors import ErrorCode, PenstockError
 from penstock.proto.v1 import group_pb2 as pb
 from penstock.proto.v1.group_pb2_grpc import GroupServiceStub
-from penstock.rpc.channel import open_channel
 from penstock.rpc.errors import error_from_rpc
 
 Part = tuple[str, int]
@@ -55,7 +55,7 @@ class Groups:
 
     def at(self, address: str) -> GroupServiceStub:
         if address not in self._channels:
-            self._channels[address] = open_channel(address)
+            self._channels[address] = patient_channel(address)
         return GroupServiceStub(self._channels[address])
 
     def find(self, group_id: str) -> pb.FindCoordinatorResponse:
@@ -221,6 +221,17 @@ class Member:
         assert self._call is not None
         self._call.cancel()
         assert self.ended.wait(40)
+
+    def cut_and_return(self) -> None:
+        """As `cut` and `connect`. The coordinator hears of both in one moment, however long this
+        process takes for them: a member whose stream broke has little time."""
+        where = self.groups.find(self.group_id)
+        coordinator = self.groups.cluster.brokers[where.broker_id]
+        coordinator.pause()
+        self.cut()
+        self._open(self.groups.at(f"{where.host}:{where.port}"))
+        coordinator.resume()
+        wait_until(self.joined.is_set, what=f"member of {self.group_id} is back")
 
     def commit(self, offsets: dict[Part, int], **fields: Any) -> list[ErrorCode]:
         return self.groups.commit(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from support.channels import patient_aio_channel
 
 from penstock.core.control.documents import BrokerRegistration, TopicDocument, encode_topic
 from penstock.core.control.journal.contract import (
@@ -170,11 +171,18 @@ class _Calls(grpc.aio.ServerInterceptor):
         return handler and handler._replace(unary_unary=noted)
 
 
+class PatientTransport(GrpcTransport):
+    """An attempt to connect may take as long as the machine does."""
+
+    def open(self, address: str) -> grpc.aio.Channel:
+        return patient_aio_channel(address)
+
+
 @asynccontextmanager
 async def asking(timeout_s: float = 600.0) -> AsyncIterator[GrpcJournalHolders]:
     """A controller's connections to brokers, which end with the context."""
     async with asyncio.TaskGroup() as tasks:
-        calls = GrpcJournalHolders(GrpcTransport(), tasks, timeout_s)
+        calls = GrpcJournalHolders(PatientTransport(), tasks, timeout_s)
         try:
             yield calls
         finally:

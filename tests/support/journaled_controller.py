@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+from support.channels import patient_aio_channel
 from support.controller_seams import Leaving, seams_on
 from support.journal_servers import promise
 from support.sessions import Broker, running
@@ -14,11 +15,10 @@ from penstock.core.control import ControlConfig
 from penstock.core.control.journal.documents import registered
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
-from penstock.rpc.channel import open_aio_channel
 from penstock_broker.controller.metadata_store.memory import SharedDocuments
 from penstock_broker.controller.process import ControllerProcess
 
-CONFIG = ControlConfig(heartbeat_interval_ms=50, session_timeout_ms=5_000)
+CONFIG = ControlConfig(heartbeat_interval_ms=50, session_timeout_ms=60_000)
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Scene:
 
     async def create(self, topic: str) -> None:
         new = admin_pb2.NewTopic(topic=topic, partitions=1, replication_factor=3)
-        async with open_aio_channel(f"127.0.0.1:{self.process.server.port}") as channel:
+        async with patient_aio_channel(f"127.0.0.1:{self.process.server.port}") as channel:
             answer = await AdminServiceStub(channel).CreateTopics(
                 admin_pb2.CreateTopicsRequest(topics=[new]), timeout=120
             )

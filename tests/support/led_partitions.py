@@ -44,7 +44,7 @@ class GatedStore(MemoryLogStore):
         self.damaged_reads = False
 
     def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
-        assert self.flowing.wait(20)
+        assert self.flowing.wait(600)
         if self.full and any(write.batches for write in writes):
             raise ClusterError("the disk is full", ErrorCode.DISK_FULL)
         super().write(writes, sync=sync)
@@ -55,7 +55,7 @@ class GatedStore(MemoryLogStore):
     def read(self, slot: Slot, offset: Offset, max_bytes: int, end: Offset) -> list[Batch]:
         self.reads_waiting += 1
         try:
-            assert self.readable.wait(20)
+            assert self.readable.wait(600)
             if self.broken_reads:
                 raise ClusterError("the disk is gone", ErrorCode.STORAGE_FAILED)
             if self.damaged_reads:

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 import grpc
 from support.cluster import Cluster
 from support.waiting import wait_until
-from support.wire import Wire, now_ms
+from support.wire import CALL_S, Wire, now_ms
 
 from penstock.core.batch import Batch, BatchFlags
 from penstock.core.records import build_batch, encode_columns
@@ -67,7 +67,7 @@ class Transactions:
     ) -> None:
         self.wire.channel.close()
 
-    def call(self, name: str, request: Any, timeout_s: float = 20.0) -> Any:
+    def call(self, name: str, request: Any, timeout_s: float = CALL_S) -> Any:
         """Raises PenstockError."""
         try:
             return getattr(self.calls, name)(request, timeout=timeout_s)
@@ -101,16 +101,21 @@ def again(act: Callable[[], _A], *, what: str) -> _A:
     return wait_until(attempt, what=what)[0]
 
 
+def leader_of(cluster: Cluster, topic: str, number: int = 0) -> int:
+    """Raises PenstockError while nobody leads."""
+    leader = cluster.leader(topic, number)
+    if leader == NO_LEADER:
+        raise ClusterError(f"nobody leads {topic}/{number}", ErrorCode.LEADER_NOT_AVAILABLE)
+    return leader
+
+
 def partition_transactions(
     cluster: Cluster, topic: str, number: int = 0
 ) -> pb.PartitionTransactions:
     """As the partition's leader sees it, once there is one."""
 
     def ask() -> pb.PartitionTransactions:
-        leader = cluster.leader(topic, number)
-        if leader == NO_LEADER:
-            raise ClusterError(f"nobody leads {topic}/{number}", ErrorCode.LEADER_NOT_AVAILABLE)
-        with Transactions(cluster.brokers[leader].address) as there:
+        with Transactions(cluster.brokers[leader_of(cluster, topic, number)].address) as there:
             request = pb.DescribePartitionTransactionsRequest(
                 partitions=[pb.TopicPartitionName(topic=topic, partition=number)]
             )
@@ -174,13 +179,13 @@ class TransactionalProducer:
         )
         request = broker_pb2.ProduceRequest(
             acks=broker_pb2.ACKS_ALL,
-            timeout_ms=10_000,
+            timeout_ms=60_000,
             partitions=[part],
             transactional_id=self.transactional_id,
         )
 
         def attempt() -> int:
-            leader = self.cluster.leader(topic, partition)
+            leader = leader_of(self.cluster, topic, partition)
             with Wire(self.cluster.brokers[leader].address) as wire:
                 try:
                     (result,) = wire.data.Produce(request, timeout=120).results
@@ -194,7 +199,7 @@ class TransactionalProducer:
         self._sequences[topic, partition] = sequence + len(values)
         return offset
 
-    def end(self, *, commit: bool, wait_visible_ms: int = 20_000) -> pb.EndTransactionResponse:
+    def end(self, *, commit: bool, wait_visible_ms: int = 60_000) -> pb.EndTransactionResponse:
         """EndTransaction; the next epoch is taken over. Raises PenstockError."""
         request = pb.EndTransactionRequest(
             transactional_id=self.transactional_id,
@@ -206,7 +211,7 @@ class TransactionalProducer:
 
         def attempt() -> pb.EndTransactionResponse:
             with Transactions(self.cluster.brokers[self.coordinator()].address) as there:
-                ended: pb.EndTransactionResponse = there.call("EndTransaction", request, 60)
+                ended: pb.EndTransactionResponse = there.call("EndTransaction", request)
             return ended
 
         answer = again(attempt, what="the end is decided")

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 import grpc
+from support.channels import patient_channel
 
 from penstock.core.batch import Batch
 from penstock.core.records import build_batch, decode_batch, encode_columns
@@ -16,7 +17,6 @@ from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
 from penstock.rpc.batches import batch_from_wire, batch_to_wire
-from penstock.rpc.channel import open_channel
 from penstock.rpc.errors import error_from_rpc, error_from_wire
 from penstock.rpc.tls import Tls
 
@@ -30,6 +30,8 @@ class _Result(Protocol):
     def error(self) -> errors_pb2.Error: ...
 
 
+CALL_S = 120.0
+"""No call that is answered at all takes that long, whatever else the machine does."""
 _Q = TypeVar("_Q")
 _A = TypeVar("_A")
 _R = TypeVar("_R", bound=_Result)
@@ -61,7 +63,7 @@ class Wire:
     """A connection to one broker."""
 
     def __init__(self, address: str, tls: Tls | None = None) -> None:
-        self.channel = open_channel(address, tls)
+        self.channel = patient_channel(address, tls)
         self.data = BrokerServiceStub(self.channel)
         self.admin = AdminServiceStub(self.channel)
 
@@ -84,7 +86,7 @@ class Wire:
         partition: int = 0,
         acks: pb.Acks.ValueType = pb.ACKS_ALL,
         sync: pb.Sync.ValueType = pb.SYNC_OS,
-        timeout_ms: int = 10_000,
+        timeout_ms: int = 60_000,
         **fields: Any,
     ) -> pb.ProduceResult:
         """Produces one batch; raises PenstockError for an error in the result or of the call.
@@ -96,7 +98,7 @@ class Wire:
             topic=topic, partition=partition, batch=batch_to_wire(batch), **fields
         )
         request = pb.ProduceRequest(acks=acks, sync=sync, timeout_ms=timeout_ms, partitions=[part])
-        (result,) = self.call(self.data.Produce, request, timeout_ms / 1000 + 5).results
+        (result,) = self.call(self.data.Produce, request, timeout_ms / 1000 + CALL_S).results
         return _checked(result)
 
     def fetch(
@@ -122,7 +124,7 @@ class Wire:
         request = pb.FetchRequest(
             max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, partitions=[part]
         )
-        (result,) = self.call(self.data.Fetch, request, max_wait_ms / 1000 + 10).results
+        (result,) = self.call(self.data.Fetch, request, max_wait_ms / 1000 + CALL_S).results
         return _checked(result)
 
     def read_all(self, topic: str, *, partition: int = 0, offset: int = 0) -> list[bytes]:
@@ -142,7 +144,7 @@ class Wire:
         """ListOffsets with `earliest=pb.Earliest()`, `latest=pb.Latest()` or `timestamp_ms=…`."""
         part = pb.ListOffsetsPartition(topic=topic, partition=partition, **spec)
         request = pb.ListOffsetsRequest(partitions=[part])
-        (result,) = self.call(self.data.ListOffsets, request, 10.0).results
+        (result,) = self.call(self.data.ListOffsets, request).results
         return _checked(result)
 
     def latest(self, topic: str, *, partition: int = 0) -> int:
@@ -150,13 +152,11 @@ class Wire:
 
     def log(self, topic: str, partition: int = 0) -> admin_pb2.LogInfo:
         """What this broker itself holds of a partition."""
-        answer = self.call(
-            self.admin.DescribeLogs, admin_pb2.DescribeLogsRequest(topics=[topic]), 10.0
-        )
+        answer = self.call(self.admin.DescribeLogs, admin_pb2.DescribeLogsRequest(topics=[topic]))
         return next(log for log in answer.logs if log.partition == partition)
 
     def call(
-        self, method: "grpc.UnaryUnaryMultiCallable[_Q, _A]", request: _Q, timeout_s: float = 10.0
+        self, method: "grpc.UnaryUnaryMultiCallable[_Q, _A]", request: _Q, timeout_s: float = CALL_S
     ) -> _A:
         """The answer of a method of `data` or `admin`; raises PenstockError if the call fails."""
         try:

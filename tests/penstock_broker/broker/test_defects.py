@@ -22,9 +22,9 @@ KEY = ReplicaKey(TopicId("id-1"), 0)
 BOTH = (topic_info(replicas=(0, 1)), topic_info("u", topic_id="id-2"))
 
 
-async def produce(broker: LocalBroker, topic: str = "t", timeout_ms: int = 5_000) -> Any:
+async def produce(broker: LocalBroker, topic: str = "t") -> Any:
     part = pb.ProducePartition(topic=topic, batch=batch_to_wire(make_batch([b"x"])))
-    request = pb.ProduceRequest(acks=pb.ACKS_ALL, timeout_ms=timeout_ms, partitions=[part])
+    request = pb.ProduceRequest(acks=pb.ACKS_ALL, timeout_ms=60_000, partitions=[part])
     return (await broker.data.Produce(request)).results[0]
 
 
@@ -60,10 +60,10 @@ async def test_a_defect_stops_one_partition_and_everyone_waiting_hears_of_it(
     async with local_broker(tmp_path) as broker:
         await broker.apply(*BOTH)
         parked = broker.tasks.create_task(fetch(broker, wait_ms=60_000))
-        first = broker.tasks.create_task(produce(broker, timeout_ms=60_000))
+        first = broker.tasks.create_task(produce(broker))
         replica = replica_of(broker)
         await wait_until_async(lambda: replica.marks.written_end == 1, what="the first is written")
-        second = await produce(broker, timeout_ms=60_000)
+        second = await produce(broker)
         async with asyncio.timeout(600):
             for result in (await first, second, await parked):
                 assert result.error.code == ErrorCode.STORAGE_FAILED
@@ -86,7 +86,7 @@ async def test_nothing_of_a_stopped_partition_moves_until_the_broker_starts_agai
 ) -> None:
     async with local_broker(tmp_path) as broker:
         await broker.apply(*BOTH)
-        first = broker.tasks.create_task(produce(broker, timeout_ms=60_000))
+        first = broker.tasks.create_task(produce(broker))
         replica = replica_of(broker)
         await wait_until_async(lambda: replica.marks.written_end == 1, what="the first is written")
         await produce(broker)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import grpc
+from support.channels import patient_channel
 from support.cluster import Cluster
 from support.processes import HOST, reserve_row
 
@@ -10,7 +11,6 @@ from penstock.client import Admin, Consumer, Producer, TopicPartition
 from penstock.proto.v1 import transaction_pb2, transaction_peer_pb2
 from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
 from penstock.proto.v1.transaction_peer_pb2_grpc import TransactionPeerServiceStub
-from penstock.rpc.channel import open_channel
 
 
 def test_each_listener_names_the_addresses_of_its_callers(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def _check_services(inside: str, outside: str) -> None:
     joins = transaction_peer_pb2.JoinTransactionsRequest()
     ask = transaction_pb2.ListTransactionsRequest()
     for address, code in ((inside, None), (outside, grpc.StatusCode.UNIMPLEMENTED)):
-        with open_channel(address) as channel:
+        with patient_channel(address) as channel:
             TransactionServiceStub(channel).ListTransactions(ask, timeout=120)
             try:
                 TransactionPeerServiceStub(channel).JoinTransactions(joins, timeout=120)

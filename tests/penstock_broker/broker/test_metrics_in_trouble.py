@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.metrics import scrape
 from support.waiting import wait_until
 
@@ -26,7 +26,7 @@ def wait_says(port: int, expected: dict[str, float]) -> None:
 def test_a_dead_leader_leaves_partitions_with_too_few_replicas_and_another_leader(
     tmp_path: Path,
 ) -> None:
-    with Cluster(tmp_path, brokers=2) as cluster:
+    with Cluster(tmp_path, brokers=2, controller_config=PATIENT) as cluster:
         for topic, least in (("just", "1"), ("strict", "2")):
             configs = {"min.insync.replicas": least}
             cluster.create_topic(topic, assignment=[[0, 1]], configs=configs)
@@ -48,12 +48,12 @@ def test_a_dead_leader_leaves_partitions_with_too_few_replicas_and_another_leade
 
 
 def test_a_frozen_follower_lags_and_what_waits_for_it_is_in_flight(tmp_path: Path) -> None:
-    with Cluster(tmp_path, brokers=2, broker_config=LIMIT) as cluster:
+    with Cluster(tmp_path, brokers=2, broker_config=LIMIT, controller_config=PATIENT) as cluster:
         cluster.create_topic("t", assignment=[[0, 1]])
         port = cluster.metrics_ports[0]
         wait_says(port, {"follower_lag_offsets{1}": 0, "overloads_total": 0})
         with Producer(cluster.bootstrap, acks=Acks.ALL, linger_ms=0, batch_bytes=1_000) as producer:
-            producer.send("t", b"first", partition=0).result(60)
+            producer.send("t", b"first", partition=0).result(120)
             cluster.controller.pause()  # so that the follower stays in the ISR
             cluster.brokers[1].pause()
             sent = [producer.send("t", VALUE, partition=0) for _ in range(2)]
@@ -64,5 +64,5 @@ def test_a_frozen_follower_lags_and_what_waits_for_it_is_in_flight(tmp_path: Pat
             cluster.controller.resume()
             cluster.brokers[1].resume()
             for delivery in sent:
-                delivery.result(60)
+                delivery.result(120)
         wait_says(port, {"follower_lag_offsets{1}": 0, "inflight_bytes": 0})

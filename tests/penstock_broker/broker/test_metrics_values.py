@@ -7,7 +7,7 @@ from typing import Final
 
 import grpc
 import pytest
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.metrics import Page, scrape
 from support.metrics_page import documented, family
 from support.waiting import wait_until
@@ -137,12 +137,12 @@ def wait_like(port: int, prefix: str, expected: dict[str, int]) -> None:
 
 
 def test_a_healthy_cluster_shows_it_and_the_loss_of_its_controller(tmp_path: Path) -> None:
-    with Cluster(tmp_path, brokers=2) as cluster:
+    with Cluster(tmp_path, brokers=2, controller_config=PATIENT) as cluster:
         cluster.create_topic("flights", assignment=[[0, 1], [1, 0]])
         with Producer(cluster.bootstrap) as producer:
             for _ in range(RECORDS):
                 producer.send("flights", b"value", partition=0)
-            producer.flush(30)
+            producer.flush(120)
         with Consumer(cluster.bootstrap) as consumer:
             consumer.assign([TopicPartition("flights", 0)])
             left = RECORDS
@@ -247,7 +247,7 @@ def test_each_request_on_a_stream_is_timed_as_a_produce(
     with Wire(shared_broker.brokers[0].address) as wire:
         part.topic_id = wire.log(topic).topic_id
         requests = [pb.ProduceRequest(correlation_id=n, partitions=[part]) for n in range(3)]
-        assert len(list(wire.data.ProduceStream(iter(requests), timeout=30))) == 3
+        assert len(list(wire.data.ProduceStream(iter(requests), timeout=120))) == 3
         after = scrape(port)
         assert after[PRODUCED] - before[PRODUCED] == 3
         wire.produce(topic, make_batch([b"a"]))
@@ -270,7 +270,7 @@ def test_the_wait_of_a_fetch_is_no_work(shared_broker: Cluster, topic: str, port
         )
         wait_until(lambda: scrape(port)["penstock_parked_fetches"] >= 1, what="a fetch is parked")
         wire.produce(topic, [b"b"])
-        assert len(waiting.result(timeout=30).results) == 1
+        assert len(waiting.result(timeout=120).results) == 1
         assert scrape(port)[name.format("count")] - after[name.format("count")] == 1
         before = scrape(port)
         wire.fetch(topic, 2, max_wait_ms=2_000)
@@ -290,13 +290,13 @@ def test_a_call_that_is_refused_is_counted_by_method_and_code(
         # More partitions than a request may have.
         many = [pb.ProducePartition(topic="t")] * (PARTITIONS_MAX + 1)
         with pytest.raises((ClusterError, grpc.RpcError)):
-            wire.data.Produce(pb.ProduceRequest(partitions=many), timeout=30)
+            wire.data.Produce(pb.ProduceRequest(partitions=many), timeout=120)
     after = scrape(port)
     assert after[name] - before[name] == 1
 
 
 def test_a_dead_follower_leaves_the_isr_and_is_seen_to_come_back(tmp_path: Path) -> None:
-    with Cluster(tmp_path, brokers=2) as cluster:
+    with Cluster(tmp_path, brokers=2, controller_config=PATIENT) as cluster:
         cluster.create_topic("flights", assignment=[[0, 1]], configs={"min.insync.replicas": "1"})
         port = cluster.metrics_ports[0]
         wait_like(port, "penstock_", {"under_replicated": 0, "isr_shrinks_total": 0})

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.waiting import wait_until
 
 from penstock.client import (
@@ -24,8 +24,7 @@ COUNT = 200
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    patient = {"broker.session.timeout.ms": "60000"}
-    with Cluster(tmp_path, brokers=3, controller_config=patient) as cluster:
+    with Cluster(tmp_path, brokers=3, controller_config=PATIENT) as cluster:
         yield cluster
 
 
@@ -39,7 +38,7 @@ def fill(cluster: Cluster) -> None:
     with Producer(cluster.bootstrap) as producer:
         for number in range(COUNT):
             producer.send("moved", b"%d" % number, partition=0)
-        producer.flush(60)
+        producer.flush(120)
 
 
 def holders(admin: Admin) -> list[tuple[int, int]]:

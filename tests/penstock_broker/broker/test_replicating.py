@@ -9,7 +9,7 @@ from functools import partial
 
 import grpc
 import pytest
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.waiting import wait_until
 from support.wire import Wire, make_batch
 
@@ -19,8 +19,9 @@ from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.errors import error_from_rpc
 
 MakeCluster = Callable[..., Cluster]
-PATIENT = {"broker.session.timeout.ms": "30000"}
-"""So that a gap far below it shows that nobody waited for it."""
+HUGE = {"broker.session.timeout.ms": "180000"}
+GAP_S = 60.0
+"""Far below that timeout: nobody waited for it."""
 
 
 class Load(threading.Thread):
@@ -64,17 +65,39 @@ class Load(threading.Thread):
 
     def finish(self) -> None:
         self.stopping.set()
-        self.join(40)
+        self.join(300)
         assert not self.is_alive()
 
 
 def leader_wire(cluster: Cluster, topic: str) -> Wire:
-    return Wire(cluster.brokers[cluster.leader(topic)].address)
+    """To the broker that leads, once it knows that itself: others may hear of it earlier."""
+
+    def found() -> Wire | None:
+        leader = cluster.leader(topic)
+        if leader < 0:
+            return None
+        wire = Wire(cluster.brokers[leader].address)
+        with contextlib.suppress(PenstockError, StopIteration):
+            if wire.log(topic).is_leader:
+                return wire
+        wire.channel.close()
+        return None
+
+    return wait_until(found, what=f"somebody leads {topic}")
 
 
 def assert_nothing_lost(cluster: Cluster, load: Load) -> None:
     """Every acknowledged record is there, in order; a retry may have doubled an unknown one."""
     with leader_wire(cluster, load.topic) as wire:
+
+        def is_confirmed() -> bool:
+            """What a new leader has counts once its followers have it."""
+            try:
+                return wire.latest(load.topic) >= 0
+            except PenstockError:
+                return False
+
+        wait_until(is_confirmed, what="the leader knows what is committed")
         stored = [int(value) for value in wire.read_all(load.topic)]
     missing = set(load.acked) - set(stored)
     assert not missing, f"acknowledged and lost: {sorted(missing)[:10]}"
@@ -87,14 +110,17 @@ def test_acks_all_is_on_every_replica(shared_cluster: Cluster) -> None:
     def knows(follower: Wire, partition: int) -> bool:
         return follower.log("everywhere", partition).high_watermark == 2
 
+    in_sync: list[set[int]] = []
     for partition in range(3):
         leader = shared_cluster.leader("everywhere", partition)
         with Wire(shared_cluster.brokers[leader].address) as wire:
             wire.produce("everywhere", [b"a", b"b"], partition=partition)
-    for broker in shared_cluster.brokers.values():
+        in_sync.append(set(shared_cluster.partition("everywhere", partition, leader).isr))
+    for broker_id, broker in shared_cluster.brokers.items():
         with Wire(broker.address) as wire:
             for partition in range(3):
-                assert wire.log("everywhere", partition).log_end_offset == 2
+                if broker_id in in_sync[partition]:  # not one that stood still for very long
+                    assert wire.log("everywhere", partition).log_end_offset == 2
                 wait_until(
                     partial(knows, wire, partition), what="the follower knows the high watermark"
                 )
@@ -118,7 +144,8 @@ def test_a_follower_refuses_and_names_the_leader(shared_cluster: Cluster) -> Non
 
 
 def test_large_batches_and_a_late_follower_catch_up(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(brokers=3, broker_config={"cache.bytes": "1000000"})
+    small = {"cache.bytes": "1000000"}
+    cluster = make_cluster(brokers=3, broker_config=small, controller_config=PATIENT)
     cluster.create_topic("t", assignment=[[0, 1, 2]])
     cluster.brokers[2].kill()
     with leader_wire(cluster, "t") as wire:
@@ -132,7 +159,7 @@ def test_large_batches_and_a_late_follower_catch_up(make_cluster: MakeCluster) -
 
 
 def test_a_killed_leader_loses_nothing_that_was_acknowledged(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(brokers=3, controller_config=PATIENT)
+    cluster = make_cluster(brokers=3, controller_config=HUGE)
     cluster.create_topic("t")
     load = Load(cluster, "t")
     load.start()
@@ -146,11 +173,11 @@ def test_a_killed_leader_loses_nothing_that_was_acknowledged(make_cluster: MakeC
         cluster.wait_in_sync("t")
     load.finish()
     assert_nothing_lost(cluster, load)
-    assert load.longest_gap_s < 15.0, "nobody waits for the session timeout"
+    assert load.longest_gap_s < GAP_S, "nobody waits for the session timeout"
 
 
 def test_all_brokers_killed_at_once_come_back_with_everything(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(brokers=3)
+    cluster = make_cluster(brokers=3, controller_config=PATIENT)
     cluster.create_topic("t")
     load = Load(cluster, "t")
     load.start()
@@ -167,7 +194,7 @@ def test_all_brokers_killed_at_once_come_back_with_everything(make_cluster: Make
 
 
 def test_too_few_in_sync_replicas_append_nothing(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(brokers=3)
+    cluster = make_cluster(brokers=3, controller_config=PATIENT)
     cluster.create_topic("t", assignment=[[0, 1, 2]])
     with Wire(cluster.brokers[0].address) as wire:
         wire.produce("t", [b"a"])
@@ -185,7 +212,7 @@ def test_too_few_in_sync_replicas_append_nothing(make_cluster: MakeCluster) -> N
 
 
 def test_a_batch_retried_across_failover_and_restart_lands_once(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(brokers=3)
+    cluster = make_cluster(brokers=3, controller_config=PATIENT)
     cluster.create_topic("t")
     first = cluster.leader("t")
     producer = {"producer_id": 1_000_000, "producer_epoch": 0}
@@ -242,6 +269,7 @@ def test_a_frozen_leader_is_replaced_and_cannot_commit_when_it_wakes(
         wait_until(lambda: cluster.partition("t", 0, at=1).leader in {1, 2}, what="0 is replaced")
         new = cluster.partition("t", 0, at=1).leader
         with Wire(cluster.brokers[new].address) as wire:
+            wait_until(lambda: wire.log("t").is_leader, what="it knows it")
             wire.produce("t", [b"after"])
             cluster.brokers[0].resume()
             with contextlib.suppress(PenstockError):
@@ -252,7 +280,7 @@ def test_a_frozen_leader_is_replaced_and_cannot_commit_when_it_wakes(
 
 
 def test_sigterm_hands_leadership_over_within_a_short_gap(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(brokers=3, controller_config=PATIENT)
+    cluster = make_cluster(brokers=3, controller_config=HUGE)
     cluster.create_topic("t", assignment=[[0, 1, 2]])
     load = Load(cluster, "t")
     load.start()
@@ -262,21 +290,19 @@ def test_sigterm_hands_leadership_over_within_a_short_gap(make_cluster: MakeClus
     load.wait_acked(50)
     load.finish()
     assert_nothing_lost(cluster, load)
-    assert load.longest_gap_s < 15.0, "nobody waits for the session timeout"
+    assert load.longest_gap_s < GAP_S, "nobody waits for the session timeout"
 
 
 def test_without_a_controller_data_flows_and_metadata_changes_say_so(
     make_cluster: MakeCluster,
 ) -> None:
-    cluster = make_cluster(brokers=3)
+    cluster = make_cluster(brokers=3, controller_config=PATIENT)
     cluster.create_topic("t")
     load = Load(cluster, "t")
     load.start()
     load.wait_acked(20)
     cluster.controller.kill()
-    wait_until(
-        lambda: not cluster.describe().controller_reachable, what="the controller's end is noticed"
-    )
+    cluster.wait_controller(reachable=False)
     load.wait_acked(50)
     with leader_wire(cluster, "t") as wire:
         assert wire.read_all("t")
@@ -292,7 +318,7 @@ def test_without_a_controller_data_flows_and_metadata_changes_say_so(
         )
         assert not answer.HasField("error")
     cluster.controller.start()
-    wait_until(lambda: cluster.describe().controller_reachable, what="the session is back")
+    cluster.wait_controller()
     cluster.create_topic("new")
     load.wait_acked(20)
     load.finish()
@@ -300,7 +326,8 @@ def test_without_a_controller_data_flows_and_metadata_changes_say_so(
 
 
 def test_retention_moves_the_log_start_on_every_replica(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(brokers=3, broker_config={"log.retention.check.interval.ms": "200"})
+    often = {"log.retention.check.interval.ms": "200"}
+    cluster = make_cluster(brokers=3, broker_config=often, controller_config=PATIENT)
     cluster.create_topic("t", configs={"retention.bytes": "30000"})
     with leader_wire(cluster, "t") as wire:
         for _ in range(20):
@@ -320,7 +347,7 @@ def test_retention_moves_the_log_start_on_every_replica(make_cluster: MakeCluste
 
 
 def test_a_lost_volume_is_filled_again_from_the_others(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(brokers=3)
+    cluster = make_cluster(brokers=3, controller_config=PATIENT)
     cluster.create_topic("t", assignment=[[0, 1, 2]])
     load = Load(cluster, "t")
     load.start()
@@ -343,7 +370,8 @@ def test_configs_change_without_a_restart(make_cluster: MakeCluster) -> None:
     with Wire(cluster.brokers[0].address) as wire:
         wire.produce("t", [b"x" * 3_000])
         answer = wire.admin.AlterConfigs(
-            admin_pb2.AlterConfigsRequest(topic="t", set={"max.message.bytes": "2048"}), timeout=10
+            admin_pb2.AlterConfigsRequest(topic="t", set={"max.message.bytes": "2048"}),
+            timeout=120,
         )
         assert not answer.HasField("error"), answer
 
@@ -362,7 +390,7 @@ def test_a_topic_made_while_its_broker_is_gone_is_led_once_that_is_back(
     make_cluster: MakeCluster, replicas: list[int]
 ) -> None:
     """Nobody could have stored anything, and nobody else may lead: there is nothing to wait for."""
-    cluster = make_cluster(brokers=2, controller_config={"broker.session.timeout.ms": "4000"})
+    cluster = make_cluster(brokers=2, controller_config=PATIENT)
     cluster.brokers[1].kill()
     new = admin_pb2.NewTopic(topic="new", assignment=[admin_pb2.ReplicaList(broker_ids=replicas)])
     cluster._create(admin_pb2.CreateTopicsRequest(topics=[new]), is_first=True)

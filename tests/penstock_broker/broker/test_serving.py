@@ -47,7 +47,7 @@ def test_the_answer_says_what_was_reached(
 
 def test_acks_none_is_answered_without_an_offset(wire: Wire, topic: str) -> None:
     assert wire.produce(topic, [b"a"], acks=pb.ACKS_NONE).base_offset == -1
-    result = wire.fetch(topic, 0, max_wait_ms=5_000)
+    result = wire.fetch(topic, 0, max_wait_ms=60_000)
     assert len(result.batches) == 1
 
 
@@ -117,8 +117,8 @@ def test_min_bytes_holds_an_answer_back_until_enough_is_there(
 
     writer = threading.Thread(target=produce_slowly)
     writer.start()
-    result = wire.fetch(topic, 0, max_wait_ms=15_000, min_bytes=5_000)
-    writer.join(40)
+    result = wire.fetch(topic, 0, max_wait_ms=60_000, min_bytes=5_000)
+    writer.join(120)
     assert sum(len(batch.payload) for batch in result.batches) >= 4_500
 
 
@@ -250,7 +250,7 @@ def test_a_subscription_hears_of_new_records_and_of_errors(
         )
         done.wait(120)
 
-    answers = wire.data.Subscribe(requests(), timeout=30)
+    answers = wire.data.Subscribe(requests(), timeout=120)
     first = next(answers)
     assert [result.error.code for result in first.results] == [20]
     wire.produce(topic, [b"b"])
@@ -264,7 +264,7 @@ def test_deleted_records_are_gone_and_the_log_starts_later(wire: Wire, topic: st
     for value in (b"a", b"b", b"c"):
         wire.produce(topic, [value])
     answer = wire.admin.DeleteRecords(
-        admin_pb2.DeleteRecordsRequest(topic=topic, before_offset=2), timeout=10
+        admin_pb2.DeleteRecordsRequest(topic=topic, before_offset=2), timeout=120
     )
     assert answer.log_start_offset == 2
     assert wire.offsets(topic, earliest=pb.Earliest()).offset == 2
@@ -272,7 +272,7 @@ def test_deleted_records_are_gone_and_the_log_starts_later(wire: Wire, topic: st
         wire.fetch(topic, 0)
     assert wire.read_all(topic, offset=2) == [b"c"]
     refused = wire.admin.DeleteRecords(
-        admin_pb2.DeleteRecordsRequest(topic=topic, before_offset=4), timeout=10
+        admin_pb2.DeleteRecordsRequest(topic=topic, before_offset=4), timeout=120
     )
     assert refused.error.code == 35
 
@@ -296,7 +296,7 @@ def test_configs_logs_and_counts_are_described(
 ) -> None:
     wire.produce(topic, [b"a"])
     configs = wire.admin.DescribeConfigs(
-        admin_pb2.DescribeConfigsRequest(topic=topic), timeout=10
+        admin_pb2.DescribeConfigsRequest(topic=topic), timeout=120
     ).configs
     assert {entry.name: entry.value for entry in configs}["retention.ms"] == "604800000"
     log = wire.log(topic)
@@ -312,7 +312,7 @@ def test_a_deleted_topic_is_unknown_and_its_data_goes(
 ) -> None:
     wire.produce(topic, [b"a"])
     deleted = wire.admin.DeleteTopics(
-        admin_pb2.DeleteTopicsRequest(topics=[admin_pb2.TopicName(topic=topic)]), timeout=10
+        admin_pb2.DeleteTopicsRequest(topics=[admin_pb2.TopicName(topic=topic)]), timeout=120
     )
     assert not deleted.results[0].HasField("error")
     old_id = deleted.results[0].topic_id

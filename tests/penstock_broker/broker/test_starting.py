@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from support.channels import patient_channel
 from support.cluster import Cluster
 from support.processes import HOST, ReservedPort, ServerProcess
 from support.waiting import wait_until
@@ -19,7 +20,6 @@ from support.wire import Wire
 
 from penstock.client import Admin
 from penstock.errors import ErrorCode, PenstockError
-from penstock.rpc.channel import open_channel
 from penstock_broker.broker.main import _read_rack
 
 MakeCluster = Callable[..., Cluster]
@@ -29,7 +29,7 @@ def run_broker(*arguments: str, optimize: bool = False) -> tuple[int, str]:
     """Runs a broker that is expected to end by itself; exit code and stderr."""
     command = [sys.executable, *(["-O"] if optimize else []), "-m", "penstock_broker", "broker"]
     done = subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=60, check=False
+        [*command, *arguments], capture_output=True, text=True, timeout=300, check=False
     )
     return done.returncode, done.stderr
 
@@ -274,7 +274,7 @@ def test_a_controller_that_dies_does_not_hold_up_a_stop(make_cluster: MakeCluste
 
 
 def says(address: str, service: str) -> int:
-    with open_channel(address) as channel:
+    with patient_channel(address) as channel:
         request = health_pb2.HealthCheckRequest(service=service)
         return int(health_pb2_grpc.HealthStub(channel).Check(request, timeout=120).status)
 

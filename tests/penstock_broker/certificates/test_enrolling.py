@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 from cryptography import x509
+from support.channels import patient_channel
 from support.enrolling import CLUSTER_ID, NAMES, EnrolmentScene, pod_token
 from support.tokens import Issuer
 from support.waiting import wait_until
@@ -15,7 +16,6 @@ from support.waiting import wait_until
 from penstock.errors import ErrorCode
 from penstock.proto.v1 import broker_pb2
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
-from penstock.rpc.channel import open_channel
 from penstock.rpc.errors import error_from_rpc
 
 
@@ -63,10 +63,10 @@ def test_a_broker_lets_in_who_shows_the_issuers_new_key(scene: EnrolmentScene) -
     codes = []
 
     def let_in() -> bool:
-        with open_channel(scene.broker_address, scene.tls()) as channel:
+        with patient_channel(scene.broker_address, scene.tls()) as channel:
             try:
                 BrokerServiceStub(channel).Metadata(
-                    broker_pb2.MetadataRequest(), timeout=10, metadata=metadata
+                    broker_pb2.MetadataRequest(), timeout=120, metadata=metadata
                 )
             except grpc.RpcError as error:
                 codes.append(error_from_rpc(error).code)

@@ -262,13 +262,25 @@ def run() -> Run:
 
 
 @pytest.fixture
-def make(api_server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+def launcher() -> list[str] | None:
+    """Of controller processes, other than `local.child`: words after `python`."""
+    return None
+
+
+@pytest.fixture
+def make(
+    api_server: ApiServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    launcher: list[str] | None,
+) -> Iterator[Make]:
     made: list[Pod] = []
     namespace = api_server.namespace()
 
     def make_one(name: str) -> Pod:
         pod = Pod(api_server, namespace, tmp_path, name)
         made.append(pod)
+        pod.process.launcher = launcher or pod.process.launcher
         monkeypatch.setenv("KUBECONFIG", str(pod.kubeconfig))
         monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
         pod.process.start(wait=False)

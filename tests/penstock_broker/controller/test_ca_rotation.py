@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.apiserver import ApiServer
-from support.kubernetes_store import QUICK
+from support.kubernetes_store import PATIENT
 from support.operator_process import get
 
 from penstock.core.types import BrokerId
@@ -81,7 +81,7 @@ class Scene:
     def __init__(self, server: ApiServer, path: Path) -> None:
         self.server, self.path = server, path
         self.names = ClusterNames(CLUSTER, server.namespace("rotation"))
-        self.api: Api = connect("tests", QUICK, kubeconfig=str(server.kubeconfig))
+        self.api: Api = connect("tests", PATIENT, kubeconfig=str(server.kubeconfig))
         self.trust = TrustMap(self.api, ClusterObjects(CLUSTER, self.names.namespace))
         self.made: list[Controller] = []
         self.today = [date(2026, 1, 10)]

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.channels import patient_channel
 from support.processes import HOST, ReservedPort, ServerProcess
 
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
-from penstock.rpc.channel import open_channel
 from penstock_broker.controller.metadata_store.interface import Put
 from penstock_broker.controller.metadata_store.local import LocalMetadataStore
 
@@ -41,7 +41,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def describe(process: ServerProcess) -> admin_pb2.DescribeClusterResponse:
-    with open_channel(process.address) as channel:
+    with patient_channel(process.address) as channel:
         return AdminServiceStub(channel).DescribeCluster(
             admin_pb2.DescribeClusterRequest(), timeout=120.0
         )
@@ -50,7 +50,7 @@ def describe(process: ServerProcess) -> admin_pb2.DescribeClusterResponse:
 def refusal(process: ServerProcess) -> str:
     """The one line of a process that must exit with 2."""
     process.start(wait=False)
-    assert process.wait_end(20.0) == 2, process.tail()
+    assert process.wait_end(60.0) == 2, process.tail()
     lines = [line for line in process.log_text().splitlines() if not line.startswith("{")]
     assert len(lines) == 1, process.log_text()
     return lines[0]
@@ -145,7 +145,7 @@ def bad_arguments(*arguments: str, optimize: bool = False) -> str:
     environment.pop("KUBERNETES_SERVICE_HOST", None)
     done = subprocess.run(
         [*command, *arguments],
-        capture_output=True, text=True, timeout=60, check=False, env=environment,
+        capture_output=True, text=True, timeout=300, check=False, env=environment,
     )  # fmt: skip
     assert done.returncode == 2, done
     lines = [line for line in done.stderr.splitlines() if not line.startswith("{")]

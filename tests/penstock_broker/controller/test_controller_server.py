@@ -13,6 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from support.channels import patient_aio_channel
 from support.waiting import wait_until_async
 
 from penstock.core.control import ControlConfig
@@ -20,7 +21,6 @@ from penstock.core.control.documents import FORMATS, ClusterDocument, encode_clu
 from penstock.core.types import ControllerEpoch
 from penstock.errors import ErrorCode, PenstockError
 from penstock.proto.v1 import admin_pb2, controller_pb2
-from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc
 from penstock_broker.controller import outbox
 from penstock_broker.controller.loading import from_texts
@@ -117,7 +117,7 @@ async def test_a_stream_must_begin_with_register(start: "Start") -> None:
 
 async def test_garbage_is_an_invalid_request(start: "Start") -> None:
     running = await start()
-    async with open_aio_channel(running.address) as channel:
+    async with patient_aio_channel(running.address) as channel:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             "/penstock.proto.v1.ControllerService/AlterIsr"
         )
@@ -214,6 +214,7 @@ async def test_topics_live_and_die_through_the_admin_calls(start: "Start") -> No
     assert all(entry.documentation for entry in described.configs)
     cluster = await running.admin.DescribeCluster(admin_pb2.DescribeClusterRequest())
     assert (cluster.topics, cluster.partitions, cluster.offline_partitions) == (1, 3, 0)
+    await broker.until(lambda: broker.topic("t"), "the topic arrives")
     topic_id = broker.known("t").topic_id
     delete = admin_pb2.DeleteTopicsRequest(topics=[admin_pb2.TopicName(topic="t")])
     assert (await running.admin.DeleteTopics(delete)).results[0].topic_id == topic_id
@@ -268,7 +269,7 @@ async def test_leaders_move_away_from_a_broker_on_request(start: "Start") -> Non
 async def test_a_restarted_controller_keeps_everything_and_raises_its_epoch(
     run: "Run", tmp_path: Path
 ) -> None:
-    config = ControlConfig(heartbeat_interval_ms=50, session_timeout_ms=5_000)
+    config = ControlConfig(heartbeat_interval_ms=50, session_timeout_ms=60_000)
     store = LocalMetadataStore(tmp_path)
     async with run(store, config, wait=True) as running:
         brokers = await three(running)
@@ -319,8 +320,10 @@ async def test_a_standby_says_so_and_takes_over_when_it_gets_the_lease(
 
 
 async def test_a_deposed_controller_ends_its_sessions_at_its_next_write(
-    start: "Start", documents: SharedDocuments
+    start: "Start", documents: SharedDocuments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in ("LEASE_RENEW", "SUSPEND"):  # else it may take the lease back, or hear who has it
+        monkeypatch.setattr(f"penstock_broker.controller.runtime._{name}_S", 600.0)
     first = await start()
     broker = await first.broker(0)
     documents.holder = ""
@@ -361,7 +364,7 @@ async def test_health_tells_active_from_standing_by(start: "Start") -> None:
     status = health_pb2.HealthCheckResponse
 
     async def ask(address: str, service: str) -> int:
-        async with open_aio_channel(address) as channel:
+        async with patient_aio_channel(address) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             request = health_pb2.HealthCheckRequest(service=service)
             return int((await stub.Check(request)).status)
@@ -376,7 +379,7 @@ async def test_health_tells_active_from_standing_by(start: "Start") -> None:
 
 async def test_reflection_lists_the_services(start: "Start") -> None:
     running = await start()
-    async with open_aio_channel(running.address) as channel:
+    async with patient_aio_channel(running.address) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         call = stub.ServerReflectionInfo(iter([request]))
@@ -410,13 +413,14 @@ async def test_a_controller_that_cannot_renew_ends_sessions_and_comes_back(
 ) -> None:
     for name, seconds in (("RENEW", 0.05), ("RETRY", 0.05)):
         monkeypatch.setattr(f"penstock_broker.controller.runtime._LEASE_{name}_S", seconds)
-    monkeypatch.setattr("penstock_broker.controller.runtime._SUSPEND_S", 0.3)
     store = Moody(documents)
     running = await start(store)
     broker = await running.broker(0)
     await running.create(replication_factor=1)
-    store.away = True
-    await asyncio.wait_for(broker.ended.wait(), 40.0)
+    with monkeypatch.context() as soon:
+        soon.setattr("penstock_broker.controller.runtime._SUSPEND_S", 0.3)
+        store.away = True
+        await asyncio.wait_for(broker.ended.wait(), 40.0)
     assert broker.refusal.code is ErrorCode.CONTROLLER_UNAVAILABLE
     assert not running.runtime.active
     assert running.runtime.usable, "a probe must not fail for it"
@@ -471,16 +475,19 @@ async def test_brokers_stand_in_for_the_lease_only_once_all_have_come(
     successor = await start(store, around=brokers)
     await successor.runtime.wait_active(40.0)
     await successor.broker(0)
-    monkeypatch.setattr("penstock_broker.controller.runtime._SUSPEND_S", 0.5)
-    store.away = True
-    await wait_until_async(lambda: not successor.runtime.active, what="it is suspended")
+    with monkeypatch.context() as soon:
+        soon.setattr("penstock_broker.controller.runtime._SUSPEND_S", 0.5)
+        store.away = True
+        await wait_until_async(lambda: not successor.runtime.active, what="it is suspended")
     assert brokers.asked == 0
     store.away = False
     await successor.runtime.wait_active(40.0)
     await successor.broker(0)
     await successor.broker(1)
+    # Without them it would be suspended after so long; a shorter one a pause could do too.
+    monkeypatch.setattr("penstock_broker.controller.runtime._SUSPEND_S", 2.0)
     store.away = True
-    await wait_until_async(lambda: brokers.asked > 20, what="it is held for longer than its lease")
+    await wait_until_async(lambda: brokers.asked > 30, what="it is held for longer than its lease")
     assert successor.runtime.active
 
 
@@ -533,6 +540,7 @@ async def test_an_active_controller_puts_unreadable_documents_back(
     running = await start()
     broker = await running.broker(0)
     await running.create(replication_factor=1)
+    await broker.until(lambda: broker.topic("t"), "the topic arrives")
     good = json.loads(documents.documents[key].text)
     documents.writes += 1
     documents.documents[key] = StoredText(text, str(documents.writes))

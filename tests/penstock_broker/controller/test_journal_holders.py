@@ -31,7 +31,7 @@ async def test_a_majority_is_enough_and_who_is_late_hears_of_it_all_the_same(
     await servers.add()
     await servers.add()
     late = await servers.add_hanging()
-    async with asking() as calls, asyncio.timeout(60):  # the calls' own limit is far
+    async with asking() as calls, asyncio.timeout(300):  # the calls' own limit is far
         ask = AskKeep(servers.holders(), JOURNAL)
         assert await calls.keep(ask) == Kept(2)
         async with asyncio.TaskGroup() as tasks:
@@ -46,7 +46,7 @@ async def test_a_majority_is_enough_and_who_is_late_hears_of_it_all_the_same(
 
 async def test_closing_ends_calls_that_nobody_waits_for(servers: Servers) -> None:
     late = await servers.add_hanging()
-    async with asyncio.timeout(60), asking() as calls, asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(300), asking() as calls, asyncio.TaskGroup() as tasks:
         asks = tasks.create_task(calls.keep(AskKeep(servers.holders(), JOURNAL)))
         await wait_until_async(lambda: late.asked, what="the broker is asked")
         asks.cancel()
@@ -59,10 +59,15 @@ async def test_a_broker_that_does_not_answer_costs_the_time_limit_and_no_more(
 ) -> None:
     await servers.add()
     late = await servers.add_hanging()
-    async with asking(timeout_s=0.3) as calls:
+    async with asking(timeout_s=0.3) as calls, asyncio.timeout(300):
         ask = AskKeep(servers.holders(), JOURNAL)
-        while not late.asked:
-            assert await calls.keep(ask) == Kept(1)
+
+        async def decided_without_it() -> bool:
+            """The other one may be late too, on a crowded machine."""
+            kept = await calls.keep(ask)
+            return bool(late.asked) and kept == Kept(1)
+
+        await wait_until_async(decided_without_it, what="the other one's answer counts")
         late.answers.set()
     async with asking() as calls:
         assert await calls.keep(ask) == Kept(2)
@@ -72,7 +77,7 @@ async def test_a_refusal_decides_at_once(servers: Servers) -> None:
     await servers.add()
     for _ in range(2):
         await servers.add_hanging()
-    async with asking() as calls, asyncio.timeout(60):
+    async with asking() as calls, asyncio.timeout(300):
         holders = servers.holders()
         newer = Journal(ControllerEpoch(5))
         first = replace(holders, brokers=holders.brokers[:1])
@@ -125,14 +130,15 @@ async def test_a_question_under_way_does_without_a_broker_that_another_looks_up_
 
 
 async def test_a_broker_that_was_not_reached_is_asked_again_for_its_promise(
-    servers: Servers,
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A majority decides without it. Not told, it would stay with the former controller until that
     one gives up, and the new one would declare it dead before."""
+    monkeypatch.setattr(journal_holders, "_ASK_AGAIN_S", 600.0)
     for _ in range(2):
         await servers.add()
     away = await servers.add_failing()
-    async with asking() as calls, asyncio.timeout(60):
+    async with asking() as calls, asyncio.timeout(300):
         promises = await calls.promise(AskPromises(servers.holders(), ControllerEpoch(2)))
         assert set(promises.journals) == {BrokerId(0), BrokerId(1)}
         await wait_until_async(lambda: away.asked > 1, what="it is asked again")
@@ -146,7 +152,7 @@ async def test_only_the_newest_round_asks_again_and_only_until_the_end(
 ) -> None:
     monkeypatch.setattr(journal_holders, "_ASK_AGAIN_S", 600.0)
     away = await servers.add_failing()
-    async with asyncio.timeout(60), asking() as calls:
+    async with asyncio.timeout(300), asking() as calls:
         for epoch in (2, 3):
             await calls.promise(AskPromises(servers.holders(), ControllerEpoch(epoch)))
             away.asked = 0

@@ -6,8 +6,10 @@ from functools import partial
 
 import grpc
 import pytest
+from support import holding_child
 from support.apiserver import ApiServer
-from support.controller_pods import ACTIVE, LIVENESS, Make, Pod, all_serve, create
+from support.channels import patient_aio_channel
+from support.controller_pods import ACTIVE, LIVENESS, Pod, all_serve, create
 from support.sessions import Broker
 from support.waiting import wait_until, wait_until_async
 
@@ -15,8 +17,10 @@ from penstock.core.control.documents import decode_topic
 from penstock.errors import ErrorCode
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
-from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc
+
+patient = pytest.mark.parametrize("launcher", [holding_child.LAUNCHER], ids=["patient"])
+"""Its controllers do not give up while the test's process, with the brokers in it, stands still."""
 
 
 class Scene:
@@ -71,6 +75,7 @@ async def scene(pair: tuple[Pod, Pod]) -> AsyncIterator[Scene]:
             await made.stop(number)
 
 
+@patient
 async def test_a_broker_that_dies_costs_its_leaderships_only_until_it_is_noticed(
     scene: Scene, api_server: ApiServer
 ) -> None:
@@ -92,7 +97,8 @@ async def test_a_broker_that_dies_costs_its_leaderships_only_until_it_is_noticed
     assert "while-away" in stored
 
 
-async def test_what_was_decided_survives_the_controllers(scene: Scene, make: Make) -> None:
+@patient
+async def test_what_was_decided_survives_the_controllers(scene: Scene) -> None:
     scene.cut()
     await scene.stop(0)
     await scene.leader((1, 2))
@@ -102,12 +108,8 @@ async def test_what_was_decided_survives_the_controllers(scene: Scene, make: Mak
     scene.heal()
     for pod in scene.pods:
         pod.process.start(wait=False)
-    await wait_until_async(
-        lambda: all(broker.serves(2) for broker in scene.brokers),
-        what="a new controller has learned what the brokers keep",
-        timeout_s=60.0,
-    )
-    await scene.leader((1, 2), sees=0)
+    await all_serve(scene.brokers, 2)
+    await scene.leader((1, 2), sees=0)  # a new controller has learned what the brokers keep
 
 
 async def test_a_controller_takes_over_only_with_a_majority_of_the_brokers(scene: Scene) -> None:
@@ -123,9 +125,7 @@ async def test_a_controller_takes_over_only_with_a_majority_of_the_brokers(scene
     )
     assert not any(pod.says(ACTIVE) for pod in scene.pods)
     scene.start(1)
-    await wait_until_async(
-        lambda: scene.brokers[0].serves(2) and scene.brokers[1].serves(2), what="two are enough"
-    )
+    await all_serve(scene.brokers[:2], 2)
 
 
 async def test_without_a_majority_sessions_end_and_views_go_on(scene: Scene) -> None:
@@ -141,7 +141,7 @@ async def test_without_a_majority_sessions_end_and_views_go_on(scene: Scene) -> 
         assert pod.says(LIVENESS), "a probe must never fail because the API server is away"
         assert pod.says("")
     await wait_until_async(lambda: not active.says(ACTIVE), what="it is suspended")
-    async with open_aio_channel(active.address) as channel:
+    async with patient_aio_channel(active.address) as channel:
         stub = AdminServiceStub(channel)
         seen = await stub.DescribeCluster(admin_pb2.DescribeClusterRequest(), timeout=120)
         assert seen.topics == 1

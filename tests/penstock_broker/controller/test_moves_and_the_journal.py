@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from support.channels import patient_aio_channel
 from support.journaled_controller import Scene
 from support.waiting import wait_until_async
 
@@ -11,14 +12,13 @@ from penstock.core.control.journal.proposer import JournaledDocuments
 from penstock.errors import ErrorCode
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
-from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_wire
 from penstock_broker.controller.metadata_store.journaled import JournaledStore
 
 
 async def create(scene: Scene) -> None:
     new = admin_pb2.NewTopic(topic="t", assignment=[admin_pb2.ReplicaList(broker_ids=[0, 1])])
-    async with open_aio_channel(f"127.0.0.1:{scene.process.server.port}") as channel:
+    async with patient_aio_channel(f"127.0.0.1:{scene.process.server.port}") as channel:
         answer = await AdminServiceStub(channel).CreateTopics(
             admin_pb2.CreateTopicsRequest(topics=[new]), timeout=120
         )
@@ -27,7 +27,7 @@ async def create(scene: Scene) -> None:
 
 async def move(scene: Scene) -> admin_pb2.AlterReplicasResponse:
     wanted = admin_pb2.ReplicaChange(topic="t", expected=[0, 1], target=[0, 2])
-    async with open_aio_channel(f"127.0.0.1:{scene.process.server.port}") as channel:
+    async with patient_aio_channel(f"127.0.0.1:{scene.process.server.port}") as channel:
         return await AdminServiceStub(channel).AlterReplicas(
             admin_pb2.AlterReplicasRequest(changes=[wanted]), timeout=120
         )

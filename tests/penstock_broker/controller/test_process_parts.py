@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from support.channels import patient_aio_channel
 from support.controller_seams import Leaving, seams_on
 from support.sessions import Broker, running
 from support.waiting import wait_until_async
@@ -10,11 +11,10 @@ from support.waiting import wait_until_async
 from penstock.core.control import ControlConfig
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
-from penstock.rpc.channel import open_aio_channel
 from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore, SharedDocuments
 from penstock_broker.controller.process import ControllerProcess
 
-CONFIG = ControlConfig(heartbeat_interval_ms=50, session_timeout_ms=5_000)
+CONFIG = ControlConfig(heartbeat_interval_ms=50, session_timeout_ms=60_000)
 
 
 async def test_brokers_keep_what_is_decided_while_the_store_is_away(
@@ -35,7 +35,7 @@ async def test_brokers_keep_what_is_decided_while_the_store_is_away(
                     lambda: all(broker.serves(1) for broker in brokers), what="sessions"
                 )
                 store.away = True
-                async with open_aio_channel(address) as channel:
+                async with patient_aio_channel(address) as channel:
                     new = admin_pb2.NewTopic(topic="t", partitions=1, replication_factor=3)
                     answer = await AdminServiceStub(channel).CreateTopics(
                         admin_pb2.CreateTopicsRequest(topics=[new]), timeout=120

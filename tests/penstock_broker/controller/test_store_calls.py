@@ -53,7 +53,7 @@ class Gated(MemoryMetadataStore):
 
     def write(self, stages: Sequence[Sequence[Change]]) -> Mapping[str, str]:
         self.began += 1
-        self.gate.wait(20.0)
+        self.gate.wait(600.0)
         return super().write(stages)
 
     def acquire_lease(self, holder: str, duration_ms: int) -> bool:

@@ -27,6 +27,7 @@ from support.waiting import wait_until, wait_until_async
 from urllib3.connection import HTTPConnection
 
 from penstock.core.control import ControlConfig
+from penstock.errors import ErrorCode
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.rpc.channel import open_aio_channel
@@ -62,7 +63,7 @@ class History:
             f"{server.url}/api/v1/namespaces/{namespace}/configmaps?{query}",
             headers={"Authorization": "Bearer admin-of-the-tests"},
             preload_content=False,
-            timeout=60.0,
+            timeout=600.0,
         )
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
@@ -85,12 +86,12 @@ class History:
                     )
 
     def close(self) -> None:
-        # Closing would wait for the thread, which waits for the next change, for a minute at most.
+        # Closing would wait for the thread, which waits for the next change.
         connection = self._stream.connection
         assert isinstance(connection, HTTPConnection)
         assert connection.sock is not None
         connection.sock.shutdown(socket.SHUT_RDWR)
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         self._stream.close()
         self._pool.clear()
@@ -123,15 +124,19 @@ def proxies(api_server: ApiServer) -> Iterator[list[ApiProxy]]:
         proxy.close()
 
 
-async def create(addresses: list[str], topic: str, timeout_s: float = 3.0) -> bool:
-    """True if a controller said that it exists now."""
+async def create(addresses: list[str], topic: str, timeout_s: float = 10.0) -> bool:
+    """True if a controller said that it exists now; also if an unanswered call has made it."""
     new = admin_pb2.NewTopic(topic=topic, partitions=2, replication_factor=2)
     request = admin_pb2.CreateTopicsRequest(topics=[new])
     for address in addresses:
         async with open_aio_channel(address) as channel:
             with suppress(grpc.aio.AioRpcError):
                 answer = await AdminServiceStub(channel).CreateTopics(request, timeout=timeout_s)
-                if not answer.results[0].HasField("error"):
+                error = answer.results[0].error
+                if ErrorCode(error.code) in {
+                    ErrorCode.UNSPECIFIED,
+                    ErrorCode.TOPIC_ALREADY_EXISTS,
+                }:
                     return True
     return False
 
@@ -183,7 +188,9 @@ async def test_what_is_stored_and_told_stays_consistent(
                 await wait_until_async(
                     lambda: all(broker.session.connected for broker in brokers), what="sessions"
                 )
-                assert await create(addresses, "last", 120.0), "the cluster works again"
+                await wait_until_async(
+                    lambda: create(addresses, "last", 120.0), what="the cluster works again"
+                )
                 told.append("topic/last")
         wanted = [(key, version, text) for key, version, text in confirmed]
         wait_until(

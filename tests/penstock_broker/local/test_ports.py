@@ -137,7 +137,7 @@ class TestClusters:
         def start(name: str) -> LocalCluster | PenstockError:
             folder = tmp_path / name
             cluster = LocalCluster.from_manifest(path, data_dir=folder, options=options)
-            barrier.wait(20)
+            barrier.wait(120)
             try:
                 cluster.start()
             except PenstockError as error:

@@ -111,7 +111,7 @@ async def produce(broker: LocalBroker, batches: int) -> None:
             topic="t", batch=batch_to_wire(make_batch([b"x" * BATCH_BYTES]))
         )
         request = broker_pb2.ProduceRequest(
-            acks=broker_pb2.ACKS_LEADER, partitions=[part], timeout_ms=5_000
+            acks=broker_pb2.ACKS_LEADER, partitions=[part], timeout_ms=60_000
         )
         (result,) = (await broker.data.Produce(request)).results
         assert not result.HasField("error"), result.error

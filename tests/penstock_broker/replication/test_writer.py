@@ -207,7 +207,7 @@ async def test_a_lost_disk_ends_the_writer_and_nobody_hears_a_result(failure: Ex
             owners.append(r.owner(0))
             r.store.failure = failure
             r.writer.append(owners[0], 1, [batch_at(0)], None, sync=False)
-            await asyncio.wait_for(asyncio.Event().wait(), 10)
+            await asyncio.wait_for(asyncio.Event().wait(), 120)
 
     with pytest.raises(ExceptionGroup) as ended:
         await lose_the_disk()
@@ -224,7 +224,7 @@ async def test_drained_waits_for_all_that_was_asked_for() -> None:
         r.writer.save(owner)
         r.writer.sync()
         r.store.gate.set()
-        assert await r.writer.drained(10)
+        assert await r.writer.drained(120)
         assert r.store.writes[-1][1], "fsynced"
 
 
@@ -405,7 +405,7 @@ async def test_a_disk_that_is_lost_under_the_event_loop_ends_the_writer(failure:
             log.owner.heard = heard
             r.store.failure = failure
             r.writer.append(log.owner, 41, [batch_at(40)], None, sync=False)
-            await asyncio.wait_for(asyncio.Event().wait(), 10)
+            await asyncio.wait_for(asyncio.Event().wait(), 120)
 
     with pytest.raises(ExceptionGroup) as ended:
         await lose_the_disk()

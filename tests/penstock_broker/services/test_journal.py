@@ -104,7 +104,7 @@ class SlowFile:
 
     def replace(self, content: bytes) -> None:
         self.writing += 1
-        self.gate.wait(20.0)
+        self.gate.wait(600.0)
         self.content = content
 
 

@@ -142,7 +142,7 @@ async def produce(
     broker: LocalBroker, size: int = 10, *, acks: broker_pb2.Acks.ValueType = broker_pb2.ACKS_LEADER
 ) -> broker_pb2.ProduceResult:
     part = broker_pb2.ProducePartition(topic="t", batch=batch_to_wire(make_batch([b"x" * size])))
-    request = broker_pb2.ProduceRequest(acks=acks, partitions=[part], timeout_ms=5_000)
+    request = broker_pb2.ProduceRequest(acks=acks, partitions=[part], timeout_ms=60_000)
     (result,) = (await broker.data.Produce(request)).results
     assert not result.HasField("error"), result.error
     return result

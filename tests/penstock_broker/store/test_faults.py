@@ -49,7 +49,7 @@ def test_shutting_waits_for_who_is_inside_and_refuses_who_comes_later() -> None:
             order.append("left")
 
     def shut() -> None:
-        assert gate.shut(timeout_s=10)
+        assert gate.shut(timeout_s=120)
         order.append("shut")
 
     inside, shutter = threading.Thread(target=call), threading.Thread(target=shut)

@@ -99,11 +99,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode != 0:
         pytest.skip(f"a small volume cannot be mounted here: {mounted.stderr.strip()}")
     yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=30)
+    subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=120)
 
 
 def grow(disk: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,size=96m", str(disk)], check=True, timeout=30)
+    subprocess.run(["mount", "-o", "remount,size=96m", str(disk)], check=True, timeout=120)
 
 
 # ------------------------------------------------------------------ damage
@@ -273,7 +273,7 @@ def test_random_damage_anywhere_is_reported_or_harmless(path: Path, tmp_path: Pa
     outcomes: set[ErrorCode | None] = set()
     for round_number in range(30):
         copy = tmp_path / f"copy{round_number}"
-        subprocess.run(["cp", "-r", str(path), str(copy)], check=True, timeout=30)
+        subprocess.run(["cp", "-r", str(path), str(copy)], check=True, timeout=120)
         victim = copy / rng.choice(files).name
         if victim.stat().st_size == 0:
             continue
@@ -327,7 +327,7 @@ def wal_with_damage_in_the_middle(path: Path) -> Slot:
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
-        check=False, capture_output=True, text=True, timeout=60,
+        check=False, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr
     wal = max(path.glob("*.log"), key=lambda file: file.stat().st_size)
@@ -456,7 +456,7 @@ def test_every_successful_write_survives_kill_9(path: Path) -> None:
     # What it printed before it died was acknowledged too.
     rest = process.stdout.read().splitlines()
     process.stdout.close()
-    process.wait(timeout=30)
+    process.wait(timeout=120)
     acknowledged = max([acknowledged, *(int(line) for line in rest[:-1])])
     store = RocksLogStore(path)
     assert len(store.slots()) == 4
@@ -668,7 +668,7 @@ def test_closing_waits_for_readers(path: Path) -> None:
     started.wait(timeout=120)
     store.close()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=120)
     assert last_words == ["the log store is closed"] * 3
     RocksLogStore(path).close()
 
@@ -692,6 +692,6 @@ def test_a_process_with_an_idle_store_stays_small(path: Path) -> None:
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
-        check=True, capture_output=True, text=True, timeout=60,
+        check=True, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert int(done.stdout) < 150_000

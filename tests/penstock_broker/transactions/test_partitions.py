@@ -116,7 +116,7 @@ class World(LedPartitions):
                 batch=transactional_batch([b"x"], PID, epoch, sequence),
                 acks=Acks.ALL,
                 sync=Sync.OS,
-                deadline_ms=self.replicas.now_ms() + 10_000,
+                deadline_ms=self.replicas.now_ms() + 600_000,
                 transactional_id="app",
             ),
         )
