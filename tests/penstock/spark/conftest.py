@@ -91,6 +91,7 @@ class Bench:
     def create(self, partitions: int = 1, replication: int = 1, **configs: str) -> str:
         named = {key.replace("_", "."): value for key, value in configs.items()}
         self.admin.create_topic(self.topic, partitions, replication, named)
+        self.cluster.wait_leaders(self.topic)  # a query asks another broker, and soon gives up
         return self.topic
 
     def send(self, *values: str, partition: int = 0) -> None:
