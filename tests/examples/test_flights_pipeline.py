@@ -10,6 +10,7 @@ from support.waiting import wait_until
 pytest.importorskip("pandas")
 import pyarrow as pa
 
+from examples.flights import kills
 from examples.flights.enrich import Names
 from examples.flights.jobs import Job, transformer
 from examples.flights.kills import kill_with_open_transaction
@@ -50,8 +51,10 @@ def enriching(shared_cluster: Cluster, tmp_path: Path) -> Iterator[Job]:
 
 
 def test_a_killed_transformer_leaves_nothing_that_is_seen_and_loses_nothing(
-    shared_cluster: Cluster, enriching: Job, board: Board
+    shared_cluster: Cluster, enriching: Job, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The demo kills it between transactions in the end; here it has to be in one.
+    monkeypatch.setattr(kills, "LOOK_SECONDS", 300.0)
     bootstrap, sent = shared_cluster.bootstrap, 0
     with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
 
@@ -60,7 +63,7 @@ def test_a_killed_transformer_leaves_nothing_that_is_seen_and_loses_nothing(
             for number in range(sent, sent + CHUNK):
                 flight = b'{"n":%d,"carrier":"UA","dest":"MIA","tailnum":"N14228"}' % number
                 producer.send(SOURCE, flight, b"%d" % (number % 7))
-            producer.flush(30)
+            producer.flush(120)
             sent += CHUNK
 
         def some_are_in() -> bool:

@@ -19,7 +19,7 @@ pytest.importorskip("pandas")
 def run(cluster: Cluster, *words: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", *words],
-        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
         env={**os.environ, "PENSTOCK_BOOTSTRAP": cluster.bootstrap},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from support.waiting import wait_until
+from support.waiting import wait_exit, wait_until
 
 import penstock
 from penstock.cli.kube.access import volume
@@ -94,7 +94,7 @@ def test_its_rules_are_enough(tmp_path: Path) -> None:
                 wait_until(lambda: written("bills") > 0, what="a bill is written")
                 wait_until(lambda: written("orders.dead") > 0, what="a dead letter is written")
                 process.send_signal(signal.SIGTERM)
-                assert process.wait(60) == 0
+                assert wait_exit(process, 60) == 0
                 committed = admin.describe_group("billing").offsets
                 assert sum(one.offset for one in committed.values()) == 2
                 assert {one.topic for one in committed} == {"orders"}

@@ -34,12 +34,12 @@ def running(cluster: Cluster, name: str, *words: str) -> Iterator["subprocess.Po
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
 
 
 def run(cluster: Cluster, name: str, *words: str) -> str:
     with running(cluster, name, *words) as process:
-        out, err = process.communicate(timeout=100)
+        out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     return out
 
@@ -101,7 +101,7 @@ def test_bills_exist_once_although_the_program_is_killed(shared_broker: Cluster)
         bills = read(shared_broker, "bills", 199)
         assert read(shared_broker, "orders.dead", 1)[0][0] == b"13"
         process.send_signal(signal.SIGTERM)
-        _, complaints = process.communicate(timeout=60)
+        _, complaints = process.communicate(timeout=300)
         assert process.returncode == 0, complaints
     counted = Counter(key for key, _ in bills)
     assert set(counted.values()) == {1}

@@ -226,7 +226,7 @@ def test_totals_take_the_newest_numbers_of_a_key_and_survive_a_restart(
 def test_a_stream_without_a_directory_is_one_clear_error() -> None:
     ended = subprocess.run(
         [sys.executable, EXAMPLE / "totals.py", "stream", "--bootstrap=x:1", "--topic=t"],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert ended.returncode == 2
     assert ended.stderr.splitlines()[-1].endswith("stream needs --work DIR")

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from support.cluster import Cluster
 from support.local import write_manifest
-from support.waiting import wait_until
+from support.waiting import wait_exit, wait_until
 
 from penstock.client import LATEST, Admin, Codec, Consumer, Producer, Record, TopicPartition
 from penstock.core.authorization import Kind, Operation, Resource, Rule
@@ -84,14 +84,14 @@ class GoProcess:
 
     def ended(self) -> tuple[int, str]:
         """Waits for its end, good or bad: its code, and what it said on standard error."""
-        return self.process.wait(60), self._err.read_text()
+        return wait_exit(self.process, 60), self._err.read_text()
 
     def close(self) -> None:
         if self.process.stdin is not None and not self.process.stdin.closed:
             self.process.stdin.close()
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(20)
+        wait_exit(self.process, 20)
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def send_all(producer: Producer, topic: str, records: list[tuple[Any, ...]]) -> 
         for key, value, timestamp_ms, headers in records
     ]
     for delivery in deliveries:
-        delivery.result(60)
+        delivery.result(120)
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
@@ -254,7 +254,7 @@ def test_mistakes_are_one_line(shared_cluster: Cluster, program: Path) -> None:
     ):
         given = ["--bootstrap", shared_cluster.bootstrap] if words != ["consume"] else []
         done = subprocess.run(
-            [program, *words, *given], capture_output=True, text=True, timeout=30, check=False
+            [program, *words, *given], capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == 1
         assert done.stderr.startswith("penstock-go: ")
@@ -266,7 +266,7 @@ def test_mistakes_are_one_line(shared_cluster: Cluster, program: Path) -> None:
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One broker with TLS, tokens and rules, and the topic "flights"."""
     folder = tmp_path_factory.mktemp("secure")
-    manifest = write_manifest(folder)
+    manifest = write_manifest(folder, patient=True)
     options = LocalOptions(secure=True)
     with LocalCluster.from_manifest(manifest, data_dir=folder / "d", options=options) as cluster:
         yield cluster
@@ -276,7 +276,7 @@ def words_for(secure: LocalCluster, **files: object) -> list[str]:
     """Options that reach the cluster as its administrator, or with other files."""
     given = {**secure.directory.client_files, **files}
     ca, token = str(given["ca_file"]), str(given["token_file"])
-    where = ["--bootstrap", secure.bootstrap, "--topic", "flights", "--timeout", "10s"]
+    where = ["--bootstrap", secure.bootstrap, "--topic", "flights", "--timeout", "60s"]
     shown = [f"--{name}={given[name]}" for name in ("cert", "key") if name in given]
     return [*where, "--ca-file", ca, "--token-file", token, *shown]
 
@@ -315,9 +315,9 @@ def test_go_shows_the_token_that_is_in_the_file_at_each_call(
 def test_go_believes_no_other_ca(secure: LocalCluster, program: Path, tmp_path: Path) -> None:
     ca = tmp_path / "ca.crt"
     ca.write_bytes(Authority.new("another").certificate)
-    words = [*words_for(secure, ca_file=ca), "--timeout", "2s"]
+    words = [*words_for(secure, ca_file=ca), "--timeout", "5s"]
     done = subprocess.run(
-        [program, "fetch", *words], capture_output=True, text=True, timeout=60, check=False
+        [program, "fetch", *words], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 1
     assert "certificate" in done.stderr
@@ -333,7 +333,7 @@ def test_go_shows_a_certificate(
     with Admin(secure.bootstrap, **files) as admin:
         admin.alter_access(Resource(Kind.TOPIC, "flights"), [rule])
     before = stored(secure)
-    words = ["--bootstrap", made.bootstrap, "--topic", "flights", "--timeout", "20s"]
+    words = ["--bootstrap", made.bootstrap, "--topic", "flights", "--timeout", "60s"]
     shown = ["--ca-file", str(made.ca_file), "--cert", str(made.certificate_file)]
     shown += ["--key", str(made.key_file)]
     writer = go("produce", *words, *shown)
@@ -364,7 +364,7 @@ def test_go_names_a_file_that_it_cannot_use(
     ):
         done = subprocess.run(
             [program, "fetch", *words_for(secure, **files)],
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode == 1
         (line,) = done.stderr.splitlines()

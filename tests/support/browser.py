@@ -10,6 +10,7 @@ import pytest
 from selenium import webdriver
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from support.waiting import wait_until
@@ -66,16 +67,29 @@ class Browser:
 
         return wait_until(lambda: _patient(seen), what=f"the page says {text!r}")
 
+    def click(self, selector: str) -> None:
+        """Once it is there; a refresh may replace it before it is hit."""
+
+        def clicked() -> bool:
+            self.find(selector).click()
+            return True
+
+        wait_until(lambda: _patient(clicked), what=f"{selector} is clicked")
+
     def press(self, *keys: str) -> None:
-        """On whatever has the keyboard."""
+        """On whatever has the keyboard, also if a refresh has just replaced it."""
         for key in keys:
-            self.driver.switch_to.active_element.send_keys(key)
+            ActionChains(self.driver).send_keys(key).perform()
+
+    def has_keyboard(self, what: str = "textContent") -> str:
+        """A property of what has it, in one look: a refresh may replace it between two."""
+        return str(self.run(f"return document.activeElement.{what} || ''")).strip()
 
     def tab_to(self, text: str) -> None:
         """By the Tab key alone, to the link or button with this text."""
         for _ in range(60):
             self.press(Keys.TAB)
-            if self.driver.switch_to.active_element.text == text:
+            if self.has_keyboard() == text:
                 return
         raise AssertionError(f"the Tab key does not reach {text!r}")
 

@@ -1,5 +1,6 @@
 """`penstock ui` as a process, and a client that speaks HTTP to it."""
 
+import html
 import http.client
 import os
 import re
@@ -101,8 +102,25 @@ class ConsoleProcess:
         finally:
             connection.close()
 
+    def see(self, path: str, *said: str, status: int = 200) -> Answer:
+        """The page, once it is there and says all this: while a broker stands still, a page says
+        that instead."""
+
+        def seen() -> Answer | None:
+            answer = self.get(path)
+            there = answer.status == status and all(one in _plain(answer.text) for one in said)
+            return answer if there else None
+
+        return wait_until(seen, what=f"{path} says {said}")
+
     def _answers(self) -> bool:
         try:
             return self.get("/static/console.css").status == 200
         except OSError:
             return False
+
+
+def _plain(page: str) -> str:
+    """With and without its tags, so that both texts and what is beside them are found."""
+    words = " ".join(re.sub(r"<[^>]*>", " ", page).split())
+    return f"{page}\n{html.unescape(words)}"

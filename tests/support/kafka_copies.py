@@ -13,7 +13,7 @@ from support.waiting import wait_until
 from benchmarks.kafka_peer import Peer, available, kafka
 from penstock.client import LATEST, Admin, Consumer, TopicPartition
 
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 
 
 @contextmanager

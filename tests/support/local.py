@@ -33,10 +33,22 @@ def processes_of(path: Path) -> dict[int, str]:
 
 
 def write_manifest(
-    folder: Path, *, brokers: int = 1, partitions: int = 2, replicas: int | None = None
+    folder: Path,
+    *,
+    brokers: int = 1,
+    partitions: int = 2,
+    replicas: int | None = None,
+    patient: bool = False,
 ) -> Path:
-    """`cluster.yaml` in the folder: Cluster/test and Topic/flights. `replicas` None: not said."""
+    """`cluster.yaml` in the folder: Cluster/test and Topic/flights. `replicas` None: not said.
+
+    `patient`: a broker that stands still for seconds is not dead; one that was killed is.
+    """
     file = folder / "cluster.yaml"
     more = "" if replicas is None else f", replicas: {replicas}"
-    file.write_text(MANIFEST % {"brokers": brokers, "partitions": partitions, "more": more})
+    text = MANIFEST % {"brokers": brokers, "partitions": partitions, "more": more}
+    if patient:
+        config = "  config: {broker.session.timeout.ms: 30000}\n---"
+        text = text.replace("---", config, 1)
+    file.write_text(text)
     return file

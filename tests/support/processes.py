@@ -23,7 +23,14 @@ from support.waiting import unwatch, wait_exit, wait_until, watch
 
 from penstock_broker.local.ports import HOST, ReservedPort
 
-__all__ = ["HOST", "ReservedPort", "ServerProcess", "logs_of_this_test", "reserve_row"]
+__all__ = [
+    "HOST",
+    "ReservedPort",
+    "ServerProcess",
+    "logs_of_this_test",
+    "reserve_row",
+    "wait_stopped",
+]
 
 _LOG_TAIL_BYTES = 6_000
 _LAST_LINES = 12
@@ -72,6 +79,19 @@ def stop(pid: int) -> None:
     """SIGSTOP of a child; waits until it has stopped, as it may answer for a moment yet."""
     os.kill(pid, signal.SIGSTOP)
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+
+def wait_stopped(process: "subprocess.Popen[bytes]") -> None:
+    """Until a child has stopped itself. AssertionError with its words if it ended instead."""
+
+    def stopped() -> bool:
+        wanted = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+        seen = os.waitid(os.P_PID, process.pid, wanted)
+        if seen is not None and seen.si_code != os.CLD_STOPPED:
+            raise AssertionError(f"it ended before it stopped: {process.communicate()}")
+        return seen is not None
+
+    wait_until(stopped, what="the program stops itself", timeout_s=120)
 
 
 class ServerProcess:

@@ -57,7 +57,7 @@ class Reachable:
     def ok(self, *words: object, stdin: str = "", cluster: bool = True) -> str:
         process = self.start(*words, cluster=cluster)
         try:
-            out, err = process.communicate(stdin.encode(), timeout=60)
+            out, err = process.communicate(stdin.encode(), timeout=300)
         finally:
             process.kill()
         assert process.returncode == 0, err.decode()
@@ -74,7 +74,11 @@ def reached(
     scene = Scene(api_server)
     scene.cluster(brokers=brokers)
     launcher = ["-c", _FINDING] if replicate else None
-    cluster = Cluster(files, brokers=brokers, start=False, launcher=launcher)
+    # Nobody is frozen: a broker that stands still for seconds is not dead.
+    patient = {"broker.session.timeout.ms": "30000"}
+    cluster = Cluster(
+        files, brokers=brokers, start=False, launcher=launcher, controller_config=patient
+    )
     files = api_server.directory
     with Kubelet(files / "server.crt", files / "server.key") as kubelet:
         for index, broker in cluster.brokers.items():

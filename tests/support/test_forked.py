@@ -99,7 +99,7 @@ def test_a_program_finds_the_same_whichever_way_it_was_started(tmp_path: Path, f
             ["-P", str(program), fate, "--more=ü"],
             stdin=pipe, stdout=pipe, stderr=pipe, env=environment, cwd=tmp_path, text=True,
         ) as process:  # fmt: skip
-            out, err = process.communicate("what it reads", timeout=60)
+            out, err = process.communicate("what it reads", timeout=300)
         first, *rest = out.splitlines()
         last = err.splitlines()[-1:] if fate == "fail" else err.splitlines()
         seen.append((json.loads(first), rest, last, process.returncode))
@@ -118,7 +118,7 @@ def test_a_process_is_frozen_and_killed_as_a_child(sleeper: "subprocess.Popen[An
     os.kill(sleeper.pid, signal.SIGCONT)
     os.waitid(os.P_PID, sleeper.pid, os.WCONTINUED)
     sleeper.kill()
-    assert sleeper.wait(60) == -signal.SIGKILL
+    assert sleeper.wait(300) == -signal.SIGKILL
     assert sleeper.pid not in descendants_of(os.getpid())
 
 
@@ -127,12 +127,12 @@ def test_a_broker_serves_dies_and_comes_back(tmp_path: Path, forks: bool) -> Non
     with Cluster(tmp_path, brokers=1, forked=forks) as cluster:
         cluster.create_topic("t")
         with Producer(cluster.bootstrap) as producer:
-            producer.send("t", b"before").result(60)
+            producer.send("t", b"before").result(120)
             broker = cluster.brokers[0]
             broker.kill()
             assert broker.returncode == -signal.SIGKILL
             broker.start()
-            assert producer.send("t", b"after").result(60).offset == 1
+            assert producer.send("t", b"after").result(120).offset == 1
         assert broker.stop() == 0
         assert '"stopping"' in broker.log_text()
 
@@ -162,7 +162,7 @@ def test_fork_server_and_servers_end_with_the_tests_however_those_went(tmp_path:
         assert broker in started
         assert len(started) == 3, started
         suite.stdin.close()
-        assert suite.wait(60) == -signal.SIGKILL
+        assert suite.wait(300) == -signal.SIGKILL
     wait_until(
         lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in started),
         what="nothing is left running",

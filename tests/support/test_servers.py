@@ -182,7 +182,7 @@ def test_a_failed_test_shows_the_logs_of_its_own_cluster(tmp_path: Path) -> None
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=300,
         check=False,
     )
     own, shared = done.stdout.partition("_ test_only_shared _")[::2]

@@ -133,10 +133,10 @@ def test_a_trial_notices_and_leaves_the_copy_as_it_was(tmp_path: Path) -> None:
     copy = Copy(root, tmp_path / "copy", threading.Event())
     (tmp_path / "copy/tools").symlink_to(ROOT / "tools")
     step = Step("unit", ("tests/test_some.py",))
-    assert copy.run(step, 60) is None
-    verdict = copy.try_out(MUTANT, [step], {step: 1.0})
+    assert copy.run(step, 300) is None
+    verdict = copy.try_out(MUTANT, [step], {step: 60.0})
     assert verdict.by == "unit: tests/test_some.py::test_f"
-    assert copy.run(step, 60) is None
+    assert copy.run(step, 300) is None
     assert (root / "src/some.py").read_text() == "def f():\n    return 1\n"
 
 

@@ -29,7 +29,10 @@ PAGE_BYTES_MAX = 200_000
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("bad"), brokers=2) as cluster:
+    # Nobody is frozen here: a broker that stands still for seconds is not dead.
+    patient = {"broker.session.timeout.ms": "30000"}
+    folder = tmp_path_factory.mktemp("bad")
+    with Cluster(folder, brokers=2, controller_config=patient) as cluster:
         with Admin(cluster.bootstrap, request_timeout_ms=120_000) as admin:
             admin.create_topic("flights", 2, 2)
             admin.create_topic("blobs", 1, 2, {"max.message.bytes": str(2 * MIB)})
@@ -72,19 +75,20 @@ def test_a_topic_of_5000_partitions_has_small_pages(console: ConsoleProcess) -> 
         ("/topics", "5,000"),
         ("/", "All is well"),
     ):
-        answer = console.get(path)
-        assert answer.status == 200, path
-        assert said in answer.text, path
+        answer = console.see(path, said)
         assert len(answer.body) < PAGE_BYTES_MAX, path
 
 
 def test_a_value_of_a_mebibyte_is_cut_and_saved_whole(console: ConsoleProcess) -> None:
-    assert len(console.get("/topics/blobs/records").body) < 20_000
-    shown = console.get("/topics/blobs/records/0/0")
-    assert "1 MiB" in shown.text or "1.0 MiB" in shown.text
+    assert len(console.see("/topics/blobs/records", "1.0 MiB").body) < 20_000
+    shown = console.see("/topics/blobs/records/0/0", "1.0 MiB")
     assert len(shown.body) < PAGE_BYTES_MAX
-    saved = console.get("/topics/blobs/records/0/0/value.bin")
-    assert saved.body == bytes(range(256)) * (MIB // 256)
+
+    def saved() -> bool:
+        answer = console.get("/topics/blobs/records/0/0/value.bin")
+        return answer.body == bytes(range(256)) * (MIB // 256)
+
+    wait_until(saved, what="the value is saved whole")
 
 
 def test_a_hundred_tabs_ask_the_brokers_as_few(cluster: Cluster, console: ConsoleProcess) -> None:
@@ -100,8 +104,9 @@ def test_a_hundred_tabs_ask_the_brokers_as_few(cluster: Cluster, console: Consol
     assert {one.status for one in answers} == {200}
     for method in methods:
         # Once, or not at all where a page just before asked, or a few times on a slow machine,
-        # where answers are too old before all have theirs; and of each broker.
-        assert 0 < asked(method) <= before[method] + 20, method
+        # where answers are too old before all have theirs; and of each broker. Without a memory it
+        # would be 25 times at least.
+        assert 0 < asked(method) <= before[method] + 20 * len(cluster.brokers), method
 
 
 def test_without_a_controller_everything_is_shown_and_that_it_is_down(
@@ -120,9 +125,7 @@ def test_without_a_controller_everything_is_shown_and_that_it_is_down(
             ("/topics/flights/settings", "retention.ms"),
             ("/groups", "Groups"),
         ):
-            answer = console.get(path)
-            assert answer.status == 200, path
-            assert said in answer.text, path
+            console.see(path, said)
     finally:
         cluster.controller.start()
     wait_until(lambda: "All is well" in console.get("/").text, what="all is well again")
@@ -137,7 +140,7 @@ def test_with_a_broker_down_every_page_is_there_and_top_names_it(
         wait_until(lambda: "broker 1 is down" in words(console), what="the console, too")
         for path in ("/", "/topics", "/topics/flights", "/topics/wide", "/topics/flights/records"):
             assert console.get(path).status == 200, path
-        assert "on time" in console.get("/topics/flights/records?partition=0").text
+        console.see("/topics/flights/records?partition=0", "on time")
     finally:
         cluster.brokers[1].start()
     wait_until(lambda: "All is well" in console.get("/").text, what="all is well again")
@@ -147,7 +150,7 @@ def test_a_token_that_has_run_out_is_said_and_a_new_one_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = LocalOptions(secure=True)
-    manifest = write_manifest(tmp_path)
+    manifest = write_manifest(tmp_path, patient=True)
     with LocalCluster.from_manifest(manifest, data_dir=tmp_path / "d", options=options) as secure:
         security = LocalSecurity(secure.directory, secure.cluster.name)
         token = tmp_path / "admin.token"
@@ -159,9 +162,7 @@ def test_a_token_that_has_run_out_is_said_and_a_new_one_is_taken(
         given = ("--ca-file", files["ca_file"], "--token-file", str(token))
         with ConsoleProcess(tmp_path, secure.bootstrap, *given) as console:
             console.sign_in()
-            told = words(console)
-            assert "You may not see how the cluster is" in told
-            assert "the token expired" in told
-            assert "All is well" not in told
+            told = console.see("/", "You may not see how the cluster is", "the token expired")
+            assert "All is well" not in told.text
             token.write_text(Path(files["token_file"]).read_text())
             wait_until(lambda: "All is well" in console.get("/").text, what="it is let in")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.console import ConsoleProcess
 from support.local import write_manifest
+from support.waiting import wait_until
 
 from penstock.client import Admin, Producer
 from penstock.core.authorization import Kind, Operation, Resource, Rule
@@ -31,7 +32,7 @@ def files(cluster: LocalCluster) -> Any:
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     folder = tmp_path_factory.mktemp("secure")
     options = LocalOptions(secure=True)
-    manifest = write_manifest(folder)
+    manifest = write_manifest(folder, patient=True)
     with LocalCluster.from_manifest(manifest, data_dir=folder / "d", options=options) as cluster:
         with Producer(cluster.bootstrap, **files(cluster)) as producer:
             producer.send("flights", b"one", partition=0)
@@ -55,10 +56,13 @@ def words(page: str) -> str:
 def test_an_administrator_sees_all(secure: LocalCluster, tmp_path: Path) -> None:
     token = secure.directory.client_files["token_file"]
     with console_of(secure, tmp_path, token) as console:
-        assert "All is well" in words(console.get("/").text)
-        assert "one" in words(console.get(RECORDS).text)
-        assert words(console.get(f"{RECORDS}/0/0").text).endswith("Save the value as a file")
-        assert "Could not read" not in console.get("/transactions").text
+        console.see("/", "All is well")
+        console.see(RECORDS, "one")
+        assert words(console.see(f"{RECORDS}/0/0", "Save the value").text).endswith(" as a file")
+        wait_until(
+            lambda: "Could not read" not in console.get("/transactions").text,
+            what="transactions are read",
+        )
 
 
 def test_others_are_told_what_is_refused_and_whom_to_ask(
@@ -67,18 +71,14 @@ def test_others_are_told_what_is_refused_and_whom_to_ask(
     token = tmp_path / "ada.token"
     write_token(token, LocalSecurity(secure.directory, secure.cluster.name).token("ada", 600))
     with console_of(secure, tmp_path, str(token)) as console:
-        overview = words(console.get("/").text)
-        assert "You may not see how the cluster is" in overview
-        assert TOLD in overview
-        assert "No broker answers" not in overview
+        overview = console.see("/", "You may not see how the cluster is", TOLD)
+        assert "No broker answers" not in words(overview.text)
         for path in ("/topics", "/groups", "/transactions"):
-            assert TOLD in words(console.get(path).text), path
-        assert "There are no topics that you may see." in words(console.get("/topics").text)
+            console.see(path, TOLD)
+        console.see("/topics", "There are no topics that you may see.")
         # No consumer waits for a topic that its user will never see.
         for path in (RECORDS, f"{RECORDS}/0/0", f"{RECORDS}/0/0/value.bin"):
-            refused = console.get(path)
-            assert refused.status == 404, path
-            assert "does not exist, or you may not see it" in words(refused.text), path
+            console.see(path, "does not exist, or you may not see it", status=404)
 
 
 def test_who_may_describe_a_topic_but_not_read_it(secure: LocalCluster, tmp_path: Path) -> None:
@@ -88,10 +88,9 @@ def test_who_may_describe_a_topic_but_not_read_it(secure: LocalCluster, tmp_path
         rule = Rule(principals=("serviceaccount:local/bob",), operations=(Operation.DESCRIBE,))
         admin.alter_access(Resource(Kind.TOPIC, "flights"), (rule,))
     with console_of(secure, tmp_path, str(token)) as console:
-        assert "flights" in words(console.get("/topics").text)
+        console.see("/topics", "flights")
         for path in (RECORDS, f"{RECORDS}/0/0"):
-            told = words(console.get(path).text)
-            assert "ask an administrator for Read on topic flights" in told, path
+            console.see(path, "ask an administrator for Read on topic flights")
         assert "There are no records to read" not in console.get(RECORDS).text
 
 
@@ -99,6 +98,4 @@ def test_a_token_that_is_refused_is_not_an_outage(secure: LocalCluster, tmp_path
     token = tmp_path / "forged.token"
     token.write_text("forged")
     with console_of(secure, tmp_path, str(token)) as console:
-        told = words(console.get("/").text)
-        assert "You may not see how the cluster is" in told
-        assert "the token is refused" in told
+        console.see("/", "You may not see how the cluster is", "the token is refused")

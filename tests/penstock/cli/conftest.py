@@ -3,7 +3,7 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from support import forked
 from support.local import processes_of, write_manifest
 from support.waiting import wait_until
 
-TIMEOUT_S = 90
+TIMEOUT_S = 300
 _HOMES = ("state", "config")
 
 
@@ -29,12 +29,14 @@ class Program:
         homes = {f"XDG_{name.upper()}_HOME": str(self.folder / name) for name in _HOMES}
         return {**clean, **homes, "COLUMNS": "200"}
 
-    def start(self, *words: object, **options: Any) -> "subprocess.Popen[bytes]":
-        """In the background; standard input, output and error are pipes."""
+    def start(
+        self, *words: object, python: Sequence[str] = ("-m", "penstock.cli"), **options: Any
+    ) -> "subprocess.Popen[bytes]":
+        """In the background; standard input, output and error are pipes. `python`: words before."""
         pipe = subprocess.PIPE
         return forked.Popen(
             forked.COMMAND_LINE,
-            ["-m", "penstock.cli", *map(str, words)],
+            [*python, *map(str, words)],
             stdin=pipe, stdout=pipe, stderr=pipe, env=self.environment, cwd=self.folder, **options,
         )  # fmt: skip
 
@@ -86,7 +88,7 @@ def penstock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     """A program beside a running local cluster of two brokers: use topics of your own."""
     folder = tmp_path_factory.mktemp("cli")
     program = Program(folder)
-    manifest = write_manifest(folder, brokers=2)
+    manifest = write_manifest(folder, brokers=2, patient=True)
     try:
         program.ok("local", "up", "-f", manifest, "--detach", "--port", 0)
         yield program

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.cluster import Cluster
+from support.waiting import wait_until
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
@@ -68,7 +69,7 @@ def test_a_topic_is_made_and_deleted_only_without_a_dry_run(penstock: Program) -
     assert "nobody can ask: give --yes, or --dry-run" in told
     assert penstock.json("topic", "delete", "t", "--dry-run")["topic_id"] == made["topic_id"]
     assert penstock.json("topic", "delete", "t", "--yes")["dry_run"] is False
-    assert penstock.json("topic", "list") == []
+    wait_until(lambda: penstock.json("topic", "list") == [], what="the topic is gone")
 
 
 def test_a_group_is_deleted_only_without_a_dry_run_and_without_members(
@@ -81,7 +82,7 @@ def test_a_group_is_deleted_only_without_a_dry_run_and_without_members(
     }  # fmt: skip
     with Consumer(penstock.bootstrap, group_id="g") as member:
         member.subscribe("grouped")
-        member.poll(1, 1)
+        wait_until(lambda: member.poll(0.1, 1) or member.assignment(), what="it is a member")
         told = penstock.run("group", "delete", "g", "--dry-run", code=1)
         assert "group g has 1 members; stop its consumers first" in told
     assert penstock.json("group", "delete", "g", "--yes")["offsets"] == 1

@@ -6,7 +6,10 @@ import signal
 import stat
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from support.local import processes_of
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from .conftest import Program
@@ -23,9 +26,17 @@ def test_a_bundle_of_a_secure_cluster_has_everything_but_secrets(program: "Progr
     program.ok("topic", "create", "orders", "-c", "retention.ms=7d")
     program.ok("produce", "orders", stdin="a record is nobody's business\n")
     program.ok("consume", "orders", "-g", "readers", "-e")
-    listed = json.loads(program.ok("report", "-f", "all.zip", "-o", "json"))
-
     file = program.folder / "all.zip"
+
+    def reported() -> Any:
+        """What is in it, once every process has answered within seconds, and all is in sync."""
+        file.unlink(missing_ok=True)
+        told = json.loads(program.ok("report", "-f", "all.zip", "-o", "json"))
+        cluster = read(file).get("cluster.json", "{}")
+        whole = json.loads(cluster).get("under_replicated_partitions") == 0
+        return told if whole and "errors.txt" not in read(file) else None
+
+    listed = wait_until(reported, what="a bundle without errors")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600, "logs are not for everybody"
     found = read(file)
     assert {one["file"]: one["bytes"] for one in listed} == {
@@ -39,7 +50,6 @@ def test_a_bundle_of_a_secure_cluster_has_everything_but_secrets(program: "Progr
     } == found.keys() - {f"logs/broker-{i}.log" for i in (1, 2)} - {
         "logs/supervisor.log", "metrics/broker-0.txt", "metrics/broker-1.txt",
     }  # fmt: skip
-    assert json.loads(found["cluster.json"])["under_replicated_partitions"] == 0
     topics = {one["topic_id"]: one for one in json.loads(found["topics.json"])}
     assert any({"name": "retention.ms", "value": "604800000", "default": False} in one["configs"]
                for one in topics.values())  # fmt: skip
@@ -67,6 +77,7 @@ def test_a_cluster_that_was_killed_has_a_bundle_with_its_logs(program: "Program"
     pids = [state["supervisor"]["pid"], *(one["identity"]["pid"] for one in state["processes"])]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not processes_of(program.folder), what="all have ended")
     program.ok("report", "-f", "dead.zip")
     found = read(program.folder / "dead.zip")
     assert json.loads(found["local/status.json"])["phase"] == "down"

@@ -6,7 +6,7 @@ import shlex
 import signal
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.local import processes_of, write_manifest
@@ -16,6 +16,8 @@ from penstock_broker.local.state import StateDirectory
 
 if TYPE_CHECKING:
     from .conftest import Program
+
+TIMEOUT_S = 300
 
 
 class TestForeground:
@@ -29,7 +31,7 @@ class TestForeground:
         assert program.ok("topic", "list").splitlines()[-1].split()[0] == "flights"
         assert len(processes_of(tmp_path)) == 3
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 0
         assert b"Traceback" not in err
         assert processes_of(tmp_path) == {}
@@ -42,8 +44,9 @@ class TestForeground:
         process = program.start("local", "up", "-f", write_manifest(tmp_path), "--port", 0)
         wait_until(lambda: len(processes_of(tmp_path)) >= 2, what="it has begun")
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 130
+        out, err = process.communicate(timeout=TIMEOUT_S)
+        # Where the signal was late, it has ended a cluster that ran: well.
+        assert process.returncode == (0 if b" is running on " in out else 130)
         assert b"Traceback" not in err
         assert processes_of(tmp_path) == {}
 
@@ -52,28 +55,32 @@ class TestForeground:
         assert process.stdout is not None
         process.stdout.readline()
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=TIMEOUT_S)
         wait_until(lambda: not processes_of(tmp_path), what="children end with their parent")
 
 
 class TestDetached:
     def test_the_life_of_a_cluster(self, program: "Program", tmp_path: Path) -> None:
-        manifest = write_manifest(tmp_path, brokers=2, partitions=2)
+        manifest = write_manifest(tmp_path, patient=True, brokers=2, partitions=2)
         up = ("local", "up", "-f", manifest, "--detach", "--port", 0)
         assert program.ok(*up).startswith("cluster test is running on 127.0.0.1:")
 
         assert program.ok(*up).endswith("; nothing to change\n"), "up again changes nothing"
-        write_manifest(tmp_path, brokers=2, partitions=4)
+        write_manifest(tmp_path, patient=True, brokers=2, partitions=4)
         done = program.run(*up)
         assert "topic flights: now 4 partitions" in done.stderr
-        write_manifest(tmp_path, brokers=2, partitions=3)
+        write_manifest(tmp_path, patient=True, brokers=2, partitions=3)
         assert "spec.partitions is 3, but the topic has 4" in program.fails(*up)
-        write_manifest(tmp_path, brokers=3, partitions=4)
+        write_manifest(tmp_path, patient=True, brokers=3, partitions=4)
         assert "with different settings: spec.brokers (2 → 3)" in program.fails(*up)
 
         program.ok("produce", "flights", "-p", 0, stdin="kept\n")
-        seen = json.loads(program.ok("local", "status", "-o", "json"))
-        assert seen["healthy"] is True
+
+        def healthy() -> Any:
+            now = json.loads(program.run("local", "status", "-o", "json").stdout)
+            return now if now["healthy"] else None
+
+        seen = wait_until(healthy, what="the cluster is healthy")
         assert [one["name"] for one in seen["processes"]] == ["controller", "broker-0", "broker-1"]
         assert sum(one["leads"] or 0 for one in seen["processes"]) == 4
 
@@ -81,11 +88,11 @@ class TestDetached:
         os.kill(broker, signal.SIGKILL)
 
         def restarted() -> bool:
-            now = json.loads(program.run("local", "status", "-o", "json").stdout)
-            process = now["processes"][1]
-            return bool(now["healthy"]) and process["pid"] != broker and process["restarts"] == 1
+            now = healthy()
+            process = now["processes"][1] if now else {}
+            return bool(process) and process["pid"] != broker and process["restarts"] == 1
 
-        wait_until(restarted, what="broker 0 is back", timeout_s=30)
+        wait_until(restarted, what="broker 0 is back")
 
         logs = program.ok("local", "logs")
         assert "controller: {" in logs
@@ -100,7 +107,7 @@ class TestDetached:
         assert [json.loads(line)["records"] for line in batches] == [1]
         assert "high watermark 1, log end 1" in program.ok("dump-log", "--data-dir", data)
 
-        write_manifest(tmp_path, brokers=3, partitions=4)
+        write_manifest(tmp_path, patient=True, brokers=3, partitions=4)
         program.ok(*up)
         assert program.ok("consume", "flights", "-e") == "kept\n"
         assert program.run("local", "down", "--purge", stdin="n\n").returncode == 1

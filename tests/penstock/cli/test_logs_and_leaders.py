@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from .conftest import Program
@@ -155,12 +157,12 @@ def test_files_and_delimiters_go_in_and_come_out(penstock: "Program", topic: str
 
 
 def completed(penstock: "Program", typed: str) -> list[str]:
-    """What the shell offers for the last word."""
+    """What the shell offers for the last word; nothing if the cluster takes its time."""
     done = subprocess.run(
         [Path(sys.executable).with_name("penstock")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
         env={
             **penstock.environment,
@@ -175,9 +177,13 @@ def completed(penstock: "Program", typed: str) -> list[str]:
 
 def test_the_shell_completes_topics_groups_and_settings(penstock: "Program", topic: str) -> None:
     penstock.ok("consume", topic, "-g", f"group-{topic}", "-e")
-    assert completed(penstock, f"topic describe {topic}") == [topic]
-    assert completed(penstock, f"consume {topic}") == [topic]
-    assert completed(penstock, f"group describe group-{topic}") == [f"group-{topic}"]
+    for typed, name in (
+        (f"topic describe {topic}", topic),
+        (f"consume {topic}", topic),
+        (f"group describe group-{topic}", f"group-{topic}"),
+    ):
+        found = wait_until(partial(completed, penstock, typed), what=f"{name} is completed")
+        assert found == [name]
     assert completed(penstock, "topic describe no-such") == []
     assert completed(penstock, "topic create x --config retention.") == [
         "retention.bytes=", "retention.ms=",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from support import stopping_child
 from support.copied import MemoryEnd, row, rows_of
 from support.documents import ROOT
 from support.kafka_copies import (
@@ -20,6 +21,7 @@ from support.kafka_copies import (
     while_it_runs,
     written,
 )
+from support.processes import wait_stopped
 from support.waiting import wait_until
 
 from benchmarks.kafka_peer import Peer
@@ -309,11 +311,13 @@ class TestImport:
         name, count = f"ended-{way.name.lower()}", 60_000
         make(peer, name, 3)
         produce(peer, name, count)
-        began = penstock.start(*from_kafka(peer, name))
+        began = penstock.start(*from_kafka(peer, name), python=stopping_child.WORDS)
         try:
+            wait_stopped(began)
             with Admin(bootstrap) as admin:
-                while_it_runs(began, lambda: written(admin, name) > 0, "the first records")
+                assert 0 < written(admin, name) < count
             began.send_signal(way)
+            began.send_signal(signal.SIGCONT)
             began.communicate(timeout=TIMEOUT_S)
         finally:
             began.kill()

@@ -28,6 +28,8 @@ from penstock.client import (
 
 _numbers = count()
 THROTTLED = {"replica.copy.bytes.per.second": "1"}
+PATIENT = {"broker.session.timeout.ms": "30000"}
+"""Nobody is frozen here: a broker that stands still for seconds is not dead."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,12 @@ class Moving:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moving]:
     with (
-        Cluster(tmp_path_factory.mktemp("moving"), brokers=4, broker_config=THROTTLED) as servers,
+        Cluster(
+            tmp_path_factory.mktemp("moving"),
+            brokers=4,
+            broker_config=THROTTLED,
+            controller_config=PATIENT,
+        ) as servers,
         Admin(servers.bootstrap) as admin,
     ):
         yield Moving(servers.bootstrap, admin)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from support.local import write_manifest
+from support.waiting import wait_until
 
 from penstock_broker.certificates.authority import Authority
 
@@ -27,7 +28,10 @@ def test_the_life_of_a_secure_cluster(program: "Program", tmp_path: Path) -> Non
     assert "flights" in program.ok("topic", "list")
     assert "uses TLS" in program.fails("topic", "list", "--bootstrap", bootstrap), "nothing of it"
     program.ok("profile", "remove", "mine")
-    assert '"healthy": true' in program.ok("local", "status", "-o", "json")
+    wait_until(
+        lambda: '"healthy": true' in program.run("local", "status", "-o", "json").stdout,
+        what="the cluster is healthy",
+    )
     assert "nothing to change" in program.ok(*up, "--secure")
 
     program.ok("local", "token", "ada", "--for", "10m", "--out", tmp_path / "ada.token")

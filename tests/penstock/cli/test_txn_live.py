@@ -19,6 +19,9 @@ from penstock.client import BatchOutcome, BatchRun, Producer
 from penstock.errors import ErrorCode, PenstockError
 from penstock.rpc.errors import error_from_wire
 
+LONG: dict[str, Any] = {"transaction_timeout_ms": 600_000}
+"""Nothing but a test ends its transactions."""
+
 
 class Program:
     """`penstock txn` in this process."""
@@ -60,7 +63,7 @@ def test_an_open_transaction_is_seen_from_all_sides_and_aborted(
     cluster: Cluster, penstock: Program
 ) -> None:
     cluster.create_topic("flights", partitions=2)
-    producer = TransactionalProducer(cluster, "payments-0", client_id="billing").init()
+    producer = TransactionalProducer(cluster, "payments-0", client_id="billing", **LONG).init()
     producer.send("flights", b"first", partition=1)
     producer.end(commit=True)
     producer.send("flights", b"second", partition=1)
@@ -100,8 +103,8 @@ def test_an_open_transaction_is_seen_from_all_sides_and_aborted(
 def test_what_holds_up_readers_is_named_with_its_owner(cluster: Cluster, penstock: Program) -> None:
     cluster.create_topic("orders", partitions=3)
     assert penstock.json("blocking") == []
-    slow = TransactionalProducer(cluster, "slow-0", client_id="billing").init()
-    fast = TransactionalProducer(cluster, "fast-0").init()
+    slow = TransactionalProducer(cluster, "slow-0", client_id="billing", **LONG).init()
+    fast = TransactionalProducer(cluster, "fast-0", **LONG).init()
     fast.send("orders", b"before", partition=2)
     fast.end(commit=True)
     for partition in (0, 2):
@@ -129,7 +132,7 @@ def test_a_group_shows_whose_transaction_has_its_offsets_in_hand(
     cluster: Cluster, penstock: Program
 ) -> None:
     cluster.create_topic("clicks", partitions=2)
-    producer = TransactionalProducer(cluster, "clicks-0", client_id="counter").init()
+    producer = TransactionalProducer(cluster, "clicks-0", client_id="counter", **LONG).init()
     part_of = producer.part_of()
     with Groups(cluster) as groups:
         groups.commit("counters", {("clicks", 0): 0, ("clicks", 1): 0})

@@ -19,7 +19,8 @@ from support.cluster import Cluster
 from penstock.client import Admin, Producer
 from penstock.errors import PenstockError
 
-RUN_TIMEOUT_S = 60
+RUN_TIMEOUT_S = 300
+"""Of a query that ends by itself, on a machine that does other things."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,8 +53,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    # A JVM that starts takes both cores: sessions must outlive that.
-    patient = {"broker.session.timeout.ms": "4000"}
+    # A JVM that starts takes both cores: sessions must outlive that. Who is killed is noticed by
+    # its socket all the same.
+    patient = {"broker.session.timeout.ms": "30000"}
     with Cluster(
         tmp_path_factory.mktemp("cluster"), brokers=3, controller_config=patient
     ) as running:
@@ -89,14 +91,15 @@ class Bench:
     def create(self, partitions: int = 1, replication: int = 1, **configs: str) -> str:
         named = {key.replace("_", "."): value for key, value in configs.items()}
         self.admin.create_topic(self.topic, partitions, replication, named)
+        self.cluster.wait_leaders(self.topic)  # a query asks another broker, and soon gives up
         return self.topic
 
     def send(self, *values: str, partition: int = 0) -> None:
         """One batch per call, acknowledged by all."""
         encoded = [value.encode() for value in values]
         delivery = self.producer.send_columns(self.topic, encoded, partition=partition)
-        self.producer.flush(30)
-        delivery.result(30)
+        self.producer.flush(120)
+        delivery.result(120)
 
     def reader(self, **options: str) -> DataFrameReader:
         return self.spark.read.format("penstock").options(**self.options(options))
@@ -187,7 +190,7 @@ class Load:
         self._bench, self._partitions, self._pause_s = bench, partitions, pause_s
         self._ended = threading.Event()
         self.acknowledged: list[str] = []
-        self.failure: PenstockError | None = None
+        self.failure: Exception | None = None
         self._thread = threading.Thread(target=self._send, daemon=True)
         self._thread.start()
 
@@ -199,12 +202,12 @@ class Load:
                 value = f"load-{number}"
                 self._bench.send(value, partition=self._partitions[number % len(self._partitions)])
                 self.acknowledged.append(value)
-        except PenstockError as problem:  # shown by `stop`
+        except (PenstockError, TimeoutError) as problem:  # shown by `stop`
             self.failure = problem
 
     def stop(self) -> list[str]:
         self._ended.set()
-        self._thread.join(60)
+        self._thread.join(250)
         assert not self._thread.is_alive()
         assert self.failure is None, self.failure
         return self.acknowledged

@@ -94,8 +94,8 @@ def test_every_column_has_what_was_sent(bench: "Bench") -> None:
         send(topic, b"", None, partition=0, timestamp_ms=1, headers=[("a", b"1"), ("b", None)]),
         send(topic, b"other", partition=1, timestamp_ms=5),
     ]
-    bench.producer.flush(30)
-    assert [delivery.result(30).offset for delivery in sent] == [0, 1, 2, 0]
+    bench.producer.flush(120)
+    assert [delivery.result(120).offset for delivery in sent] == [0, 1, 2, 0]
     rows = bench.reader(includeHeaders="true").load().orderBy("partition", "offset").collect()
     assert [(r.key, r.value) for r in rows] == [
         (b"k", b"plain"), (b"", None), (None, b""), (None, b"other"),
@@ -117,7 +117,7 @@ def test_append_time_is_marked(bench: "Bench") -> None:
     bench.create(1, message_timestamp_type="LogAppendTime")
     before = datetime.now(UTC).timestamp() * 1000
     bench.producer.send(bench.topic, b"v", timestamp_ms=1)
-    bench.producer.flush(30)
+    bench.producer.flush(120)
     [row] = bench.reader().load().selectExpr("timestampType", "unix_millis(timestamp) ms").collect()
     assert row.timestampType == 1
     assert row.ms >= before - 1000
@@ -134,7 +134,7 @@ def test_offsets_and_times_bound_a_read(bench: "Bench") -> None:
         values = [b"%d-%d" % (partition, i) for i in range(10)]
         times = [1000 * i for i in range(10)]
         bench.producer.send_columns(topic, values, timestamps_ms=times, partition=partition)
-    bench.producer.flush(30)
+    bench.producer.flush(120)
     starting = json.dumps({topic: {"0": 7, "1": -2}})
     ending = json.dumps({topic: {"0": -1, "1": 2}})
     assert bench.values(startingOffsets=starting, endingOffsets=ending) == [

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 BATCH = 10
+RUN_TIMEOUT_S = 300
 
 
 def values_of(bench: "Bench", topic: str, isolation: Any) -> list[str]:
@@ -88,7 +89,7 @@ class Copying:
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(RUN_TIMEOUT_S)
 
 
 @pytest.fixture
@@ -152,6 +153,7 @@ def failing_once(bootstrap: str, topic: str) -> Callable[[Iterator[Any]], Iterat
 
     def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import time  # noqa: PLC0415 - of the worker
+        from itertools import islice  # noqa: PLC0415
 
         from pyspark import TaskContext  # noqa: PLC0415
 
@@ -162,15 +164,13 @@ def failing_once(bootstrap: str, topic: str) -> Callable[[Iterator[Any]], Iterat
         if context.attemptNumber() > 0:
             yield from batches
             return
-        limit = time.monotonic() + 40
+        limit = time.monotonic() + 300
         with Admin(bootstrap) as admin:
-            for batch in batches:
-                yield batch
+            while time.monotonic() < limit:
+                yield from islice(batches, 1)
                 seen = admin.partition_transactions(TopicPartition(topic, 0))
                 if seen.high_watermark > 0:
                     raise ValueError("the first attempt fails with rows in the log")
-                if time.monotonic() > limit:
-                    break
         raise ValueError("no row of the first attempt came into the log")
 
     return pass_on
@@ -226,7 +226,7 @@ def copied(
         "checkpointLocation": str(checkpoint),
     }
     query: StreamingQuery = writing.options(**named | options).trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(RUN_TIMEOUT_S)
     return query
 
 

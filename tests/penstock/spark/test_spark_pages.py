@@ -64,7 +64,7 @@ def orders(tmp_path: Path) -> Any:
             cluster.create_topic(topic, partitions=2)
         with Producer(cluster.bootstrap) as producer:
             for topic in ("flights", "orders"):
-                producer.send_columns(topic, ORDERS, partition=0).result(30)
+                producer.send_columns(topic, ORDERS, partition=0).result(120)
         yield cluster
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from support.cluster import Cluster
 from support.recipes import at, recipes
-from support.waiting import wait_until
+from support.waiting import Patience, wait_until
 
 from penstock.client import Admin, Consumer, Producer, TopicPartition
 
@@ -107,8 +107,23 @@ def test_the_recipe_for_spark_writes_each_order_once_though_its_driver_is_killed
                 orders.send()
             return bool(committed.values) and bool(admin.partition_transactions(PAID).open)
 
+        def stands_still_in_a_batch(process: subprocess.Popen[bytes]) -> bool:
+            """Its batch might be committed between the look and the kill. So it is stopped first;
+            what is open when nothing of it is under way any more stays open."""
+            if not a_batch_is_open(process):
+                return False
+            os.killpg(process.pid, signal.SIGSTOP)
+            soon = Patience(1.0)
+            while not soon.is_over():
+                if not admin.partition_transactions(PAID).open:
+                    os.killpg(process.pid, signal.SIGCONT)
+                    return False
+            return True
+
         with driver(program, log) as process:
-            wait_until(lambda: a_batch_is_open(process), what="killed in a batch", timeout_s=JVM_S)
+            wait_until(
+                lambda: stands_still_in_a_batch(process), what="killed in a batch", timeout_s=JVM_S
+            )
         orders.send()
         with driver(program, log) as process:
             wanted = len(orders.sent)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .conftest import Bench, MakeRun
 
 pytestmark = pytest.mark.spark
+RUN_TIMEOUT_S = 300
 
 
 def writer(bench: "Bench", frame: DataFrame, **options: str) -> DataFrameWriter:
@@ -54,9 +55,9 @@ def test_keys_go_where_the_producer_would_send_them(bench: "Bench", spark: Spark
     )
     writer(bench, frame.coalesce(1)).save()
     delivery = bench.producer.send(bench.topic, b"probe", b"key-7")
-    bench.producer.flush(30)
+    bench.producer.flush(120)
     found = bench.reader().load().where("CAST(key AS STRING) = 'key-7'").orderBy("offset").collect()
-    assert {row.partition for row in found} == {delivery.result(30).partition}
+    assert {row.partition for row in found} == {delivery.result(120).partition}
     values = [bytes(row.value).decode() for row in found]
     assert values == [str(number) for number in range(7, 200, 20)] + ["probe"]
 
@@ -115,7 +116,9 @@ def test_a_stream_with_a_mistake_ends_at_its_start_with_one_clear_error(
         options["topic"] = f"{source}-{target}"
     stream = bench.stream(startingOffsets="earliest").load().selectExpr(*columns)
     query = stream.writeStream.format("penstock").options(**options)
-    message = error_of(lambda: query.trigger(availableNow=True).start().awaitTermination(60))
+    message = error_of(
+        lambda: query.trigger(availableNow=True).start().awaitTermination(RUN_TIMEOUT_S)
+    )
     assert message.count(f"MisuseError: {words}") == 1, message
     assert "Task " not in message, "no task was started for it"
     assert bench.values(subscribe=f"{source}-copy") == []
@@ -144,7 +147,7 @@ def test_a_stream_writes_every_micro_batch(bench: "Bench", run: "MakeRun", tmp_p
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(RUN_TIMEOUT_S)
     assert sorted(bench.values(subscribe=target)) == sorted(sent)
     assert query.lastProgress is not None
 
@@ -172,7 +175,7 @@ def test_other_modes_than_append_are_refused(
         .trigger(availableNow=True)
         .start()
     )
-    assert words in error_of(lambda: query.awaitTermination(200))
+    assert words in error_of(lambda: query.awaitTermination(RUN_TIMEOUT_S))
 
 
 # ---------------------------------------------------------------- exactly once
@@ -202,12 +205,12 @@ def test_a_batch_whose_commit_log_was_lost_is_not_written_twice(
     bench.send(*sent[:15], partition=0)
     bench.send(*sent[15:], partition=1)
     checkpoint = tmp_path / "checkpoint"
-    assert copied(bench, target, checkpoint).awaitTermination(60)
+    assert copied(bench, target, checkpoint).awaitTermination(RUN_TIMEOUT_S)
     (last,) = sorted((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))[-1:]
     assert int(last.name) > 0
     for lost in (last, last.with_name(f".{last.name}.crc")):
         lost.unlink(missing_ok=True)
-    assert copied(bench, target, checkpoint).awaitTermination(60)
+    assert copied(bench, target, checkpoint).awaitTermination(RUN_TIMEOUT_S)
     assert last.exists(), "the batch was replayed"
     wait_until(lambda: len(bench.values(subscribe=target)) >= len(sent), what="all is visible")
     assert sorted(bench.values(subscribe=target)) == sorted(sent)
@@ -218,9 +221,9 @@ def test_a_fresh_checkpoint_is_refused_with_the_way_out(bench: "Bench", tmp_path
     target, app_id = f"{source}-copy", f"app-{uuid.uuid4()}"
     bench.admin.create_topic(target, 1, 1, {})
     bench.send("a")
-    assert copied(bench, target, tmp_path / "old", txnAppId=app_id).awaitTermination(60)
+    assert copied(bench, target, tmp_path / "old", txnAppId=app_id).awaitTermination(RUN_TIMEOUT_S)
     again = copied(bench, target, tmp_path / "fresh", txnAppId=app_id)
-    message = error_of(lambda: again.awaitTermination(60))
+    message = error_of(lambda: again.awaitTermination(RUN_TIMEOUT_S))
     assert f"penstock txn forget-ledger {app_id}" in message
     wait_until(lambda: bench.values(subscribe=target) == ["a"], what="the batch is visible")
 

@@ -48,7 +48,7 @@ def drain(reachable: Reachable, *words: object, code: int = 0) -> tuple[str, str
         "drain", "flights", "-n", reachable.scene.namespace, *words, cluster=False
     )
     try:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == code, err.decode()

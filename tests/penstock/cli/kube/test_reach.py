@@ -60,7 +60,7 @@ def test_without_any_address_the_only_cluster_is_found(reachable: Reachable) -> 
             pytest.skip("something listens on localhost:9092, and is preferred")
     process = reachable.start("topic", "list", cluster=False)
     try:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 0, err.decode()
@@ -127,7 +127,7 @@ def test_verify_passes_through(reachable: Reachable) -> None:
     words = ["verify", "run", "--duration", 1, "--replicas", 1, "--partitions", 2, "-o", "json"]
     process = reachable.start(*words)
     try:
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 0, err.decode()
@@ -159,9 +159,9 @@ def test_a_restarted_broker_and_a_cut_forward_are_reached_again(reachable: Reach
                 writer.stdin.write(b"record %d\n" % index)
                 writer.stdin.flush()
                 wait_until(partial(has_written, index + 1), what=f"record {index} is written")
-        _, err = writer.communicate(timeout=120)
+        _, err = writer.communicate(timeout=300)
         assert writer.returncode == 0, err.decode()
-        out, err = reader.communicate(timeout=120)
+        out, err = reader.communicate(timeout=300)
         assert out.decode().splitlines() == ["record 0", "record 1", "record 2"], err.decode()
     finally:
         writer.kill()
@@ -205,7 +205,7 @@ def test_ctrl_c_ends_a_reader_and_its_forwards(reachable: Reachable) -> None:
     try:
         wait_until(lambda: reachable.kubelet.forwards > before, what="the reader is connected")
         reader.send_signal(signal.SIGINT)
-        _, err = reader.communicate(timeout=120)
+        _, err = reader.communicate(timeout=300)
     finally:
         reader.kill()
     assert reader.returncode == 130, err.decode()
@@ -217,7 +217,7 @@ def test_a_cluster_without_running_brokers_says_so(reachable: Reachable) -> None
     other.cluster()
     process = Reachable(other, reachable.cluster, reachable.kubelet).start("topic", "list")
     try:
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 1
@@ -228,7 +228,7 @@ def test_a_cluster_without_running_brokers_says_so(reachable: Reachable) -> None
 def test_bootstrap_and_cluster_together_are_refused(reachable: Reachable) -> None:
     process = reachable.start("topic", "list", "--bootstrap", "127.0.0.1:1")
     try:
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 1
@@ -250,8 +250,7 @@ def test_a_forward_that_fails_is_told_once_and_closes_its_connection() -> None:
         assert forwarder.resolve("c-broker-1.c-brokers.ns.svc:9092") == address
         host, _, port = address.rpartition(":")
         for _ in range(2):
-            with socket.create_connection((host, int(port)), 10) as connection:
-                connection.settimeout(10)
+            with socket.create_connection((host, int(port)), 60) as connection:
                 assert connection.recv(1) == b""
         why = "no way to c-broker-1:9092; continuing without it"
         assert told == [f"cannot port-forward to pod c-broker-1: {why}"]
@@ -334,8 +333,8 @@ def test_a_refused_websocket_is_told_in_words_and_not_as_a_handshake(
         refusing = threading.Thread(target=refuse)
         refusing.start()
         with pytest.raises(WebSocketBadStatusException) as refused:
-            create_connection(f"ws://127.0.0.1:{listening.getsockname()[1]}", timeout=20)
-        refusing.join(20)
+            create_connection(f"ws://127.0.0.1:{listening.getsockname()[1]}", timeout=120)
+        refusing.join(120)
     assert reason_of(refused.value) == f"{reason} from the API server)"
 
 
@@ -434,8 +433,8 @@ def test_a_tunnel_carries_both_ways_at_once_and_ends_with_either_side() -> None:
     remote, server = socket.socketpair()
     carrying = threading.Thread(target=WebSocketTunnel(remote, encode).carry, args=(local,))
     carrying.start()
-    client.settimeout(20)
-    server.settimeout(20)
+    client.settimeout(120)
+    server.settimeout(120)
     try:
         size = (
             8 * 1024 * 1024
@@ -452,12 +451,12 @@ def test_a_tunnel_carries_both_ways_at_once_and_ends_with_either_side() -> None:
         read = 0
         while read < size:
             read += len(client.recv(1 << 20))
-        filling.join(20)
+        filling.join(120)
         assert server.recv(100)[:2] == b"\x82\x88"  # masked, the channel and 7 bytes
         client.close()
         assert server.recv(1) == b""
     finally:
-        carrying.join(20)
+        carrying.join(120)
         for end in (client, server, local):
             end.close()
     assert not carrying.is_alive()
@@ -474,7 +473,7 @@ def test_help_needs_no_kubernetes_and_commands_say_what_to_install(tmp_path: Pat
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=300,
         )
 
     assert run("--help").returncode == 0
