@@ -9,7 +9,7 @@ from pathlib import Path
 
 from support import forked
 from support.apiserver import ApiServer
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.kube_scene import Scene
 from support.kubelet import Kubelet
 
@@ -74,10 +74,8 @@ def reached(
     scene = Scene(api_server)
     scene.cluster(brokers=brokers)
     launcher = ["-c", _FINDING] if replicate else None
-    # Nobody is frozen: a broker that stands still for seconds is not dead.
-    patient = {"broker.session.timeout.ms": "30000"}
     cluster = Cluster(
-        files, brokers=brokers, start=False, launcher=launcher, controller_config=patient
+        files, brokers=brokers, start=False, launcher=launcher, controller_config=PATIENT
     )
     files = api_server.directory
     with Kubelet(files / "server.crt", files / "server.key") as kubelet:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.console import ConsoleProcess
 from support.local import write_manifest
 from support.metrics import scrape
@@ -29,10 +29,8 @@ PAGE_BYTES_MAX = 200_000
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    # Nobody is frozen here: a broker that stands still for seconds is not dead.
-    patient = {"broker.session.timeout.ms": "30000"}
     folder = tmp_path_factory.mktemp("bad")
-    with Cluster(folder, brokers=2, controller_config=patient) as cluster:
+    with Cluster(folder, brokers=2, controller_config=PATIENT) as cluster:
         with Admin(cluster.bootstrap, request_timeout_ms=120_000) as admin:
             admin.create_topic("flights", 2, 2)
             admin.create_topic("blobs", 1, 2, {"max.message.bytes": str(2 * MIB)})

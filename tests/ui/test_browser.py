@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from selenium.webdriver.common.keys import Keys
 from support.browser import Browser, browsing
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.console import ConsoleProcess
 from support.waiting import wait_until
 
@@ -17,10 +17,8 @@ EVIL = "<img src=x onerror=\"document.title='evil'\"><script>document.title='evi
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    # Nobody is frozen here: a broker that stands still for seconds is not dead.
-    patient = {"broker.session.timeout.ms": "30000"}
     folder = tmp_path_factory.mktemp("browser")
-    with Cluster(folder, brokers=2, controller_config=patient) as cluster:
+    with Cluster(folder, brokers=2, controller_config=PATIENT) as cluster:
         with Admin(cluster.bootstrap) as admin:
             admin.create_topic("flights", 2, 2)
         with Producer(cluster.bootstrap) as producer:

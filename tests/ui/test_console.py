@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.console import ConsoleProcess
 
 from penstock.client import Admin, Consumer, Producer, TopicPartition
@@ -18,10 +18,8 @@ EVIL = "<script>document.title='evil'</script>"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    # Nobody is frozen here: a broker that stands still for seconds is not dead.
-    patient = {"broker.session.timeout.ms": "30000"}
     folder = tmp_path_factory.mktemp("console")
-    with Cluster(folder, brokers=2, controller_config=patient) as cluster:
+    with Cluster(folder, brokers=2, controller_config=PATIENT) as cluster:
         with Admin(cluster.bootstrap) as admin:
             admin.create_topic("flights", 2, 2)
             admin.create_topic("blobs", 1, 1)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.waiting import wait_exit, wait_until
 from typer.testing import CliRunner
 
@@ -31,10 +31,8 @@ EVIL = "\x1b[31mred\x1b]0;title\x07"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    # Nobody is frozen here: a broker that stands still for seconds is not dead.
-    patient = {"broker.session.timeout.ms": "30000"}
     folder = tmp_path_factory.mktemp("top")
-    with Cluster(folder, brokers=1, controller_config=patient) as cluster:
+    with Cluster(folder, brokers=1, controller_config=PATIENT) as cluster:
         with Admin(cluster.bootstrap) as admin:
             admin.create_topic("flights", 1, 1)
             admin.create_topic("quiet", 1, 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.waiting import wait_until
 from typer.testing import CliRunner
 
@@ -28,8 +28,6 @@ from penstock.client import (
 
 _numbers = count()
 THROTTLED = {"replica.copy.bytes.per.second": "1"}
-PATIENT = {"broker.session.timeout.ms": "30000"}
-"""Nobody is frozen here: a broker that stands still for seconds is not dead."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.readwriter import DataFrameReader
 from pyspark.sql.streaming import DataStreamReader, StreamingQuery
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 
 from penstock.client import Admin, Producer
 from penstock.errors import PenstockError
@@ -53,11 +53,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    # A JVM that starts takes both cores: sessions must outlive that. Who is killed is noticed by
-    # its socket all the same.
-    patient = {"broker.session.timeout.ms": "30000"}
+    # A JVM that starts takes both cores: sessions must outlive that.
     with Cluster(
-        tmp_path_factory.mktemp("cluster"), brokers=3, controller_config=patient
+        tmp_path_factory.mktemp("cluster"), brokers=3, controller_config=PATIENT
     ) as running:
         yield running
 

@@ -121,7 +121,7 @@ class CompactionChecks:
 
     def planned(self, broker: SimBroker, replica: Replica, plan: Plan) -> None:
         """A leader that knows of a copy leaves the null values that are not on its disk (I29)."""
-        key, state = replica.key, replica.machine._state
+        key, state = replica.key, replica.machine._roles.state
         if state is None or self._is_void(key):
             return
         for copy in state.adding if state.leader == broker.id else ():
