@@ -21,7 +21,7 @@ LIVENESS = "penstock.liveness"
 ACTIVE = "penstock.proto.v1.ControllerService"
 SESSION = "--config=broker.session.timeout.ms=60000"
 """Brokers of tests are tasks of the test's process: one that stands still for seconds is no reason
-to take them for dead."""
+to consider them dead."""
 
 
 class Pod:
