@@ -13,6 +13,7 @@ from penstock_broker.broker.membership import Membership
 from penstock_broker.controller.metadata_store.journal_holders import GrpcJournalHolders
 from penstock_broker.controller.outbox import SessionOutbox
 from penstock_broker.controller.runtime import ControllerRuntime
+from penstock_broker.controller.store_task import StoreTask
 from penstock_broker.metadata.session import ControllerSession
 from penstock_broker.replication.isr import IsrChanges
 from penstock_broker.services.journal import JournalService
@@ -26,32 +27,32 @@ def _half_is_a_majority(patch: Any) -> None:
 CONTROLLER_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     # ---------------------------------------------------------------- the runtime
     "an_await_before_a_write_counts": in_text(
-        ControllerRuntime,
+        StoreTask,
         "_carry_out",
-        "if generation == self._generation:\n    self.feed(event)",
+        "if generation == self._generation:\n    self._feed(event)",
         """
         if generation == self._generation:
             await self._clock.sleep(1)
-            self.feed(event)
+            self._feed(event)
         """,
     ),
     "a_reload_beside_a_write_wakes_nobody": in_text(
-        ControllerRuntime,
-        "_obey",
-        "self._reload = True\nself._store_work.set()",
+        StoreTask,
+        "take",
+        "self._reload = True\nself._wanted.set()",
         "self._reload = True",
     ),
     "a_failed_read_is_not_repeated": in_text(
-        ControllerRuntime,
-        "_use_store",
+        StoreTask,
+        "run",
         "generation = self._generation",
         "generation, self._reload = self._generation, False",
     ),
     "the_store_task_forgets_what_came_meanwhile": in_text(
-        ControllerRuntime,
-        "_use_store",
+        StoreTask,
+        "run",
         "await self._carry_out(ready.write_id, ready.writes)",
-        "await self._carry_out(ready.write_id, ready.writes)\nself._store_work.clear()",
+        "await self._carry_out(ready.write_id, ready.writes)\nself._wanted.clear()",
     ),
     "an_image_leaves_out_the_next_change": in_text(
         SessionOutbox,
