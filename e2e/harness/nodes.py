@@ -2,6 +2,7 @@
 
     freeze / thaw       docker pause: the node is silent, its connections stay open
     kill / start        docker kill: power loss, though the page cache survives; volumes stay
+    lose                as kill, and the Node is deleted, as a cloud does
     drain / uncordon    what an administrator does before maintenance
     cordoned            pods that are there stay, and none comes
     kill_process        kill -9 of a process in a pod, from the node
@@ -37,6 +38,7 @@ class Nodes:
         self._kubectl = kubectl
         self._frozen: list[str] = []
         self._dead: list[str] = []
+        self._ranges: dict[str, str] = {}
         self._cordoned: list[str] = []
         self._cuts: list[tuple[str, str]] = []
 
@@ -81,8 +83,20 @@ class Nodes:
         self._dead.append(node)
         run("docker", "kill", "--signal=KILL", node)
 
+    def lose(self, node: str) -> None:
+        """As `kill`, and Kubernetes forgets it."""
+        self._ranges[node] = self._kubectl.get("node", node)["spec"]["podCIDR"]
+        self.kill(node)
+        self._kubectl.delete("node", node)
+
     def start(self, node: str, ready_s: float = 120.0) -> None:
         """Starts a killed node, repairs the pod network and waits until the node is Ready."""
+        pods = self._ranges.pop(node, None)
+        if pods is not None:
+            # Kubernetes would give it any range, and it starts pods with the one that it knows.
+            metadata, spec = {"name": node}, {"podCIDR": pods, "podCIDRs": [pods]}
+            kind = {"apiVersion": "v1", "kind": "Node"}
+            self._kubectl.apply({**kind, "metadata": metadata, "spec": spec})
         run("docker", "start", node)
         if node in self._dead:
             self._dead.remove(node)

@@ -32,8 +32,7 @@ def volume_lost(stage: Stage) -> None:
         _put_controllers_on(stage, {lost, back})
         for node in (lost, back):
             stage.say(f"{node} is lost")
-            stage.nodes.kill(node)
-            stage.kubectl.delete("node", node)
+            stage.nodes.lose(node)
         began = time.monotonic()
         said = _wait_said(stage, "VolumeLost", "is lost, too", GONE_S + 180.0)
         stage.measure("a second lost node is reported", time.monotonic() - began)
