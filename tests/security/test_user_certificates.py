@@ -96,16 +96,17 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def allow(secured: Secured, name: str, topic: str = TOPIC) -> None:
-    """To write and read one topic, in a group and in transactions."""
+    """To write and read one topic, in a group and in transactions. Whoever knows the rule of the
+    topic, the last, knows the others."""
     who = (f"cert:{name}",)
     both = (Operation.READ, Operation.WRITE)
     with secured.admin() as root:
-        root.alter_access(Resource(Kind.TOPIC, topic), [Rule(principals=who, operations=both)])
         group = Resource(Kind.GROUP, f"{name}-group")
         root.alter_access(group, [Rule(principals=who, operations=(Operation.READ,))])
         ids = Prefix(Kind.TRANSACTIONAL_ID, f"{name}-")
         rule = Rule(principals=who, operations=(Operation.WRITE,), prefix=ids)
         root.alter_access(WHOLE, [rule])
+        root.alter_access(Resource(Kind.TOPIC, topic), [Rule(principals=who, operations=both)])
     with secured.admin(name) as known:
         wait_until(lambda: topic in known.list_topics(), what="the rules arrive")
 
