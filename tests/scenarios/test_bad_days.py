@@ -21,6 +21,8 @@ from penstock.client import Admin, Producer
 from penstock.errors import ErrorCode, PenstockError
 
 ROUNDS = int(os.environ.get("PENSTOCK_HARM_ROUNDS", "6"))
+CONTROLLER_CONFIG = {"broker.session.timeout.ms": "2500"}
+"""Shorter than the longest freeze; other tests' load must not reach it."""
 """Of random harm; more of them, and other seeds, find more."""
 
 

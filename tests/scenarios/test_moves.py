@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.load import Load, assert_nothing_noticed
 from support.waiting import wait_until
 
@@ -34,7 +34,7 @@ def module_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster
     with Cluster(
         tmp_path_factory.mktemp("cluster"),
         brokers=BROKERS,
-        controller_config={"broker.session.timeout.ms": "2500"},
+        controller_config=PATIENT,
         broker_config={"replica.copy.bytes.per.second": COPY_BYTES_PER_SECOND},
     ) as cluster:
         yield cluster

@@ -32,6 +32,9 @@ CONTROLLER_CONFIG = {
 }
 """For tests: quick fail-over when a process is killed, and leaders that stay where a test finds
 them. Silence is no death before four seconds: another worker's Java may take every core for two."""
+PATIENT = {"broker.session.timeout.ms": "30000"}
+"""On top, where a broker that a crowded machine starved must not be dead: leaders stay, sessions
+and streams last. A killed one is still noticed at once, by its socket."""
 BROKER_CONFIG = {"log.retention.check.interval.ms": "3600000"}
 """For tests: nothing is removed unless a test asks for it. Records whose times a test has chosen
 are older than any topic keeps, and would go in the first round, 30 seconds after the start."""
