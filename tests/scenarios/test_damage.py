@@ -282,7 +282,7 @@ def test_a_loss_that_is_accepted_is_passed_by_readers_and_copies(cluster: Cluste
             TopicPartition(topic, 0), OffsetSpan(90, 110), validate_only=True
         )
         assert given_up == (OffsetSpan(100, 100),)
-        assert lost_at(cluster, topic) == ["100-100"]
+        wait_until(lambda: lost_at(cluster, topic) == ["100-100"], what="it is shown as lost still")
         assert admin.accept_loss(TopicPartition(topic, 0), OffsetSpan(90, 110)) == given_up
         assert admin.accept_loss(TopicPartition(topic, 0), OffsetSpan(90, 110)) == ()
         wait_well(cluster, topic)
