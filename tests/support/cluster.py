@@ -383,7 +383,7 @@ class Cluster:
                 part.leader >= 0 and set(part.isr) == set(part.replicas) for part in info.partitions
             )
 
-        wait_until(_forgiving(in_sync), what=f"all replicas of {topic} are in sync", timeout_s=30)
+        wait_until(_forgiving(in_sync), what=f"all replicas of {topic} are in sync", timeout_s=60)
 
 
 def _forgiving(condition: Callable[[], _A]) -> Callable[[], _A | None]:
