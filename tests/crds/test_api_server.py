@@ -271,7 +271,7 @@ class TestKubectl:
     def run(self, server: ApiServer, *arguments: str, text: str = "") -> str:
         command = [kubectl(), f"--kubeconfig={server.kubeconfig}", *arguments]
         done = subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=60, check=False
+            command, input=text, capture_output=True, text=True, timeout=300, check=False
         )
         return done.stdout + done.stderr
 

@@ -123,7 +123,7 @@ def test_without_a_certificate_no_call_reaches_a_server(pods: StrictPods) -> Non
         with open_channel(pods.address(INTERNAL_PORT), tls) as channel:
             request = journal_pb2.PromiseJournalRequest(controller_epoch=2**62)
             with pytest.raises(grpc.RpcError) as caught:
-                JournalServiceStub(channel).PromiseJournal(request, timeout=10)
+                JournalServiceStub(channel).PromiseJournal(request, timeout=60)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     assert not list((pods.path / "data").glob("journal.json"))
 
@@ -197,8 +197,8 @@ async def test_brokers_hear_that_the_api_server_is_away_and_that_it_is_back(
         request = broker_pb2.MetadataRequest()
         channel = open_channel(pods.address(GRPC_PORT), Tls(TlsFiles(root)))
         with channel, pytest.raises(grpc.RpcError):
-            BrokerServiceStub(channel).Metadata(request, timeout=10, metadata=shown)
-        with urlopen(f"http://{pods.address(METRICS_PORT)}/metrics", timeout=10) as answer:
+            BrokerServiceStub(channel).Metadata(request, timeout=60, metadata=shown)
+        with urlopen(f"http://{pods.address(METRICS_PORT)}/metrics", timeout=120) as answer:
             return f"penstock_token_grace {grace}" in answer.read().decode()
 
     root = trust(pods)
