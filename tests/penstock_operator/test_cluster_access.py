@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.apiserver import ApiServer
+from support.apiserver import TIMEOUTS, ApiServer
 from support.cluster import Cluster
 from support.operator_process import OURS, condition, get, install_crds
 from support.reachable import Reachable
@@ -18,7 +18,7 @@ from penstock.kubernetes.connect import connect
 from penstock.kubernetes.names import API_VERSION
 from penstock_operator import worker as worker_module
 from penstock_operator.events import Events
-from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.kube import Kube
 from penstock_operator.metrics import Metrics
 from penstock_operator.objects import Installation
 from penstock_operator.worker import Deps, Worker

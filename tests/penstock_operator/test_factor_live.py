@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.apiserver import ApiServer
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.operator_process import condition, install_crds
 from support.topic_bench import TopicBench
 from support.waiting import wait_until_async
@@ -24,7 +24,7 @@ TIMEOUT_S = 90.0
 @pytest.fixture
 async def bench(api_server: ApiServer, tmp_path: Path) -> AsyncIterator[TopicBench]:
     await asyncio.to_thread(install_crds, api_server)
-    with Cluster(tmp_path, brokers=3) as servers:
+    with Cluster(tmp_path, brokers=3, controller_config=PATIENT) as servers:
         made = TopicBench(api_server, servers, brokers=3)
         yield made
         await made.close()

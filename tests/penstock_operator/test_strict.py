@@ -8,7 +8,7 @@ from urllib.error import HTTPError
 
 import pytest
 from support import operator_world
-from support.apiserver import ApiServer
+from support.apiserver import TIMEOUTS, ApiServer
 from support.operator_process import OURS, condition, get, install_crds, running
 from support.waiting import wait_until
 
@@ -20,7 +20,7 @@ from penstock.kubernetes.rotation import RotationState
 from penstock_broker.certificates.authority import Authority, Pair
 from penstock_operator.brokers import Brokers
 from penstock_operator.credentials import Credentials
-from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.kube import Kube
 from penstock_operator.names import Names
 
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 import grpc
 import pytest
 from cryptography import x509
-from support.apiserver import ApiServer
+from support.apiserver import TIMEOUTS, ApiServer
 from support.strict_pods import StrictPods
 from support.tokens import Issuer
 from support.waiting import wait_until
@@ -23,7 +23,7 @@ from support.waiting import wait_until
 from penstock.cli.kube.login import login_to
 from penstock.client import AsyncAdmin, ClientConfig
 from penstock.errors import ErrorCode, MisuseError, PenstockError
-from penstock.kubernetes.api import Api, Timeouts
+from penstock.kubernetes.api import Api
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.names import ClusterNames
 from penstock.proto.v1 import broker_pb2, journal_pb2
@@ -155,7 +155,7 @@ def user(pods: StrictPods, name: str, *accounts: str) -> Api:
         },
     ]
     config = pods.server.service_account(pods.names.namespace, name, rules)
-    return connect("tests", Timeouts(5.0, 20.0), kubeconfig=str(config))
+    return connect("tests", TIMEOUTS, kubeconfig=str(config))
 
 
 async def test_people_log_in_as_the_account_whose_tokens_they_may_create(pods: StrictPods) -> None:

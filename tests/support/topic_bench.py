@@ -5,7 +5,7 @@ Each test tells the operator's `Topics` when to look, so nothing waits for a tim
 
 from typing import Any
 
-from support.apiserver import ApiServer
+from support.apiserver import TIMEOUTS, ApiServer
 from support.cluster import Cluster
 from support.operator_process import OURS, get
 from support.operator_world import desired
@@ -15,7 +15,7 @@ from penstock.client.model import TopicDescription
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.names import API_VERSION
 from penstock_operator.events import Events
-from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.kube import Kube
 from penstock_operator.model import TopicResource
 from penstock_operator.topics import Topics
 
