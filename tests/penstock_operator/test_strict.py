@@ -222,7 +222,7 @@ def test_a_users_ca_that_is_missing_is_shown_until_it_is_there_and_brokers_run_m
             what="a condition",
             timeout_s=60,
         )
-        assert has_brokers(api_server, namespace)
+        wait_until(lambda: has_brokers(api_server, namespace), what="brokers", timeout_s=60)
         ca, _ = new_authority("users")
         body = {"metadata": {"name": "people"}, "data": {"ca.crt": ca.decode()}}
         api_server.request("POST", f"/api/v1/namespaces/{namespace}/configmaps", body)

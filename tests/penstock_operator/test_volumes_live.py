@@ -208,9 +208,12 @@ async def test_a_lost_volume_is_replaced_and_filled_again(bench: Bench) -> None:
     await asyncio.to_thread(shutil.rmtree, bench.servers.data_dir(1))
     await asyncio.to_thread(bench.servers.brokers[1].restart)
     await asyncio.to_thread(bench.servers.wait_in_sync, "t")
-    (held,) = await admin.describe_logs(broker_ids=[1])
-    counts = [log.log_end_offset for log in held.logs]
-    assert sum(counts) == RECORDS, counts
+
+    async def is_filled() -> bool:
+        (held,) = await admin.describe_logs(broker_ids=[1])
+        return sum(log.log_end_offset for log in held.logs) == RECORDS
+
+    await wait_until_async(is_filled, what="broker 1 has all records", timeout_s=TIMEOUT_S)
 
 
 async def test_another_claim_of_that_name_is_left_alone_and_so_is_its_pod(bench: Bench) -> None:

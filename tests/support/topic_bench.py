@@ -10,6 +10,7 @@ from support.cluster import Cluster
 from support.operator_process import OURS, get
 from support.operator_world import desired
 from support.reachable import Reachable
+from support.waiting import wait_until_async
 
 from penstock.client.model import TopicDescription
 from penstock.kubernetes.connect import connect
@@ -87,9 +88,9 @@ class TopicBench:
         self.kube.close()
 
     async def settle(self) -> None:
-        """A pass that acts, and one that finds nothing left to do."""
+        """A pass that acts, and one that finds nothing left to do, once brokers have heard."""
         assert not await self.look()
-        assert await self.look()
+        await wait_until_async(self.look, what="nothing is left to do")
 
     # ── As the broker ─────────────────────────────────────────────────────────────────────
 
