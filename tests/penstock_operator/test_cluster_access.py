@@ -119,9 +119,10 @@ async def bench(
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(worker.run())
         yield Bench(api_server, namespace, admin, worker)
+        running.cancel()
+        await asyncio.wait([running])  # or it would put them back
         await admin.alter_access(CLUSTER, [])
         await admin.alter_quotas([])
-        running.cancel()
     await admin.close()
     kube.close()
 
@@ -148,7 +149,9 @@ async def test_rules_that_the_spec_does_not_manage_stay(bench: Bench) -> None:
     await bench.give([VIEWS])
     await bench.wait_rules(VIEWER)
     await bench.give(None)
+    await looked_at(bench)
     await bench.set_by_hand(READER)
+    await bench.give([], "quotas")
     await looked_at(bench)
     assert await bench.has(READER)
 
