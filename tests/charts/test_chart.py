@@ -109,7 +109,7 @@ def helm() -> str:
 
 def run(helm: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [helm, *arguments], capture_output=True, text=True, timeout=60, check=False
+        [helm, *arguments], capture_output=True, text=True, timeout=300, check=False
     )
 
 

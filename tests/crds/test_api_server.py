@@ -271,17 +271,22 @@ class TestKubectl:
     def run(self, server: ApiServer, *arguments: str, text: str = "") -> str:
         command = [kubectl(), f"--kubeconfig={server.kubeconfig}", *arguments]
         done = subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=60, check=False
+            command, input=text, capture_output=True, text=True, timeout=300, check=False
         )
         return done.stdout + done.stderr
 
     def test_explain_says_what_the_tables_say(self, server: ApiServer) -> None:
-        told = self.run(
-            server, "explain", "cluster.spec.storage", "--api-version=penstock.dev/v1alpha1"
-        )
-        told = " ".join(told.split())
-        assert "The volume of each broker. Local mode uses the data directory instead." in told
-        assert "Size of each broker's volume; it can grow, but never shrink." in told
+        words = ("explain", "cluster.spec.storage", "--api-version=penstock.dev/v1alpha1")
+
+        def told() -> bool:
+            """The API server publishes what a kind looks like a moment after it serves it."""
+            found = " ".join(self.run(server, *words).split())
+            return (
+                "The volume of each broker. Local mode uses the data directory instead." in found
+                and "Size of each broker's volume; it can grow, but never shrink." in found
+            )
+
+        wait_until(told, what="kubectl explains it")
 
     @pytest.mark.parametrize("name", ["pcl", "pt", "pcg", "penstock"])
     def test_short_names_and_the_category(

@@ -10,6 +10,7 @@ import typer
 import yaml
 from support.cluster import Cluster
 from support.recordings import RULES
+from support.waiting import wait_until
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
@@ -88,7 +89,7 @@ def test_what_looks_at_the_brokers_answers_from_a_cluster(shared_cluster: Cluste
         shared_cluster.bootstrap, group_id="readers", auto_offset_reset="earliest"
     ) as consumer:
         consumer.subscribe("flights")
-        consumer.poll(5.0)
+        wait_until(lambda: consumer.poll(0.2) or consumer.assignment(), what="it is a member")
         consumer.commit()
         for line in looks():
             words = [*shlex.split(line)[1:], "--bootstrap", shared_cluster.bootstrap]

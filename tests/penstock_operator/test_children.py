@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.apiserver import ApiServer
+from support.apiserver import TIMEOUTS, ApiServer
 from support.operator_world import desired
 
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
-from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.kube import Kube
 from penstock_operator.names import POD_INDEX, Names
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.broker import BROKER

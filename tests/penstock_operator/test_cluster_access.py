@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.apiserver import ApiServer
+from support.apiserver import TIMEOUTS, ApiServer
 from support.cluster import Cluster
 from support.operator_process import OURS, condition, get, install_crds
 from support.reachable import Reachable
@@ -18,7 +18,7 @@ from penstock.kubernetes.connect import connect
 from penstock.kubernetes.names import API_VERSION
 from penstock_operator import worker as worker_module
 from penstock_operator.events import Events
-from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.kube import Kube
 from penstock_operator.metrics import Metrics
 from penstock_operator.objects import Installation
 from penstock_operator.worker import Deps, Worker
@@ -119,9 +119,10 @@ async def bench(
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(worker.run())
         yield Bench(api_server, namespace, admin, worker)
+        running.cancel()
+        await asyncio.wait([running])  # or it would put them back
         await admin.alter_access(CLUSTER, [])
         await admin.alter_quotas([])
-        running.cancel()
     await admin.close()
     kube.close()
 
@@ -148,7 +149,9 @@ async def test_rules_that_the_spec_does_not_manage_stay(bench: Bench) -> None:
     await bench.give([VIEWS])
     await bench.wait_rules(VIEWER)
     await bench.give(None)
+    await looked_at(bench)
     await bench.set_by_hand(READER)
+    await bench.give([], "quotas")
     await looked_at(bench)
     assert await bench.has(READER)
 

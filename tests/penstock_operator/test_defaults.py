@@ -3,13 +3,13 @@
 from typing import Any
 
 import yaml
-from support.apiserver import start_api_server
+from support.apiserver import TIMEOUTS, start_api_server
 from support.operator_process import CRDS, OURS, ROOT
 from support.waiting import wait_until
 
 from penstock.kubernetes.connect import connect
 from penstock_operator.defaults import with_defaults
-from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.kube import Kube
 from penstock_operator.objects import Installation, Section, read_cluster
 
 

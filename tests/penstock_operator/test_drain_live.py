@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.apiserver import ApiServer
-from support.cluster import Cluster
+from support.apiserver import TIMEOUTS, ApiServer
+from support.cluster import PATIENT, Cluster
 from support.operator_world import NAMES, World, desired, settled
 from support.reachable import Reachable
 from support.waiting import wait_until_async
@@ -21,7 +21,7 @@ from penstock.core.types import MoveReason
 from penstock.kubernetes.connect import connect
 from penstock_operator.act import Acting
 from penstock_operator.events import Events
-from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.kube import Kube
 from penstock_operator.model import Action, MoveReplicas, Observed
 from penstock_operator.move_model import MarkSpread
 from penstock_operator.objects import DesiredCluster
@@ -87,7 +87,7 @@ class Bench:
 
 @pytest.fixture
 async def bench(api_server: ApiServer, tmp_path: Path) -> AsyncIterator[Bench]:
-    with Cluster(tmp_path, brokers=4) as servers:
+    with Cluster(tmp_path, brokers=4, controller_config=PATIENT) as servers:
         made = Bench(api_server, servers)
         yield made
         await made.brokers.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.apiserver import ApiServer
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.operator_process import condition, install_crds
 from support.topic_bench import TopicBench
 from support.waiting import wait_until_async
@@ -24,7 +24,7 @@ TIMEOUT_S = 90.0
 @pytest.fixture
 async def bench(api_server: ApiServer, tmp_path: Path) -> AsyncIterator[TopicBench]:
     await asyncio.to_thread(install_crds, api_server)
-    with Cluster(tmp_path, brokers=3) as servers:
+    with Cluster(tmp_path, brokers=3, controller_config=PATIENT) as servers:
         made = TopicBench(api_server, servers, brokers=3)
         yield made
         await made.close()
@@ -51,6 +51,15 @@ async def factors(bench: TopicBench, topic: str) -> set[int]:
     return {len(one.replicas) for one in stored.partitions}
 
 
+async def wait_factor(bench: TopicBench, topic: str, count: int) -> None:
+    """Each answer may be of a broker that has not heard of the change."""
+
+    async def has() -> bool:
+        return await factors(bench, topic) == {count}
+
+    await wait_until_async(has, what=f"{topic} has {count} replicas", timeout_s=TIMEOUT_S)
+
+
 async def test_a_topic_gets_more_replicas_and_fewer_again(bench: TopicBench) -> None:
     bench.create("grows", partitions=3, replicas=2)
     await bench.settle()
@@ -63,13 +72,13 @@ async def test_a_topic_gets_more_replicas_and_fewer_again(bench: TopicBench) -> 
     assert body["status"]["moving"].startswith("replicas: 2 → 3, 0 of 3 partitions")
     assert body["status"]["replicas"] == 2
     await wait_until_async(bench.look, what="three replicas", timeout_s=TIMEOUT_S)
-    assert await factors(bench, "grows") == {3}
+    await wait_factor(bench, "grows", 3)
     body = bench.seen("grows")
     assert condition(body, "Ready")["status"] == "True"
     assert (body["status"]["replicas"], body["status"]["moving"]) == (3, "")
     bench.patch("grows", replicas=1)
     await wait_until_async(bench.look, what="one replica", timeout_s=TIMEOUT_S)
-    assert await factors(bench, "grows") == {1}
+    await wait_factor(bench, "grows", 1)
     assert await read(bench, "grows", 3) == RECORDS
     told = [note for reason, note in bench.events() if reason == "ChangingFactor"]
     # Kubernetes knows the seconds of Events, and no order within one.
@@ -88,10 +97,10 @@ async def test_what_cannot_be_is_refused_in_words_and_changes_nothing(bench: Top
     assert "spec.replicas is 5, but Cluster/flights has 3 brokers" in message
     bench.patch("refused", replicas=3, config={"min.insync.replicas": "3"})
     await wait_until_async(bench.look, what="min.insync.replicas follows", timeout_s=TIMEOUT_S)
+    await wait_factor(bench, "refused", 3)
     stored = await bench.stored("refused")
     assert stored is not None
     assert stored.configs["min.insync.replicas"] == "3"
-    assert await factors(bench, "refused") == {3}
 
 
 async def test_a_factor_that_somebody_else_changed_comes_back(bench: TopicBench) -> None:
@@ -106,15 +115,10 @@ async def test_a_factor_that_somebody_else_changed_comes_back(bench: TopicBench)
     ]
     outcomes = await admin.alter_replicas(moves, reason=MoveReason.MANUAL, change_factor=True)
     assert [one.error for one in outcomes] == [None, None]
-
-    # What a look sees may be of a broker that has not heard of the change.
-    async def has(count: int) -> bool:
-        return await factors(bench, "drifts") == {count}
-
-    await wait_until_async(lambda: has(3), what="it has three", timeout_s=TIMEOUT_S)
+    await wait_factor(bench, "drifts", 3)
 
     async def is_back() -> bool:
-        return await bench.look() and await has(2)
+        return await bench.look() and await factors(bench, "drifts") == {2}
 
     await wait_until_async(is_back, what="it has two again", timeout_s=TIMEOUT_S)
     assert not [one for one in (await admin.describe_moves()).moves if one.target]

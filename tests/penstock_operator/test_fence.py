@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from support.apiserver import ApiServer
+from support.apiserver import TIMEOUTS, ApiServer
 from support.kube_scene import Scene
 
 from penstock.client import AsyncAdmin
@@ -14,7 +14,7 @@ from penstock.kubernetes.connect import connect
 from penstock.kubernetes.errors import KubernetesError
 from penstock_operator.events import Events
 from penstock_operator.fence import Fence, FencedError
-from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.kube import Kube
 from penstock_operator.lease import LeaseLostError
 from penstock_operator.metrics import Metrics
 from penstock_operator.objects import Installation

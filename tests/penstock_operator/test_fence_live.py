@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.apiserver import ApiServer
-from support.cluster import Cluster
+from support.apiserver import TIMEOUTS, ApiServer
+from support.cluster import PATIENT, Cluster
 from support.operator_world import desired
 from support.reachable import Reachable
 from support.waiting import wait_until_async
@@ -16,12 +16,12 @@ from support.waiting import wait_until_async
 from penstock.client import AsyncAdmin, BrokerChange, Cordon
 from penstock.core.control.documents import OperatorLease
 from penstock.errors import ClusterError, ErrorCode
+from penstock.kubernetes import lease as kubernetes_lease
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.lease import Lease
 from penstock.kubernetes.resources import LeaseObject, path_of
 from penstock_operator import lease as module
 from penstock_operator.fence import Fence, FencedError
-from penstock_operator.kube import TIMEOUTS
 from penstock_operator.lease import Leadership, LeaseLostError
 
 WISH = desired(brokers=3)
@@ -31,6 +31,8 @@ WISH = desired(brokers=3)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RENEW_S", 0.1)
     monkeypatch.setattr(module, "DURATION_S", 1.0)
+    monkeypatch.setattr(module, "FRESH_S", 60.0)  # a machine that stands still renews late
+    monkeypatch.setattr(kubernetes_lease, "TIMEOUTS", TIMEOUTS)
 
 
 class Gate:
@@ -112,7 +114,7 @@ class Pair:
 
 @pytest.fixture
 async def pair(api_server: ApiServer, tmp_path: Path) -> AsyncIterator[Pair]:
-    with Cluster(tmp_path, brokers=2) as servers:
+    with Cluster(tmp_path, brokers=2, controller_config=PATIENT) as servers:
         made = Pair(api_server, servers)
         yield made
         await made.close()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.apiserver import ApiServer
+from support.apiserver import TIMEOUTS, ApiServer
 from support.cluster import Cluster
 from support.operator_process import OURS, condition, get, install_crds
 from support.operator_world import desired
@@ -21,7 +21,7 @@ from penstock.kubernetes.connect import connect
 from penstock.kubernetes.names import API_VERSION
 from penstock_operator.events import Events
 from penstock_operator.groups import Groups, View
-from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.kube import Kube
 
 ADA_RESETS = {"principals": ["cert:ada"], "operations": ["Reset"]}
 RESET = Rule(principals=("cert:ada",), operations=(Operation.RESET,))

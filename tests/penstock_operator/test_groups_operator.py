@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.apiserver import ApiServer
+from support.apiserver import TIMEOUTS, ApiServer
 from support.cluster import Cluster
 from support.operator_process import OURS, condition, get, install_crds
 from support.operator_world import desired
 from support.reachable import Reachable
 from support.waiting import wait_until
 
-from penstock.client import AsyncAdmin, Consumer, GroupState, Producer
+from penstock.client import Admin, AsyncAdmin, Consumer, GroupState, Producer
+from penstock.errors import ClusterError, ErrorCode
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.errors import KubernetesError
 from penstock_operator.events import Events
 from penstock_operator.groups import Groups, View
-from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.kube import Kube
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/{}/deployments"
 READY = View(gone=False, desired=desired(1), ready=True)
@@ -140,6 +141,27 @@ class Bench:
 
             wait_until(read, what=f"{count} records")
             consumer.commit()
+        self.wait_left()
+
+    def join(self, member: Consumer) -> None:
+        """Until it is a member, and its group has come to rest."""
+        member.subscribe([self.name])
+        wait_until(lambda: member.poll(0.1) or member.assignment(), what="it is a member")
+        wait_until(lambda: self._members() == (GroupState.STABLE, 1), what="the group rests")
+
+    def wait_left(self) -> None:
+        """Until nobody is a member: who closes a consumer waits for that for some seconds only."""
+        wait_until(lambda: self._members()[1] == 0, what="the group is empty")
+
+    def _members(self) -> tuple[GroupState, int]:
+        with Admin(self.brokers.bootstrap) as admin:
+            try:
+                found = admin.describe_group(self.name, include_offsets=False)
+            except ClusterError as error:
+                if error.code is not ErrorCode.UNKNOWN_GROUP:
+                    raise
+                return GroupState.DEAD, 0
+        return found.state, len(found.members)
 
     def produce(self, count: int) -> None:
         with Producer(self.brokers.bootstrap, linger_ms=0) as producer:
@@ -213,8 +235,7 @@ async def test_a_group_is_adopted_and_at_rest_nothing_is_written(bench: Bench) -
         await bench.look(groups, times=9)
         assert bench.kube.writes == before, "90 s at rest cost no write"
         with bench.consumer() as member:
-            member.subscribe([bench.name])
-            wait_until(lambda: member.poll(0.1) or member.assignment(), what="it is a member")
+            bench.join(member)
             await bench.look(groups)
             assert (bench.status()["state"], bench.status()["members"]) == ("Stable", 1)
             produced = bench.kube.writes
@@ -251,14 +272,14 @@ async def test_a_reset_waits_for_the_members_and_is_carried_out_once(bench: Benc
     bench.create()
     async with bench.operator() as groups, AsyncAdmin(bench.brokers.bootstrap) as admin:
         with bench.consumer() as member:
-            member.subscribe([bench.name])
-            wait_until(lambda: member.poll(0.1) or member.assignment(), what="it is a member")
+            bench.join(member)
             bench.ask_reset(id="again", to="earliest")
             await bench.look(groups)
             told = bench.ready()
             assert (told["status"], told["reason"]) == ("False", "GroupNotEmpty")
             assert "must wait while 1 member is active" in told["message"]
             assert not (await admin.describe_group(bench.name)).last_reset_id
+        bench.wait_left()
         await bench.look(groups)
         seen = bench.status()
         assert seen["resetIds"] == ["again"]
@@ -366,12 +387,12 @@ async def test_delete_forgets_the_group_when_it_is_empty(bench: Bench) -> None:
     bench.create(deletionPolicy="Delete")
     async with bench.operator() as groups, AsyncAdmin(bench.brokers.bootstrap) as admin:
         with bench.consumer() as member:
-            member.subscribe([bench.name])
-            wait_until(lambda: member.poll(0.1) or member.assignment(), what="it is a member")
+            bench.join(member)
             await bench.look(groups)
             bench.server.request("DELETE", bench.path)
             await bench.look(groups)
             assert "deleted when its 1 members have left" in bench.ready()["message"]
+        bench.wait_left()
         await bench.look(groups)
         assert get(bench.server, bench.path) is None
         listed = [each.group_id for each in await admin.list_groups()]

@@ -78,6 +78,7 @@ async def test_all_objects_are_heard_of_on_the_event_loop(
                     and {(namespace, "flights"), (namespace, "flights False")} <= heard.woken.keys()
                 ),
                 what=f"all of {OBJECTS} ConfigMaps and what is beside them",
+                timeout_s=120,
             )
         finally:
             stop.set()

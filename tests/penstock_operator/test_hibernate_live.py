@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.operator_world import desired, settled
 from support.reachable import Reachable
 from support.waiting import wait_until_async
@@ -19,7 +19,7 @@ async def test_real_brokers_prove_that_they_are_at_rest(tmp_path: Path) -> None:
     wish = desired(brokers=3, spec_hibernate=True)
     world = settled(desired(brokers=3), partitions=0)
     record = Record()
-    with Cluster(tmp_path, brokers=3) as servers:
+    with Cluster(tmp_path, brokers=3, controller_config=PATIENT) as servers:
         brokers = Reachable(servers.bootstrap)
 
         async def observed() -> Observed:

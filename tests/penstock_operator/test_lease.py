@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 from support.api_proxy import ApiProxy, Kind, leases
-from support.apiserver import ApiServer
+from support.apiserver import TIMEOUTS, ApiServer
 from support.waiting import wait_until_async
 
+from penstock.kubernetes import lease as kubernetes_lease
 from penstock.kubernetes.api import Api
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.lease import Lease
 from penstock.kubernetes.resources import LeaseObject, path_of
 from penstock_operator import lease as module
-from penstock_operator.kube import TIMEOUTS
 from penstock_operator.lease import Leadership, LeaseLostError
 
 Make = Callable[[str], Leadership]
@@ -22,8 +22,10 @@ Make = Callable[[str], Leadership]
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is renewed often, and lasts for as long as the machine may stand still."""
     monkeypatch.setattr(module, "RENEW_S", 0.1)
-    monkeypatch.setattr(module, "DURATION_S", 2.0)
+    monkeypatch.setattr(module, "DURATION_S", 60.0)
+    monkeypatch.setattr(kubernetes_lease, "TIMEOUTS", TIMEOUTS)
 
 
 @pytest.fixture
@@ -55,14 +57,17 @@ def make(
         api.close()
 
 
-async def test_a_standby_waits_for_the_leader_to_release(make: Make) -> None:
+async def test_a_standby_waits_for_the_leader_to_release(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DURATION_S", 8.0)
     leader, standby = make("leader"), make("standby")
     await leader.acquire()
     async with asyncio.TaskGroup() as tasks:
         holding = tasks.create_task(leader.hold())
         waiting = tasks.create_task(standby.acquire())
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(3.0):  # longer than the Lease lasts without renewals
+            async with asyncio.timeout(9.0):  # longer than the Lease lasts without renewals
                 await asyncio.shield(waiting)
         holding.cancel()
         await leader.release()
@@ -71,8 +76,9 @@ async def test_a_standby_waits_for_the_leader_to_release(make: Make) -> None:
 
 
 async def test_a_leader_that_cannot_renew_in_time_says_so_and_another_takes_over(
-    make: Make, proxy: ApiProxy
+    make: Make, proxy: ApiProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "DURATION_S", 2.0)
     leader, standby = make("behind"), make("standby")
     await leader.acquire()
     proxy.cut()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from support.api_proxy import ApiProxy, Permission
-from support.apiserver import ApiServer, start_api_server
+from support.apiserver import TIMEOUTS, ApiServer, start_api_server
 from support.controller_pods import ACTIVE, Pod, all_serve, create
 from support.operator_process import OURS, ROOT, Operator, get, install_crds, running
 from support.sessions import Broker
@@ -23,7 +23,7 @@ from penstock.kubernetes.connect import connect
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.rpc.channel import open_aio_channel
-from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.kube import Kube
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 GROUP = "rbac.authorization.k8s.io"

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from support.apiserver import ApiServer
+from support.apiserver import TIMEOUTS, ApiServer
 from support.operator_process import OURS, install_crds
 from support.operator_world import NAMES, desired
 
@@ -13,7 +13,7 @@ from penstock_operator.act import Acting
 from penstock_operator.brokers import Brokers
 from penstock_operator.compare import as_decided, stamped
 from penstock_operator.events import Events
-from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.kube import Kube
 from penstock_operator.model import Apply, Object, Observed
 from penstock_operator.objects import broker_set
 from penstock_operator.objects.controller import controller_objects

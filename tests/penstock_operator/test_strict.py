@@ -8,7 +8,7 @@ from urllib.error import HTTPError
 
 import pytest
 from support import operator_world
-from support.apiserver import ApiServer
+from support.apiserver import TIMEOUTS, ApiServer
 from support.operator_process import OURS, condition, get, install_crds, running
 from support.waiting import wait_until
 
@@ -20,7 +20,7 @@ from penstock.kubernetes.rotation import RotationState
 from penstock_broker.certificates.authority import Authority, Pair
 from penstock_operator.brokers import Brokers
 from penstock_operator.credentials import Credentials
-from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.kube import Kube
 from penstock_operator.names import Names
 
 
@@ -222,7 +222,7 @@ def test_a_users_ca_that_is_missing_is_shown_until_it_is_there_and_brokers_run_m
             what="a condition",
             timeout_s=60,
         )
-        assert has_brokers(api_server, namespace)
+        wait_until(lambda: has_brokers(api_server, namespace), what="brokers", timeout_s=60)
         ca, _ = new_authority("users")
         body = {"metadata": {"name": "people"}, "data": {"ca.crt": ca.decode()}}
         api_server.request("POST", f"/api/v1/namespaces/{namespace}/configmaps", body)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from support.api_proxy import ApiProxy, Kind
-from support.apiserver import ApiServer
+from support.apiserver import TIMEOUTS, ApiServer
 
 from penstock.kubernetes.connect import connect
-from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.kube import Kube
 from penstock_operator.model import PodState
 from penstock_operator.volume_model import BoundNode, ClaimState, NodeState
 from penstock_operator.volumes import GONE_S, HOSTNAME, LOOK_S, Volumes, only_hostname

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.apiserver import ApiServer
-from support.cluster import Cluster
+from support.apiserver import TIMEOUTS, ApiServer
+from support.cluster import PATIENT, Cluster
 from support.operator_process import OURS, get, install_crds
 from support.operator_world import NAMES, desired
 from support.reachable import Reachable
@@ -23,7 +23,7 @@ from penstock.client import AsyncProducer
 from penstock.kubernetes.connect import connect
 from penstock_operator.act import Acting
 from penstock_operator.events import Events
-from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.kube import Kube
 from penstock_operator.model import Observed, Wait
 from penstock_operator.names import POD_INDEX, REPLACE_VOLUME
 from penstock_operator.objects.broker import BROKER
@@ -146,7 +146,7 @@ class Bench:
 @pytest.fixture
 async def bench(api_server: ApiServer, tmp_path: Path) -> AsyncIterator[Bench]:
     install_crds(api_server)
-    with Cluster(tmp_path, brokers=3) as servers:
+    with Cluster(tmp_path, brokers=3, controller_config=PATIENT) as servers:
         made = Bench(api_server, servers)
         yield made
         await made.close()
@@ -208,9 +208,12 @@ async def test_a_lost_volume_is_replaced_and_filled_again(bench: Bench) -> None:
     await asyncio.to_thread(shutil.rmtree, bench.servers.data_dir(1))
     await asyncio.to_thread(bench.servers.brokers[1].restart)
     await asyncio.to_thread(bench.servers.wait_in_sync, "t")
-    (held,) = await admin.describe_logs(broker_ids=[1])
-    counts = [log.log_end_offset for log in held.logs]
-    assert sum(counts) == RECORDS, counts
+
+    async def is_filled() -> bool:
+        (held,) = await admin.describe_logs(broker_ids=[1])
+        return sum(log.log_end_offset for log in held.logs) == RECORDS
+
+    await wait_until_async(is_filled, what="broker 1 has all records", timeout_s=TIMEOUT_S)
 
 
 async def test_another_claim_of_that_name_is_left_alone_and_so_is_its_pod(bench: Bench) -> None:

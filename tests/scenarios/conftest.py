@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.faults import Faults
 from support.load import Load, MakeLoad
 
 from penstock.client import Producer
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC
-
-SESSION_TIMEOUT_MS = 2_500
-"""Shorter than the longest freeze of the random harm; other tests' load must not reach it."""
 
 RESERVE = {"disk.reserve.bytes": str(1 << 30)}
 
@@ -26,11 +23,12 @@ RESERVE = {"disk.reserve.bytes": str(1 << 30)}
 def module_cluster(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Cluster]:
-    """`FORKED = False` in a module: its processes start as users' do."""
+    """`FORKED = False` in a module: its processes start as users' do. `CONTROLLER_CONFIG`: as for
+    `Cluster`, on top of `PATIENT`."""
     forked = getattr(request.module, "FORKED", True)
-    quick = {"broker.session.timeout.ms": str(SESSION_TIMEOUT_MS)}
+    config = {**PATIENT, **getattr(request.module, "CONTROLLER_CONFIG", {})}
     folder = tmp_path_factory.mktemp("cluster")
-    with Cluster(folder, brokers=3, controller_config=quick, forked=forked) as cluster:
+    with Cluster(folder, brokers=3, controller_config=config, forked=forked) as cluster:
         yield cluster
 
 
@@ -72,7 +70,9 @@ def module_faulty(
 ) -> Iterator[tuple[Cluster, list[Faults]]]:
     """Three brokers that die when a test says so."""
     folder = tmp_path_factory.mktemp("faulty")
-    with Cluster(folder, brokers=3, broker_config=RESERVE, start=False) as cluster:
+    with Cluster(
+        folder, brokers=3, controller_config=PATIENT, broker_config=RESERVE, start=False
+    ) as cluster:
         faults = [
             Faults(broker, folder / f"faults-{broker_id}")
             for broker_id, broker in cluster.brokers.items()

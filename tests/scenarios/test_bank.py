@@ -9,6 +9,7 @@ import pytest
 from support.cluster import Cluster
 from support.kills import ROUNDS, everybody, kill_in_rounds
 from support.load import Load, MakeLoad
+from support.waiting import wait_until
 
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC, coordinator_partition
 
@@ -31,6 +32,7 @@ def test_money_is_neither_made_nor_lost_by_kills(cluster: Cluster, make_load: Ma
     with make_load(bank=True, rate=200, settle_s=60.0) as load:
         topics = (load.config.topic, TRANSACTIONS_TOPIC)
         kill_in_rounds(cluster, load, (coordinator, leader, everybody), topics=topics)
+        wait_until(lambda: '"aborted"' in load.history.read_text(), what="one is aborted")
         verdict = load.judge()
     assert verdict.passed, verdict.to_dict()
     assert verdict.balance == 0

@@ -95,7 +95,7 @@ def test_a_batch_is_in_once_wherever_a_broker_dies(
         assert cluster.brokers[victim].wait_end() == -9
         faults[victim].heal()
         cluster.brokers[victim].start()
-        told.result(timeout=60)
+        told.result(timeout=180)
         calls = driver.branches()
         again = calls.commit_batch(run, ROWS, [])
         assert (again.already_committed, again.rows_then) == (True, ROWS), "it can be asked again"

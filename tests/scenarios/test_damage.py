@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.documents import ROOT
 from support.waiting import wait_until
 
@@ -30,7 +30,8 @@ RECORDS = 300
 
 @pytest.fixture(scope="module")
 def module_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster"), brokers=3) as cluster:
+    folder = tmp_path_factory.mktemp("cluster")
+    with Cluster(folder, brokers=3, controller_config=PATIENT) as cluster:
         yield cluster
 
 
@@ -199,7 +200,7 @@ def test_what_only_one_broker_had_is_an_error_that_names_it_and_nothing_is_inven
 def test_a_log_with_a_damaged_index_is_copied_from_the_leader(tmp_path: Path) -> None:
     """In a cluster of its own: the damaged table has no other topic's index."""
     topic = "index"
-    with Cluster(tmp_path, brokers=3) as cluster:
+    with Cluster(tmp_path, brokers=3, controller_config=PATIENT) as cluster:
         values = filled(cluster, topic, 0, 1, 2)
         to_disk(cluster, 0)
         flip_index(cluster, 0)
@@ -238,7 +239,7 @@ def test_a_scrub_finds_a_flipped_bit_of_a_follower(cluster: Cluster) -> None:
 def test_a_scrub_finds_damage_in_tables_of_followers(tmp_path: Path) -> None:
     """In a cluster of its own: damaged tables have no other topic's batches, and stay."""
     topic = "follower-tables"
-    with Cluster(tmp_path, brokers=3) as cluster:
+    with Cluster(tmp_path, brokers=3, controller_config=PATIENT) as cluster:
         cluster.create_topic(topic, assignment=[[0, 1, 2]], configs={"min.insync.replicas": "2"})
         values = [b"<small-%07d>" % number * 8 for number in range(RECORDS)]
         write(cluster, topic, values)
@@ -281,7 +282,7 @@ def test_a_loss_that_is_accepted_is_passed_by_readers_and_copies(cluster: Cluste
             TopicPartition(topic, 0), OffsetSpan(90, 110), validate_only=True
         )
         assert given_up == (OffsetSpan(100, 100),)
-        assert lost_at(cluster, topic) == ["100-100"]
+        wait_until(lambda: lost_at(cluster, topic) == ["100-100"], what="it is shown as lost still")
         assert admin.accept_loss(TopicPartition(topic, 0), OffsetSpan(90, 110)) == given_up
         assert admin.accept_loss(TopicPartition(topic, 0), OffsetSpan(90, 110)) == ()
         wait_well(cluster, topic)
@@ -336,7 +337,7 @@ def test_a_loss_on_all_replicas_is_accepted_once_for_all_of_them(tmp_path: Path)
     """While another replica has the batch, or does not say that it lacks it, nothing is given
     up."""
     topic = "nobody"
-    with Cluster(tmp_path, brokers=3) as cluster:
+    with Cluster(tmp_path, brokers=3, controller_config=PATIENT) as cluster:
         values = filled(cluster, topic, 0, 1, 2)
         for broker in range(3):
             to_disk(cluster, broker)

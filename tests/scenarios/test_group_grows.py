@@ -93,7 +93,7 @@ def test_three_members_thirty_and_three_again(cluster: Cluster, make_load: MakeL
             wait_until(
                 lambda: shares(admin) == [1] * PARTITIONS,
                 what="thirty members have a partition each",
-                timeout_s=40,
+                timeout_s=120,
             )
             described = admin.describe_group(GROUP, include_offsets=False)
             kept = {

@@ -30,7 +30,7 @@ from penstock.rpc.errors import error_from_rpc, error_from_wire
 
 IDS = 2_000
 PARTITIONS = 6
-PATIENCE_S = 120
+PATIENCE_S = 300
 GROWTH_BYTES_MAX = 100 << 20
 """Of a broker's largest resident set, whatever it had before."""
 ATTEMPTS_MAX = 200
@@ -138,6 +138,7 @@ def test_two_thousand_ids_are_open_at_once(cluster: Cluster) -> None:
     cluster.create_topic(TOPIC, partitions=PARTITIONS)
     with Producer(cluster.bootstrap, transactional_id="first") as producer:
         producer.transaction().begin()  # creates the coordinators
+    cluster.wait_leaders(TRANSACTIONS_TOPIC)
     with Admin(cluster.bootstrap) as admin:
         before = {broker.name: peak_bytes(broker.pid) for broker in cluster.brokers.values()}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.load import Load, assert_nothing_noticed
 from support.processes import ServerProcess
 from support.releases import Releases
@@ -28,7 +28,8 @@ def cluster(
     tmp_path: Path, releases: Releases, request: pytest.FixtureRequest
 ) -> Iterator[Cluster]:
     """Four brokers and their controller, of the release that the test names."""
-    with Cluster(tmp_path / "cluster", brokers=4, start=False) as cluster:
+    folder = tmp_path / "cluster"
+    with Cluster(folder, brokers=4, controller_config=PATIENT, start=False) as cluster:
         for process in cluster.processes:
             releases.use(process, request.param)
         cluster.start()

@@ -132,7 +132,7 @@ def test_offsets_count_as_it_was_told_wherever_their_coordinator_dies(
         assert broker.wait_end() == -9
         faults[victim].heal()
         broker.start()
-        assert told.result(timeout=90) == how
+        assert told.result(timeout=180) == how
         assert member.committed() == (4 if how == "commit" else 2)
         rest = member.take(2 if how == "commit" else 4)
         member.transact(producer, rest, "commit")

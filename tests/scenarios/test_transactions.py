@@ -23,6 +23,13 @@ def assert_whole(verdict: Verdict) -> None:
     assert verdict.read > 0
 
 
+def judged(load: Load) -> Verdict:
+    """Once one was aborted: which ones are is chance, and a few seconds may have none."""
+    wait_until(lambda: '"aborted"' in load.history.read_text(), what="one is aborted")
+    load.wait_writing()
+    return load.judge()
+
+
 def coordinators(cluster: Cluster, load: Load) -> set[int]:
     """Brokers that coordinate the workload's producers."""
     info = cluster.topic(TRANSACTIONS_TOPIC)
@@ -35,10 +42,7 @@ def coordinators(cluster: Cluster, load: Load) -> set[int]:
 
 def test_a_healthy_cluster_keeps_transactions_whole(make_load: MakeLoad) -> None:
     with make_load(**SETTINGS) as load:
-        # Which ones are aborted is chance: a few seconds may have none.
-        wait_until(lambda: '"aborted"' in load.history.read_text(), what="one is aborted")
-        load.wait_writing()
-        verdict = load.judge()
+        verdict = judged(load)
     assert_whole(verdict)
 
 
@@ -51,7 +55,7 @@ def test_coordinators_and_leaders_killed_in_turn(cluster: Cluster, make_load: Ma
             broker.kill()
             load.wait_writing()
             broker.start()
-        verdict = load.judge()
+        verdict = judged(load)
     assert_whole(verdict)
 
 
@@ -62,5 +66,5 @@ def test_all_brokers_killed_at_once(cluster: Cluster, make_load: MakeLoad) -> No
         for broker in cluster.brokers.values():
             broker.start(wait=False)
         load.wait_writing(timeout_s=60)
-        verdict = load.judge()
+        verdict = judged(load)
     assert_whole(verdict)

@@ -108,7 +108,7 @@ def wait_at_rest(cluster: Cluster, name: str) -> None:
 
 def test_a_producer_that_sleeps_past_its_timeout_hears_it_and_goes_on(cluster: Cluster) -> None:
     cluster.create_topic("asleep")
-    with producer_process(cluster, "sleeper", "asleep", timeout_ms=6_000) as child:
+    with producer_process(cluster, "sleeper", "asleep", timeout_ms=15_000) as child:
         assert child.ask("begin")["code"] == ""
         child.pause()
         wait_at_rest(cluster, "sleeper")
@@ -153,7 +153,7 @@ def test_a_topic_deleted_under_a_transaction_holds_nothing_up(cluster: Cluster, 
         cluster.create_topic(topic)
     with (
         Producer(
-            cluster.bootstrap, transactional_id=f"bereft-{how}", delivery_timeout_ms=8_000
+            cluster.bootstrap, transactional_id=f"bereft-{how}", unknown_topic_timeout_ms=1_500
         ) as producer,
         Admin(cluster.bootstrap) as admin,
     ):
@@ -168,7 +168,7 @@ def test_a_topic_deleted_under_a_transaction_holds_nothing_up(cluster: Cluster, 
 
             def refused() -> PenstockError | None:
                 try:
-                    transaction.send(gone, b"after", partition=0).result(30)
+                    transaction.send(gone, b"after", partition=0).result(150)
                 except PenstockError as error:
                     return error
                 return None

@@ -90,7 +90,7 @@ def test_what_was_told_is_so_wherever_a_broker_dies(
         assert broker.wait_end() == -9
         faults[victim].heal()
         broker.start()
-        assert told.result(timeout=60) == how
+        assert told.result(timeout=180) == how
         transact(producer, name, b"end", "commit")
         value = [b"value"] if how == "commit" else []
         expected = [b"begin", *value, b"end"]
@@ -175,7 +175,7 @@ def test_a_marker_is_taken_while_a_nearly_full_disk_refuses_records(
             lambda: refusal(cluster, "nearly-full-probe") is ErrorCode.DISK_FULL,
             what="records refused",
         )
-        held.commit(wait_visible=True, timeout_s=30)
+        held.commit(wait_visible=True, timeout_s=120)
         assert read_to_the_end(cluster, name) == {0: [b"end"], 1: [b"end"]}
         assert refusal(cluster, "nearly-full-probe") is ErrorCode.DISK_FULL
         faults[full].heal()

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cluster import Cluster
@@ -24,30 +25,40 @@ def verify(*words: str | Path) -> subprocess.CompletedProcess[str]:
         [*COMMAND, "verify", *map(str, words)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
 
 
 @contextmanager
 def running_verify(
-    cluster: Cluster, history: Path, topic: str
+    cluster: Cluster, history: Path, topic: str, *more: str, shows: str = '"ack"'
 ) -> Iterator["subprocess.Popen[str]"]:
-    """`penstock verify run` on its way, with records acknowledged already."""
+    """`penstock verify run` on its way, once its history has this: records are acknowledged."""
     words = ["verify", "run", "--bootstrap", cluster.bootstrap, "--duration", "600"]
     words += ["--topic", topic, "--history", str(history), "-o", "json"]
     with subprocess.Popen(
-        [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*COMMAND, *words, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             wait_until(
-                lambda: history.exists() and '"ack"' in history.read_text(),
-                what="the workload runs",
-                timeout_s=40,
+                lambda: history.exists() and shows in history.read_text(),
+                what=f"the workload has {shows}",
+                timeout_s=60,
             )
             yield process
         finally:
             process.kill()
+
+
+def interrupted(process: "subprocess.Popen[str]") -> dict[str, Any]:
+    """The figures of one that is ended by Ctrl-C."""
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
+    figures: dict[str, Any] = json.loads(output)
+    return figures
 
 
 def test_a_healthy_cluster_passes_with_sensible_figures(make_load: MakeLoad) -> None:
@@ -73,7 +84,7 @@ def test_other_classes_of_acknowledgement_pass_too(
 def test_the_command_judges_and_keeps_the_history(cluster: Cluster, tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl.gz"
     ran = verify(
-        "run", "--bootstrap", cluster.bootstrap, "--duration", "1.5", "--topic", "by-command",
+        "run", "--bootstrap", cluster.bootstrap, "--duration", "4", "--topic", "by-command",
         "--partitions", "3", "--rate", "2000", "--history", history, "-o", "json",
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
@@ -92,13 +103,9 @@ def test_the_command_judges_and_keeps_the_history(cluster: Cluster, tmp_path: Pa
 
 def test_the_command_transfers_money_and_pipes_it(cluster: Cluster, tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl"
-    ran = verify(
-        "run", "--bootstrap", cluster.bootstrap, "--duration", "1.5", "--topic", "money",
-        "--partitions", "3", "--bank", "--pipe", "--members", "2", "--history", history,
-        "-o", "json",
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    figures = json.loads(ran.stdout)
+    words = ("--partitions", "3", "--bank", "--pipe", "--members", "2")
+    with running_verify(cluster, history, "money", *words, shows='"committed"') as process:
+        figures = interrupted(process)
     assert (figures["verdict"], figures["balance"]) == ("PASS", 0)
     assert figures["transfers_in_log"] == figures["transactions_committed"] > 0
     assert figures["piped"] == figures["in_log"] == 2 * figures["transfers_in_log"]
@@ -107,13 +114,9 @@ def test_the_command_transfers_money_and_pipes_it(cluster: Cluster, tmp_path: Pa
 
 def test_the_command_passes_records_on_in_a_ring(cluster: Cluster, tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl"
-    ran = verify(
-        "run", "--bootstrap", cluster.bootstrap, "--duration", "1.5", "--topic", "round",
-        "--partitions", "3", "--ring", "--members", "2", "--rate", "500", "--record-bytes", "48",
-        "--history", history, "-o", "json",
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    figures = json.loads(ran.stdout)
+    words = ("--partitions", "3", "--ring", "--members", "2", "--rate", "500")
+    with running_verify(cluster, history, "round", *words, "--record-bytes", "48") as process:
+        figures = interrupted(process)
     assert (figures["verdict"], figures["breaches"]) == ("PASS", {})
     assert figures["passed_on"] == 4 * figures["in_log"] > 0
     assert figures["ring_transactions_committed"] >= 4, "in each hop at least one"
@@ -122,11 +125,7 @@ def test_the_command_passes_records_on_in_a_ring(cluster: Cluster, tmp_path: Pat
 
 def test_ctrl_c_ends_the_writing_and_judges_all_the_same(cluster: Cluster, tmp_path: Path) -> None:
     with running_verify(cluster, tmp_path / "history.jsonl", "interrupted") as process:
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    assert "Traceback" not in errors
-    figures = json.loads(output)
+        figures = interrupted(process)
     assert figures["verdict"] == "PASS"
     assert figures["acknowledged"] == figures["sent"] == figures["in_log"] > 0
 
@@ -139,7 +138,7 @@ def test_a_second_ctrl_c_gives_up_a_cluster_that_is_gone(cluster: Cluster, tmp_p
         assert process.stderr is not None
         assert "press Ctrl-C again to give up" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=300)
     assert process.returncode == 130, errors
     assert output == ""
     assert "Traceback" not in errors

@@ -21,7 +21,7 @@ from penstock.rpc.batches import batch_to_wire
 from penstock_broker.services import opening, producing
 
 COMPACTED = {"cleanup.policy": "compact"}
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 PARTS = 1_000
 
 

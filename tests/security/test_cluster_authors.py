@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from support.admission import in_force
-from support.apiserver import ApiServer
+from support.apiserver import TIMEOUTS, ApiServer
 from support.operator_process import OURS, condition, get, install_crds, running
 from support.waiting import wait_until
 
-from penstock.kubernetes.api import Api, Timeouts
+from penstock.kubernetes.api import Api
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.errors import KubernetesError
 from penstock_operator.objects.images import is_allowed
@@ -48,7 +48,7 @@ def user(api_server: ApiServer, namespace: str) -> Iterator[Make]:
             extra = {"apiGroups": ["penstock.dev"], "resources": ["clusters"], "verbs": [*verbs]}
             rules.append(extra | ({"resourceNames": [only]} if only else {}))
         config = api_server.service_account(namespace, name, rules)
-        made.append(connect("tests", Timeouts(5.0, 20.0), kubeconfig=str(config)))
+        made.append(connect("tests", TIMEOUTS, kubeconfig=str(config)))
         return made[-1]
 
     yield make
@@ -148,10 +148,10 @@ def test_elsewhere_nothing_is_asked(guarded: str, api_server: ApiServer) -> None
         "author",
         [{"apiGroups": ["penstock.dev"], "resources": ["clusters"], "verbs": ["create"]}],
     )
-    api = connect("tests", Timeouts(5.0, 20.0), kubeconfig=str(config))
+    api = connect("tests", TIMEOUTS, kubeconfig=str(config))
     create(api, other, "flights", image=EVIL)
     api.close()
-    admin = connect("tests", Timeouts(5.0, 20.0), kubeconfig=str(api_server.kubeconfig))
+    admin = connect("tests", TIMEOUTS, kubeconfig=str(api_server.kubeconfig))
     create(admin, guarded, "flights", image=EVIL, pod=TOLERATE)
     admin.close()
 
@@ -160,7 +160,7 @@ def test_an_image_that_is_not_allowed_is_not_run(
     api_server: ApiServer, namespace: str, tmp_path: Path
 ) -> None:
     """The operator refuses it whoever wrote it, and leaves what runs as it is."""
-    admin = connect("tests", Timeouts(5.0, 20.0), kubeconfig=str(api_server.kubeconfig))
+    admin = connect("tests", TIMEOUTS, kubeconfig=str(api_server.kubeconfig))
     workloads = [
         f"/apis/apps/v1/namespaces/{namespace}/{each}"
         for each in ("statefulsets/flights-broker", "deployments/flights-controller")

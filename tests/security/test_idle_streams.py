@@ -10,7 +10,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.cluster import Cluster
-from support.waiting import wait_until_async
+from support.metrics import scrape
+from support.waiting import wait_until, wait_until_async
 
 from penstock.errors import OverloadedError
 from penstock.proto.v1 import broker_pb2 as pb
@@ -31,11 +32,21 @@ METHODS = (
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     limit = {"rpcs.max": str(RPCS_MAX)}
     path: Path = tmp_path_factory.mktemp("streams")
-    with Cluster(path, broker_config=limit) as cluster:
-        yield cluster.brokers[0].address
+    with Cluster(path, broker_config=limit) as running:
+        yield running
+
+
+@pytest.fixture
+def address(cluster: Cluster) -> str:
+    """Where no stream is open: those of the test before end a moment after it."""
+    wait_until(
+        lambda: scrape(cluster.metrics_ports[0])["penstock_open_streams{grpc}"] == 0,
+        what="no stream is open",
+    )
+    return cluster.brokers[0].address
 
 
 @asynccontextmanager

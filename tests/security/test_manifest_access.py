@@ -64,8 +64,8 @@ def apply(secure: LocalCluster, text: str) -> list[str]:
 def refusal(secure: LocalCluster, shown: dict[str, Any]) -> ErrorCode | None:
     """Why she cannot write; None: she can."""
     try:
-        with Producer(secure.bootstrap, delivery_timeout_ms=5_000, **shown) as producer:
-            producer.send("flights", b"hers").result(30)
+        with Producer(secure.bootstrap, unknown_topic_timeout_ms=1_000, **shown) as producer:
+            producer.send("flights", b"hers").result(150)
     except PenstockError as error:
         return error.code
     return None

@@ -59,7 +59,10 @@ def secrets(secure: LocalCluster) -> set[str]:
     for path in secure.directory.root.rglob("*"):
         if not path.is_file() or path.suffix not in {".pem", ".key", ".token", ".json", ""}:
             continue
-        text = path.read_text(errors="replace")
+        try:
+            text = path.read_text(errors="replace")
+        except FileNotFoundError:
+            continue  # of a store that is at work
         if "PRIVATE KEY" in text:
             found |= {line for line in text.splitlines() if len(line) == 64}
         if text.startswith("eyJ"):

@@ -91,7 +91,8 @@ class Login:
 
 
 @pytest.fixture
-def login() -> Iterator[Login]:
+def login(monkeypatch: pytest.MonkeyPatch) -> Iterator[Login]:
+    monkeypatch.setattr(oidc, "TIMEOUT_S", 60.0)
     one = Login()
     yield one
     one.close()
@@ -255,7 +256,7 @@ def test_a_controller_that_hands_nobody_the_keys_refuses_the_option(
         [sys.executable, "-m", "penstock_broker", *words, f"--oidc-issuers={login.option}"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 2
@@ -341,7 +342,7 @@ def test_an_issuer_that_dribbles_is_given_up(sent: bytes, monkeypatch: pytest.Mo
         (entry,) = parse_oidc(json.dumps(option))
         asking = threads.submit(fetch_entry, entry)
         try:
-            error = asking.exception(timeout=15)
+            error = asking.exception(timeout=60)
         finally:
             told.set()
     assert isinstance(error, ClusterError), error

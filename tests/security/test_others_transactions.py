@@ -12,6 +12,7 @@ import grpc
 import pytest
 from support.identified import ROOT, Identified, as_user, believing, identified, refusal
 from support.transaction_wire import AGAIN, transactional_batch
+from support.waiting import wait_until_async
 
 from penstock.core.authorization import CLUSTER, Kind, Operation, Prefix, Resource, Rule
 from penstock.errors import ErrorCode, PenstockError
@@ -52,9 +53,10 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Identified]:
         yield made
 
 
-async def patiently(cluster: Identified, call: Any) -> Any:
+async def patiently(call: Any) -> Any:
     """The answer, once coordinators are there."""
-    while True:
+
+    async def answered() -> Any:
         try:
             answer = await call()
             for one in (answer, *getattr(answer, "results", ())):
@@ -68,7 +70,9 @@ async def patiently(cluster: Identified, call: Any) -> Any:
             return answer
         if refused.code not in AGAIN:
             raise refused
-        await cluster.broker._view.next_image()
+        return None  # a coordinator that loads its log makes no image to wait for
+
+    return await wait_until_async(answered, what="there are coordinators")
 
 
 class Writer:
@@ -84,16 +88,11 @@ class Writer:
     async def init(self) -> None:
         transactions = self._cluster.stub(TransactionServiceStub)
         find = transaction_pb2.FindTransactionCoordinatorRequest(transactional_id=self.name)
-        await patiently(
-            self._cluster,
-            lambda: transactions.FindTransactionCoordinator(find, metadata=self._as),
-        )
+        await patiently(lambda: transactions.FindTransactionCoordinator(find, metadata=self._as))
         request = pb.InitProducerRequest(
             producer_id=-1, transactional_id=self.name, instance_id="i"
         )
-        self.id = await patiently(
-            self._cluster, lambda: self._data.InitProducer(request, metadata=self._as)
-        )
+        self.id = await patiently(lambda: self._data.InitProducer(request, metadata=self._as))
 
     async def send(self, at: int, value: bytes) -> ErrorCode:
         batch = transactional_batch([value], self.id.producer_id, self.id.producer_epoch, at)
@@ -156,9 +155,9 @@ async def test_a_transaction_takes_offsets_under_its_own_id_only(cluster: Identi
     assert await bob.send(0, b"1") is OK
     groups = cluster.stub(GroupServiceStub)
     find = group_pb2.FindCoordinatorRequest(group_id="readers")
-    await patiently(cluster, lambda: groups.FindCoordinator(find, metadata=as_user(BOB)))
+    await patiently(lambda: groups.FindCoordinator(find, metadata=as_user(BOB)))
     ask = group_pb2.FetchOffsetsRequest(group_id="readers")
-    await patiently(cluster, lambda: groups.FetchOffsets(ask, metadata=as_user(BOB)))
+    await patiently(lambda: groups.FetchOffsets(ask, metadata=as_user(BOB)))
     assert await ada.commit_offset(1) is FENCED, "cannot begin it"
     assert await bob.commit_offset(0) is OK
     assert await ada.commit_offset(1) is FENCED, "nor add to it"

@@ -24,7 +24,7 @@ def start(*words: str) -> str:
         env=dict(os.environ),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 2, done.stderr

@@ -27,7 +27,7 @@ def start(*words: str, **environment: str) -> tuple[int, str]:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     return done.returncode, done.stderr.strip().splitlines()[-1]

@@ -15,7 +15,7 @@ from uuid import uuid4
 import grpc
 import pytest
 from cryptography import x509
-from support.apiserver import ApiServer
+from support.apiserver import TIMEOUTS, ApiServer
 from support.strict_pods import StrictPods
 from support.tokens import Issuer
 from support.waiting import wait_until
@@ -23,7 +23,7 @@ from support.waiting import wait_until
 from penstock.cli.kube.login import login_to
 from penstock.client import AsyncAdmin, ClientConfig
 from penstock.errors import ErrorCode, MisuseError, PenstockError
-from penstock.kubernetes.api import Api, Timeouts
+from penstock.kubernetes.api import Api
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.names import ClusterNames
 from penstock.proto.v1 import broker_pb2, journal_pb2
@@ -123,7 +123,7 @@ def test_without_a_certificate_no_call_reaches_a_server(pods: StrictPods) -> Non
         with open_channel(pods.address(INTERNAL_PORT), tls) as channel:
             request = journal_pb2.PromiseJournalRequest(controller_epoch=2**62)
             with pytest.raises(grpc.RpcError) as caught:
-                JournalServiceStub(channel).PromiseJournal(request, timeout=10)
+                JournalServiceStub(channel).PromiseJournal(request, timeout=60)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     assert not list((pods.path / "data").glob("journal.json"))
 
@@ -155,7 +155,7 @@ def user(pods: StrictPods, name: str, *accounts: str) -> Api:
         },
     ]
     config = pods.server.service_account(pods.names.namespace, name, rules)
-    return connect("tests", Timeouts(5.0, 20.0), kubeconfig=str(config))
+    return connect("tests", TIMEOUTS, kubeconfig=str(config))
 
 
 async def test_people_log_in_as_the_account_whose_tokens_they_may_create(pods: StrictPods) -> None:
@@ -197,8 +197,8 @@ async def test_brokers_hear_that_the_api_server_is_away_and_that_it_is_back(
         request = broker_pb2.MetadataRequest()
         channel = open_channel(pods.address(GRPC_PORT), Tls(TlsFiles(root)))
         with channel, pytest.raises(grpc.RpcError):
-            BrokerServiceStub(channel).Metadata(request, timeout=10, metadata=shown)
-        with urlopen(f"http://{pods.address(METRICS_PORT)}/metrics", timeout=10) as answer:
+            BrokerServiceStub(channel).Metadata(request, timeout=60, metadata=shown)
+        with urlopen(f"http://{pods.address(METRICS_PORT)}/metrics", timeout=120) as answer:
             return f"penstock_token_grace {grace}" in answer.read().decode()
 
     root = trust(pods)

@@ -5,7 +5,7 @@ from pathlib import Path
 import grpc
 import pytest
 from support.background import Background
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.metrics import scrape
 from support.secure import Certificates
 from support.waiting import wait_until
@@ -20,7 +20,7 @@ EXPIRY = "penstock_tls_certificate_expiry_seconds"
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
-    return Cluster(tmp_path, brokers=3, secure=True, start=False)
+    return Cluster(tmp_path, brokers=3, secure=True, start=False, controller_config=PATIENT)
 
 
 def certificates_of(cluster: Cluster) -> Certificates:

@@ -30,8 +30,13 @@ from typing import Any, Final
 import pytest
 import yaml
 from support.processes import HOST, ReservedPort, stop
-from support.waiting import unwatch, wait_until, watch
+from support.waiting import unwatch, wait_exit, wait_until, watch
 
+from penstock.kubernetes.api import Timeouts
+
+TIMEOUTS: Final = Timeouts(connect_s=60.0, total_s=120.0)
+"""Of clients in tests. The operator gives an API server three seconds to take a connection, and
+tries again later; a test that looks once would fail on a machine that stands still for as long."""
 _START_S: Final = 90.0
 _REQUEST_S: Final = 20.0
 _ADMIN_TOKEN: Final = "admin-of-the-tests"
@@ -295,4 +300,4 @@ def _end(process: subprocess.Popen[bytes] | None, number: int) -> None:
     if process.poll() is None:
         process.send_signal(number)
         process.send_signal(signal.SIGCONT)
-    process.wait(30)
+    wait_exit(process, 30)

@@ -1,4 +1,4 @@
-"""A broker's clock whose bounds pass when the test says so."""
+"""Clocks whose time passes when the test says so."""
 
 import asyncio
 
@@ -7,8 +7,17 @@ from support.waiting import wait_until_async
 from penstock_broker.clock import SystemClock
 
 
+class StandingClock:
+    """In the place of `time.monotonic`: the machine may take its time."""
+
+    now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 class HeldBounds(SystemClock):
-    """`timeout` bounds nothing until `pass_bounds`; `asked_s`: what it was asked for."""
+    """Of a broker. `timeout` bounds nothing until `pass_bounds`; `asked_s`: what it was asked."""
 
     def __init__(self) -> None:
         self.asked_s: list[float] = []

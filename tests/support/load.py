@@ -43,12 +43,15 @@ ACKS_THAT_SHOW_A_FLOW = 5
 
 
 class AckWatch(HistoryWriter):
-    """Writes the history, and counts and times each partition's acknowledgements."""
+    """Writes the history, and counts and times each partition's acknowledgements; how far it is
+    acknowledged, and read by somebody live."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._watch = threading.Lock()
         self.acks: dict[int, int] = {}
+        self.ends: dict[int, int] = {}
+        self.read_to: dict[int, int] = {}
         self.failures: Counter[str] = Counter()
         self.longest_s: dict[int, float] = {}
         self._last_s: dict[int, float] = {}
@@ -62,9 +65,12 @@ class AckWatch(HistoryWriter):
                 self.longest_s[partition] = max(self.longest_s.get(partition, 0.0), silence_s)
                 self._last_s[partition] = now_s
                 self.acks[partition] = self.acks.get(partition, 0) + 1
+                self.ends[partition] = event["o"] + event["n"]
         elif event["e"] == "fail":
             with self._watch:
                 self.failures[event["why"]] += 1
+        elif event["e"] == "read":
+            self.read_to[event["p"]] = event["o"] + event["n"]
 
     def reset(self) -> None:
         with self._watch:
@@ -139,6 +145,15 @@ class Load:
             lambda: sum(self.watch.counts().values()) >= enough,
             what=f"{self.config.topic} acknowledges records",
             timeout_s=timeout_s,
+        )
+
+    def wait_read(self) -> None:
+        """Until the live reader has got what is acknowledged by now."""
+        ends = dict(self.watch.ends)
+        read = self.watch.read_to
+        wait_until(
+            lambda: all(read.get(partition, 0) >= end for partition, end in ends.items()),
+            what=f"what is acknowledged of {self.config.topic} is read",
         )
 
     @property

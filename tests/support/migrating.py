@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import grpc
 from support.channels import patient_channel
-from support.cluster import Cluster
+from support.cluster import PATIENT, Cluster
 from support.processes import ReservedPort, ServerProcess
 from support.secure import CLUSTER_ID, Certificates
 from support.tokens import Issuer, write_issuers
@@ -37,7 +37,7 @@ class Migrating(Cluster):
     """Brokers 0 … n-1 and a controller; `modes` says how each broker runs."""
 
     def __init__(self, path: Path, *, brokers: int = 3, mode: Mode = Mode.DISABLED) -> None:
-        super().__init__(path, brokers=brokers, start=False)
+        super().__init__(path, brokers=brokers, start=False, controller_config=PATIENT)
         self.servers = Certificates(path / "certificates")
         self.issuer = Issuer()
         self._issuers = write_issuers(path / "issuers.json", self.issuer)

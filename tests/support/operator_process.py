@@ -15,7 +15,7 @@ import yaml
 from support import forked, waiting
 from support.apiserver import ApiServer
 from support.processes import ReservedPort
-from support.waiting import unwatch, wait_until
+from support.waiting import unwatch, wait_exit, wait_until
 
 ROOT = Path(__file__).parents[2]
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -145,21 +145,21 @@ class Operator:
     def kill(self) -> None:
         unwatch(self)
         self._process.kill()
-        self._process.wait(30)
+        wait_exit(self._process, 30)
         self._stderr.close()
         self._reserved.close()
 
     def wait_end(self) -> int:
         """The exit code of one that ends by itself."""
         unwatch(self)
-        return self._process.wait(60)
+        return wait_exit(self._process, 60)
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
         unwatch(self)
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(30)
+        return wait_exit(self._process, 60)
 
 
 @contextmanager

@@ -156,13 +156,21 @@ class RotatingPods(StrictPods):
     def state(self) -> RotationState | None:
         return rotation_of(self.waited("/api/v1", "configmaps", self.names.trust))
 
-    def wait_state(self, phase: str, *, waits: tuple[str, ...] | None = None) -> RotationState:
-        """Until this phase, and until it waits for exactly these."""
+    def wait_state(
+        self, phase: str, *, waits: tuple[str, ...] | None = None, secret: str | None = None
+    ) -> RotationState:
+        """Until this phase, and until it waits for exactly these, with this Secret. Only for one
+        that stays: others may pass between two looks."""
 
         def reached() -> RotationState | None:
             state = self.state()
-            fits = state is not None and state.phase == phase
-            return state if fits and waits in {None, state.waits if state else ()} else None
+            fits = (
+                state is not None
+                and state.phase == phase
+                and waits in {None, state.waits}
+                and secret in {None, state.secret}
+            )
+            return state if fits else None
 
         what = f"the rotation is {phase}" + (f", waiting for {waits}" if waits else "")
         return wait_until(reached, what=what, timeout_s=120)

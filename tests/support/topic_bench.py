@@ -5,17 +5,18 @@ Each test tells the operator's `Topics` when to look, so nothing waits for a tim
 
 from typing import Any
 
-from support.apiserver import ApiServer
+from support.apiserver import TIMEOUTS, ApiServer
 from support.cluster import Cluster
 from support.operator_process import OURS, get
 from support.operator_world import desired
 from support.reachable import Reachable
+from support.waiting import wait_until_async
 
 from penstock.client.model import TopicDescription
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.names import API_VERSION
 from penstock_operator.events import Events
-from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.kube import Kube
 from penstock_operator.model import TopicResource
 from penstock_operator.topics import Topics
 
@@ -87,9 +88,9 @@ class TopicBench:
         self.kube.close()
 
     async def settle(self) -> None:
-        """A pass that acts, and one that finds nothing left to do."""
+        """A pass that acts, and one that finds nothing left to do, once brokers have heard."""
         assert not await self.look()
-        assert await self.look()
+        await wait_until_async(self.look, what="nothing is left to do")
 
     # ── As the broker ─────────────────────────────────────────────────────────────────────
 

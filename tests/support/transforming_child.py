@@ -5,6 +5,8 @@
 It copies TOPIC to TOPIC.out, as a member of the group TOPIC, and says its transactional id. With
 its first twenty records stored, the last of them in an open transaction, it says "held" and waits
 for a line of standard input; then it goes on until that ends. It logs to standard error.
+
+If a timeout passes before that, because the machine stood still, it begins to count again.
 """
 
 import logging
@@ -12,6 +14,7 @@ import sys
 import threading
 
 from penstock.client import Delivery, Out, Record, Transformer
+from penstock.errors import PenstockError
 
 HELD_AT = 20
 COMMIT_INTERVAL_MS = 1_000
@@ -27,8 +30,12 @@ def main(bootstrap: str, topic: str, transaction_timeout_ms: str, session_timeou
             return
         first.append(delivery)
         if len(first) == HELD_AT:
-            for each in first:
-                each.result(60)
+            try:
+                for each in first:
+                    each.result(60)
+            except PenstockError:
+                first.clear()
+                raise  # and all of it is copied again
             print("held", flush=True)
             sys.stdin.readline()
             threading.Thread(target=stop_with_input, daemon=True).start()
