@@ -37,6 +37,7 @@ from penstock.proto.v1 import admin_pb2 as pb
 from penstock.proto.v1 import broker_pb2, controller_pb2
 from penstock_broker.clock import SystemClock
 from penstock_broker.metadata.image import ClusterView
+from penstock_broker.replication.assignment import ReplicaAssignment
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.recent import RecentCache
 from penstock_broker.replication.replica import Replica
@@ -84,7 +85,7 @@ async def follow(replicas: ReplicaSet, epoch: int) -> Replica:
     topic = broker_pb2.TopicInfo(topic="t", topic_id="id", partitions=[partition])
     view = ClusterView()
     image = controller_pb2.ClusterImage(full=True, metadata_version=epoch, topics=[topic])
-    await replicas.assign(view.apply(image))
+    await ReplicaAssignment(replicas, replicas._writer).assign(view.apply(image))
     return replicas.by_key[KEY]
 
 
@@ -232,7 +233,7 @@ async def test_logs_that_belong_to_no_replica_are_described_with_their_bytes(
         orphans = [OrphanedLog("lost", 3, size_bytes)]
         assert await described(replicas, store) == ([("t", 0)], orphans)
         assert await described(replicas, store, "t") == ([("t", 0)], [])
-        replicas.retire_unknown([])
+        ReplicaAssignment(replicas, replicas._writer).retire_unknown([])
         orphans.append(OrphanedLog("id", 0, 0))
         assert await described(replicas, store) == ([], orphans)
     store.close()
