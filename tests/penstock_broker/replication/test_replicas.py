@@ -43,7 +43,8 @@ from penstock_broker.replication.recent import RecentCache
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.replication.writer import LogWriter
-from penstock_broker.services.admin import AdminService, Here, LogFacts
+from penstock_broker.services.admin import AdminService, Here
+from penstock_broker.services.logs import StoredLogs
 from penstock_broker.store.interface import LogStore, PartitionWrite, Slot
 from penstock_broker.store.losses import promise_nothing
 from penstock_broker.store.rocks import RocksLogStore
@@ -206,10 +207,10 @@ async def described(
     """What a client is told: logs of replicas, and those that belong to none."""
     with ThreadPoolExecutor(1) as executor:
         damage = SimpleNamespace(lost=lambda _key: None, says=lambda _key: "its log is read")
-        facts = LogFacts(store, executor, lambda: (1, 2, 3), lambda: 4, damage)
+        logs = StoredLogs(store, executor, lambda: (1, 2, 3), lambda: 4, damage)
         unused: Any = None
         here = Here(
-            facts=facts, quiescence=unused, scrubbing=unused, configs=unused, accept_loss=unused
+            logs=logs, quiescence=unused, scrubbing=unused, configs=unused, accept_loss=unused
         )
         service = AdminService(unused, unused, replicas, unused, here)
         answer = await service.DescribeLogs(pb.DescribeLogsRequest(topics=topics), None)
