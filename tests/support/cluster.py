@@ -33,8 +33,8 @@ CONTROLLER_CONFIG = {
 """For tests: quick fail-over when a process is killed, and leaders that stay where a test finds
 them. Silence is no death before four seconds: another worker's Java may take every core for two."""
 PATIENT = {"broker.session.timeout.ms": "60000"}
-"""Of the controller, for tests in which nobody is frozen: a killed broker is noticed by its closed
-sockets, and nobody considers one dead that stands still for seconds."""
+"""Of the controller, for tests in which nobody is frozen: who is killed is noticed by the closed
+sockets, and a process that stands still for seconds is not considered dead."""
 BROKER_CONFIG = {"log.retention.check.interval.ms": "3600000"}
 """For tests: nothing is removed unless a test asks for it. Records whose times a test has chosen
 are older than any topic keeps, and would go in the first round, 30 seconds after the start."""

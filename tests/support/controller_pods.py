@@ -20,8 +20,8 @@ from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 LIVENESS = "penstock.liveness"
 ACTIVE = "penstock.proto.v1.ControllerService"
 SESSION = "--config=broker.session.timeout.ms=60000"
-"""Brokers of tests are tasks of the test's process: one that stands still for seconds is no reason
-to consider them dead."""
+"""Brokers of tests are tasks of the test's process: if it stands still for seconds, they are not
+considered dead."""
 
 
 class Pod:

@@ -223,7 +223,7 @@ class Member:
         assert self.ended.wait(40)
 
     def cut_and_return(self) -> None:
-        """As `cut` and `connect`. The coordinator learns of both at one moment, however long this
+        """As `cut` and `connect`. The coordinator learns of both in one moment, however long this
         process takes for them: a member whose stream broke has little time."""
         where = self.groups.find(self.group_id)
         coordinator = self.groups.cluster.brokers[where.broker_id]

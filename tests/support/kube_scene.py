@@ -194,7 +194,7 @@ class Scene:
                 "metadata": {"name": name or f"{self.name}-controller"},
                 "spec": {
                     "holderIdentity": holder,
-                    "leaseDurationSeconds": 5,
+                    "leaseDurationSeconds": 45,  # a slow machine must not seem to renew none
                     "renewTime": moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
                 },
             },
