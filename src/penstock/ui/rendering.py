@@ -25,9 +25,7 @@ class Rendering:
         )
         self._templates.filters["iso"] = _iso
 
-    def page(
-        self, request: Request, template: str, status: int = 200, **values: Any
-    ) -> Response:
+    def page(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
         """`values`: what the template shows; what most pages lack has a default."""
         defaults: dict[str, Any] = {
             "problems": [], "facts": (), "tables": (), "pager": None, "search": None,
