@@ -1,4 +1,4 @@
-"""What this run of the broker knows of damage to its replicas, and who hears of it.
+"""What this run of the broker knows of damage to its replicas, and who is told.
 
     ReplicaSet: a batch that cannot be read, a defect ──▶ note ─────────▶ found ─▶ reports, mending
     ReplicaAssignment: nothing is left of a log ────────▶ note_missing ─▶ found, missing ─▶ both
