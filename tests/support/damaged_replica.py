@@ -105,11 +105,11 @@ class World(LedPartitions):
         self.others = Others()
         self.reader = LogReader(self.disk, self.executor, self.replicas.unreadable)
         self.mending = Mending(self.replicas, self.reader, self.view, self.others, self._reopen)
-        self.replicas.mending = self.mending
+        self.replicas.damage.mending = self.mending
 
     async def _reopen(self, replica: Replica, *, empty: bool) -> Replica | None:
         topic = self.view.topics[KEY.topic_id]
-        await self.replicas.reopen(replica, topic, empty=empty)
+        await self.assignment.reopen(replica, topic, empty=empty)
         return self.replicas.by_key[KEY]
 
     async def image(self, version: int, **partition: Any) -> None:
@@ -124,7 +124,7 @@ class World(LedPartitions):
                 full=True, metadata_version=version, topics=[info], brokers=brokers
             )
         )
-        await self.replicas.assign(changed)
+        await self.assignment.assign(changed)
         self.mending.changed()
 
     @property
@@ -133,7 +133,7 @@ class World(LedPartitions):
 
     def is_back(self) -> bool:
         """Mended, and its log opened again, which comes a little later."""
-        return not self.replicas.damaged and KEY in self.replicas.by_key
+        return not self.replicas.damage.found and KEY in self.replicas.by_key
 
     def found(self) -> None:
         """Somebody reads the damaged batch."""

@@ -17,6 +17,7 @@ from penstock.proto.v1 import broker_pb2, controller_pb2
 from penstock_broker.clock import SystemClock
 from penstock_broker.logged.hosts import Surroundings
 from penstock_broker.metadata.image import ClusterView
+from penstock_broker.replication.assignment import ReplicaAssignment
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.recent import RecentCache
 from penstock_broker.replication.replicas import ReplicaSet
@@ -88,6 +89,7 @@ class LedPartitions:
             SystemClock(),
             snapshot_bytes=1 << 20,
         )
+        self.assignment = ReplicaAssignment(self.replicas, self.writer)
         reader = LogReader(self.store, self.executor)
         self.around = Surroundings(self.view, self.replicas, reader, SystemClock())
         self.isr: tuple[int, ...] = (0,)
@@ -139,8 +141,8 @@ class LedPartitions:
                 deleted_topic_ids=gone,
             )
         )
-        await self.replicas.assign(changed)
-        await self.replicas.drop_topics(gone)
+        await self.assignment.assign(changed)
+        await self.assignment.drop_topics(gone)
         self.view.announce()
 
 

@@ -5,7 +5,7 @@ their server. What never may: a route that changes anything, knowledge of Kubern
 strings, scripts or styles inside of pages. What is shown is decided in `penstock.views`.
 
     browser ──▶ gate ──▶ pages ──▶ reader, records ──▶ client
-                           └──▶ views ──▶ templates
+                           └──▶ views ──▶ rendering: templates
 
 `reader` needs the client alone: `penstock top` asks through it, too.
 """

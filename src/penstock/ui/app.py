@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from penstock.ui.gate import SESSION_S, Entry, Gate
 from penstock.ui.pages import Pages
 from penstock.ui.reader import Reader
+from penstock.ui.rendering import Rendering
 
 POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -46,10 +47,10 @@ Report = Callable[[str, Exception], None]
 class Console:
     """Decides about every request before a page sees it."""
 
-    def __init__(self, gate: Gate, pages: Pages, cookie: str) -> None:
+    def __init__(self, gate: Gate, rendering: Rendering, cookie: str) -> None:
         """`cookie`: its name, another one for each port: browsers do not tell ports apart."""
         self._gate = gate
-        self._pages = pages
+        self._rendering = rendering
         self._cookie = cookie
 
     async def login(self, request: Request) -> Response:
@@ -89,7 +90,7 @@ class Console:
         return self._refuse(request, "Something broke", text, 500)
 
     def _refuse(self, request: Request, title: str, text: str, status: int) -> Response:
-        return self._pages.plain(request, title, text, status, outside=True)
+        return self._rendering.plain(request, title, text, status, outside=True)
 
 
 class Guarded:

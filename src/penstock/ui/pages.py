@@ -1,28 +1,23 @@
-"""The pages: each asks the reader, makes views, and renders a template. Thin on purpose.
+"""The pages: each asks the reader, makes views, and has a template rendered. Thin on purpose.
 
 Every page is complete without its script; `#live` is the part that refreshes itself, by asking for
 the same page again. There are only GET routes, and no route changes anything.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from time import time_ns
-from typing import Any, Final, TypeVar
-from urllib.parse import urlencode
+from typing import Any, Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from penstock.client import TopicDescription, TopicPartition
 from penstock.errors import MisuseError, PenstockError
+from penstock.ui.paging import page_of
 from penstock.ui.reader import Reader
 from penstock.ui.records import Records, reason_of
-from penstock.views import cells
+from penstock.ui.rendering import Rendering
 from penstock.views.answers import Answer, Logs, partition_sizes
 from penstock.views.cells import Table
 from penstock.views.groups import (
@@ -65,56 +60,15 @@ READERS_MAX: Final = 100
 TRANSACTIONS_SHOWN: Final = 200
 FIELDS: Final = ("partition", "since_ms", "key", "text")
 TIME_MAX_MS: Final = 10**15
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Pager:
-    """Which part of a list is shown: rows [first, first + size) of `total`."""
-
-    first: int
-    size: int
-    total: int
-    path: str
-    query: Mapping[str, str]
-
-    @property
-    def text(self) -> str:
-        last = min(self.first + self.size, self.total)
-        return f"{self.first + 1:,} to {last:,} of {self.total:,}"
-
-    @property
-    def needed(self) -> bool:
-        return self.total > self.size
-
-    @property
-    def before(self) -> str:
-        return self._href(self.first // self.size) if self.first else ""
-
-    @property
-    def after(self) -> str:
-        last = self.first + self.size >= self.total
-        return "" if last else self._href(self.first // self.size + 2)
-
-    def _href(self, page: int) -> str:
-        return f"{self.path}?{urlencode({**self.query, 'page': page})}"
 
 
 class Pages:
-    """Endpoints. `cluster`: the name on top, as the user gave it."""
+    """Endpoints."""
 
-    def __init__(self, reader: Reader, records: Records, cluster: str) -> None:
+    def __init__(self, reader: Reader, records: Records, rendering: Rendering) -> None:
         self._reader = reader
         self._records = records
-        self._cluster = cluster
-        self._templates = Environment(
-            loader=PackageLoader("penstock.ui"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.filters["iso"] = _iso
+        self._rendering = rendering
 
     @property
     def routes(self) -> list[BaseRoute]:
@@ -140,7 +94,7 @@ class Pages:
     async def overview(self, request: Request) -> Response:
         seen = await self._reader.overview()
         why = explain(seen)
-        return self._render(
+        return self._rendering.page(
             request,
             "overview.html",
             title="Overview",
@@ -152,7 +106,7 @@ class Pages:
     async def transactions(self, request: Request) -> Response:
         listed = await self._reader.transactions()
         blocking = await self._reader.blocking()
-        return self._render(
+        return self._rendering.page(
             request,
             "list.html",
             title="Transactions",
@@ -176,7 +130,7 @@ class Pages:
             if sought in name and (internal or not is_internal(name, one))
         ]
         query = {"q": sought, **({"internal": "on"} if internal else {})}
-        shown, pager = _page(request, found, TOPICS_SHOWN, query)
+        shown, pager = page_of(request, found, TOPICS_SHOWN, query)
         moving = await self._reader.traffic() if shown else {}
         hidden = await self._hidden()
         empty = (
@@ -184,7 +138,7 @@ class Pages:
             if sought
             else _none("topics", hidden, "create one: penstock topic create NAME")
         )
-        return self._render(
+        return self._rendering.page(
             request,
             "list.html",
             title="Topics",
@@ -199,14 +153,14 @@ class Pages:
         answer = await self._topic(request)
         topic = answer.value
         if topic is None:
-            return self._missing(request, answer.problem)
-        shown, pager = _page(request, topic.partitions, PARTITIONS_SHOWN, {})
+            return self._rendering.missing(request, answer.problem)
+        shown, pager = page_of(request, topic.partitions, PARTITIONS_SHOWN, {})
         led = [TopicPartition(topic.topic, one.partition) for one in shown if one.leader >= 0]
         offsets = await self._reader.offsets(led)
         logs = await self._reader.logs()
         moving = (await self._reader.traffic()).get(topic.topic)
         sizes = partition_sizes(logs.value or Logs(0.0), topic.topic)
-        return self._render(
+        return self._rendering.page(
             request,
             "topic.html",
             title=topic.topic,
@@ -221,9 +175,9 @@ class Pages:
     async def settings(self, request: Request) -> Response:
         answer = await self._topic(request)
         if answer.value is None:
-            return self._missing(request, answer.problem)
+            return self._rendering.missing(request, answer.problem)
         found = await self._reader.settings(answer.value.topic)
-        return self._render(
+        return self._rendering.page(
             request,
             "topic.html",
             title=f"{answer.value.topic}: settings",
@@ -236,12 +190,12 @@ class Pages:
     async def readers(self, request: Request) -> Response:
         answer = await self._topic(request)
         if answer.value is None:
-            return self._missing(request, answer.problem)
+            return self._rendering.missing(request, answer.problem)
         listed = await self._reader.groups()
         groups = [one.group_id for one in listed.value or ()]
         note = "" if len(groups) <= READERS_MAX else f"of the first {READERS_MAX:,} groups"
         seen = await self._reader.several_groups(groups[:READERS_MAX])
-        return self._render(
+        return self._rendering.page(
             request,
             "topic.html",
             title=f"{answer.value.topic}: groups",
@@ -257,7 +211,7 @@ class Pages:
         answer = await self._topic(request)
         topic = answer.value
         if topic is None:
-            return self._missing(request, answer.problem)
+            return self._rendering.missing(request, answer.problem)
         given = dict(request.query_params)
         found, wanted, problems = Page((), 0), Wanted(), list[str]()
         try:
@@ -265,7 +219,7 @@ class Pages:
             found = await self._records.find(topic, wanted)
         except (PenstockError, TimeoutError) as error:
             problems = [reason_of(error)]
-        return self._render(
+        return self._rendering.page(
             request,
             "records.html",
             title=f"{topic.topic}: records",
@@ -287,12 +241,12 @@ class Pages:
         form = _form(request.query_params.get("form", "auto"))
         topic = await self._topic(request)
         if topic.value is None:  # else the consumer would wait for the topic to appear
-            return self._missing(request, topic.problem)
+            return self._rendering.missing(request, topic.problem)
         try:
             found = await self._records.one(where, offset)
         except (PenstockError, TimeoutError) as error:
-            return self._missing(request, reason_of(error))
-        return self._render(
+            return self._rendering.missing(request, reason_of(error))
+        return self._rendering.page(
             request,
             "record.html",
             title=f"{where} at {offset}",
@@ -310,14 +264,14 @@ class Pages:
         part = request.path_params["part"]
         topic = await self._topic(request)
         if topic.value is None:
-            return self._missing(request, topic.problem)
+            return self._rendering.missing(request, topic.problem)
         try:
             found = await self._records.one(where, offset)
         except (PenstockError, TimeoutError) as error:
-            return self._missing(request, reason_of(error))
+            return self._rendering.missing(request, reason_of(error))
         data = {"key": found.key, "value": found.value}.get(part)
         if data is None:
-            return self._missing(request, f"this record has no {part}"[:80])
+            return self._rendering.missing(request, f"this record has no {part}"[:80])
         name = f"{where.topic}-{where.partition}-{offset}-{part}.bin"
         return Response(
             data,
@@ -331,7 +285,7 @@ class Pages:
         answer = await self._reader.groups()
         sought = request.query_params.get("q", "")
         found = [one for one in answer.value or () if sought in one.group_id]
-        shown, pager = _page(request, found, GROUPS_SHOWN, {"q": sought})
+        shown, pager = page_of(request, found, GROUPS_SHOWN, {"q": sought})
         seen = await self._reader.several_groups(one.group_id for one in shown)
         hidden = await self._hidden()
         empty = (
@@ -339,7 +293,7 @@ class Pages:
             if sought
             else _none("groups", hidden, "start one: penstock consume TOPIC --group NAME")
         )
-        return self._render(
+        return self._rendering.page(
             request,
             "list.html",
             title="Groups",
@@ -354,14 +308,14 @@ class Pages:
         answer: Answer[GroupAnswer] = await self._reader.group(group_id)
         found = answer.value
         if found is None:
-            return self._missing(request, answer.problem)
+            return self._rendering.missing(request, answer.problem)
         # What waits longest is what a reader of this page looks for.
         ordered = sorted(found.lags, key=lambda one: (-(found.lags[one].records or 0), one))
-        shown, pager = _page(request, ordered, PARTITIONS_SHOWN, {"id": group_id})
+        shown, pager = page_of(request, ordered, PARTITIONS_SHOWN, {"id": group_id})
         tables: list[Table] = [member_table(found.seen), lag_table(found, shown)]
         if found.seen.pending:
             tables.insert(1, pending_table(found.seen))
-        return self._render(
+        return self._rendering.page(
             request,
             "list.html",
             title=group_id,
@@ -373,13 +327,6 @@ class Pages:
 
     # -- what all share -----------------------------------------------------------------
 
-    def plain(
-        self, request: Request, title: str, text: str, status: int, *, outside: bool = False
-    ) -> Response:
-        """A page without data. `outside`: for somebody who is not let in, who sees no names."""
-        shown = {"cluster": ""} if outside else {}
-        return self._render(request, "plain.html", status, title=title, text=text, **shown)
-
     async def _topic(self, request: Request) -> Answer[TopicDescription]:
         return await self._reader.topic(request.path_params["topic"])
 
@@ -387,41 +334,6 @@ class Pages:
         """Its problem says why lists may lack what this user may not see."""
         cluster = await self._reader.cluster()
         return cluster if cluster.refused else Answer()
-
-    def _missing(self, request: Request, problem: str) -> Response:
-        return self.plain(request, "This cannot be shown", problem, 404)
-
-    def _render(
-        self, request: Request, template: str, status: int = 200, **values: Any
-    ) -> Response:
-        defaults: dict[str, Any] = {
-            "problems": [], "facts": (), "tables": (), "pager": None, "search": None,
-            "internal": None, "kind": "", "why": None,
-        }  # fmt: skip
-        path = request.url.path
-        url = f"{path}?{request.url.query}" if request.url.query else path
-        html = self._templates.get_template(template).render(
-            {
-                **defaults,
-                "cluster": self._cluster,
-                "section": path.split("/")[1],
-                "url": url,
-                "now": cells.moment(time_ns() // 1_000_000),
-                **values,
-            }
-        )
-        return HTMLResponse(html, status)
-
-
-def _page(
-    request: Request, rows: Sequence[T], size: int, query: Mapping[str, str]
-) -> tuple[Sequence[T], Pager]:
-    """The rows of the wanted page; the last one for a page that does not exist."""
-    text = request.query_params.get("page", "1")
-    wanted = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 1
-    last = max(1, -(-len(rows) // size))
-    first = (min(max(wanted, 1), last) - 1) * size
-    return rows[first : first + size], Pager(first, size, len(rows), request.url.path, query)
 
 
 def _problems(*answers: Answer[Any]) -> list[str]:
@@ -447,15 +359,6 @@ def _time(text: str) -> int | None:
     if not (text.isascii() and text.isdigit()) or int(text[:20]) > TIME_MAX_MS:
         raise MisuseError(f"since_ms is {text[:40]!r}; it must be milliseconds since 1970")
     return int(text)
-
-
-def _iso(time_ms: int) -> str:
-    """UTC; a time that no calendar has is shown as the number it is."""
-    try:
-        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"{time_ms} ms"
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _form(text: str) -> Form:

@@ -15,6 +15,7 @@ from penstock.ui.gate import Gate
 from penstock.ui.pages import Pages
 from penstock.ui.reader import Reader
 from penstock.ui.records import Records
+from penstock.ui.rendering import Rendering
 
 HOST: Final = "127.0.0.1"
 REQUESTS_AT_ONCE: Final = 200
@@ -48,8 +49,9 @@ def serve(
     base = f"http://{HOST}:{port}"
     gate = Gate(monotonic, lambda token: announce(f"{base}/login?token={token}"), hosts)
     reader = Reader(bootstrap, **options)
-    pages = Pages(reader, Records(bootstrap, **options), cluster)
-    app = make_app(Console(gate, pages, f"penstock_ui_{port}"), pages, reader, report)
+    rendering = Rendering(cluster)
+    pages = Pages(reader, Records(bootstrap, **options), rendering)
+    app = make_app(Console(gate, rendering, f"penstock_ui_{port}"), pages, reader, report)
     config = uvicorn.Config(
         app,
         log_config=None,

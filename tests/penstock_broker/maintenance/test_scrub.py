@@ -184,12 +184,12 @@ async def test_damage_is_told_and_the_log_is_read_first_once_it_is_mended() -> N
         await until(lambda: world.scrub._stored, "the record is loaded")
         world.lost = {(world.slot(T), 3)}
         assert world.scrub.start(lambda replica: replica.key == T) == 1
-        await until(lambda: T in world.parts.replicas.damaged, "it is found")
+        await until(lambda: T in world.parts.replicas.damage.found, "it is found")
         await until(lambda: world.scrub.status().damage_found == 1, "it is counted")
         assert world.counted("damage_found_total") == 1
         assert world.scrub.status().due == 0, "mending has it now"
         world.lost = set()
-        del world.parts.replicas.damaged[T]
+        del world.parts.replicas.damage.found[T]
         world.scrub.start(lambda replica: replica.key == U)
         world.read.clear()
         world.scrub.mended(T)

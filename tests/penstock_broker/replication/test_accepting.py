@@ -76,7 +76,7 @@ async def test_what_nobody_has_is_emptied_and_the_leader_goes_on() -> None:
         assert case.world.disk.lost == {3, 7}
         assert await case.accept(3, 3) == [3]
         assert await case.accept(0, 19) == [7], "the rest; 3 was given up before"
-        await until(lambda: not case.world.replicas.damaged, "nothing else is damaged")
+        await until(lambda: not case.world.replicas.damage.found, "nothing else is damaged")
         assert await case.accept(0, 19) == []
         found = case.world.disk.read(before.slot, Offset(0), 1 << 20, Offset(20))
         expected = list(BATCHES)

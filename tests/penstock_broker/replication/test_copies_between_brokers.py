@@ -23,6 +23,7 @@ from penstock.rpc.peers import PeerAddress
 from penstock.rpc.transport import GrpcTransport
 from penstock_broker.clock import SystemClock
 from penstock_broker.metadata.image import ClusterView, LeaderAddress
+from penstock_broker.replication.assignment import ReplicaAssignment
 from penstock_broker.replication.copies import CopyCredits, CopyLink
 from penstock_broker.replication.feeding import FollowerStream
 from penstock_broker.replication.following import LinkConfig, Links
@@ -67,7 +68,9 @@ class Receiver:
 
     async def copy_from(self, broker: LocalBroker) -> None:
         image = controller_pb2.ClusterImage(full=True, metadata_version=1, topics=[topic()])
-        await self.replicas.assign(ClusterView().apply(image))
+        await ReplicaAssignment(self.replicas, self.replicas._writer).assign(
+            ClusterView().apply(image)
+        )
         ports = broker.process.membership.ports
         address = LeaderAddress(
             PeerAddress(f"127.0.0.1:{ports.port}", secured=False),

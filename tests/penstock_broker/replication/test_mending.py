@@ -43,7 +43,7 @@ async def test_a_follower_gets_the_batch_from_whoever_has_it_and_follows_again()
         assert world.replica.machine.error is None
         assert world.replica.marks.log_end_offset == 20
         assert world.mending.mended_batches == 2
-        assert world.replicas.sound == {KEY: None}
+        assert world.replicas.damage.sound == {KEY: None}
 
 
 async def test_a_leader_goes_on_with_a_mended_log() -> None:
@@ -65,7 +65,7 @@ async def test_bytes_of_another_header_are_not_taken() -> None:
         other = build_batch(encode_columns([b"invented"], timestamps_ms=1))
         world.others.has[1] = {3: other.stamped(Offset(3), LeaderEpoch(1), 0)}
         world.found()
-        await until(lambda: KEY in world.replicas.given_up, "nobody else has it")
+        await until(lambda: KEY in world.replicas.damage.given_up, "nobody else has it")
         assert (world.disk.lost, world.mending.mended_batches) == ({3}, 0)
 
 
@@ -96,11 +96,11 @@ async def test_what_nobody_has_now_is_asked_for_again_when_an_image_comes() -> N
     async with mended(**FOLLOWS) as world:
         world.disk.lost = {3}
         world.found()
-        await until(lambda: KEY in world.replicas.given_up, "nobody has it")
+        await until(lambda: KEY in world.replicas.damage.given_up, "nobody has it")
         world.others.has[2] = {3: BATCHES[3]}
         await world.image(3, leader_epoch=2, **FOLLOWS)
         await until(world.is_back, "it is mended, and open again")
-        assert world.replicas.given_up == set()
+        assert world.replicas.damage.given_up == set()
 
 
 async def test_a_log_is_dropped_only_when_the_newest_mark_is_confirmed() -> None:
@@ -108,12 +108,12 @@ async def test_a_log_is_dropped_only_when_the_newest_mark_is_confirmed() -> None
         before = world.replica
         world.disk.lost = {3}
         world.found()
-        await until(lambda: KEY in world.replicas.given_up, "nobody has it")
+        await until(lambda: KEY in world.replicas.damage.given_up, "nobody has it")
         marked = {**FOLLOWS, "damaged": [0], "leader_epoch": 2}
         await world.image(3, **marked)
         await until(lambda: not world.mending._wake.is_set(), "it has looked")
         assert world.replica is before, "the mark may be an old one"
-        world.replicas.confirmed[KEY] = 4
+        world.replicas.damage.confirmed[KEY] = 4
         world.mending.changed()
         await until(lambda: not world.mending._wake.is_set(), "it has looked")
         assert world.replica is before, "the image is older"
@@ -122,8 +122,8 @@ async def test_a_log_is_dropped_only_when_the_newest_mark_is_confirmed() -> None
         assert (world.replica.marks.log_end_offset, world.mending.rebuilt_replicas) == (0, 1)
         assert world.replica.slot != before.slot
         assert list(world.disk.slots().values()) == [world.replica.slot]
-        assert world.replicas.sound == {KEY: None}
-        assert world.replicas.damaged == {}
+        assert world.replicas.damage.sound == {KEY: None}
+        assert world.replicas.damage.found == {}
 
 
 async def test_a_log_that_a_full_disk_keeps_is_dropped_later(
@@ -142,8 +142,8 @@ async def test_a_log_that_a_full_disk_keeps_is_dropped_later(
         world.disk.drop = full  # type: ignore[method-assign]
         world.disk.lost = {3}
         world.found()
-        await until(lambda: KEY in world.replicas.given_up, "nobody has it")
-        world.replicas.confirmed[KEY] = 3
+        await until(lambda: KEY in world.replicas.damage.given_up, "nobody has it")
+        world.replicas.damage.confirmed[KEY] = 3
         await world.image(3, **{**FOLLOWS, "damaged": [0], "leader_epoch": 2})
         await until(lambda: world.replica is not before, "it is copied again")
         assert refusals == [before.slot]
@@ -163,7 +163,7 @@ async def test_too_many_batches_or_a_compacted_one_are_not_mended(many: bool) ->
             log.batches[3] = replace(BATCHES[3], header=header)
             world.disk.read = refusing(world.disk.read)  # type: ignore[method-assign]
         world.found()
-        await until(lambda: KEY in world.replicas.given_up, "it is given up")
+        await until(lambda: KEY in world.replicas.damage.given_up, "it is given up")
         assert world.mending.mended_batches == (8 if many else 0)
 
 
@@ -185,22 +185,22 @@ async def test_a_log_that_cannot_be_opened_stops_its_replica_and_no_other() -> N
     async with running(made) as world:
         await world.image(2, leader_epoch=2, **FOLLOWS)
         assert world.replica.machine.error is not None
-        assert list(world.replicas.damaged) == [KEY]
+        assert list(world.replicas.damage.found) == [KEY]
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(world.mending.run())
-            await until(lambda: KEY in world.replicas.given_up, "it is given up")
-            world.replicas.confirmed[KEY] = 3
+            await until(lambda: KEY in world.replicas.damage.given_up, "it is given up")
+            world.replicas.damage.confirmed[KEY] = 3
             await world.image(3, damaged=[0], leader_epoch=2, **FOLLOWS)
             await until(lambda: world.replica.is_opened, "it is copied again")
             task.cancel()
-        assert world.replicas.damaged == {}
+        assert world.replicas.damage.found == {}
 
 
 async def test_a_topic_may_be_deleted_while_its_damaged_log_is_mended() -> None:
     async with mended(**FOLLOWS) as world:
         world.disk.lost = {3}
         world.others.has[1] = {3: BATCHES[3]}
-        world.others.meanwhile = lambda: world.replicas.drop_topics([KEY.topic_id])
+        world.others.meanwhile = lambda: world.assignment.drop_topics([KEY.topic_id])
         world.found()
         await until(lambda: world.others.asked, "a batch is asked for")
         await until(lambda: not world.mending._wake.is_set(), "it has looked")
@@ -215,7 +215,7 @@ async def test_a_log_that_contradicts_the_leaders_is_left_alone() -> None:
     async with mended(**FOLLOWS) as world:
         before = world.replica
         before.machine._error = BrokenLogError("the logs differ")
-        world.replicas._note_damage(KEY)
+        world.replicas.damage.note(KEY)
         await until(lambda: not world.mending._wake.is_set(), "it has looked")
         assert (world.replica, world.mending._cases) == (before, {})
 
@@ -313,9 +313,9 @@ async def test_it_says_what_is_done_about_a_damaged_log() -> None:
         assert says(KEY) == "its log has yet to be read"
         await until(lambda: bool(world.mending.lost(KEY)), "nobody else has it")
         assert says(KEY) == "nobody has offsets 3-3 now; all replicas are asked again and again"
-        world.replicas.missing[KEY] = LeaderEpoch(1)
+        world.replicas.damage.missing[KEY] = LeaderEpoch(1)
         assert says(KEY) == "its log is missing; it is copied once somebody sound leads"
-        del world.replicas.missing[KEY]
+        del world.replicas.damage.missing[KEY]
         world.mending._reading = KEY, Offset(5), Offset(20)
         assert says(KEY) == "its log is being read, offset 5 of 20"
         world.mending._reading = None

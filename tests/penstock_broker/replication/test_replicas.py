@@ -37,12 +37,14 @@ from penstock.proto.v1 import admin_pb2 as pb
 from penstock.proto.v1 import broker_pb2, controller_pb2
 from penstock_broker.clock import SystemClock
 from penstock_broker.metadata.image import ClusterView
+from penstock_broker.replication.assignment import ReplicaAssignment
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.recent import RecentCache
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.replication.writer import LogWriter
-from penstock_broker.services.admin import AdminService, Here, LogFacts
+from penstock_broker.services.admin import AdminService, Here
+from penstock_broker.services.logs import StoredLogs
 from penstock_broker.store.interface import LogStore, PartitionWrite, Slot
 from penstock_broker.store.losses import promise_nothing
 from penstock_broker.store.rocks import RocksLogStore
@@ -84,7 +86,7 @@ async def follow(replicas: ReplicaSet, epoch: int) -> Replica:
     topic = broker_pb2.TopicInfo(topic="t", topic_id="id", partitions=[partition])
     view = ClusterView()
     image = controller_pb2.ClusterImage(full=True, metadata_version=epoch, topics=[topic])
-    await replicas.assign(view.apply(image))
+    await ReplicaAssignment(replicas, replicas._writer).assign(view.apply(image))
     return replicas.by_key[KEY]
 
 
@@ -205,10 +207,10 @@ async def described(
     """What a client is told: logs of replicas, and those that belong to none."""
     with ThreadPoolExecutor(1) as executor:
         damage = SimpleNamespace(lost=lambda _key: None, says=lambda _key: "its log is read")
-        facts = LogFacts(store, executor, lambda: (1, 2, 3), lambda: 4, damage)
+        logs = StoredLogs(store, executor, lambda: (1, 2, 3), lambda: 4, damage)
         unused: Any = None
         here = Here(
-            facts=facts, quiescence=unused, scrubbing=unused, configs=unused, accept_loss=unused
+            logs=logs, quiescence=unused, scrubbing=unused, configs=unused, accept_loss=unused
         )
         service = AdminService(unused, unused, replicas, unused, here)
         answer = await service.DescribeLogs(pb.DescribeLogsRequest(topics=topics), None)
@@ -232,7 +234,7 @@ async def test_logs_that_belong_to_no_replica_are_described_with_their_bytes(
         orphans = [OrphanedLog("lost", 3, size_bytes)]
         assert await described(replicas, store) == ([("t", 0)], orphans)
         assert await described(replicas, store, "t") == ([("t", 0)], [])
-        replicas.retire_unknown([])
+        ReplicaAssignment(replicas, replicas._writer).retire_unknown([])
         orphans.append(OrphanedLog("id", 0, 0))
         assert await described(replicas, store) == ([], orphans)
     store.close()

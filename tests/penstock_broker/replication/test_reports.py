@@ -11,7 +11,7 @@ import pytest
 from support.sessions import Broker, running
 from support.waiting import wait_until_async
 
-from penstock.core.types import BrokerId, ReplicaKey, TopicId
+from penstock.core.types import BrokerId, LeaderEpoch, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2
 from penstock.proto.v1 import controller_pb2 as pb
@@ -22,6 +22,7 @@ from penstock.proto.v1.controller_pb2_grpc import (
 from penstock.rpc.errors import error_to_wire
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.replication import reports
+from penstock_broker.replication.damage import Damage
 from penstock_broker.replication.reports import ReplicaReports
 
 ZERO, ONE = ReplicaKey(TopicId("id-of-t"), 0), ReplicaKey(TopicId("id-of-t"), 1)
@@ -70,13 +71,6 @@ class Listening(ControllerServiceServicer):
         return pb.ReportReplicasResponse(metadata_version=9, stored=self.stores)
 
 
-class Replicas(SimpleNamespace):
-    """The facts, as `ReplicaSet` has them."""
-
-    def begins_anew(self, key: ReplicaKey) -> None:
-        del self.missing[key], self.damaged[key]
-
-
 @dataclass
 class Scene:
     """Broker 0, its session, and the facts that a task reports."""
@@ -84,22 +78,13 @@ class Scene:
     controller: Listening
     broker: Broker
     view: ClusterView = field(default_factory=lambda: ClusterView(cluster_id="c"))
-    replicas: Any = field(
-        default_factory=lambda: Replicas(
-            broker_id=BrokerId(0),
-            dropped={},
-            damaged={},
-            sound={},
-            missing={},
-            given_up=set(),
-            confirmed={},
-        )
-    )
-
+    damage: Damage = field(default_factory=Damage)
+    assignment: Any = field(default_factory=lambda: SimpleNamespace(dropped={}))
     last: dict[ReplicaKey, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.reports = ReplicaReports(self.replicas, self.broker.session, self.view)
+        replicas: Any = SimpleNamespace(broker_id=BrokerId(0), damage=self.damage)
+        self.reports = ReplicaReports(replicas, self.assignment, self.broker.session, self.view)
 
     def image(self, version: int, *partitions: dict[str, Any]) -> None:
         """What is stored of partitions 0, 1 …, in this version each; broker 0 drops a last one."""
@@ -122,13 +107,14 @@ class Scene:
     async def nothing_more(self) -> None:
         """What has been reported is enough: the next report is about something else alone."""
         await wait_until_async(lambda: not self.reports._due(), what="nothing is due")
-        before, self.replicas.dropped = self.replicas.dropped, self.replicas.dropped | self.last
+        assignment = self.assignment
+        before, assignment.dropped = assignment.dropped, assignment.dropped | self.last
         self.reports.changed()
         ((key, version),) = self.last.items()
         await wait_until_async(
             lambda: ({key.partition: version}, []) in self.controller.heard, what="the next report"
         )
-        self.replicas.dropped = before
+        assignment.dropped = before
         self.reports.changed()
         self.controller.heard.clear()
 
@@ -154,28 +140,28 @@ async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
 
 
 async def test_what_was_deleted_is_reported_until_no_image_asks_for_it(scene: Scene) -> None:
-    scene.replicas.dropped = {ZERO: 3, ONE: 3}
+    scene.assignment.dropped = {ZERO: 3, ONE: 3}
     scene.image(3, {"dropping": [0]}, {"dropping": [0]})
     assert await scene.heard(2) == [({0: 3, 1: 3}, [])] * 2
-    scene.replicas.dropped = {ONE: 4}
+    scene.assignment.dropped = {ONE: 4}
     scene.image(4, {}, {"dropping": [0]})
     await wait_until_async(lambda: ({1: 4}, []) in scene.controller.heard, what="the rest")
-    scene.replicas.dropped = {}
+    scene.assignment.dropped = {}
     scene.image(5, {}, {})
     await scene.nothing_more()
 
 
 async def test_an_image_that_is_being_applied_is_not_answered_before_it_is(scene: Scene) -> None:
-    scene.replicas.dropped = {ZERO: 3}
+    scene.assignment.dropped = {ZERO: 3}
     scene.image(4, {"dropping": [0]})
     await scene.nothing_more()
-    scene.replicas.dropped = {ZERO: 4}
+    scene.assignment.dropped = {ZERO: 4}
     scene.reports.changed()
     assert await scene.heard() == [({0: 4}, [])]
 
 
 async def test_damage_is_reported_until_the_replica_has_no_seat_or_is_marked(scene: Scene) -> None:
-    scene.replicas.damaged = {ZERO: None, ONE: None}
+    scene.damage.found = {ZERO: None, ONE: None}
     scene.image(3, {"replicas": [0, 1], "isr": [0, 1]}, {"replicas": [0, 1], "isr": [0]})
     assert await scene.heard(2) == [({}, [0, 1])] * 2
     scene.image(
@@ -188,20 +174,20 @@ async def test_damage_is_reported_until_the_replica_has_no_seat_or_is_marked(sce
 
 async def test_damage_of_a_replica_without_a_seat_is_reported_once(scene: Scene) -> None:
     """It may be eligible without being in the ISR, which no image shows."""
-    scene.replicas.damaged = {ZERO: None, ONE: None}
+    scene.damage.found = {ZERO: None, ONE: None}
     scene.image(3, {"replicas": [0, 1], "isr": [1]}, {"replicas": [1, 2], "isr": [1]})
     assert await scene.heard() == [({}, [0])]
     await scene.nothing_more()
-    scene.replicas.damaged = {}
+    scene.damage.found = {}
     scene.reports.changed()
     await wait_until_async(lambda: not scene.reports._heard, what="it is mended")
-    scene.replicas.damaged = {ZERO: None}
+    scene.damage.found = {ZERO: None}
     scene.reports.changed()
     assert await scene.heard() == [({}, [0])]
 
 
 async def test_a_replica_is_reported_as_sound_until_the_mark_is_gone(scene: Scene) -> None:
-    scene.replicas.sound = {ZERO: None, ONE: None}
+    scene.damage.sound = {ZERO: None, ONE: None}
     scene.image(3, {"replicas": [0], "damaged": [0]}, {"replicas": [0, 1], "damaged": [1]})
     await wait_until_async(lambda: scene.controller.sound[:2] == [[0]] * 2, what="two reports")
     scene.image(4, {"replicas": [0]}, {"replicas": [0, 1]})
@@ -211,20 +197,20 @@ async def test_a_replica_is_reported_as_sound_until_the_mark_is_gone(scene: Scen
 async def test_a_given_up_log_is_reported_until_its_mark_is_in_the_store_itself(
     scene: Scene,
 ) -> None:
-    scene.replicas.mending = None
-    scene.replicas.damaged, scene.replicas.given_up = {ZERO: None}, {ZERO}
+    scene.damage.mending = None
+    scene.damage.found, scene.damage.given_up = {ZERO: None}, {ZERO}
     scene.image(3, {"replicas": [0, 1], "isr": [1], "damaged": [0]})
     assert await scene.heard(2) == [({}, [0])] * 2, "the mark in the image may be an old one"
-    assert scene.replicas.confirmed == {}, "so far it is in a journal"
+    assert scene.damage.confirmed == {}, "so far it is in a journal"
     scene.controller.stores = True
-    await wait_until_async(lambda: scene.replicas.confirmed, what="it is stored")
-    assert scene.replicas.confirmed == {ZERO: 9}
+    await wait_until_async(lambda: scene.damage.confirmed, what="it is stored")
+    assert scene.damage.confirmed == {ZERO: 9}
 
 
 async def test_a_damaged_copy_is_reported_until_it_is_none_any_more(scene: Scene) -> None:
     """A controller of an older release hears it, and does nothing."""
-    scene.replicas.mending, scene.controller.stores = None, True
-    scene.replicas.damaged, scene.replicas.given_up = {ZERO: None}, {ZERO}
+    scene.damage.mending, scene.controller.stores = None, True
+    scene.damage.found, scene.damage.given_up = {ZERO: None}, {ZERO}
     scene.image(3, {"replicas": [1], "isr": [1], "adding": [0]})
     assert await scene.heard(2) == [({}, [0])] * 2
     scene.image(4, {"replicas": [1], "isr": [1]})
@@ -233,7 +219,7 @@ async def test_a_damaged_copy_is_reported_until_it_is_none_any_more(scene: Scene
 
 async def test_a_refusal_and_a_lost_session_are_survived(scene: Scene) -> None:
     scene.controller.refuses = True
-    scene.replicas.damaged = {ZERO: None}
+    scene.damage.found = {ZERO: None}
     scene.image(3, {"replicas": [0, 1], "isr": [1]})
     assert await scene.heard(2) == [({}, [0])] * 2
     scene.broker.session.leave_older_than(2)
@@ -248,7 +234,7 @@ async def test_one_call_names_a_bounded_number_of_replicas(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports, "_NAMES_PER_CALL", 1)
-    scene.replicas.damaged = {ZERO: None, ONE: None}
+    scene.damage.found = {ZERO: None, ONE: None}
     scene.image(3, {"replicas": [0], "isr": []}, {"replicas": [0], "isr": []})
     assert await scene.heard(2) == [({}, [0]), ({}, [1])]
     await scene.nothing_more()
@@ -265,12 +251,12 @@ async def test_what_no_image_agrees_with_is_said_less_and_less_often(
         pauses.append(pause_s)
 
     monkeypatch.setattr(scene.reports, "_until_other_than", until_other_than)
-    scene.replicas.damaged = {ZERO: None}
+    scene.damage.found = {ZERO: None}
     scene.image(3, {"replicas": [0], "isr": [0]})
     await wait_until_async(lambda: len(pauses) >= 4, what="four reports")
     assert pauses[:4] == [0.02, 0.04, 0.07, 0.07]
     pauses.clear()
-    scene.replicas.damaged = {ZERO: None, ONE: None}
+    scene.damage.found = {ZERO: None, ONE: None}
     scene.image(4, {"replicas": [0], "isr": [0]}, {"replicas": [0], "isr": [0]})
     await wait_until_async(lambda: 0.02 in pauses, what="news is said at once")
 
@@ -279,50 +265,50 @@ async def test_a_missing_log_is_reported_until_the_replica_has_no_seat_and_once_
     scene: Scene,
 ) -> None:
     """Outside the ISR it may still be eligible, which no image shows; then it begins anew."""
-    scene.replicas.damaged = {ZERO: None}
-    scene.replicas.missing = {ZERO: 4}
+    scene.damage.found = {ZERO: None}
+    scene.damage.missing = {ZERO: LeaderEpoch(4)}
     scene.image(3, {"replicas": [0, 1], "isr": [0, 1], "leader_epoch": 4})
     assert await scene.heard(2) == [({}, [])] * 2
     assert scene.controller.missing[:2] == [[0]] * 2
-    assert scene.replicas.missing == {ZERO: 4}
+    assert scene.damage.missing == {ZERO: 4}
     scene.image(4, {"replicas": [0, 1], "isr": [1], "leader_epoch": 4})
-    await wait_until_async(lambda: not scene.replicas.missing, what="it begins anew")
-    assert scene.replicas.damaged == {}
+    await wait_until_async(lambda: not scene.damage.missing, what="it begins anew")
+    assert scene.damage.found == {}
     await scene.nothing_more()
 
 
 async def test_a_missing_log_that_nobody_else_has_is_reported_until_it_leads_the_next_epoch(
     scene: Scene,
 ) -> None:
-    scene.replicas.damaged = {ZERO: None}
-    scene.replicas.missing = {ZERO: 4}
+    scene.damage.found = {ZERO: None}
+    scene.damage.missing = {ZERO: LeaderEpoch(4)}
     scene.image(3, {"replicas": [0, 1], "isr": [0], "leader_epoch": 4})
     await scene.heard(2)
-    assert scene.replicas.missing == {ZERO: 4}
+    assert scene.damage.missing == {ZERO: 4}
     scene.image(4, {"replicas": [0, 1], "isr": [0], "leader_epoch": 5})
-    await wait_until_async(lambda: not scene.replicas.missing, what="it begins anew")
-    assert scene.replicas.damaged == {}
+    await wait_until_async(lambda: not scene.damage.missing, what="it begins anew")
+    assert scene.damage.found == {}
     await scene.nothing_more()
 
 
 async def test_a_missing_log_that_is_marked_as_damaged_is_not_reported_again(scene: Scene) -> None:
-    scene.replicas.damaged = {ZERO: None}
-    scene.replicas.missing = {ZERO: 4}
+    scene.damage.found = {ZERO: None}
+    scene.damage.missing = {ZERO: LeaderEpoch(4)}
     scene.image(3, {"replicas": [0], "isr": [0], "damaged": [0], "leader_epoch": 5})
     await scene.nothing_more()
-    assert scene.replicas.missing == {ZERO: 4}
+    assert scene.damage.missing == {ZERO: 4}
 
 
 async def test_a_missing_log_is_reported_again_once_somebody_sound_has_its_seat(
     scene: Scene,
 ) -> None:
     """Marked while nobody sound was there: the mark goes, and it may catch up."""
-    scene.replicas.damaged = {ZERO: None}
-    scene.replicas.missing = {ZERO: 4}
+    scene.damage.found = {ZERO: None}
+    scene.damage.missing = {ZERO: LeaderEpoch(4)}
     scene.image(3, {"replicas": [0, 1], "isr": [1], "damaged": [0], "leader_epoch": 5})
     await scene.heard()
     assert scene.controller.missing[0] == [0]
-    await wait_until_async(lambda: not scene.replicas.missing, what="it begins anew")
+    await wait_until_async(lambda: not scene.damage.missing, what="it begins anew")
 
 
 async def test_logs_are_opened_once_an_image_is_applied_and_all_damage_is_heard_of(
@@ -330,8 +316,8 @@ async def test_logs_are_opened_once_an_image_is_applied_and_all_damage_is_heard_
 ) -> None:
     session = scene.broker.session
     scene.controller.refuses = True
-    scene.replicas.damaged = {ZERO: None, ONE: None}
-    scene.replicas.missing = {ONE: 4}
+    scene.damage.found = {ZERO: None, ONE: None}
+    scene.damage.missing = {ONE: LeaderEpoch(4)}
     scene.image(3, {"replicas": [0, 1], "isr": [0, 1]}, {"replicas": [0, 1], "isr": [0, 1]})
     await scene.heard()
     assert session.opening, "damage is found while logs are still being opened"
@@ -340,14 +326,14 @@ async def test_logs_are_opened_once_an_image_is_applied_and_all_damage_is_heard_
     assert session.opening, "nobody is known to have heard of it"
     scene.controller.refuses = False
     await wait_until_async(lambda: not session.opening, what="all is reported")
-    scene.replicas.damaged[ReplicaKey(ZERO.topic_id, 2)] = None
+    scene.damage.found[ReplicaKey(ZERO.topic_id, 2)] = None
     scene.reports.applied()
     assert not session.opening, "what is found later was not found when they were opened"
 
 
 async def test_logs_without_damage_are_opened_with_the_image(scene: Scene) -> None:
     scene.image(3, {"replicas": [0, 1], "isr": [0, 1], "damaged": [0]})
-    scene.replicas.damaged = {ZERO: None}
+    scene.damage.found = {ZERO: None}
     assert scene.broker.session.opening
     scene.reports.applied()
     assert not scene.broker.session.opening, "the mark is stored"

@@ -36,7 +36,7 @@ async def test_a_leader_that_does_not_lead_is_not() -> None:
     async with running(LedPartitions({"t": ("id-t", 1)})) as world:
         world.topics["u"] = ("id-u", 1)
         await world.lead(0, 2)
-        assert world.replicas.missing
+        assert world.replicas.damage.missing
         assert await waiting_for(world) == ["u/0: its leader does not lead it yet"]
 
 

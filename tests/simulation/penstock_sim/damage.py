@@ -110,7 +110,7 @@ class Damage:
         found = {int(one) for one in document.state.damaged}
         for broker in self.world.brokers.values():
             slot = broker.disk.slot(key)
-            known = broker.shell is not None and key in broker.shell.replicas.damaged
+            known = broker.shell is not None and key in broker.shell.replicas.damage.found
             if known or (slot is not None and broker.disk.is_damaged(slot)):
                 found.add(int(broker.id))
         return found

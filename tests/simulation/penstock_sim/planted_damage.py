@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from penstock.core.control import election
 from penstock_broker.replication import exact
-from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.replication.damage import Damage
 from penstock_broker.store.memory import _Log
 from penstock_sim.planted_moving import in_function
 from penstock_sim.planted_shells import all_of, in_text
@@ -15,13 +15,13 @@ from penstock_sim.planted_shells import all_of, in_text
 
 def report_sound_before_it_is_mended(patch: Any) -> None:
     """A broker says that a replica is sound as soon as it has found the damage."""
-    note = ReplicaSet._note_damage
+    note = Damage.note
 
-    def hasty(self: ReplicaSet, key: Any) -> None:
+    def hasty(self: Damage, key: Any) -> None:
         note(self, key)
         self.sound[key] = None
 
-    patch.setattr(ReplicaSet, "_note_damage", hasty)
+    patch.setattr(Damage, "note", hasty)
 
 
 HEADER_LOOKS: Final[dict[str, Callable[[Any], None]]] = {

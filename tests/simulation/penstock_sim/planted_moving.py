@@ -19,7 +19,7 @@ from penstock.core.types import BrokerId, ControllerEpoch
 from penstock.proto.v1.controller_pb2 import ClusterImage
 from penstock_broker.broker.membership import Membership
 from penstock_broker.controller.metadata_store.journaled import JournaledStore
-from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.replication.assignment import ReplicaAssignment
 from penstock_sim.planted_shells import in_text, rewritten
 
 
@@ -195,10 +195,10 @@ MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], dict[str, Any], tuple[
     # ---------------------------------------------------------------- the broker
     "drop_what_is_not_among_the_replicas": (
         in_text(
-            ReplicaSet,
+            ReplicaAssignment,
             "drop_former",
-            "if self.broker_id not in state.dropping or state.version <= known:",
-            "if self.broker_id in state.replicas or replica is None:",
+            "if self._replicas.broker_id not in state.dropping or state.version <= known:",
+            "if self._replicas.broker_id in state.replicas or replica is None:",
         ),
         {},
         ("I30",),

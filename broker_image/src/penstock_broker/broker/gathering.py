@@ -52,7 +52,7 @@ class Gathering:
             follower_lags=_follower_lags(replicas, marks),
             offline=sum(mark.leader < 0 for mark in marks),
             stopped=sum(replica.machine.error is not None for replica in replicas),
-            damaged=len(self.replicas.damaged),
+            damaged=len(self.replicas.damage.found),
             mended_batches=self.mending.mended_batches,
             rebuilt_replicas=self.mending.rebuilt_replicas,
             high_watermarks=sum(mark.high_watermark for mark in marks),

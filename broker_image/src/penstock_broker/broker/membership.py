@@ -74,11 +74,13 @@ class Membership:
         )
         self._isr = IsrChanges(replication.replicas, self.session, view)
         replication.replicas.isr = self._isr
-        self._reports = ReplicaReports(replication.replicas, self.session, view)
-        replication.replicas.reports = self._reports
+        self._reports = ReplicaReports(
+            replication.replicas, replication.assignment, self.session, view
+        )
+        replication.replicas.damage.reports = self._reports
         self._verification = LogVerification(replication.replicas, replication.reader)
         donors = RemoteDonors(replication.replicas.broker_id, view, seams.transport)
-        self.mending = replication.replicas.mending = Mending(
+        self.mending = replication.replicas.damage.mending = Mending(
             replication.replicas, replication.reader, view, donors, replication.reopen
         )
         self.losses = Losses(replication.replicas, view, self.mending, donors, self._reports)

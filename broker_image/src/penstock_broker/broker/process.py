@@ -44,13 +44,14 @@ from penstock_broker.replica_metrics import ReplicaTotals
 from penstock_broker.replication.following import LinkConfig
 from penstock_broker.replication.progress import CopyWatch
 from penstock_broker.replication.ticks import TickFacts
-from penstock_broker.services.admin import AdminService, Here, LogFacts
+from penstock_broker.services.admin import AdminService, Here
 from penstock_broker.services.client_streams import ClientStreams
 from penstock_broker.services.configs import Configs
 from penstock_broker.services.data import DataService
 from penstock_broker.services.fetching import Fetching
 from penstock_broker.services.limits import ByteBudget
 from penstock_broker.services.locate import Locator
+from penstock_broker.services.logs import StoredLogs
 from penstock_broker.services.losses import accept_loss
 from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.services.offsets import Offsets
@@ -365,7 +366,7 @@ class BrokerProcess:
 
     def _here(self, store: LogStore, locator: Locator) -> Here:
         """What this broker alone knows and does."""
-        facts = LogFacts(
+        logs = StoredLogs(
             store,
             self._seams.maintaining,
             self._disk_bytes,
@@ -373,7 +374,7 @@ class BrokerProcess:
             self.membership.mending,
         )
         return Here(
-            facts=facts,
+            logs=logs,
             quiescence=Quiescence(self._view, self._replicas, self._replication.writer),
             scrubbing=Scrubbing(self._view, self._upkeep.scrub, self._config.broker_id),
             configs=Configs(self._config.broker_id, self._config.settings, self._copy_rate),

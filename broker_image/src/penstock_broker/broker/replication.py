@@ -24,6 +24,7 @@ from penstock_broker.clock import Clock
 from penstock_broker.config import BrokerConfig
 from penstock_broker.metadata.image import ClusterView, Topic
 from penstock_broker.observability import EventLog
+from penstock_broker.replication.assignment import ReplicaAssignment
 from penstock_broker.replication.copies import CopyCredits, CopyThrottle
 from penstock_broker.replication.following import LinkConfig, Links
 from penstock_broker.replication.reads import LogReader
@@ -94,6 +95,7 @@ class Replication:
             seams.clock,
             snapshot_bytes=settings.producer_snapshot_bytes,
         )
+        self.assignment = ReplicaAssignment(self.replicas, self.writer)
         self.reader = LogReader(seams.store, seams.reading, self.replicas.unreadable)
         self._own_copy_rate = settings.replica_copy_bytes_per_second
         self.copy_rate = self._own_copy_rate or None
@@ -166,28 +168,28 @@ class Replication:
             if broker_id in known and known[broker_id].incarnation != info.incarnation:
                 self.leading.restarted(broker_id, info.incarnation)
         self._tasks = tasks
-        async with self.replicas.changing:
+        async with self.assignment.changing:
             await self._apply_topics(image, changed)
         self._arrange_links(tasks)
         self._view.announce()
 
     async def _apply_topics(self, image: pb.ClusterImage, changed: list[Topic]) -> None:
-        await self.replicas.assign(changed)
+        await self.assignment.assign(changed)
         # A full image repeats what could not be deleted before.
-        await self.replicas.drop_former(self._view.topics.values() if image.full else changed)
-        await self.replicas.drop_topics(TopicId(topic_id) for topic_id in image.deleted_topic_ids)
+        await self.assignment.drop_former(self._view.topics.values() if image.full else changed)
+        await self.assignment.drop_topics(TopicId(topic_id) for topic_id in image.deleted_topic_ids)
         if image.full:
-            self.replicas.retire_unknown(self._view.topics)
-            self.replicas.report_orphans()
+            self.assignment.retire_unknown(self._view.topics)
+            self.assignment.report_orphans()
 
     async def reopen(self, replica: Replica, *, empty: bool) -> Replica | None:
-        """See `ReplicaSet.reopen`; None: the replica was removed, or its topic."""
+        """See `ReplicaAssignment.reopen`; None: the replica was removed, or its topic."""
         replicas, key = self.replicas, replica.key
-        async with replicas.changing:
+        async with self.assignment.changing:
             topic = self._view.topics.get(key.topic_id)
             if topic is None or self._tasks is None or replicas.by_key.get(key) is not replica:
                 return None
-            await replicas.reopen(replica, topic, empty=empty)
+            await self.assignment.reopen(replica, topic, empty=empty)
         self._arrange_links(self._tasks)
         return replicas.by_key.get(key)
 

@@ -129,7 +129,7 @@ class Scrub:
         return ScrubStatus(
             replicas=len(here),
             due=due,
-            damaged=len(self._replicas.damaged),
+            damaged=len(self._replicas.damage.found),
             reading=reading,
             offset=Offset(0) if known is None else known.next_offset,
             end_offset=self._end,
@@ -199,7 +199,7 @@ class Scrub:
 
     def _scrubbed(self) -> list[ReplicaKey]:
         """Of replicas that are here and are not being mended."""
-        damaged = self._replicas.damaged
+        damaged = self._replicas.damage.found
         return [key for key in self._replicas.by_key if key in self._logs and key not in damaged]
 
     def _next(self) -> Replica | None:
@@ -233,8 +233,8 @@ class Scrub:
             self._reading = None
 
     def _is_here(self, replica: Replica) -> bool:
-        replicas = self._replicas
-        return replicas.by_key.get(replica.key) is replica and replica.key not in replicas.damaged
+        replicas, key = self._replicas, replica.key
+        return replicas.by_key.get(key) is replica and key not in replicas.damage.found
 
     async def _read(self, replica: Replica, offset: Offset) -> Offset:
         """Reads a chunk, then rests: as long as it took, or as its bytes require."""
@@ -251,7 +251,7 @@ class Scrub:
         if error.code is not ErrorCode.DATA_CORRUPTED:
             _events.warning("log not scrubbed; trying again", replica=replica, reason=str(error))
             await self._clock.sleep(_LOOK_S)
-        elif replica.key in self._replicas.damaged:
+        elif replica.key in self._replicas.damage.found:
             # The reader has told `replicas`. Once it is mended, it is read from its start.
             self._damage_found += 1
             self._metrics.damage_found.inc()

@@ -87,7 +87,7 @@ class Losses:
                 "nobody",
                 ErrorCode.INVALID_REQUEST,
             )
-        if replica.key not in self._replicas.damaged:
+        if replica.key not in self._replicas.damage.found:
             return ()
         headers = chosen(self._known_lost(replica, loss), loss.first, loss.last)
         if not headers:

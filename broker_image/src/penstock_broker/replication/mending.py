@@ -1,8 +1,8 @@
 """Damaged replicas: read from start to end, mended from others or copied again, opened again.
 
-    ReplicaSet.damaged ─▶ read all ─▶ a batch that cannot be read: `Donors` ─▶ written, fsynced
-                             │                 └─ nobody has it, too many, or no header: rebuild
-                             └─▶ all of it was read ─▶ the leader goes on; who has stopped is opened
+    Damage.found ─▶ read all ─▶ a batch that cannot be read: `Donors` ─▶ written, fsynced
+                       │                 └─ nobody has it, too many, or no header: rebuild
+                       └─▶ all of it was read ─▶ the leader goes on; who has stopped is opened
 
 What is asked, and when a log may be given up: `core.replication.mending`. A damaged batch is looked
 for from the start of the log, because where one is there may be more. What is not available now is
@@ -35,7 +35,7 @@ _events = EventLog("mending")
 
 
 class Reopen(Protocol):
-    """Opens a replica again: `ReplicaSet.reopen`, with what the broker has to do around it."""
+    """Opens a replica again, as `ReplicaAssignment.reopen`, with what the broker does around it."""
 
     async def __call__(self, replica: Replica, *, empty: bool) -> Replica | None:
         """Returns the new replica; None: the old one is not here any more."""
@@ -102,8 +102,9 @@ class Mending:
         replicas = self._replicas
         wanted = [
             replica
-            for key in replicas.damaged
-            if key not in replicas.missing and (replica := replicas.by_key.get(key)) is not None
+            for key in replicas.damage.found
+            if key not in replicas.damage.missing
+            and (replica := replicas.by_key.get(key)) is not None
         ]
         keys = {replica.key for replica in wanted}
         self._cases = {key: case for key, case in self._cases.items() if key in keys}
@@ -169,9 +170,9 @@ class Mending:
     def says(self, key: ReplicaKey) -> str:
         """What is done about a damaged log, for people; empty: it is not known to be damaged."""
         replicas = self._replicas
-        if key not in replicas.damaged:
+        if key not in replicas.damage.found:
             return ""
-        if key in replicas.missing:
+        if key in replicas.damage.missing:
             return "its log is missing; it is copied once somebody sound leads"
         if self._reading is not None and self._reading[0] == key:
             _, offset, end = self._reading
@@ -297,7 +298,7 @@ class Mending:
     async def _rebuild(self, case: _Case) -> None:
         """Drops the log, if nobody relies on it, and copies it again. Raises PenstockError."""
         replica = case.replica
-        self._replicas.give_up(replica)
+        self._replicas.damage.give_up(replica.key)
         state = self._view.state(replica.key)
         if state is None or not self._may_rebuild(replica, state):
             return
@@ -311,7 +312,7 @@ class Mending:
             self._replicas.found_sound(opened)
 
     def _may_rebuild(self, replica: Replica, state: PartitionState) -> bool:
-        local, version = self._replicas.broker_id, self._replicas.confirmed.get(replica.key)
+        local, version = self._replicas.broker_id, self._replicas.damage.confirmed.get(replica.key)
         known = version is not None and version <= self._view.metadata_version
         return (
             known and replica.machine.error is not None and may_rebuild(state, local, self._live())

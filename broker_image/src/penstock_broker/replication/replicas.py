@@ -12,12 +12,14 @@
 that stops itself (`core.defect`) stays in the set: its partition answers with the reason, and is
 not read, written or fed until it is opened again (`mending`), or the broker restarts. The rest of
 the broker continues.
+
+Which replicas there are: `assignment`. What is known of damage to them: `damage`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, assert_never
 from weakref import WeakValueDictionary
 
@@ -49,20 +51,13 @@ from penstock.core.replication.contract_follower import (
 from penstock.core.replication.contract_leader import Feed, SendEpochAnswer, SendRefusal
 from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.replication.traffic import Traffic
-from penstock.core.types import (
-    NO_EPOCH,
-    BrokerId,
-    LeaderEpoch,
-    Offset,
-    PartitionState,
-    ReplicaKey,
-    TopicId,
-)
+from penstock.core.types import NO_EPOCH, BrokerId, Offset, PartitionState, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.clock import Clock
 from penstock_broker.counts import Flow, IsrCounts
 from penstock_broker.metadata.image import Topic
 from penstock_broker.observability import EventLog
+from penstock_broker.replication.damage import Damage
 from penstock_broker.replication.recent import RecentCache
 from penstock_broker.replication.replica import (
     FollowerOutlet,
@@ -70,7 +65,6 @@ from penstock_broker.replication.replica import (
     JoinOutlet,
     LeaderOutlet,
     Replica,
-    ReportOutlet,
     note,
 )
 from penstock_broker.replication.writer import LogWriter
@@ -98,31 +92,14 @@ class ReplicaSet:
         self.snapshot_bytes = snapshot_bytes
         self.broker_id = broker_id
         self.by_key: dict[ReplicaKey, Replica] = {}
+        self.orphans: dict[ReplicaKey, Slot] = writer.slots()
+        """Logs that belong to no replica, by the newest full image: they are kept (I22)."""
         self.followers: dict[BrokerId, FollowerOutlet] = {}
         self.leaders: dict[BrokerId, LeaderOutlet] = {}
         self.isr: IsrOutlet | None = None
-        self.reports: ReportOutlet | None = None
-        self.mending: ReportOutlet | None = None
-        self.dropped: dict[ReplicaKey, int] = {}
-        """Partitions of which nothing is here any more, because this version asks for that."""
-        self.sound: dict[ReplicaKey, None] = {}
-        """Replicas marked as damaged whose whole log this run has read (`verifying`)."""
-        self.damaged: dict[ReplicaKey, None] = {}
-        """Replicas that cannot serve all that they once acknowledged, or have stopped."""
-        self.missing: dict[ReplicaKey, LeaderEpoch] = {}
-        """Those of them that had a seat in this epoch, and nothing of the log: lost, or never
-        stored, if the former run of the broker ended before that."""
-        self.marked: dict[ReplicaKey, Replica] = {}
-        """Replicas that the newest image has as damaged."""
+        self.damage = Damage()
         self._copies: dict[ReplicaKey, Replica] = {}
-        """Those of partitions that move to this broker, by the newest image."""
-        self.given_up: set[ReplicaKey] = set()
-        """Damaged replicas whose logs cannot be mended."""
-        self.confirmed: dict[ReplicaKey, int] = {}
-        """The metadata version in which a controller has stored that they are damaged, since they
-        were given up: an older mark may be one that has been taken away since."""
-        self.changing = asyncio.Lock()
-        """Held by who opens or removes replicas, because that takes awaits."""
+        """Replicas of partitions that move to this broker, by the newest image."""
         self.joins: JoinOutlet | None = None
         self.flows: WeakValueDictionary[str, Flow] = WeakValueDictionary()
         """By topic, while there are replicas of it."""
@@ -133,12 +110,6 @@ class ReplicaSet:
         self._cache = cache
         self._clock = clock
         self._ticking: dict[ReplicaKey, Replica] = {}
-        self._orphans: dict[ReplicaKey, Slot] = writer.slots()
-
-    @property
-    def orphans(self) -> Mapping[ReplicaKey, Slot]:
-        """Logs that belong to no replica, by the newest full image: they are kept (I22)."""
-        return self._orphans
 
     def now_ms(self) -> int:
         """The machines' clock."""
@@ -295,55 +266,31 @@ class ReplicaSet:
             reason=str(error),
         )
         self._disconnect(replica)
-        self._note_damage(replica.key)
+        self.damage.note(replica.key)
 
     def found_sound(self, replica: Replica) -> None:
         """All of the replica's log can be read; ignored if anything else is wrong with it."""
-        if self.by_key.get(replica.key) is replica and replica.key not in self.damaged:
-            self.sound[replica.key] = None
-            if self.reports is not None:
-                self.reports.changed()
-
-    def _note_damage(self, key: ReplicaKey) -> None:
-        self.sound.pop(key, None)
-        self.missing.pop(key, None)
-        self.damaged[key] = None
-        if self.reports is not None:
-            self.reports.changed()
-        if self.mending is not None:
-            self.mending.changed()
-
-    def begins_anew(self, key: ReplicaKey) -> None:
-        """Nobody relies on the missing log of this replica any more."""
-        if self.missing.pop(key, None) is not None:
-            del self.damaged[key]
+        if self.by_key.get(replica.key) is replica:
+            self.damage.note_sound(replica.key)
 
     def unreadable(self, replica: Replica, error: PenstockError) -> None:
         """A batch in the replica's log could not be read, as `error` says; anything but damage is
         ignored."""
-        known = replica.key in self.damaged or self.by_key.get(replica.key) is not replica
+        known = replica.key in self.damage.found or self.by_key.get(replica.key) is not replica
         if known or error.code is not ErrorCode.DATA_CORRUPTED:
             return
-        self._found_damaged(replica, LogDamaged(error))
+        self.found_damaged(replica, LogDamaged(error))
 
-    def _found_damaged(self, replica: Replica, damage: LogDamaged) -> None:
+    def found_damaged(self, replica: Replica, damage: LogDamaged) -> None:
+        """Notes the damage, and lets its machine decide what follows."""
         _events.error("replica damaged", replica=replica, reason=str(damage.error))
-        self._note_damage(replica.key)
+        self.damage.note(replica.key)
         self.handle(replica, damage)
-
-    def give_up(self, replica: Replica) -> None:
-        """Nobody can mend its log: once a controller has confirmed the mark, it is copied again."""
-        if replica.key not in self.given_up:
-            self.given_up.add(replica.key)
-            self.confirmed.pop(replica.key, None)
-            if self.reports is not None:
-                self.reports.changed()
 
     def mended(self, replica: Replica) -> None:
         """All of the log of a replica whose machine runs can be read again, and was."""
         if self.by_key.get(replica.key) is replica and replica.machine.error is None:
-            self.damaged.pop(replica.key, None)
-            self.given_up.discard(replica.key)
+            self.damage.mended(replica.key)
             self.handle(replica, LogMended())
             self.found_sound(replica)
 
@@ -354,21 +301,6 @@ class ReplicaSet:
     async def accept_loss(self, replica: Replica, lost: Sequence[BatchHeader]) -> None:
         """Has batches of its log emptied that nobody has (`core.replication.losses`), fsynced."""
         await self._writer.repair(PartitionWrite(replica.slot, lost=lost))
-
-    async def reopen(self, replica: Replica, topic: Topic, *, empty: bool) -> None:
-        """Replaces a replica that has stopped by one on what is stored of its log, as a start does.
-
-        `empty`: nothing of it is kept; the new one copies the log from the leader. Call it under
-        `changing`.
-        """
-        if empty:
-            await self._writer.drop(replica.slot)
-            self.removals += 1
-        else:
-            self._orphans[replica.key] = replica.slot
-        again = ClusterError(f"{replica} is opened again; try again", ErrorCode.NOT_LEADER)
-        self._remove(replica, again)
-        await self.assign([topic])
 
     def _disconnect(self, replica: Replica) -> None:
         """Neither writes nor feeds it any more."""
@@ -421,58 +353,13 @@ class ReplicaSet:
     def _led_by(self, leader: BrokerId) -> list[Replica]:
         return [r for r in self.by_key.values() if r.marks.leader == leader]
 
-    # ------------------------------------------------------------ the controller's word
+    # ------------------------------------------------------------ as `assignment` says
 
-    async def assign(self, topics: Iterable[Topic]) -> None:
-        """Opens replicas that are new here and gives every machine its partition's state."""
-        wanted: list[tuple[Topic, ReplicaKey, PartitionState]] = []
-        for topic in topics:
-            for index, state in enumerate(topic.partitions):
-                key = ReplicaKey(topic.topic_id, index)
-                member = self.broker_id in state.replicas or self.broker_id in state.adding
-                if member or key in self.by_key:
-                    wanted.append((topic, key, state))
-        missing = [key for _, key, _ in wanted if key not in self.by_key]
-        opened = await self._writer.open(missing) if missing else {}
-        lost = {
-            opened[key][0]: state.leader_epoch
-            for _, key, state in wanted
-            if key in opened and self._is_lost(state, opened[key][1])
-        }
-        voided = await self._writer.void(lost) if lost else {}
-        for topic, key, state in wanted:
-            replica = self.by_key.get(key)
-            if replica is None:
-                slot, log = opened[key]
-                replica = self._add(key, topic.name, slot, voided.get(slot, log))
-                if isinstance(log, ClusterError):
-                    self._found_damaged(replica, LogDamaged(log, unopened=True))
-                if slot in voided:
-                    _events.error("the log of a replica is missing", replica=replica)
-                    self._note_damage(key)
-                    self.missing[key] = state.leader_epoch
-            replica.config = topic.config
-            if state.leader == self.broker_id:
-                self.isr_counts.learned(replica.isr, state.isr)
-            replica.isr = state.isr
-            note(self.marked, replica, holds=self.broker_id in state.damaged)
-            note(self._copies, replica, holds=self.broker_id in state.adding)
-            self.handle(replica, Assigned(state, self.config_of(topic)))
-
-    def _is_lost(self, state: PartitionState, log: RecoveredLog | ClusterError) -> bool:
-        """The log has never stored anything, but a member of the ISR must have: it was lost (I22).
-
-        In its first epoch a partition is new.
-        """
-        if not isinstance(log, RecoveredLog):
-            return False
-        seated = self.broker_id in state.isr and state.leader_epoch > 1
-        return seated and log.checkpoint.leader_epoch == NO_EPOCH
-
-    def _add(
+    def add(
         self, key: ReplicaKey, topic: str, slot: Slot, log: RecoveredLog | ClusterError
     ) -> Replica:
-        self._orphans.pop(key, None)
+        """A replica on what is stored of its log, or on a log that could not be read."""
+        self.orphans.pop(key, None)
         is_opened = isinstance(log, RecoveredLog)
         if not isinstance(log, RecoveredLog):
             log = _UNKNOWN_LOG  # of a machine that is stopped before it can do anything
@@ -485,6 +372,16 @@ class ReplicaSet:
         self.by_key[key] = replica
         return replica
 
+    def assigned(self, replica: Replica, topic: Topic, state: PartitionState) -> None:
+        """Gives its machine the partition's state in the newest image."""
+        replica.config = topic.config
+        if state.leader == self.broker_id:
+            self.isr_counts.learned(replica.isr, state.isr)
+        replica.isr = state.isr
+        note(self.damage.marked, replica, holds=self.broker_id in state.damaged)
+        note(self._copies, replica, holds=self.broker_id in state.adding)
+        self.handle(replica, Assigned(state, self.config_of(topic)))
+
     def machine_on(self, log: RecoveredLog) -> ReplicaMachine:
         """The machine that decides for a replica; the simulator overrides this to watch it."""
         return ReplicaMachine(self.broker_id, log)
@@ -494,93 +391,19 @@ class ReplicaSet:
         limits."""
         return ReplicaConfig(min_insync_replicas=topic.config.min_insync_replicas)
 
-    async def drop_topics(self, topic_ids: Iterable[TopicId]) -> None:
-        """Removes replicas of topics that the controller says were deleted, with their data."""
-        doomed = frozenset(topic_ids)
-        self.dropped = {k: v for k, v in self.dropped.items() if k.topic_id not in doomed}
-        for replica in [r for r in self.by_key.values() if r.key.topic_id in doomed]:
-            error = ClusterError(f"topic {replica.topic!r} was deleted", ErrorCode.UNKNOWN_TOPIC)
-            self._remove(replica, error)
-            self._orphans[replica.key] = replica.slot
-        slots = await self._drop([key for key in self._orphans if key.topic_id in doomed])
-        if slots:
-            _events.info("replicas dropped: topics deleted", topics=sorted(doomed), slots=slots)
-
-    async def drop_former(self, topics: Iterable[Topic]) -> None:
-        """Removes replicas that the controller says are to go from here, with their data.
-
-        The version of the image must be stored: no image before it is applied again, in which this
-        broker had the partition. So `member_version` is enough to tell an old wish from a new one.
-        """
-        gone: dict[ReplicaKey, int] = {}
-        for topic in topics:
-            for index, state in enumerate(topic.partitions):
-                key = ReplicaKey(topic.topic_id, index)
-                self.dropped.pop(key, None)
-                replica = self.by_key.get(key)
-                known = 0 if replica is None else replica.machine.member_version
-                if self.broker_id not in state.dropping or state.version <= known:
-                    continue
-                gone[key] = state.version
-                if replica is not None:
-                    where = f"{replica} is on the brokers {list(state.replicas)} now"
-                    self._remove(replica, ClusterError(where, ErrorCode.NOT_LEADER))
-                    self._orphans[key] = replica.slot
-        slots = await self._drop(gone)
-        self.dropped |= gone
-        if slots:
-            _events.info("replicas dropped: not wanted here", count=len(slots), slots=slots)
-
-    async def _drop(self, keys: Iterable[ReplicaKey]) -> list[Slot]:
-        """Deletes logs that belong to no replica any more; returns those that were there.
-
-        Raises what the store raises, for example if the disk is full: what is not deleted then
-        stays an orphan, and is deleted when the next full image asks for it again.
-        """
-        slots = []
-        for key in keys:
-            slot = self._orphans.get(key)
-            if slot is not None:
-                await self._writer.drop(slot)
-                del self._orphans[key]
-                self.removals += 1
-                slots.append(slot)
-        return slots
-
-    def _remove(self, replica: Replica, error: ClusterError) -> None:
+    def remove(self, replica: Replica, error: ClusterError, *, keeps_log: bool = True) -> None:
+        """Ends a replica: `error` is the answer to who waits for it. Its log, unless it was deleted
+        before, is an orphan from now on."""
         self.by_key.pop(replica.key, None)
-        self.damaged.pop(replica.key, None)
-        self.given_up.discard(replica.key)
-        self.confirmed.pop(replica.key, None)
-        self.missing.pop(replica.key, None)
-        self.sound.pop(replica.key, None)
-        self.marked.pop(replica.key, None)
+        if keeps_log:
+            self.orphans[replica.key] = replica.slot
+        self.damage.forget(replica.key)
         self._copies.pop(replica.key, None)
         if replica.ticks:
             self._tick_or_not(replica, ticks=False)
         self._disconnect(replica)
         replica.fail_pending(error)
         replica.wake()
-
-    def retire_unknown(self, known: Container[TopicId]) -> None:
-        """Stops replicas of topics that are not in a full image; their data stays (I22)."""
-        for replica in [r for r in self.by_key.values() if r.key.topic_id not in known]:
-            self._orphans[replica.key] = replica.slot
-            error = ClusterError(
-                f"topic {replica.topic!r} is not in the cluster's metadata any more",
-                ErrorCode.UNKNOWN_TOPIC,
-            )
-            self._remove(replica, error)
-
-    def report_orphans(self) -> None:
-        """Logs partitions whose data is here but unknown to the cluster: kept, never deleted
-        (I22)."""
-        if self._orphans:
-            _events.warning(
-                "data of unknown partitions is kept; delete the topic to remove it",
-                count=len(self._orphans),
-                first=[str(key) for key in list(self._orphans)[:5]],
-            )
 
     # ------------------------------------------------------------ life cycle
 

@@ -1,8 +1,8 @@
 """What this broker tells the controller about its replicas: deleted, damaged, or sound again.
 
-    ReplicaSet.dropped, .damaged … ─▶ what the newest image does not show ─▶ ReportReplicas
-                                         ▲                                       │
-                                         └── the next image, or a pause ◀────────┘
+    dropped, Damage ─▶ what the newest image does not show ─▶ ReportReplicas
+                            ▲                                       │
+                            └── the next image, or a pause ◀────────┘
 
 Facts, not events: what no image shows is said again, with growing pauses, to whoever is the
 controller then. So neither a lost answer nor a lost session matters, and a run of this broker that
@@ -24,6 +24,7 @@ from penstock.rpc.errors import error_from_wire
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.session import ControllerConnection, ControllerSession
 from penstock_broker.observability import EventLog
+from penstock_broker.replication.assignment import ReplicaAssignment
 from penstock_broker.replication.replicas import ReplicaSet
 
 _RETRY_PAUSE_S: Final = 0.5
@@ -51,8 +52,16 @@ _NOTHING: Final = Report((), (), ())
 class ReplicaReports:
     """Reports until an image agrees; one call is in flight at a time."""
 
-    def __init__(self, replicas: ReplicaSet, session: ControllerSession, view: ClusterView) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaSet,
+        assignment: ReplicaAssignment,
+        session: ControllerSession,
+        view: ClusterView,
+    ) -> None:
         self._replicas = replicas
+        self._damage = replicas.damage
+        self._assignment = assignment
         self._session = session
         self._view = view
         self._heard: set[ReplicaKey] = set()
@@ -75,7 +84,7 @@ class ReplicaReports:
         if (
             self._applied
             and self._session.opening
-            and not any(map(self._is_news, self._replicas.damaged))
+            and not any(map(self._is_news, self._damage.found))
         ):
             self._session.opened()
 
@@ -106,18 +115,18 @@ class ReplicaReports:
 
     def _due(self) -> Report:
         """What the newest image does not show: the controller has to be told, maybe again."""
-        self._heard &= self._replicas.damaged.keys()
+        self._heard &= self._damage.found.keys()
         dropped = [
             (key, version)
-            for key, version in self._replicas.dropped.items()
+            for key, version in self._assignment.dropped.items()
             if (state := self._view.state(key)) is not None and state.version == version
         ]
-        missing = self._replicas.missing
-        found = [key for key in self._replicas.damaged if key not in missing]
+        missing = self._damage.missing
+        found = [key for key in self._damage.found if key not in missing]
         damaged = [key for key in found if self._holds_a_seat(key)]
         damaged += [key for key in found if self._needs_word(key)]
         damaged += [key for key in found if self._is_news(key)]
-        sound = [key for key in self._replicas.sound if self._is_marked(key)]
+        sound = [key for key in self._damage.sound if self._is_marked(key)]
         members = [key for key in missing if self._is_a_member(key) or self._is_out(key)]
         return Report(
             tuple(dropped[:_NAMES_PER_CALL]),
@@ -139,11 +148,11 @@ class ReplicaReports:
     def _note_new_leaderships(self) -> None:
         """A missing log that was given the next epoch, without anybody beside it, begins there."""
         alone = (self._replicas.broker_id,)
-        for key, epoch in list(self._replicas.missing.items()):
+        for key, epoch in list(self._damage.missing.items()):
             state = self._view.state(key)
             given = state is not None and state.isr == alone and state.leader_epoch > epoch
             if given and self._is_a_member(key):
-                self._replicas.begins_anew(key)
+                self._damage.begins_anew(key)
 
     def _is_marked(self, key: ReplicaKey) -> bool:
         state = self._view.state(key)
@@ -159,7 +168,7 @@ class ReplicaReports:
         copies, has asked for it to be deleted, which older ones do not."""
         state = self._view.state(key)
         copies = state is not None and self._replicas.broker_id in state.adding
-        return key in self._replicas.given_up and (copies or key not in self._replicas.confirmed)
+        return key in self._damage.given_up and (copies or key not in self._damage.confirmed)
 
     def _is_news(self, key: ReplicaKey) -> bool:
         """It may be one of those that are eligible outside the ISR, which no image shows."""
@@ -196,13 +205,9 @@ class ReplicaReports:
         self._note_opened()
         if answer.stored:
             # They stay damaged until this broker says otherwise.
-            version = answer.metadata_version
-            given_up = self._replicas.given_up.intersection(report.damaged)
-            self._replicas.confirmed.update(dict.fromkeys(given_up, version))
-            if given_up and self._replicas.mending is not None:
-                self._replicas.mending.changed()
+            self._damage.confirm(report.damaged, answer.metadata_version)
         for key in seatless:
-            self._replicas.begins_anew(key)  # nor is it eligible outside the ISR, from now on
+            self._damage.begins_anew(key)  # nor is it eligible outside the ISR, from now on
         return True
 
     async def confirm_damage(self, key: ReplicaKey) -> int:

@@ -1,7 +1,7 @@
 """Replicas that a former run reported as damaged: this one reads their logs from start to end.
 
-    image: damaged ─▶ read, 1 MiB at a time, resting as long ─▶ all readable ─▶ ReplicaSet.sound
-                                     └─ a batch cannot be read ─▶ ReplicaSet.damaged
+    image: damaged ─▶ read, 1 MiB at a time, resting as long ─▶ all readable ─▶ Damage.sound
+                                     └─ a batch cannot be read ─▶ Damage.found
 
 The mark outlives the run of the broker that found the damage, and what it found. A machine that
 stopped because of a defect leaves a sound log behind; whatever is wrong shows when it is read, or
@@ -41,11 +41,11 @@ class LogVerification:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            replicas = self._replicas
-            self._tried = {k: r for k, r in self._tried.items() if k in replicas.marked}
-            for replica in list(replicas.marked.values()):
+            damage = self._replicas.damage
+            self._tried = {k: r for k, r in self._tried.items() if k in damage.marked}
+            for replica in list(damage.marked.values()):
                 key = replica.key
-                known = key in replicas.damaged or key in replicas.sound
+                known = key in damage.found or key in damage.sound
                 if not known and self._tried.get(key) is not replica:
                     self._tried[key] = replica
                     await self._verify(replica)

@@ -9,32 +9,41 @@ image, for a short time at most, so that the caller's next request here finds it
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from penstock.core.batch import BatchHeader
 from penstock.core.topic import CONFIG_KEYS, refuse_internal
-from penstock.core.types import BrokerId, ReplicaKey
 from penstock.errors import PenstockError
 from penstock.proto.v1 import admin_pb2 as pb
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceServicer
 from penstock.rpc.errors import error_to_wire
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.session import ControllerSession
-from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.configs import Configs
+from penstock_broker.services.logs import StoredLogs
 from penstock_broker.services.offsets import Offsets
 from penstock_broker.services.quiescence import Quiescence
 from penstock_broker.services.scrubbing import Scrubbing
 from penstock_broker.serving.forwarding import on_behalf
 from penstock_broker.serving.listener import for_caller
 from penstock_broker.serving.plaintext_clients import PlaintextClients
-from penstock_broker.store.interface import LogStore, Slot
 
 _ARRIVAL_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here:
+    """What this broker alone knows and does. `plaintext`: who calls without TLS, of one that has
+    both."""
+
+    logs: StoredLogs
+    quiescence: Quiescence
+    scrubbing: Scrubbing
+    configs: Configs
+    accept_loss: Callable[[pb.AcceptLossRequest], Awaitable[pb.AcceptLossResponse]]
+    plaintext: PlaintextClients | None = None
 
 
 class AdminService(AdminServiceServicer):
@@ -46,7 +55,7 @@ class AdminService(AdminServiceServicer):
         session: ControllerSession,
         replicas: ReplicaSet,
         offsets: Offsets,
-        here: "Here",
+        here: Here,
     ) -> None:
         self._accept_loss = here.accept_loss
         self._scrubbing = here.scrubbing
@@ -55,7 +64,7 @@ class AdminService(AdminServiceServicer):
         self._session = session
         self._replicas = replicas
         self._offsets = offsets
-        self._facts = here.facts
+        self._logs = here.logs
         self._quiescence = here.quiescence
         self._configs = here.configs
 
@@ -307,7 +316,7 @@ class AdminService(AdminServiceServicer):
     async def DescribeLogs(
         self, request: pb.DescribeLogsRequest, context: Any
     ) -> pb.DescribeLogsResponse:
-        """The logs that this broker stores."""
+        """See `logs`."""
         wanted = frozenset(request.topics)
         chosen = [
             replica
@@ -315,7 +324,7 @@ class AdminService(AdminServiceServicer):
             if not wanted or replica.topic in wanted
         ]
         orphans = {} if wanted else self._replicas.orphans
-        return await self._facts.describe(self._replicas.broker_id, chosen, orphans)
+        return await self._logs.describe(self._replicas.broker_id, chosen, orphans)
 
     async def StartScrub(
         self, request: pb.StartScrubRequest, context: Any
@@ -340,93 +349,3 @@ class AdminService(AdminServiceServicer):
     ) -> pb.DescribeBrokerConfigsResponse:
         """See `configs`."""
         return self._configs.describe()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
-    """What this broker alone knows and does. `plaintext`: who calls without TLS, of one that has
-    both."""
-
-    facts: "LogFacts"
-    quiescence: Quiescence
-    scrubbing: Scrubbing
-    configs: Configs
-    accept_loss: Callable[[pb.AcceptLossRequest], Awaitable[pb.AcceptLossResponse]]
-    plaintext: PlaintextClients | None = None
-
-
-class KnownDamage(Protocol):
-    """What is known of the damage of a log (`replication.mending`)."""
-
-    def lost(self, key: ReplicaKey) -> Sequence[BatchHeader] | None:
-        """Damaged batches that nobody has given."""
-        ...
-
-    def says(self, key: ReplicaKey) -> str:
-        """What is done about it, for people; empty: none is known."""
-        ...
-
-
-class LogFacts:
-    """Sizes on disk, read in a thread."""
-
-    def __init__(
-        self,
-        store: LogStore,
-        executor: Executor,
-        disk_bytes: Callable[[], tuple[int, int, int]],
-        copy_rate: Callable[[], int | None],
-        damage: KnownDamage,
-    ) -> None:
-        """`disk_bytes` returns (free, total, reserve) of the data volume. `copy_rate`: bytes per
-        second, None: no limit."""
-        self._damage = damage
-        self._store = store
-        self._executor = executor
-        self._disk_bytes = disk_bytes
-        self._copy_rate = copy_rate
-
-    async def describe(
-        self, broker_id: BrokerId, replicas: list[Replica], orphans: Mapping[ReplicaKey, Slot]
-    ) -> pb.DescribeLogsResponse:
-        """One entry per replica, and one per log without."""
-        orphaned = list(orphans)
-        slots = [*(replica.slot for replica in replicas), *orphans.values()]
-
-        def blocking() -> list[int]:
-            return [self._store.size_bytes(slot) for slot in slots]
-
-        sizes = await asyncio.get_running_loop().run_in_executor(self._executor, blocking)
-        free, total, reserve = self._disk_bytes()
-        return pb.DescribeLogsResponse(
-            broker_id=broker_id,
-            logs=[
-                _log_info(replica, size, self._damage)
-                for replica, size in zip(replicas, sizes, strict=False)
-            ],
-            orphans=[
-                pb.OrphanedLog(topic_id=key.topic_id, partition=key.partition, bytes=size)
-                for key, size in zip(orphaned, sizes[len(replicas) :], strict=True)
-            ],
-            disk_free_bytes=free,
-            disk_total_bytes=total,
-            disk_reserve_bytes=reserve,
-            copy_rate=self._copy_rate() or 0,
-        )
-
-
-def _log_info(replica: Replica, size_bytes: int, damage: KnownDamage) -> pb.LogInfo:
-    marks, lost = replica.marks, damage.lost(replica.key) or ()
-    return pb.LogInfo(
-        topic=replica.topic,
-        topic_id=replica.key.topic_id,
-        partition=replica.key.partition,
-        is_leader=marks.is_leader,
-        leader_epoch=marks.leader_epoch,
-        log_start_offset=marks.log_start_offset,
-        high_watermark=marks.high_watermark,
-        log_end_offset=marks.log_end_offset,
-        bytes=size_bytes,
-        lost=[pb.OffsetSpan(first=one.base_offset, last=one.next_offset - 1) for one in lost],
-        mending=damage.says(replica.key),
-    )

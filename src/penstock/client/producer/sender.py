@@ -1,13 +1,13 @@
 """From waiting batches to settled ones: carries out what the lanes decide, follows the leaders.
 
     accumulator ──news──▶ tick: expire, new identities, who leads ──wake──▶ links
-    links ──next_request──▶ lanes (resend, take) ──▶ encode ──▶ ProduceRequest
+    links ──next_request──▶ lanes (resend, take) ──▶ ProduceRequests (requests.py)
     links ──answered / broken──▶ lanes (succeeded, failed) ──▶ outcomes
 
-Everything except InitProducer happens in `_tick` and the callbacks of links, which do not await: no
-state changes between check and action. A lane is bound to one link as long as any of its batches is
-outstanding there, so a new leader cannot overtake the old one. Keeps I9 with `lane.py`; I8 by
-distinguishing definite failures from unknown outcomes.
+Everything except InitProducer (`producer_ids.py`) happens in `_tick` and the callbacks of links,
+which do not await: no state changes between check and action. A lane is bound to one link as long
+as any of its batches is outstanding there, so a new leader cannot overtake the old one. Keeps I9
+with `lane.py`; I8 by distinguishing definite failures from unknown outcomes.
 """
 
 import asyncio
@@ -23,15 +23,14 @@ from penstock.client.config import ProducerConfig
 from penstock.client.model import DeliveryReport
 from penstock.client.producer.accumulator import Accumulator, PartitionQueue, PendingBatch
 from penstock.client.producer.delivery import DeliveryError
-from penstock.client.producer.lane import Entry, Lane
+from penstock.client.producer.lane import Lane
 from penstock.client.producer.link import STALL_MS, ProduceLink, Request, Sent
+from penstock.client.producer.producer_ids import ProducerIds
+from penstock.client.producer.requests import ProduceRequests
 from penstock.client.tasks import BackgroundTasks
-from penstock.core.batch import Batch, BatchFlags, Codec
-from penstock.core.records import build_batch
-from penstock.core.types import NO_PRODUCER, Acks, ProducerId, ProducerIdentity, Sync
+from penstock.core.types import Acks, ProducerIdentity, Sync
 from penstock.errors import ClusterError, ErrorCode, NotLeaderError, PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
-from penstock.rpc.batches import batch_to_wire
 from penstock.rpc.errors import error_from_wire
 
 REQUEST_BYTES: Final = 1024 * 1024
@@ -61,10 +60,10 @@ class Sender:
         self._troubles: dict[PartitionQueue, PenstockError] = {}
         self._unknown_ms: dict[PartitionQueue, tuple[int, int]] = {}
         """When brokers first and last said, without other news, that there is no such topic."""
-        self._identity: ProducerIdentity | None = None
-        self._identifying = False
         self._news = asyncio.Event()
-        self._transactional_id = self._config.transactional_id or ""
+        self._transactional = bool(self._config.transactional_id)
+        self._requests = ProduceRequests(self._config)
+        self._ids = ProducerIds(cluster, tasks, on_newer=self.wake, on_trouble=self._no_identity)
         self.on_settled: Callable[[], None] = lambda: None
         self.on_given_up: Callable[[PenstockError], None] = lambda _: None
         self.failed_records = 0
@@ -104,7 +103,7 @@ class Sender:
 
     def adopt(self, identity: ProducerIdentity) -> None:
         """Adopts the identity of the next transaction; nothing of the last one is left."""
-        self._identity = identity
+        self._ids.newest = identity
         for lane in self._lanes.values():
             lane.adopt(identity)
 
@@ -136,23 +135,14 @@ class Sender:
                 continue
             self._link_of[queue] = address
             if request is None:
-                request = Request(self._empty_request(), [])
+                request = Request(self._requests.empty(self._cluster.view.cluster_id), [])
             request.parts.append(sent)
-            size += self._add(request.message, sent, leader)
+            size += self._requests.add(request.message, sent, leader)
             # The next request starts with the partitions that did not fit into this one.
             self._active[queue] = self._active.pop(queue)
             if size >= REQUEST_BYTES:
                 break
         return request
-
-    def _empty_request(self) -> pb.ProduceRequest:
-        return pb.ProduceRequest(
-            cluster_id=self._cluster.view.cluster_id,
-            acks=pb.Acks.ValueType(int(self._config.acks)),
-            sync=pb.Sync.ValueType(int(self._config.sync)),
-            timeout_ms=self._config.request_timeout_ms,
-            transactional_id=self._transactional_id,
-        )
 
     def answered(self, request: Request, answer: pb.ProduceResponse) -> None:
         missing = ClusterError("the answer lacks this partition", ErrorCode.INTERNAL)
@@ -326,44 +316,6 @@ class Sender:
             entry = lane.take(batch, batch.record_count, batch.deadline_ms)
         return None if entry is None else Sent(queue, lane, entry)
 
-    def _add(self, message: pb.ProduceRequest, sent: Sent, leader: Leader) -> int:
-        """Puts a batch into a request; returns its size."""
-        batch = self._built(sent.entry)
-        message.partitions.append(
-            pb.ProducePartition(
-                topic=sent.queue.where.topic,
-                topic_id=sent.entry.batch.topic_id,
-                partition=sent.queue.where.partition,
-                # A deposed leader that does not know it yet must not accept batches meant for its
-                # successor.
-                leader_epoch=leader.leader_epoch,
-                batch=batch_to_wire(batch),
-            )
-        )
-        return batch.size_bytes
-
-    def _built(self, entry: Entry[PendingBatch]) -> Batch:
-        """The sealed batch; rebuilt for a retry, from the same columns and numbers."""
-        columns = entry.batch.encoded()
-        identity = entry.identity
-        producer_id = NO_PRODUCER if identity is None else identity.producer_id
-        epoch = -1 if identity is None else identity.epoch
-        codec = self._config.codec
-        while True:
-            batch = build_batch(
-                columns,
-                codec=codec,
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                base_sequence=entry.sequence,
-                flags=BatchFlags.TRANSACTIONAL if self._transactional_id else BatchFlags.NONE,
-            )
-            if codec is Codec.NONE or len(batch.payload) < batch.header.uncompressed_bytes:
-                return batch
-            codec = (
-                Codec.NONE
-            )  # what does not get smaller by compression is sent and read uncompressed
-
     def _succeeded(self, sent: Sent, result: pb.ProduceResult) -> None:
         sent.lane.succeeded(sent.entry)
         self._troubles.pop(sent.queue, None)
@@ -427,12 +379,12 @@ class Sender:
             lane = self._lanes[queue] = Lane(
                 max_in_flight=config.max_in_flight if pipelined else 1,
                 idempotent=config.idempotent,
-                transactional=bool(self._transactional_id),
+                transactional=self._transactional,
                 backoff_ms=config.retry_backoff_ms,
                 backoff_max_ms=config.retry_backoff_max_ms,
             )
-            if self._transactional_id and self._identity is not None:
-                lane.adopt(self._identity)
+            if self._transactional and self._ids.newest is not None:
+                lane.adopt(self._ids.newest)
         return lane
 
     def _link(self, address: str) -> ProduceLink:
@@ -445,53 +397,22 @@ class Sender:
 
     def _identify(self, queue: PartitionQueue, lane: Lane[PendingBatch]) -> None:
         """Gives the lane the newest identity if it needs one, or if a change is harmless."""
-        if not self._config.idempotent or self._transactional_id:
+        if not self._config.idempotent or self._transactional:
             return  # a transaction's identity is adopted when it begins
-        newest = self._identity
+        newest = self._ids.newest
         stale = newest is not None and newest != lane.identity
         if not lane.needs_identity and (lane.window or not stale):
             return
         if newest is None or not stale:
-            self._request_identity()
+            self._ids.ask()
             return
         for entry in lane.adopt(newest):
             error = entry.last_error or ClusterError("no answer", ErrorCode.REQUEST_TIMED_OUT)
             self._give_up(queue, entry.batch, error, unknown=True)
 
-    def _request_identity(self) -> None:
-        if not self._identifying:
-            self._identifying = True
-            self._tasks.spawn(self._init_producer(), "init-producer")
-
-    async def _init_producer(self) -> None:
-        """Gets a producer id, or the next epoch of ours; retries until it has one."""
-        known = self._identity
-        while True:
-            request = pb.InitProducerRequest(
-                cluster_id=self._cluster.view.cluster_id,
-                producer_id=NO_PRODUCER if known is None else known.producer_id,
-                producer_epoch=-1 if known is None else known.epoch,
-            )
-            try:
-                answer = await self._cluster.ask(
-                    lambda connection, timeout_s, request=request: connection.call(  # type: ignore[misc]  # mypy infers no type for a defaulted parameter
-                        connection.broker.InitProducer, request, timeout_s
-                    ),
-                    self._config.request_timeout_ms / 1000,
-                )
-                if not answer.HasField("error"):
-                    break
-                raise error_from_wire(answer.error)
-            except PenstockError as error:
-                _log.warning("no producer id yet: %s", error)
-                for queue in self._active:
-                    self._troubles[queue] = error
-                if error.code is ErrorCode.PRODUCER_FENCED:
-                    known = None  # another producer uses our id now: get a new one
-                await asyncio.sleep(self._config.retry_backoff_max_ms / 1000)
-        self._identity = ProducerIdentity(ProducerId(answer.producer_id), answer.producer_epoch)
-        self._identifying = False
-        self.wake()
+    def _no_identity(self, error: PenstockError) -> None:
+        for queue in self._active:
+            self._troubles[queue] = error
 
 
 def _not_delivered(
