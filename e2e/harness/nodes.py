@@ -16,6 +16,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 
 from e2e.harness.kubectl import Kubectl, Manifest
 from e2e.harness.process import CLUSTER_NAME, ROOT, E2EError, run, wait_until
@@ -50,6 +51,15 @@ class Nodes:
 
     def workers(self) -> list[str]:
         return [name for name in self.names() if "worker" in name]
+
+    def last_to_return(self) -> list[str]:
+        """The workers, in the reverse of the order in which several may be started.
+
+        A node that starts gets the lowest free address, and its kubelet knows only the one that it
+        had.
+        """
+        found = {name: self._kubectl.get("node", name) for name in self.workers()}
+        return sorted(found, key=lambda name: _address(found[name]), reverse=True)
 
     def control_plane(self) -> str:
         return f"{CLUSTER_NAME}-control-plane"
@@ -170,7 +180,7 @@ class Nodes:
         """Takes back every fault that is still there and waits until all nodes are Ready."""
         for node in self._frozen[:]:
             self.thaw(node)
-        for node in self._dead[:]:
+        for node in reversed(self._dead[:]):  # see `last_to_return`
             self.start(node)
         self._mend()
         for node in self._cordoned[:]:
@@ -216,3 +226,8 @@ def is_ready(node: Manifest) -> bool:
     """Does the node's kubelet report Ready?"""
     conditions = node.get("status", {}).get("conditions", [])
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _address(node: Manifest) -> IPv4Address:
+    given = {one["type"]: one["address"] for one in node["status"]["addresses"]}
+    return IPv4Address(given["InternalIP"])

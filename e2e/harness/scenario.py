@@ -13,7 +13,7 @@ verdict that is not PASS fails the scenario. The runner heals every fault afterw
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -76,8 +76,11 @@ class Stage:
         self.penstock.cli("topic", "create", name, *sizes)
         try:
             yield name
-        finally:
-            self.penstock.cli("topic", "delete", name, "--yes")
+        except BaseException:
+            with suppress(E2EError):  # it would be told instead of what went wrong
+                self.penstock.cli("topic", "delete", name, "--yes")
+            raise
+        self.penstock.cli("topic", "delete", name, "--yes")
 
     def load(self, **changes: Any) -> Load:
         """This scenario's load: its own topic; `changes` are fields of Load."""

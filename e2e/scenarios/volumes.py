@@ -26,7 +26,7 @@ def volume_lost(stage: Stage) -> None:
     with stage.topic(), stage.topic("-kept", partitions=3) as kept:
         penstock.produce_numbers(kept, RECORDS)
         penstock.wait_in_sync(kept)
-        lost, back = stage.nodes.workers()
+        lost, back = stage.nodes.last_to_return()
         broker, other = _broker_on(stage, lost), _broker_on(stage, back)
         claims = {one: _claim(stage, one) for one in (broker, other)}
         _put_controllers_on(stage, {lost, back})
