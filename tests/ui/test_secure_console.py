@@ -89,8 +89,8 @@ def test_who_may_describe_a_topic_but_not_read_it(secure: LocalCluster, tmp_path
         admin.alter_access(Resource(Kind.TOPIC, "flights"), (rule,))
     with console_of(secure, tmp_path, str(token)) as console:
         console.see("/topics", "flights")
-        for path in (RECORDS, f"{RECORDS}/0/0"):
-            console.see(path, "ask an administrator for Read on topic flights")
+        for path, status in ((RECORDS, 200), (f"{RECORDS}/0/0", 404)):
+            console.see(path, "ask an administrator for Read on topic flights", status=status)
         assert "There are no records to read" not in console.get(RECORDS).text
 
 
