@@ -155,7 +155,9 @@ def test_the_settings_of_a_broker_say_where_they_are_from(penstock: Program) -> 
 
     penstock.run("partitions", "throttle", "1Mi")
     try:
-        copying = rows()["replica.copy.bytes.per.second"]
+        copying = wait_until(
+            lambda: rows().get("replica.copy.bytes.per.second"), what="the broker has the rate"
+        )
         assert (copying["value"], copying["source"]) == ("1048576", "cluster")
     finally:
         penstock.run("partitions", "throttle", "default")
