@@ -129,7 +129,7 @@ class CompactionChecks:
             slot = disk.slot(key)
             log = [] if slot is None else disk.batches(slot, durable=True)
             end = log[-1].next_offset if log else 0
-            # One whose disk was replaced begins anew, with what is left here by then.
+            # One whose disk was replaced begins again, with what is left here by then.
             if 0 < end < plan.tombstones_end:
                 raise RuleError(
                     f"I29: {broker.name} removes null values below {plan.tombstones_end} of {key}, "
