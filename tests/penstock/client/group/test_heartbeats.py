@@ -1,4 +1,4 @@
-"""What blocks an async consumer's event loop does not cost its membership; what is stuck does."""
+"""What blocks a consumer's loop or its user does not cost its membership; what is stuck does."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from support.group_wire import Groups
 from support.names import own_name
 from support.waiting import wait_until, wait_until_async
 
-from penstock.client import AsyncConsumer, TopicPartition
+from penstock.client import AsyncConsumer, Consumer, TopicPartition
 from penstock.errors import ClusterError, ErrorCode
 
 PARTITIONS = 2
@@ -73,16 +73,45 @@ def blocks_until(condition: Callable[[], object]) -> None:
         raise error
 
 
+def a_silent_member_is_removed(groups: Groups, name: str) -> None:
+    """By the coordinator's own clock, a session timeout has passed since this began."""
+    silent = groups.join(name + ".silent", name, session_timeout_ms=SESSION_MS)
+    assert silent.ended.wait(WAIT_S)
+
+
+def test_a_slow_user_of_the_sync_client_keeps_its_partitions_beyond_the_session_timeout(
+    shared_broker: Cluster, name: str
+) -> None:
+    lost = Lost()
+    with (
+        Groups(shared_broker) as groups,
+        Consumer(
+            shared_broker.bootstrap,
+            group_id=name,
+            session_timeout_ms=SESSION_MS,
+            enable_auto_commit=False,
+        ) as consumer,
+    ):
+        consumer.subscribe(name, listener=lost)
+
+        def owns_all_partitions() -> bool:
+            consumer.poll(0.05)
+            return len(consumer.assignment()) == PARTITIONS
+
+        wait_until(owns_all_partitions, what="it owns all partitions")
+        (before,) = groups.describe(name).members
+        a_silent_member_is_removed(groups, name)
+        (after,) = groups.describe(name).members
+        assert (after.member_id, after.member_epoch) == (before.member_id, before.member_epoch)
+        consumer.poll(0)
+        assert len(consumer.assignment()) == PARTITIONS
+        assert lost.times == 0
+
+
 async def test_a_blocked_event_loop_keeps_its_partitions_beyond_the_session_timeout(
     shared_broker: Cluster, name: str
 ) -> None:
     with Groups(shared_broker) as groups:
-
-        def a_silent_member_is_removed() -> None:
-            """By the coordinator's own clock, a session timeout has passed since this began."""
-            silent = groups.join(name + ".silent", name, session_timeout_ms=SESSION_MS)
-            assert silent.ended.wait(WAIT_S)
-
         lost = Lost()
         async with AsyncConsumer(
             shared_broker.bootstrap,
@@ -93,7 +122,7 @@ async def test_a_blocked_event_loop_keeps_its_partitions_beyond_the_session_time
             await consumer.subscribe(name, listener=lost)
             await owns_all(consumer)
             (before,) = groups.describe(name).members
-            blocks_until(a_silent_member_is_removed)
+            blocks_until(lambda: a_silent_member_is_removed(groups, name))
             (after,) = groups.describe(name).members
             assert (after.member_id, after.member_epoch) == (before.member_id, before.member_epoch)
             await consumer.commit({TopicPartition(name, 0): 0})
