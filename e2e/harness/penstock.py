@@ -293,11 +293,14 @@ class Penstock:
         """Waits until a pod of that name is there that is not the one with this uid."""
         self.streams.wait("pod", pod, lambda found: found["metadata"]["uid"] != uid, deadline_s)
 
+    def ready_brokers(self) -> int:
+        return sum(pod_ready(pod) for pod in self.broker_pods())
+
     def wait_brokers(self, count: int, deadline_s: float = 120.0) -> None:
         """Waits until that many broker pods are ready."""
         wait_until(
             f"{count} broker pods ready",
-            lambda: len([pod for pod in self.broker_pods() if pod_ready(pod)]) == count,
+            lambda: self.ready_brokers() == count,
             deadline_s,
         )
 

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 from e2e.harness.kubectl import Manifest
-from e2e.harness.penstock import CLUSTERS, condition, pod_ready
+from e2e.harness.penstock import CLUSTERS, condition
 from e2e.harness.process import wait_until
 from e2e.harness.scenario import Stage, scenario
 from e2e.scenarios.resources import cluster
@@ -28,7 +28,7 @@ def mistakes_hold_up_one_track(stage: Stage) -> None:
         cluster(WRONG, storage=volume, deletionPolicy="Delete", **small.penstock.security)
     )
     try:
-        wait_until("three brokers", lambda: _ready(small) == 3, READY_S)
+        small.penstock.wait_brokers(3, READY_S)
         _shown(stage, f"Service {taken} exists")
         change = {"image": "elsewhere.example/penstock:1", "storage": {"size": "2Gi"}}
         began = time.monotonic()
@@ -36,7 +36,7 @@ def mistakes_hold_up_one_track(stage: Stage) -> None:
         streams.delete("pod", small.penstock.pod(0), now=True, wait_s=None)
         wait_until("every volume was asked to grow", lambda: _sizes(stage) == {"2Gi"}, 60.0)
         stage.measure("volumes asked to grow", time.monotonic() - began)
-        wait_until("three brokers again", lambda: _ready(small) == 3, READY_S)
+        small.penstock.wait_brokers(3, READY_S)
         stage.measure("broker back", time.monotonic() - began)
         streams.delete("service", f"{WRONG}-brokers")
         wait_until("its Service is healed", lambda: streams.find("service", f"{WRONG}-brokers"), 60)
@@ -71,10 +71,6 @@ def _storage_class(stage: Stage) -> None:
             "allowVolumeExpansion": True,
         }
     )
-
-
-def _ready(stage: Stage) -> int:
-    return sum(pod_ready(pod) for pod in stage.penstock.broker_pods())
 
 
 def _sizes(stage: Stage) -> set[str]:

@@ -44,7 +44,7 @@ def volume_lost(stage: Stage) -> None:
         penstock.end_tool()  # its node may be one of them
         stage.nodes.start(back, 180.0)
         # Two are enough for the load; the third one may have its new volume already.
-        wait_until("two brokers", lambda: sum(map(pod_ready, penstock.broker_pods())) >= 2, 240.0)
+        wait_until("two brokers", lambda: penstock.ready_brokers() >= 2, 240.0)
         with stage.workload(load) as running:
             running.started()
             began = time.monotonic()
