@@ -288,8 +288,12 @@ def _nobody_says(observed: Observed, broker_id: int) -> _Hindrance:
         if one != broker_id and seen.state is NodeState.LOST
     )
     facts = observed.brokers
-    has_no_controller = facts is not None and not facts.controller_reachable
-    if not (others and has_no_controller and _is_majority_lost(facts, {broker_id, *others})):
+    if (
+        not others
+        or facts is None
+        or facts.controller_reachable
+        or not _is_majority_lost(facts, {broker_id, *others})
+    ):
         why = observed.brokers_problem or "their answer cannot be trusted"
         return _Hindrance(f"{ask}: {why}")
     text = (
@@ -300,9 +304,9 @@ def _nobody_says(observed: Observed, broker_id: int) -> _Hindrance:
     return _Hindrance(text, Severity.BLOCKED)
 
 
-def _is_majority_lost(facts: BrokerFacts | None, lost: set[int]) -> bool:
+def _is_majority_lost(facts: BrokerFacts, lost: set[int]) -> bool:
     """So many that the other registered brokers cannot let a controller take over."""
-    known = set() if facts is None else facts.brokers.keys()
+    known = facts.brokers.keys()
     return len(known - lost) < len(known) // 2 + 1
 
 
