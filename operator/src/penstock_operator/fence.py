@@ -32,7 +32,8 @@ class LeaseHolder(Protocol):
     async def renewed(self) -> OperatorLease:
         """The Lease, renewed just now.
 
-        Raises LeaseLostError if another process has it, KubernetesError if that is not known.
+        Raises LeaseLostError if another process has it or may have had it, KubernetesError if that
+        is not known.
         """
 
 
