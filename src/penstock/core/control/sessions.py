@@ -9,7 +9,9 @@ Sessions are only in memory. A controller that takes over assumes that every bro
 the documents is alive, gives each a session without a stream, and waits: brokers register again
 within the session timeout or are declared dead.
 
-Time in which the controller itself did not run (`ticked`) is not charged to the brokers.
+Time in which the controller itself did not run (`ticked`) is not charged to the brokers. After a
+long pause it waits for them as after a take-over: they may have left it, and look for it again with
+pauses that are longer than the grace.
 """
 
 from collections.abc import Iterable, Iterator
@@ -56,6 +58,8 @@ class Sessions:
         self._by_broker: dict[BrokerId, Session] = {}
         self._count = 0
         self._ticked_ms: int | None = None
+        self._patient_until_ms = 0
+        """Until then, brokers may still be looking for a controller that was paused."""
 
     def __iter__(self) -> Iterator[Session]:
         return iter(self._by_broker.values())
@@ -110,6 +114,8 @@ class Sessions:
         self._ticked_ms = now_ms
         if gap_ms <= self._config.tick_gap_ms:
             return
+        if 2 * gap_ms > self._config.session_timeout_ms:
+            self._patient_until_ms = now_ms + self._config.session_timeout_ms
         for session in self._by_broker.values():
             session.heard_at_ms = min(session.heard_at_ms + gap_ms, now_ms)
             if session.broken_at_ms is not None:
@@ -122,7 +128,7 @@ class Sessions:
             silent_ms = now_ms - session.heard_at_ms
             if session.broken_at_ms is not None:
                 broken_ms = now_ms - session.broken_at_ms
-                grace_ms = 0 if session.wants_stop else config.session_grace_ms
+                grace_ms = self._grace_ms(session, now_ms)
                 if broken_ms >= grace_ms:
                     limit = f"grace is {grace_ms} ms"
                     found.append((session, f"stream broken for {broken_ms} ms, {limit}"))
@@ -131,6 +137,14 @@ class Sessions:
                 limit = f"limit is {config.session_timeout_ms} ms"
                 found.append((session, f"no heartbeat for {silent_ms} ms, {limit}"))
         return found
+
+    def _grace_ms(self, session: Session, now_ms: int) -> int:
+        """How long this broker may take to come back after its stream broke."""
+        if session.wants_stop:
+            return 0
+        if now_ms < self._patient_until_ms:
+            return self._config.session_timeout_ms
+        return self._config.session_grace_ms
 
     @property
     def without_space_for_copies(self) -> frozenset[BrokerId]:

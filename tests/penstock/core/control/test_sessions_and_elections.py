@@ -65,11 +65,32 @@ def test_what_breaks_after_a_pause_of_the_controller_is_noticed_in_time(three: W
     three.step(c.HeartbeatReceived(stream_id=three.streams[1], metadata_version=0))
     three.step(c.StreamClosed(three.streams.pop(0)))
     three.step(c.Tick())
-    three.pass_time(350)
+    three.pass_time(three.config.session_timeout_ms + 50)
     assert three.state() == (1, 2, (1, 2))
     three.streams.pop(1)
     three.pass_time(three.config.session_timeout_ms + 100)
     assert three.state()[0] == 2
+
+
+def test_brokers_that_left_a_paused_controller_have_time_to_find_it_again(three: World) -> None:
+    three.pass_time(100)
+    three.now_ms += 5_000
+    three.step(c.StreamClosed(three.streams.pop(0)))
+    three.step(c.Tick())
+    three.pass_time(three.config.session_grace_ms + 300)
+    assert three.state() == (0, 1, (0, 1, 2)), "broker 0 is between two attempts"
+    three.register(0)
+    three.pass_time(3_000)
+    assert three.state() == (0, 1, (0, 1, 2))
+
+
+def test_a_pause_too_short_for_brokers_to_leave_changes_no_limit(three: World) -> None:
+    three.pass_time(100)
+    three.now_ms += three.config.tick_gap_ms + 50
+    three.step(c.Tick())
+    three.step(c.StreamClosed(three.streams.pop(0)))
+    three.pass_time(three.config.session_grace_ms + 50)
+    assert three.state() == (1, 2, (1, 2))
 
 
 def test_a_broker_that_leaves_before_its_registration_is_durable_is_soon_dead(world: World) -> None:
