@@ -22,8 +22,10 @@ def volume_lost(stage: Stage) -> None:
     them, and a new one waits for a majority of the brokers. When one node is back, the other's
     broker gets a volume elsewhere, while records are written."""
     penstock, load = stage.penstock, stage.load()
-    # The load's topic is there before: with two brokers none of three replicas can be created.
-    with stage.topic(), stage.topic("-kept", partitions=3) as kept:
+    with stage.topic("-kept", partitions=3) as kept:
+        # The load deletes it at its end, and cannot create it: with two brokers, nobody can create
+        # a topic of three replicas.
+        penstock.cli("topic", "create", load.topic, "--partitions=6", "--replicas=3")
         penstock.produce_numbers(kept, RECORDS)
         penstock.wait_in_sync(kept)
         lost, back = stage.nodes.last_to_return()
