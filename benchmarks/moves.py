@@ -15,8 +15,9 @@ import time
 from itertools import count, pairwise
 from pathlib import Path
 
-from benchmarks.catch_up import LIVE, PARTITIONS, Load, Probe, await_condition, in_sync, top_rate
+from benchmarks.catch_up import await_condition, in_sync
 from benchmarks.common import figure, local_cluster, median, percentile, progress, run_parts
+from benchmarks.load import LIVE, PARTITIONS, Load, Probe, top_rate
 from penstock.client import Admin, Producer, ReplicaMove, TopicPartition
 from penstock_broker.local import LocalCluster
 
@@ -145,7 +146,7 @@ def latency(moves: Moves, seconds: float) -> None:
         time.sleep(2)
         probe = Probe(moves.cluster.bootstrap)
         time.sleep(seconds)
-        without = percentile(probe.stop(), 0.99)
+        without = percentile(probe.latencies_s(), 0.99)
         moves.admin.alter_throttle(DEFAULT_RATE)
         topic = moves.filled([0])
         probe = Probe(moves.cluster.bootstrap)
@@ -153,7 +154,7 @@ def latency(moves: Moves, seconds: float) -> None:
             moves.move(topic, 0)
             moves.settle(topic)
         finally:
-            took_s = probe.stop()
+            took_s = probe.latencies_s()
         beside = percentile(took_s, 0.99)
     finally:
         load.stop()
