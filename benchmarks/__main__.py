@@ -23,6 +23,7 @@ SCRIPTS = (
     "balance",
     "scale",
     "moves",
+    "damage",
     "migration",
 )
 RESULTS = Path(__file__).parent / "results"

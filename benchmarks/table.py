@@ -24,6 +24,9 @@ TITLES = {
     "store_layout": "Store",
     "compaction": "Compaction beside a producer",
     "verify_memory": "Judging a long history",
+    "balance": "Plans of moves",
+    "moves": "Moves of replicas",
+    "damage": "Damage",
     "migration": "Import from Kafka",
 }
 HEAD = """# Measured
