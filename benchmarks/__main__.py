@@ -24,6 +24,8 @@ SCRIPTS = (
     "scale",
     "moves",
     "damage",
+    "rolls",
+    "at_rest",
     "migration",
 )
 RESULTS = Path(__file__).parent / "results"

@@ -27,6 +27,8 @@ TITLES = {
     "balance": "Plans of moves",
     "moves": "Moves of replicas",
     "damage": "Damage",
+    "rolls": "Rolls in groups",
+    "at_rest": "The Kubernetes API at rest",
     "migration": "Import from Kafka",
 }
 HEAD = """# Measured
