@@ -23,6 +23,9 @@ SCRIPTS = (
     "balance",
     "scale",
     "moves",
+    "damage",
+    "rolls",
+    "at_rest",
     "migration",
 )
 RESULTS = Path(__file__).parent / "results"

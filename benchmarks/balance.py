@@ -95,10 +95,14 @@ def _processor_s(run: Callable[[], object]) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--quick", action="store_true", help="the smaller cluster, once")
+    args = parser.parse_args()
+    sizes, rounds = [*LIMITS_S], args.rounds
+    if args.quick:
+        sizes, rounds = sizes[:1], 1
     parts: dict[str, Callable[[], None]] = {
         f"{partitions} x {brokers}": partial(measure, partitions, brokers, rounds)
-        for partitions, brokers in LIMITS_S
+        for partitions, brokers in sizes
     }
     return run_parts(parts)
 

@@ -8,82 +8,17 @@ again, over the latency before. Sets of partitions are the same in both, and so 
 
 import argparse
 import shutil
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
 
 from benchmarks.common import figure, local_cluster, median, percentile, progress
-from penstock.client import Acks, Admin, Producer
+from benchmarks.load import LIVE, PARTITIONS, Load, Probe, top_rate
+from penstock.client import Admin
 from penstock_broker.local import LocalCluster
 
-BACKLOG, LIVE = "backlog", "live"
-PARTITIONS = 6
+BACKLOG = "backlog"
 RETURNING = 2
-RECORD_BYTES = 1_000
-RECORDS = 100
-"""Of one `send_columns`."""
-OUTSTANDING_MAX = 200
 SETTLE_SECONDS = 600.0
-
-
-class Load:
-    """Writes to a topic: at `bytes_per_s`, or as fast as it is acknowledged."""
-
-    def __init__(self, bootstrap: str, topic: str, bytes_per_s: float | None) -> None:
-        self._stop = threading.Event()
-        self.acknowledged_bytes = 0
-        self._thread = threading.Thread(
-            target=self._run, args=(bootstrap, topic, bytes_per_s), daemon=True
-        )
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self, bootstrap: str, topic: str, bytes_per_s: float | None) -> None:
-        values = [b"x" * RECORD_BYTES] * RECORDS
-        size = RECORD_BYTES * RECORDS
-        waiting = deque()  # type: ignore[var-annotated]  # of deliveries
-        began, sent = time.monotonic(), 0
-        with Producer(bootstrap, acks=Acks.ALL, linger_ms=5) as producer:
-            while not self._stop.is_set():
-                if bytes_per_s is not None:
-                    ahead_s = sent / bytes_per_s - (time.monotonic() - began)
-                    if ahead_s > 0:
-                        self._stop.wait(ahead_s)
-                waiting.append(
-                    producer.send_columns(topic, values, partition=sent // size % PARTITIONS)
-                )
-                sent += size
-                while len(waiting) > OUTSTANDING_MAX:
-                    waiting.popleft().result(120)
-                    self.acknowledged_bytes += size
-
-
-class Probe:
-    """One small record after the other, over all partitions; how long each took."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self._stop = threading.Event()
-        self.took_s: list[float] = []
-        self._thread = threading.Thread(target=self._run, args=(bootstrap,), daemon=True)
-        self._thread.start()
-
-    def stop(self) -> list[float]:
-        self._stop.set()
-        self._thread.join()
-        return self.took_s
-
-    def _run(self, bootstrap: str) -> None:
-        turn = 0
-        with Producer(bootstrap, acks=Acks.ALL, linger_ms=0) as producer:
-            while not self._stop.wait(0.005):
-                turn += 1
-                began = time.monotonic()
-                producer.send(LIVE, b"x" * 100, partition=turn % PARTITIONS).result(120)
-                self.took_s.append(time.monotonic() - began)
 
 
 def await_condition(what: str, condition: Callable[[], bool]) -> None:
@@ -106,16 +41,6 @@ def fill(cluster: LocalCluster, mib: int) -> None:
     load.stop()
 
 
-def top_rate(cluster: LocalCluster, seconds: float) -> float:
-    load = Load(cluster.bootstrap, LIVE, None)
-    time.sleep(2)
-    before, began = load.acknowledged_bytes, time.monotonic()
-    time.sleep(seconds)
-    rate = (load.acknowledged_bytes - before) / (time.monotonic() - began)
-    load.stop()
-    return rate
-
-
 def catch_up(cluster: LocalCluster, admin: Admin) -> tuple[list[float], float]:
     """The probe's latencies while broker 2 catches up, and how long that took."""
     topics = [BACKLOG, LIVE]
@@ -131,7 +56,7 @@ def catch_up(cluster: LocalCluster, admin: Admin) -> tuple[list[float], float]:
     whole = len(topics) * PARTITIONS
     await_condition("catching up", lambda: in_sync(admin, RETURNING, topics) == whole)
     took_s = time.monotonic() - began
-    return probe.stop(), took_s
+    return probe.latencies_s(), took_s
 
 
 def main() -> None:
@@ -139,7 +64,10 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=1_024, help="of the backlog")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20, help="of the time without")
+    parser.add_argument("--quick", action="store_true", help="only shows that it works")
     args = parser.parse_args()
+    if args.quick:
+        args.mib, args.rounds, args.seconds = 8, 1, 1
     ratios: dict[float, list[float]] = {0.5: [], 0.99: []}
     latencies: dict[float, list[tuple[float, float]]] = {0.5: [], 0.99: []}
     rates: list[float] = []
@@ -147,7 +75,7 @@ def main() -> None:
         for topic in (BACKLOG, LIVE):
             admin.create_topic(topic, PARTITIONS, 3)
         fill(cluster, args.mib)
-        top = top_rate(cluster, 8)
+        top = top_rate(cluster, 1 if args.quick else 8)
         progress(f"the most: {top / 1e6:.1f} MB/s")
         load = Load(cluster.bootstrap, LIVE, top / 2)
         try:
@@ -155,7 +83,7 @@ def main() -> None:
                 time.sleep(5)
                 probe = Probe(cluster.bootstrap)
                 time.sleep(args.seconds)
-                without = probe.stop()
+                without = probe.latencies_s()
                 beside, took_s = catch_up(cluster, admin)
                 rates.append(args.mib / took_s)
                 for share, found in ratios.items():

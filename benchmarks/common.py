@@ -13,9 +13,12 @@ import sys
 import tempfile
 import time
 import traceback
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from penstock_broker.local import LocalCluster
 from penstock_broker.local.cluster import LocalOptions
@@ -149,6 +152,19 @@ def cpu_seconds(pid: int) -> float:
     """User and system time a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def counted(cluster: LocalCluster, name: str) -> float:
+    """A counter without labels, such as `penstock_isr_shrinks_total`, over all brokers."""
+    total = 0.0
+    for broker in cluster.broker_ids:
+        page = f"http://{cluster.metrics_address(broker)}/metrics"
+        with urllib.request.urlopen(page, timeout=60) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+            values = [one.value for each in families for one in each.samples if one.name == name]
+        assert len(values) == 1, f"broker {broker} exports {name} {len(values)} times"
+        total += values[0]
+    return total
 
 
 def resident_bytes(pid: int) -> int:

@@ -24,6 +24,11 @@ TITLES = {
     "store_layout": "Store",
     "compaction": "Compaction beside a producer",
     "verify_memory": "Judging a long history",
+    "balance": "Plans of moves",
+    "moves": "Moves of replicas",
+    "damage": "Damage",
+    "rolls": "Rolls in groups",
+    "at_rest": "The Kubernetes API at rest",
     "migration": "Import from Kafka",
 }
 HEAD = """# Measured
