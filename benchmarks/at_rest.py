@@ -118,11 +118,11 @@ def is_write(call: str) -> bool:
     return method != "GET" and resource != "leases"
 
 
-def settle(stage: Stage) -> None:
-    """Until nobody has written for a while."""
+def settle(stage: Stage, quiet_s: float) -> None:
+    """Until nobody has written for as long."""
     limit = time.monotonic() + SETTLE_S
     before, since = stage.writes(), time.monotonic()
-    while time.monotonic() - since < QUIET_S:
+    while time.monotonic() - since < quiet_s:
         if time.monotonic() > limit:
             raise SystemExit(f"never at rest: {stage.writes() - before} in the last moment")
         time.sleep(0.5)
@@ -131,10 +131,10 @@ def settle(stage: Stage) -> None:
             before, since = now, time.monotonic()
 
 
-def measure(stage: Stage, seconds: float) -> None:
+def measure(stage: Stage, seconds: float, quiet_s: float) -> None:
     wait_until(stage.is_ready, what="everything is Ready", timeout_s=SETTLE_S)
     progress("everything is Ready")
-    settle(stage)
+    settle(stage, quiet_s)
     before, began = stage.writes(), time.monotonic()
     asked = stage.asked()
     time.sleep(seconds)
@@ -167,7 +167,7 @@ def main() -> None:
         wait_until(stage.has_topic, what="the Topic's topic", timeout_s=SETTLE_S)
         member.subscribe([TOPIC])
         member.poll(1)
-        measure(stage, 1 if args.quick else args.seconds)
+        measure(stage, *((1, 1) if args.quick else (args.seconds, QUIET_S)))
 
 
 if __name__ == "__main__":

@@ -105,9 +105,12 @@ class IsrCounts:
     def __init__(self) -> None:
         self.shrinks = self.expands = 0
 
-    def learned(self, before: Sequence[int], after: Sequence[int]) -> None:
-        """A partition's ISR by the former image, empty if there was none, and by the new one."""
+    def learned(self, before: Sequence[int], after: Sequence[int], replicas: Sequence[int]) -> None:
+        """A partition's ISR by the former image, empty if there was none, and by the new one.
+
+        `replicas`: by the new one. One that a move has taken off the partition has left nothing.
+        """
         if not before or before == after:
             return
-        self.shrinks += not set(before) <= set(after)
+        self.shrinks += not set(before) & set(replicas) <= set(after)
         self.expands += not set(after) <= set(before)

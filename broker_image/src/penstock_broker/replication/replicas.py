@@ -376,7 +376,7 @@ class ReplicaSet:
         """Gives its machine the partition's state in the newest image."""
         replica.config = topic.config
         if state.leader == self.broker_id:
-            self.isr_counts.learned(replica.isr, state.isr)
+            self.isr_counts.learned(replica.isr, state.isr, state.replicas)
         replica.isr = state.isr
         note(self.damage.marked, replica, holds=self.broker_id in state.damaged)
         note(self._copies, replica, holds=self.broker_id in state.adding)
