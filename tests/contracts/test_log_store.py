@@ -270,7 +270,7 @@ def test_headers_are_of_batches_that_begin_below_the_end(log: Harness) -> None:
     known = [one.header for one in batches]
 
     def headers(offset: int, end: int, count_max: int = 9) -> list[BatchHeader]:
-        return log.store.headers(log.slot, Offset(offset), Offset(end), count_max)
+        return log.store.next_headers(log.slot, Offset(offset), Offset(end), count_max)
 
     assert headers(0, 30) == known
     assert headers(15, 21) == known[1:3], "the one that holds the offset, and one that passes 21"
@@ -847,8 +847,8 @@ class Life:
                     store.read(slot, Offset(0), EVERYTHING, END),
                     store.read(slot, middle, 1000, middle),
                     store.read(slot, middle, 1000, end),
-                    store.headers(slot, Offset(0), END, 1000),
-                    store.headers(slot, middle, end, 3),
+                    store.next_headers(slot, Offset(0), END, 1000),
+                    store.next_headers(slot, middle, end, 3),
                     [store.find_timestamp(slot, t, end) for t in range(0, 1001, 50)],
                     [store.find_timestamp(slot, t, middle) for t in range(0, 1001, 250)],
                     [

@@ -121,12 +121,12 @@ class SimDisk:
         self._check_index(slot)
         return self._current.header(slot, offset)
 
-    def headers(
+    def next_headers(
         self, slot: Slot, offset: Offset, end: Offset, count_max: int
     ) -> list[BatchHeader]:
         """As the store answers."""
         self._check_index(slot)
-        return self._current.headers(slot, offset, end, count_max)
+        return self._current.next_headers(slot, offset, end, count_max)
 
     def recover(self, slot: Slot) -> RecoveredLog:
         self._check_index(slot)

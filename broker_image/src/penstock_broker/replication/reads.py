@@ -125,13 +125,15 @@ class LogReader:
     async def stored_headers(
         self, replica: Replica, offset: Offset, end: Offset
     ) -> list[BatchHeader]:
-        """The next headers that begin below `end`, see `LogStore.headers`: as few as a thread reads
-        without holding up others, and one reader after the other, as in `read_bulk`."""
+        """The next headers of batches that begin below `end`: `LogStore.next_headers`.
+
+        As few as a thread reads without holding up others; who reads so waits as in `read_bulk`.
+        """
         async with self._bulk_turn:
             return await self._in_thread(
                 replica,
                 offset,
-                partial(self._store.headers, replica.slot, offset, end, _HEADERS_MAX),
+                partial(self._store.next_headers, replica.slot, offset, end, _HEADERS_MAX),
             )
 
     async def read_bulk(

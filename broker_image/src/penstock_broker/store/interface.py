@@ -183,7 +183,7 @@ class LogStore(Protocol):
         """
         ...
 
-    def headers(
+    def next_headers(
         self, slot: Slot, offset: Offset, end: Offset, count_max: int
     ) -> list[BatchHeader]:
         """At most so many headers from the batch with `offset` on, or the first after it; base

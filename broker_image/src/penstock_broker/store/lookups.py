@@ -44,8 +44,8 @@ class SlotLookup:
                 break
         return chosen
 
-    def headers(self, offset: Offset, end: Offset, count_max: int) -> list[BatchHeader]:
-        """See `LogStore.headers`."""
+    def next_headers(self, offset: Offset, end: Offset, count_max: int) -> list[BatchHeader]:
+        """See `LogStore.next_headers`."""
         first = self.tail.first
         if first is None:
             return []

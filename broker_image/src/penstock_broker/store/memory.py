@@ -247,7 +247,7 @@ class MemoryLogStore:
         found = next(self._from(slot, offset), None)
         return None if found is None else found.header
 
-    def headers(
+    def next_headers(
         self, slot: Slot, offset: Offset, end: Offset, count_max: int
     ) -> list[BatchHeader]:
         below = takewhile(lambda batch: batch.base_offset < end, self._from(slot, offset))
