@@ -109,9 +109,11 @@ def read(cluster: Cluster) -> list[bytes]:
 
 def moved(cluster: Cluster, before: tuple[int, ...], after: tuple[int, ...]) -> None:
     with Admin(cluster.bootstrap) as admin:
-        admin.alter_replicas([ReplicaMove(WHERE, expected=before, target=after)])
+        move = ReplicaMove(WHERE, expected=before, target=after)
+        (outcome,) = admin.alter_replicas([move], change_factor=True)
+        assert outcome.error is None
         wait_until(
-            lambda: set(cluster.partition(TOPIC).replicas) == set(after), what="it has moved"
+            lambda: set(cluster.partition(TOPIC, 0).replicas) == set(after), what="it has moved"
         )
         cluster.wait_in_sync(TOPIC)
 
@@ -136,7 +138,7 @@ def test_a_sound_log_that_differs_is_found_said_and_left_alone(tmp_path: Path) -
         assert "both read well" in cluster.brokers[ODD].log_text()
         _check_said(cluster, differing.own, differing.leaders)
 
-        assert set(cluster.partition(TOPIC).isr) == {0, 1, 2}, "it keeps its seat"
+        assert set(cluster.partition(TOPIC, 0).isr) == {0, 1, 2}, "it keeps its seat"
         assert read(cluster) == values()
         assert cluster.brokers[ODD].stop() == 0
         cluster.brokers[ODD].start()
@@ -166,6 +168,6 @@ def _check_said(cluster: Cluster, own: str, leaders: str) -> None:
     rows = json.loads(told(cluster, "scrub", "status", "-o", "json"))
     (row,) = [found for one in rows for found in one["differences"]]
     assert (row["broker"], row["partition"], row["digest"]) == (ODD, "flights/0", own)
-    (finding,) = json.loads(told(cluster, "status", "-o", "json"))["findings"]
+    (finding,) = json.loads(told(cluster, "top", "--once", "-o", "json"))["why"]["findings"]
     assert finding["code"] == "logs-differ"
     assert "offsets 0-59 are not as those of broker 0" in finding["what"]
