@@ -71,7 +71,7 @@ def test_brokers_say_which_logs_differ_and_a_person_has_to_decide() -> None:
     (one,) = differing_findings(told)
     assert (one.subject, one.code) == ("the replica of t/0 on broker 1", "logs-differ")
     assert one.what.endswith("both read well: offsets 0-9 are not as those of broker 0, which led")
-    assert "move each other one away and back" in (one.do or "")
+    assert "move each odd one to another broker and back" in (one.do or "")
     many = tuple(replace(differs, partition=at) for at in range(NAMES_SHOWN + 2))
     *_, last = differing_findings({1: LogDescription(1, many, 1, 2)})
     assert last.subject == "2 more replicas"

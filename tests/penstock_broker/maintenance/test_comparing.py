@@ -1,13 +1,16 @@
 """A follower's log that is not its leader's is found, although both read well; an equal one never
 is."""
 
+from pathlib import Path
+
 import pytest
 from support.compared_logs import BATCHES, END, KEY, LEADER, batch, compared_logs
 
 from penstock.core.replication.contract_leader import LogStartMoved
 from penstock.core.replication.digests import RANGE_OFFSETS, LogDigest, OffsetRange
-from penstock.core.types import Offset
+from penstock.core.types import BrokerId, Offset
 from penstock.errors import ClusterError, ErrorCode
+from penstock_broker.datadir import DurableFile
 from penstock_broker.maintenance import comparing, scrub_record
 from penstock_broker.maintenance.comparing import LogDifference
 from penstock_broker.store.interface import PartitionWrite
@@ -187,12 +190,11 @@ async def test_a_batch_that_was_given_up_is_not_compared() -> None:
         assert (logs.comparison.compared_ranges, logs.found()) == (2, [])
 
 
-def test_what_differs_outlives_a_restart_and_an_older_record_has_none() -> None:
-    found = LogDifference(FIRST, LEADER, LogDigest(4, 2**32 - 1), LogDigest(3, 5), 1_000)
+def test_what_differs_outlives_a_restart_and_an_older_record_has_none(tmp_path: Path) -> None:
+    found = LogDifference(FIRST, BrokerId(LEADER), LogDigest(4, 2**32 - 1), LogDigest(3, 5), 1_000)
     record = scrub_record.Record({}, {KEY: {0: found}})
-    content: list[bytes] = []
-    file = type("File", (), {"replace": content.append, "read": lambda: content[-1]})
+    file = DurableFile(tmp_path / "scrub.json")
     scrub_record.save(file, record)
     assert scrub_record.load(file) == record
-    content.append(b'{"format": 1, "logs": []}')
+    file.replace(b'{"format": 1, "logs": []}')
     assert scrub_record.load(file) == scrub_record.Record()
