@@ -264,6 +264,23 @@ def test_bytes_are_counted_from_the_batch_that_holds_an_offset_to_the_end(log: H
     assert log.store.bytes_from(log.slot, Offset(20)) == 200
 
 
+def test_headers_are_of_batches_that_begin_below_the_end(log: Harness) -> None:
+    batches = [batch(0, 10), batch(10, 10), batch(20, 5), batch(25, 5)]
+    log.append(*batches)
+    known = [one.header for one in batches]
+
+    def headers(offset: int, end: int, count_max: int = 9) -> list[BatchHeader]:
+        return log.store.next_headers(log.slot, Offset(offset), Offset(end), count_max)
+
+    assert headers(0, 30) == known
+    assert headers(15, 21) == known[1:3], "the one that holds the offset, and one that passes 21"
+    assert headers(10, 20) == known[1:2]
+    assert headers(0, 30, 2) == known[:2]
+    assert headers(30, 40) == []
+    log.retain_from(12)
+    assert headers(0, 25) == known[1:3], "the first that is there"
+
+
 def test_many_small_batches_are_read_in_order_in_pieces(log: Harness) -> None:
     for start in range(0, 10_000, 1000):
         log.append(*(batch(n, size=80) for n in range(start, start + 1000)))
@@ -830,6 +847,8 @@ class Life:
                     store.read(slot, Offset(0), EVERYTHING, END),
                     store.read(slot, middle, 1000, middle),
                     store.read(slot, middle, 1000, end),
+                    store.next_headers(slot, Offset(0), END, 1000),
+                    store.next_headers(slot, middle, end, 3),
                     [store.find_timestamp(slot, t, end) for t in range(0, 1001, 50)],
                     [store.find_timestamp(slot, t, middle) for t in range(0, 1001, 250)],
                     [

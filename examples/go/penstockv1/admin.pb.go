@@ -1900,7 +1900,10 @@ type LogInfo struct {
 	// Damaged batches that no other replica has given so far.
 	Lost []*OffsetSpan `protobuf:"bytes,20,rep,name=lost,proto3" json:"lost,omitempty"`
 	// What is done about the damage of this log, for people; empty: it is not known to be damaged.
-	Mending       string `protobuf:"bytes,93,opt,name=mending,proto3" json:"mending,omitempty"`
+	Mending string `protobuf:"bytes,93,opt,name=mending,proto3" json:"mending,omitempty"`
+	// How this log differs from the leader's although each reads well, for people; empty: it is not
+	// known to.
+	Differs       string `protobuf:"bytes,94,opt,name=differs,proto3" json:"differs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2008,6 +2011,13 @@ func (x *LogInfo) GetLost() []*OffsetSpan {
 func (x *LogInfo) GetMending() string {
 	if x != nil {
 		return x.Mending
+	}
+	return ""
+}
+
+func (x *LogInfo) GetDiffers() string {
+	if x != nil {
+		return x.Differs
 	}
 	return ""
 }
@@ -4561,7 +4571,11 @@ type DescribeScrubResponse struct {
 	ReadBytes   uint64 `protobuf:"varint,8,opt,name=read_bytes,json=readBytes,proto3" json:"read_bytes,omitempty"`
 	DamageFound uint64 `protobuf:"varint,9,opt,name=damage_found,json=damageFound,proto3" json:"damage_found,omitempty"`
 	// Why nothing is read although something is due, for people. Empty: it is read.
-	Waits         string `protobuf:"bytes,10,opt,name=waits,proto3" json:"waits,omitempty"`
+	Waits string `protobuf:"bytes,10,opt,name=waits,proto3" json:"waits,omitempty"`
+	// Parts of logs compared with the leader's, in this run of the broker.
+	ComparedRanges uint64 `protobuf:"varint,11,opt,name=compared_ranges,json=comparedRanges,proto3" json:"compared_ranges,omitempty"`
+	// Where logs differ although each reads well.
+	Differences   []*LogDifference `protobuf:"bytes,12,rep,name=differences,proto3" json:"differences,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4666,6 +4680,117 @@ func (x *DescribeScrubResponse) GetWaits() string {
 	return ""
 }
 
+func (x *DescribeScrubResponse) GetComparedRanges() uint64 {
+	if x != nil {
+		return x.ComparedRanges
+	}
+	return 0
+}
+
+func (x *DescribeScrubResponse) GetDifferences() []*LogDifference {
+	if x != nil {
+		return x.Differences
+	}
+	return nil
+}
+
+// A part of a log that was not as its leader's when it was last compared.
+type LogDifference struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Topic     string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	Partition uint32                 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	Offsets   *OffsetSpan            `protobuf:"bytes,3,opt,name=offsets,proto3" json:"offsets,omitempty"`
+	// The broker that led then.
+	Leader int32 `protobuf:"varint,4,opt,name=leader,proto3" json:"leader,omitempty"`
+	// Digests of the broker that is asked, and of the leader, for people; equal texts mean equal
+	// batches.
+	Own     string `protobuf:"bytes,5,opt,name=own,proto3" json:"own,omitempty"`
+	Leaders string `protobuf:"bytes,6,opt,name=leaders,proto3" json:"leaders,omitempty"`
+	// When it was found, ms since 1970.
+	FoundMs       int64 `protobuf:"varint,7,opt,name=found_ms,json=foundMs,proto3" json:"found_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogDifference) Reset() {
+	*x = LogDifference{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogDifference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogDifference) ProtoMessage() {}
+
+func (x *LogDifference) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogDifference.ProtoReflect.Descriptor instead.
+func (*LogDifference) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *LogDifference) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *LogDifference) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *LogDifference) GetOffsets() *OffsetSpan {
+	if x != nil {
+		return x.Offsets
+	}
+	return nil
+}
+
+func (x *LogDifference) GetLeader() int32 {
+	if x != nil {
+		return x.Leader
+	}
+	return 0
+}
+
+func (x *LogDifference) GetOwn() string {
+	if x != nil {
+		return x.Own
+	}
+	return ""
+}
+
+func (x *LogDifference) GetLeaders() string {
+	if x != nil {
+		return x.Leaders
+	}
+	return ""
+}
+
+func (x *LogDifference) GetFoundMs() int64 {
+	if x != nil {
+		return x.FoundMs
+	}
+	return 0
+}
+
 type ScrubbedLog struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Topic     string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
@@ -4680,7 +4805,7 @@ type ScrubbedLog struct {
 
 func (x *ScrubbedLog) Reset() {
 	*x = ScrubbedLog{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[68]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4692,7 +4817,7 @@ func (x *ScrubbedLog) String() string {
 func (*ScrubbedLog) ProtoMessage() {}
 
 func (x *ScrubbedLog) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[68]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4705,7 +4830,7 @@ func (x *ScrubbedLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubbedLog.ProtoReflect.Descriptor instead.
 func (*ScrubbedLog) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{68}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ScrubbedLog) GetTopic() string {
@@ -4761,7 +4886,7 @@ type AcceptLossRequest struct {
 
 func (x *AcceptLossRequest) Reset() {
 	*x = AcceptLossRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[69]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4773,7 +4898,7 @@ func (x *AcceptLossRequest) String() string {
 func (*AcceptLossRequest) ProtoMessage() {}
 
 func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[69]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4786,7 +4911,7 @@ func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossRequest.ProtoReflect.Descriptor instead.
 func (*AcceptLossRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{69}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *AcceptLossRequest) GetClusterId() string {
@@ -4851,7 +4976,7 @@ type AcceptLossResponse struct {
 
 func (x *AcceptLossResponse) Reset() {
 	*x = AcceptLossResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[70]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4863,7 +4988,7 @@ func (x *AcceptLossResponse) String() string {
 func (*AcceptLossResponse) ProtoMessage() {}
 
 func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[70]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4876,7 +5001,7 @@ func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossResponse.ProtoReflect.Descriptor instead.
 func (*AcceptLossResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{70}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *AcceptLossResponse) GetError() *Error {
@@ -4902,7 +5027,7 @@ type DescribeBrokerConfigsRequest struct {
 
 func (x *DescribeBrokerConfigsRequest) Reset() {
 	*x = DescribeBrokerConfigsRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[71]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4914,7 +5039,7 @@ func (x *DescribeBrokerConfigsRequest) String() string {
 func (*DescribeBrokerConfigsRequest) ProtoMessage() {}
 
 func (x *DescribeBrokerConfigsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[71]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4927,7 +5052,7 @@ func (x *DescribeBrokerConfigsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeBrokerConfigsRequest.ProtoReflect.Descriptor instead.
 func (*DescribeBrokerConfigsRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{71}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *DescribeBrokerConfigsRequest) GetClusterId() string {
@@ -4948,7 +5073,7 @@ type DescribeBrokerConfigsResponse struct {
 
 func (x *DescribeBrokerConfigsResponse) Reset() {
 	*x = DescribeBrokerConfigsResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[72]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4960,7 +5085,7 @@ func (x *DescribeBrokerConfigsResponse) String() string {
 func (*DescribeBrokerConfigsResponse) ProtoMessage() {}
 
 func (x *DescribeBrokerConfigsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[72]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4973,7 +5098,7 @@ func (x *DescribeBrokerConfigsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeBrokerConfigsResponse.ProtoReflect.Descriptor instead.
 func (*DescribeBrokerConfigsResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{72}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *DescribeBrokerConfigsResponse) GetError() *Error {
@@ -5010,7 +5135,7 @@ type BrokerConfigEntry struct {
 
 func (x *BrokerConfigEntry) Reset() {
 	*x = BrokerConfigEntry{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[73]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5022,7 +5147,7 @@ func (x *BrokerConfigEntry) String() string {
 func (*BrokerConfigEntry) ProtoMessage() {}
 
 func (x *BrokerConfigEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[73]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5035,7 +5160,7 @@ func (x *BrokerConfigEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrokerConfigEntry.ProtoReflect.Descriptor instead.
 func (*BrokerConfigEntry) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{73}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *BrokerConfigEntry) GetName() string {
@@ -5217,7 +5342,7 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\vOrphanedLog\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x14\n" +
-	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xf2\x02\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\x8c\x03\n" +
 	"\aLogInfo\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12\x1c\n" +
@@ -5229,7 +5354,8 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x0elog_end_offset\x18\b \x01(\x03R\flogEndOffset\x12\x14\n" +
 	"\x05bytes\x18\t \x01(\x04R\x05bytes\x121\n" +
 	"\x04lost\x18\x14 \x03(\v2\x1d.penstock.proto.v1.OffsetSpanR\x04lost\x12\x18\n" +
-	"\amending\x18] \x01(\tR\amending\"6\n" +
+	"\amending\x18] \x01(\tR\amending\x12\x18\n" +
+	"\adiffers\x18^ \x01(\tR\adiffers\"6\n" +
 	"\n" +
 	"OffsetSpan\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x03R\x05first\x12\x12\n" +
@@ -5434,7 +5560,7 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\breplicas\x18\x02 \x01(\rR\breplicas\"5\n" +
 	"\x14DescribeScrubRequest\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x01 \x01(\tR\tclusterId\"\xdb\x02\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\"\xc8\x03\n" +
 	"\x15DescribeScrubResponse\x12.\n" +
 	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12\x1b\n" +
 	"\tbroker_id\x18\x02 \x01(\x05R\bbrokerId\x12\x1a\n" +
@@ -5447,7 +5573,17 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"read_bytes\x18\b \x01(\x04R\treadBytes\x12!\n" +
 	"\fdamage_found\x18\t \x01(\x04R\vdamageFound\x12\x14\n" +
 	"\x05waits\x18\n" +
-	" \x01(\tR\x05waits\"\xa2\x01\n" +
+	" \x01(\tR\x05waits\x12'\n" +
+	"\x0fcompared_ranges\x18\v \x01(\x04R\x0ecomparedRanges\x12B\n" +
+	"\vdifferences\x18\f \x03(\v2 .penstock.proto.v1.LogDifferenceR\vdifferences\"\xdb\x01\n" +
+	"\rLogDifference\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\rR\tpartition\x127\n" +
+	"\aoffsets\x18\x03 \x01(\v2\x1d.penstock.proto.v1.OffsetSpanR\aoffsets\x12\x16\n" +
+	"\x06leader\x18\x04 \x01(\x05R\x06leader\x12\x10\n" +
+	"\x03own\x18\x05 \x01(\tR\x03own\x12\x18\n" +
+	"\aleaders\x18\x06 \x01(\tR\aleaders\x12\x19\n" +
+	"\bfound_ms\x18\a \x01(\x03R\afoundMs\"\xa2\x01\n" +
 	"\vScrubbedLog\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x16\n" +
@@ -5544,7 +5680,7 @@ func file_penstock_proto_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_penstock_proto_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 76)
+var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 77)
 var file_penstock_proto_v1_admin_proto_goTypes = []any{
 	(MoveReason)(0),                       // 0: penstock.proto.v1.MoveReason
 	(MoveState)(0),                        // 1: penstock.proto.v1.MoveState
@@ -5617,71 +5753,72 @@ var file_penstock_proto_v1_admin_proto_goTypes = []any{
 	(*StartScrubResponse)(nil),            // 68: penstock.proto.v1.StartScrubResponse
 	(*DescribeScrubRequest)(nil),          // 69: penstock.proto.v1.DescribeScrubRequest
 	(*DescribeScrubResponse)(nil),         // 70: penstock.proto.v1.DescribeScrubResponse
-	(*ScrubbedLog)(nil),                   // 71: penstock.proto.v1.ScrubbedLog
-	(*AcceptLossRequest)(nil),             // 72: penstock.proto.v1.AcceptLossRequest
-	(*AcceptLossResponse)(nil),            // 73: penstock.proto.v1.AcceptLossResponse
-	(*DescribeBrokerConfigsRequest)(nil),  // 74: penstock.proto.v1.DescribeBrokerConfigsRequest
-	(*DescribeBrokerConfigsResponse)(nil), // 75: penstock.proto.v1.DescribeBrokerConfigsResponse
-	(*BrokerConfigEntry)(nil),             // 76: penstock.proto.v1.BrokerConfigEntry
-	nil,                                   // 77: penstock.proto.v1.NewTopic.ConfigsEntry
-	nil,                                   // 78: penstock.proto.v1.AlterConfigsRequest.SetEntry
-	(*Error)(nil),                         // 79: penstock.proto.v1.Error
-	(*PartitionName)(nil),                 // 80: penstock.proto.v1.PartitionName
-	(*BrokerInfo)(nil),                    // 81: penstock.proto.v1.BrokerInfo
-	(*AccessResource)(nil),                // 82: penstock.proto.v1.AccessResource
-	(*AccessRule)(nil),                    // 83: penstock.proto.v1.AccessRule
-	(*ResourceAccess)(nil),                // 84: penstock.proto.v1.ResourceAccess
-	(AccessOperation)(0),                  // 85: penstock.proto.v1.AccessOperation
-	(*QuotaRule)(nil),                     // 86: penstock.proto.v1.QuotaRule
+	(*LogDifference)(nil),                 // 71: penstock.proto.v1.LogDifference
+	(*ScrubbedLog)(nil),                   // 72: penstock.proto.v1.ScrubbedLog
+	(*AcceptLossRequest)(nil),             // 73: penstock.proto.v1.AcceptLossRequest
+	(*AcceptLossResponse)(nil),            // 74: penstock.proto.v1.AcceptLossResponse
+	(*DescribeBrokerConfigsRequest)(nil),  // 75: penstock.proto.v1.DescribeBrokerConfigsRequest
+	(*DescribeBrokerConfigsResponse)(nil), // 76: penstock.proto.v1.DescribeBrokerConfigsResponse
+	(*BrokerConfigEntry)(nil),             // 77: penstock.proto.v1.BrokerConfigEntry
+	nil,                                   // 78: penstock.proto.v1.NewTopic.ConfigsEntry
+	nil,                                   // 79: penstock.proto.v1.AlterConfigsRequest.SetEntry
+	(*Error)(nil),                         // 80: penstock.proto.v1.Error
+	(*PartitionName)(nil),                 // 81: penstock.proto.v1.PartitionName
+	(*BrokerInfo)(nil),                    // 82: penstock.proto.v1.BrokerInfo
+	(*AccessResource)(nil),                // 83: penstock.proto.v1.AccessResource
+	(*AccessRule)(nil),                    // 84: penstock.proto.v1.AccessRule
+	(*ResourceAccess)(nil),                // 85: penstock.proto.v1.ResourceAccess
+	(AccessOperation)(0),                  // 86: penstock.proto.v1.AccessOperation
+	(*QuotaRule)(nil),                     // 87: penstock.proto.v1.QuotaRule
 }
 var file_penstock_proto_v1_admin_proto_depIdxs = []int32{
-	77, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
+	78, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
 	4,  // 1: penstock.proto.v1.NewTopic.assignment:type_name -> penstock.proto.v1.ReplicaList
 	3,  // 2: penstock.proto.v1.CreateTopicsRequest.topics:type_name -> penstock.proto.v1.NewTopic
 	7,  // 3: penstock.proto.v1.CreateTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	79, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
+	80, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
 	9,  // 5: penstock.proto.v1.DeleteTopicsRequest.topics:type_name -> penstock.proto.v1.TopicName
 	7,  // 6: penstock.proto.v1.DeleteTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	79, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
-	78, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
-	79, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
-	79, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	80, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
+	79, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
+	80, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	80, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
 	17, // 11: penstock.proto.v1.DescribeConfigsResponse.configs:type_name -> penstock.proto.v1.ConfigEntry
-	79, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
-	80, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
-	79, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
-	79, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
-	81, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
+	80, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
+	81, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
+	80, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
+	80, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
+	82, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
 	26, // 17: penstock.proto.v1.DescribeClusterResponse.plaintext:type_name -> penstock.proto.v1.PlaintextCallers
 	27, // 18: penstock.proto.v1.PlaintextCallers.callers:type_name -> penstock.proto.v1.PlaintextCaller
 	31, // 19: penstock.proto.v1.DescribeLogsResponse.logs:type_name -> penstock.proto.v1.LogInfo
 	30, // 20: penstock.proto.v1.DescribeLogsResponse.orphans:type_name -> penstock.proto.v1.OrphanedLog
 	32, // 21: penstock.proto.v1.LogInfo.lost:type_name -> penstock.proto.v1.OffsetSpan
-	82, // 22: penstock.proto.v1.AlterAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
-	83, // 23: penstock.proto.v1.AlterAccessRequest.rules:type_name -> penstock.proto.v1.AccessRule
-	84, // 24: penstock.proto.v1.AlterAccessRequest.expected:type_name -> penstock.proto.v1.ResourceAccess
-	79, // 25: penstock.proto.v1.AlterAccessResponse.error:type_name -> penstock.proto.v1.Error
-	82, // 26: penstock.proto.v1.DescribeAccessRequest.resources:type_name -> penstock.proto.v1.AccessResource
-	79, // 27: penstock.proto.v1.DescribeAccessResponse.error:type_name -> penstock.proto.v1.Error
-	84, // 28: penstock.proto.v1.DescribeAccessResponse.access:type_name -> penstock.proto.v1.ResourceAccess
-	82, // 29: penstock.proto.v1.CheckAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
-	85, // 30: penstock.proto.v1.CheckAccessRequest.operation:type_name -> penstock.proto.v1.AccessOperation
-	79, // 31: penstock.proto.v1.CheckAccessResponse.error:type_name -> penstock.proto.v1.Error
-	82, // 32: penstock.proto.v1.CheckAccessResponse.resource:type_name -> penstock.proto.v1.AccessResource
-	83, // 33: penstock.proto.v1.CheckAccessResponse.rule:type_name -> penstock.proto.v1.AccessRule
-	86, // 34: penstock.proto.v1.AlterQuotasRequest.rules:type_name -> penstock.proto.v1.QuotaRule
+	83, // 22: penstock.proto.v1.AlterAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	84, // 23: penstock.proto.v1.AlterAccessRequest.rules:type_name -> penstock.proto.v1.AccessRule
+	85, // 24: penstock.proto.v1.AlterAccessRequest.expected:type_name -> penstock.proto.v1.ResourceAccess
+	80, // 25: penstock.proto.v1.AlterAccessResponse.error:type_name -> penstock.proto.v1.Error
+	83, // 26: penstock.proto.v1.DescribeAccessRequest.resources:type_name -> penstock.proto.v1.AccessResource
+	80, // 27: penstock.proto.v1.DescribeAccessResponse.error:type_name -> penstock.proto.v1.Error
+	85, // 28: penstock.proto.v1.DescribeAccessResponse.access:type_name -> penstock.proto.v1.ResourceAccess
+	83, // 29: penstock.proto.v1.CheckAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	86, // 30: penstock.proto.v1.CheckAccessRequest.operation:type_name -> penstock.proto.v1.AccessOperation
+	80, // 31: penstock.proto.v1.CheckAccessResponse.error:type_name -> penstock.proto.v1.Error
+	83, // 32: penstock.proto.v1.CheckAccessResponse.resource:type_name -> penstock.proto.v1.AccessResource
+	84, // 33: penstock.proto.v1.CheckAccessResponse.rule:type_name -> penstock.proto.v1.AccessRule
+	87, // 34: penstock.proto.v1.AlterQuotasRequest.rules:type_name -> penstock.proto.v1.QuotaRule
 	40, // 35: penstock.proto.v1.AlterQuotasRequest.expected:type_name -> penstock.proto.v1.Quotas
-	86, // 36: penstock.proto.v1.Quotas.rules:type_name -> penstock.proto.v1.QuotaRule
-	79, // 37: penstock.proto.v1.AlterQuotasResponse.error:type_name -> penstock.proto.v1.Error
-	79, // 38: penstock.proto.v1.DescribeQuotasResponse.error:type_name -> penstock.proto.v1.Error
-	86, // 39: penstock.proto.v1.DescribeQuotasResponse.rules:type_name -> penstock.proto.v1.QuotaRule
+	87, // 36: penstock.proto.v1.Quotas.rules:type_name -> penstock.proto.v1.QuotaRule
+	80, // 37: penstock.proto.v1.AlterQuotasResponse.error:type_name -> penstock.proto.v1.Error
+	80, // 38: penstock.proto.v1.DescribeQuotasResponse.error:type_name -> penstock.proto.v1.Error
+	87, // 39: penstock.proto.v1.DescribeQuotasResponse.rules:type_name -> penstock.proto.v1.QuotaRule
 	45, // 40: penstock.proto.v1.AlterReplicasRequest.changes:type_name -> penstock.proto.v1.ReplicaChange
 	0,  // 41: penstock.proto.v1.AlterReplicasRequest.reason:type_name -> penstock.proto.v1.MoveReason
-	79, // 42: penstock.proto.v1.AlterReplicasResponse.error:type_name -> penstock.proto.v1.Error
+	80, // 42: penstock.proto.v1.AlterReplicasResponse.error:type_name -> penstock.proto.v1.Error
 	47, // 43: penstock.proto.v1.AlterReplicasResponse.results:type_name -> penstock.proto.v1.ReplicaChangeResult
-	79, // 44: penstock.proto.v1.ReplicaChangeResult.error:type_name -> penstock.proto.v1.Error
+	80, // 44: penstock.proto.v1.ReplicaChangeResult.error:type_name -> penstock.proto.v1.Error
 	1,  // 45: penstock.proto.v1.ReplicaChangeResult.state:type_name -> penstock.proto.v1.MoveState
-	79, // 46: penstock.proto.v1.DescribeMovesResponse.error:type_name -> penstock.proto.v1.Error
+	80, // 46: penstock.proto.v1.DescribeMovesResponse.error:type_name -> penstock.proto.v1.Error
 	50, // 47: penstock.proto.v1.DescribeMovesResponse.moves:type_name -> penstock.proto.v1.PartitionMove
 	52, // 48: penstock.proto.v1.DescribeMovesResponse.brokers:type_name -> penstock.proto.v1.BrokerPlacement
 	1,  // 49: penstock.proto.v1.PartitionMove.state:type_name -> penstock.proto.v1.MoveState
@@ -5690,79 +5827,81 @@ var file_penstock_proto_v1_admin_proto_depIdxs = []int32{
 	53, // 52: penstock.proto.v1.BrokerPlacement.cordon:type_name -> penstock.proto.v1.Cordon
 	55, // 53: penstock.proto.v1.AlterBrokersRequest.changes:type_name -> penstock.proto.v1.BrokerChange
 	53, // 54: penstock.proto.v1.BrokerChange.cordon:type_name -> penstock.proto.v1.Cordon
-	79, // 55: penstock.proto.v1.AlterBrokersResponse.error:type_name -> penstock.proto.v1.Error
-	79, // 56: penstock.proto.v1.AlterThrottleResponse.error:type_name -> penstock.proto.v1.Error
-	79, // 57: penstock.proto.v1.AlterClusterResponse.error:type_name -> penstock.proto.v1.Error
-	79, // 58: penstock.proto.v1.FinalizeResponse.error:type_name -> penstock.proto.v1.Error
-	79, // 59: penstock.proto.v1.AcquireOperatorEpochResponse.error:type_name -> penstock.proto.v1.Error
-	79, // 60: penstock.proto.v1.StartScrubResponse.error:type_name -> penstock.proto.v1.Error
-	79, // 61: penstock.proto.v1.DescribeScrubResponse.error:type_name -> penstock.proto.v1.Error
-	71, // 62: penstock.proto.v1.DescribeScrubResponse.reading:type_name -> penstock.proto.v1.ScrubbedLog
-	32, // 63: penstock.proto.v1.AcceptLossRequest.offsets:type_name -> penstock.proto.v1.OffsetSpan
-	79, // 64: penstock.proto.v1.AcceptLossResponse.error:type_name -> penstock.proto.v1.Error
-	32, // 65: penstock.proto.v1.AcceptLossResponse.lost:type_name -> penstock.proto.v1.OffsetSpan
-	79, // 66: penstock.proto.v1.DescribeBrokerConfigsResponse.error:type_name -> penstock.proto.v1.Error
-	76, // 67: penstock.proto.v1.DescribeBrokerConfigsResponse.configs:type_name -> penstock.proto.v1.BrokerConfigEntry
-	2,  // 68: penstock.proto.v1.BrokerConfigEntry.source:type_name -> penstock.proto.v1.BrokerConfigSource
-	5,  // 69: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
-	8,  // 70: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
-	11, // 71: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
-	13, // 72: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
-	15, // 73: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
-	18, // 74: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
-	20, // 75: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
-	22, // 76: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
-	24, // 77: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
-	28, // 78: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
-	33, // 79: penstock.proto.v1.AdminService.AlterAccess:input_type -> penstock.proto.v1.AlterAccessRequest
-	35, // 80: penstock.proto.v1.AdminService.DescribeAccess:input_type -> penstock.proto.v1.DescribeAccessRequest
-	37, // 81: penstock.proto.v1.AdminService.CheckAccess:input_type -> penstock.proto.v1.CheckAccessRequest
-	39, // 82: penstock.proto.v1.AdminService.AlterQuotas:input_type -> penstock.proto.v1.AlterQuotasRequest
-	42, // 83: penstock.proto.v1.AdminService.DescribeQuotas:input_type -> penstock.proto.v1.DescribeQuotasRequest
-	44, // 84: penstock.proto.v1.AdminService.AlterReplicas:input_type -> penstock.proto.v1.AlterReplicasRequest
-	48, // 85: penstock.proto.v1.AdminService.DescribeMoves:input_type -> penstock.proto.v1.DescribeMovesRequest
-	54, // 86: penstock.proto.v1.AdminService.AlterBrokers:input_type -> penstock.proto.v1.AlterBrokersRequest
-	57, // 87: penstock.proto.v1.AdminService.AlterThrottle:input_type -> penstock.proto.v1.AlterThrottleRequest
-	59, // 88: penstock.proto.v1.AdminService.AlterCluster:input_type -> penstock.proto.v1.AlterClusterRequest
-	61, // 89: penstock.proto.v1.AdminService.DescribeQuiescence:input_type -> penstock.proto.v1.DescribeQuiescenceRequest
-	63, // 90: penstock.proto.v1.AdminService.Finalize:input_type -> penstock.proto.v1.FinalizeRequest
-	65, // 91: penstock.proto.v1.AdminService.AcquireOperatorEpoch:input_type -> penstock.proto.v1.AcquireOperatorEpochRequest
-	67, // 92: penstock.proto.v1.AdminService.StartScrub:input_type -> penstock.proto.v1.StartScrubRequest
-	69, // 93: penstock.proto.v1.AdminService.DescribeScrub:input_type -> penstock.proto.v1.DescribeScrubRequest
-	72, // 94: penstock.proto.v1.AdminService.AcceptLoss:input_type -> penstock.proto.v1.AcceptLossRequest
-	74, // 95: penstock.proto.v1.AdminService.DescribeBrokerConfigs:input_type -> penstock.proto.v1.DescribeBrokerConfigsRequest
-	6,  // 96: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
-	10, // 97: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
-	12, // 98: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
-	14, // 99: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
-	16, // 100: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
-	19, // 101: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
-	21, // 102: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
-	23, // 103: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
-	25, // 104: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
-	29, // 105: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
-	34, // 106: penstock.proto.v1.AdminService.AlterAccess:output_type -> penstock.proto.v1.AlterAccessResponse
-	36, // 107: penstock.proto.v1.AdminService.DescribeAccess:output_type -> penstock.proto.v1.DescribeAccessResponse
-	38, // 108: penstock.proto.v1.AdminService.CheckAccess:output_type -> penstock.proto.v1.CheckAccessResponse
-	41, // 109: penstock.proto.v1.AdminService.AlterQuotas:output_type -> penstock.proto.v1.AlterQuotasResponse
-	43, // 110: penstock.proto.v1.AdminService.DescribeQuotas:output_type -> penstock.proto.v1.DescribeQuotasResponse
-	46, // 111: penstock.proto.v1.AdminService.AlterReplicas:output_type -> penstock.proto.v1.AlterReplicasResponse
-	49, // 112: penstock.proto.v1.AdminService.DescribeMoves:output_type -> penstock.proto.v1.DescribeMovesResponse
-	56, // 113: penstock.proto.v1.AdminService.AlterBrokers:output_type -> penstock.proto.v1.AlterBrokersResponse
-	58, // 114: penstock.proto.v1.AdminService.AlterThrottle:output_type -> penstock.proto.v1.AlterThrottleResponse
-	60, // 115: penstock.proto.v1.AdminService.AlterCluster:output_type -> penstock.proto.v1.AlterClusterResponse
-	62, // 116: penstock.proto.v1.AdminService.DescribeQuiescence:output_type -> penstock.proto.v1.DescribeQuiescenceResponse
-	64, // 117: penstock.proto.v1.AdminService.Finalize:output_type -> penstock.proto.v1.FinalizeResponse
-	66, // 118: penstock.proto.v1.AdminService.AcquireOperatorEpoch:output_type -> penstock.proto.v1.AcquireOperatorEpochResponse
-	68, // 119: penstock.proto.v1.AdminService.StartScrub:output_type -> penstock.proto.v1.StartScrubResponse
-	70, // 120: penstock.proto.v1.AdminService.DescribeScrub:output_type -> penstock.proto.v1.DescribeScrubResponse
-	73, // 121: penstock.proto.v1.AdminService.AcceptLoss:output_type -> penstock.proto.v1.AcceptLossResponse
-	75, // 122: penstock.proto.v1.AdminService.DescribeBrokerConfigs:output_type -> penstock.proto.v1.DescribeBrokerConfigsResponse
-	96, // [96:123] is the sub-list for method output_type
-	69, // [69:96] is the sub-list for method input_type
-	69, // [69:69] is the sub-list for extension type_name
-	69, // [69:69] is the sub-list for extension extendee
-	0,  // [0:69] is the sub-list for field type_name
+	80, // 55: penstock.proto.v1.AlterBrokersResponse.error:type_name -> penstock.proto.v1.Error
+	80, // 56: penstock.proto.v1.AlterThrottleResponse.error:type_name -> penstock.proto.v1.Error
+	80, // 57: penstock.proto.v1.AlterClusterResponse.error:type_name -> penstock.proto.v1.Error
+	80, // 58: penstock.proto.v1.FinalizeResponse.error:type_name -> penstock.proto.v1.Error
+	80, // 59: penstock.proto.v1.AcquireOperatorEpochResponse.error:type_name -> penstock.proto.v1.Error
+	80, // 60: penstock.proto.v1.StartScrubResponse.error:type_name -> penstock.proto.v1.Error
+	80, // 61: penstock.proto.v1.DescribeScrubResponse.error:type_name -> penstock.proto.v1.Error
+	72, // 62: penstock.proto.v1.DescribeScrubResponse.reading:type_name -> penstock.proto.v1.ScrubbedLog
+	71, // 63: penstock.proto.v1.DescribeScrubResponse.differences:type_name -> penstock.proto.v1.LogDifference
+	32, // 64: penstock.proto.v1.LogDifference.offsets:type_name -> penstock.proto.v1.OffsetSpan
+	32, // 65: penstock.proto.v1.AcceptLossRequest.offsets:type_name -> penstock.proto.v1.OffsetSpan
+	80, // 66: penstock.proto.v1.AcceptLossResponse.error:type_name -> penstock.proto.v1.Error
+	32, // 67: penstock.proto.v1.AcceptLossResponse.lost:type_name -> penstock.proto.v1.OffsetSpan
+	80, // 68: penstock.proto.v1.DescribeBrokerConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	77, // 69: penstock.proto.v1.DescribeBrokerConfigsResponse.configs:type_name -> penstock.proto.v1.BrokerConfigEntry
+	2,  // 70: penstock.proto.v1.BrokerConfigEntry.source:type_name -> penstock.proto.v1.BrokerConfigSource
+	5,  // 71: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
+	8,  // 72: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
+	11, // 73: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
+	13, // 74: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
+	15, // 75: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
+	18, // 76: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
+	20, // 77: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
+	22, // 78: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
+	24, // 79: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
+	28, // 80: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
+	33, // 81: penstock.proto.v1.AdminService.AlterAccess:input_type -> penstock.proto.v1.AlterAccessRequest
+	35, // 82: penstock.proto.v1.AdminService.DescribeAccess:input_type -> penstock.proto.v1.DescribeAccessRequest
+	37, // 83: penstock.proto.v1.AdminService.CheckAccess:input_type -> penstock.proto.v1.CheckAccessRequest
+	39, // 84: penstock.proto.v1.AdminService.AlterQuotas:input_type -> penstock.proto.v1.AlterQuotasRequest
+	42, // 85: penstock.proto.v1.AdminService.DescribeQuotas:input_type -> penstock.proto.v1.DescribeQuotasRequest
+	44, // 86: penstock.proto.v1.AdminService.AlterReplicas:input_type -> penstock.proto.v1.AlterReplicasRequest
+	48, // 87: penstock.proto.v1.AdminService.DescribeMoves:input_type -> penstock.proto.v1.DescribeMovesRequest
+	54, // 88: penstock.proto.v1.AdminService.AlterBrokers:input_type -> penstock.proto.v1.AlterBrokersRequest
+	57, // 89: penstock.proto.v1.AdminService.AlterThrottle:input_type -> penstock.proto.v1.AlterThrottleRequest
+	59, // 90: penstock.proto.v1.AdminService.AlterCluster:input_type -> penstock.proto.v1.AlterClusterRequest
+	61, // 91: penstock.proto.v1.AdminService.DescribeQuiescence:input_type -> penstock.proto.v1.DescribeQuiescenceRequest
+	63, // 92: penstock.proto.v1.AdminService.Finalize:input_type -> penstock.proto.v1.FinalizeRequest
+	65, // 93: penstock.proto.v1.AdminService.AcquireOperatorEpoch:input_type -> penstock.proto.v1.AcquireOperatorEpochRequest
+	67, // 94: penstock.proto.v1.AdminService.StartScrub:input_type -> penstock.proto.v1.StartScrubRequest
+	69, // 95: penstock.proto.v1.AdminService.DescribeScrub:input_type -> penstock.proto.v1.DescribeScrubRequest
+	73, // 96: penstock.proto.v1.AdminService.AcceptLoss:input_type -> penstock.proto.v1.AcceptLossRequest
+	75, // 97: penstock.proto.v1.AdminService.DescribeBrokerConfigs:input_type -> penstock.proto.v1.DescribeBrokerConfigsRequest
+	6,  // 98: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
+	10, // 99: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
+	12, // 100: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
+	14, // 101: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
+	16, // 102: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
+	19, // 103: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
+	21, // 104: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
+	23, // 105: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
+	25, // 106: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
+	29, // 107: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
+	34, // 108: penstock.proto.v1.AdminService.AlterAccess:output_type -> penstock.proto.v1.AlterAccessResponse
+	36, // 109: penstock.proto.v1.AdminService.DescribeAccess:output_type -> penstock.proto.v1.DescribeAccessResponse
+	38, // 110: penstock.proto.v1.AdminService.CheckAccess:output_type -> penstock.proto.v1.CheckAccessResponse
+	41, // 111: penstock.proto.v1.AdminService.AlterQuotas:output_type -> penstock.proto.v1.AlterQuotasResponse
+	43, // 112: penstock.proto.v1.AdminService.DescribeQuotas:output_type -> penstock.proto.v1.DescribeQuotasResponse
+	46, // 113: penstock.proto.v1.AdminService.AlterReplicas:output_type -> penstock.proto.v1.AlterReplicasResponse
+	49, // 114: penstock.proto.v1.AdminService.DescribeMoves:output_type -> penstock.proto.v1.DescribeMovesResponse
+	56, // 115: penstock.proto.v1.AdminService.AlterBrokers:output_type -> penstock.proto.v1.AlterBrokersResponse
+	58, // 116: penstock.proto.v1.AdminService.AlterThrottle:output_type -> penstock.proto.v1.AlterThrottleResponse
+	60, // 117: penstock.proto.v1.AdminService.AlterCluster:output_type -> penstock.proto.v1.AlterClusterResponse
+	62, // 118: penstock.proto.v1.AdminService.DescribeQuiescence:output_type -> penstock.proto.v1.DescribeQuiescenceResponse
+	64, // 119: penstock.proto.v1.AdminService.Finalize:output_type -> penstock.proto.v1.FinalizeResponse
+	66, // 120: penstock.proto.v1.AdminService.AcquireOperatorEpoch:output_type -> penstock.proto.v1.AcquireOperatorEpochResponse
+	68, // 121: penstock.proto.v1.AdminService.StartScrub:output_type -> penstock.proto.v1.StartScrubResponse
+	70, // 122: penstock.proto.v1.AdminService.DescribeScrub:output_type -> penstock.proto.v1.DescribeScrubResponse
+	74, // 123: penstock.proto.v1.AdminService.AcceptLoss:output_type -> penstock.proto.v1.AcceptLossResponse
+	76, // 124: penstock.proto.v1.AdminService.DescribeBrokerConfigs:output_type -> penstock.proto.v1.DescribeBrokerConfigsResponse
+	98, // [98:125] is the sub-list for method output_type
+	71, // [71:98] is the sub-list for method input_type
+	71, // [71:71] is the sub-list for extension type_name
+	71, // [71:71] is the sub-list for extension extendee
+	0,  // [0:71] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_admin_proto_init() }
@@ -5787,7 +5926,7 @@ func file_penstock_proto_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_admin_proto_rawDesc), len(file_penstock_proto_v1_admin_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   76,
+			NumMessages:   77,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -156,6 +156,209 @@ func (x *ReadExactResponse) GetBatch() []byte {
 	return nil
 }
 
+type ReadDigestRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// Who asks.
+	BrokerId  int32  `protobuf:"varint,2,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	TopicId   string `protobuf:"bytes,3,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition uint32 `protobuf:"varint,4,opt,name=partition,proto3" json:"partition,omitempty"`
+	// In which the asked broker leads.
+	LeaderEpoch int32 `protobuf:"varint,5,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
+	// Batches with base offsets in [start_offset, end_offset), at most 16,384 offsets.
+	StartOffset   int64 `protobuf:"varint,6,opt,name=start_offset,json=startOffset,proto3" json:"start_offset,omitempty"`
+	EndOffset     int64 `protobuf:"varint,7,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadDigestRequest) Reset() {
+	*x = ReadDigestRequest{}
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadDigestRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadDigestRequest) ProtoMessage() {}
+
+func (x *ReadDigestRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadDigestRequest.ProtoReflect.Descriptor instead.
+func (*ReadDigestRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ReadDigestRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *ReadDigestRequest) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *ReadDigestRequest) GetTopicId() string {
+	if x != nil {
+		return x.TopicId
+	}
+	return ""
+}
+
+func (x *ReadDigestRequest) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *ReadDigestRequest) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
+	}
+	return 0
+}
+
+func (x *ReadDigestRequest) GetStartOffset() int64 {
+	if x != nil {
+		return x.StartOffset
+	}
+	return 0
+}
+
+func (x *ReadDigestRequest) GetEndOffset() int64 {
+	if x != nil {
+		return x.EndOffset
+	}
+	return 0
+}
+
+type ReadDigestResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Not set: this part of the log cannot be compared here, now.
+	Digest *LogDigest `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Why not, for people.
+	NotComparable string `protobuf:"bytes,2,opt,name=not_comparable,json=notComparable,proto3" json:"not_comparable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadDigestResponse) Reset() {
+	*x = ReadDigestResponse{}
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadDigestResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadDigestResponse) ProtoMessage() {}
+
+func (x *ReadDigestResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadDigestResponse.ProtoReflect.Descriptor instead.
+func (*ReadDigestResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ReadDigestResponse) GetDigest() *LogDigest {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+func (x *ReadDigestResponse) GetNotComparable() string {
+	if x != nil {
+		return x.NotComparable
+	}
+	return ""
+}
+
+type LogDigest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Batches uint32                 `protobuf:"varint,1,opt,name=batches,proto3" json:"batches,omitempty"`
+	// CRC-32C over the first 24 bytes of each stored batch, in the order of the log: base offset,
+	// leader epoch, append time, CRC of the rest.
+	Crc           uint32 `protobuf:"fixed32,2,opt,name=crc,proto3" json:"crc,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogDigest) Reset() {
+	*x = LogDigest{}
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogDigest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogDigest) ProtoMessage() {}
+
+func (x *LogDigest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogDigest.ProtoReflect.Descriptor instead.
+func (*LogDigest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *LogDigest) GetBatches() uint32 {
+	if x != nil {
+		return x.Batches
+	}
+	return 0
+}
+
+func (x *LogDigest) GetCrc() uint32 {
+	if x != nil {
+		return x.Crc
+	}
+	return 0
+}
+
 type FollowerMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// First message of the stream; alone in it.
@@ -173,7 +376,7 @@ type FollowerMessage struct {
 
 func (x *FollowerMessage) Reset() {
 	*x = FollowerMessage{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[2]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -185,7 +388,7 @@ func (x *FollowerMessage) String() string {
 func (*FollowerMessage) ProtoMessage() {}
 
 func (x *FollowerMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[2]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -198,7 +401,7 @@ func (x *FollowerMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowerMessage.ProtoReflect.Descriptor instead.
 func (*FollowerMessage) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{2}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *FollowerMessage) GetHello() *FollowerHello {
@@ -256,7 +459,7 @@ type FollowerHello struct {
 
 func (x *FollowerHello) Reset() {
 	*x = FollowerHello{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[3]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -268,7 +471,7 @@ func (x *FollowerHello) String() string {
 func (*FollowerHello) ProtoMessage() {}
 
 func (x *FollowerHello) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[3]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -281,7 +484,7 @@ func (x *FollowerHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowerHello.ProtoReflect.Descriptor instead.
 func (*FollowerHello) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{3}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *FollowerHello) GetClusterId() string {
@@ -327,7 +530,7 @@ type EpochQuery struct {
 
 func (x *EpochQuery) Reset() {
 	*x = EpochQuery{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[4]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -339,7 +542,7 @@ func (x *EpochQuery) String() string {
 func (*EpochQuery) ProtoMessage() {}
 
 func (x *EpochQuery) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[4]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -352,7 +555,7 @@ func (x *EpochQuery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochQuery.ProtoReflect.Descriptor instead.
 func (*EpochQuery) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{4}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *EpochQuery) GetTopicId() string {
@@ -396,7 +599,7 @@ type FollowStart struct {
 
 func (x *FollowStart) Reset() {
 	*x = FollowStart{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[5]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -408,7 +611,7 @@ func (x *FollowStart) String() string {
 func (*FollowStart) ProtoMessage() {}
 
 func (x *FollowStart) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[5]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -421,7 +624,7 @@ func (x *FollowStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowStart.ProtoReflect.Descriptor instead.
 func (*FollowStart) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{5}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *FollowStart) GetTopicId() string {
@@ -466,7 +669,7 @@ type FollowerAck struct {
 
 func (x *FollowerAck) Reset() {
 	*x = FollowerAck{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[6]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -478,7 +681,7 @@ func (x *FollowerAck) String() string {
 func (*FollowerAck) ProtoMessage() {}
 
 func (x *FollowerAck) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[6]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -491,7 +694,7 @@ func (x *FollowerAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowerAck.ProtoReflect.Descriptor instead.
 func (*FollowerAck) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{6}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *FollowerAck) GetTopicId() string {
@@ -539,7 +742,7 @@ type FollowStop struct {
 
 func (x *FollowStop) Reset() {
 	*x = FollowStop{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[7]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -551,7 +754,7 @@ func (x *FollowStop) String() string {
 func (*FollowStop) ProtoMessage() {}
 
 func (x *FollowStop) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[7]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -564,7 +767,7 @@ func (x *FollowStop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowStop.ProtoReflect.Descriptor instead.
 func (*FollowStop) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{7}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *FollowStop) GetTopicId() string {
@@ -594,7 +797,7 @@ type LeaderMessage struct {
 
 func (x *LeaderMessage) Reset() {
 	*x = LeaderMessage{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[8]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -606,7 +809,7 @@ func (x *LeaderMessage) String() string {
 func (*LeaderMessage) ProtoMessage() {}
 
 func (x *LeaderMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[8]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -619,7 +822,7 @@ func (x *LeaderMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderMessage.ProtoReflect.Descriptor instead.
 func (*LeaderMessage) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{8}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *LeaderMessage) GetEpochAnswers() []*EpochAnswer {
@@ -668,7 +871,7 @@ type EpochAnswer struct {
 
 func (x *EpochAnswer) Reset() {
 	*x = EpochAnswer{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[9]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +883,7 @@ func (x *EpochAnswer) String() string {
 func (*EpochAnswer) ProtoMessage() {}
 
 func (x *EpochAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[9]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +896,7 @@ func (x *EpochAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochAnswer.ProtoReflect.Descriptor instead.
 func (*EpochAnswer) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{9}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *EpochAnswer) GetTopicId() string {
@@ -762,7 +965,7 @@ type AppendBatches struct {
 
 func (x *AppendBatches) Reset() {
 	*x = AppendBatches{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[10]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +977,7 @@ func (x *AppendBatches) String() string {
 func (*AppendBatches) ProtoMessage() {}
 
 func (x *AppendBatches) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[10]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +990,7 @@ func (x *AppendBatches) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendBatches.ProtoReflect.Descriptor instead.
 func (*AppendBatches) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{10}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AppendBatches) GetTopicId() string {
@@ -850,7 +1053,7 @@ type ReplicaError struct {
 
 func (x *ReplicaError) Reset() {
 	*x = ReplicaError{}
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[11]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -862,7 +1065,7 @@ func (x *ReplicaError) String() string {
 func (*ReplicaError) ProtoMessage() {}
 
 func (x *ReplicaError) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_replication_proto_msgTypes[11]
+	mi := &file_penstock_proto_v1_replication_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -875,7 +1078,7 @@ func (x *ReplicaError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaError.ProtoReflect.Descriptor instead.
 func (*ReplicaError) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{11}
+	return file_penstock_proto_v1_replication_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReplicaError) GetTopicId() string {
@@ -914,7 +1117,23 @@ const file_penstock_proto_v1_replication_proto_rawDesc = "" +
 	"baseOffset\x12\x16\n" +
 	"\x06header\x18\x06 \x01(\fR\x06header\")\n" +
 	"\x11ReadExactResponse\x12\x14\n" +
-	"\x05batch\x18\x01 \x01(\fR\x05batch\"\xcf\x02\n" +
+	"\x05batch\x18\x01 \x01(\fR\x05batch\"\xed\x01\n" +
+	"\x11ReadDigestRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
+	"\tbroker_id\x18\x02 \x01(\x05R\bbrokerId\x12\x19\n" +
+	"\btopic_id\x18\x03 \x01(\tR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x04 \x01(\rR\tpartition\x12!\n" +
+	"\fleader_epoch\x18\x05 \x01(\x05R\vleaderEpoch\x12!\n" +
+	"\fstart_offset\x18\x06 \x01(\x03R\vstartOffset\x12\x1d\n" +
+	"\n" +
+	"end_offset\x18\a \x01(\x03R\tendOffset\"q\n" +
+	"\x12ReadDigestResponse\x124\n" +
+	"\x06digest\x18\x01 \x01(\v2\x1c.penstock.proto.v1.LogDigestR\x06digest\x12%\n" +
+	"\x0enot_comparable\x18\x02 \x01(\tR\rnotComparable\"7\n" +
+	"\tLogDigest\x12\x18\n" +
+	"\abatches\x18\x01 \x01(\rR\abatches\x12\x10\n" +
+	"\x03crc\x18\x02 \x01(\aR\x03crc\"\xcf\x02\n" +
 	"\x0fFollowerMessage\x126\n" +
 	"\x05hello\x18\x01 \x01(\v2 .penstock.proto.v1.FollowerHelloR\x05hello\x12B\n" +
 	"\repoch_queries\x18\x02 \x03(\v2\x1d.penstock.proto.v1.EpochQueryR\fepochQueries\x126\n" +
@@ -980,10 +1199,12 @@ const file_penstock_proto_v1_replication_proto_rawDesc = "" +
 	"\fReplicaError\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12.\n" +
-	"\x05error\x18\x03 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error2\xc3\x01\n" +
+	"\x05error\x18\x03 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error2\x9e\x02\n" +
 	"\x12ReplicationService\x12U\n" +
 	"\tReplicate\x12\".penstock.proto.v1.FollowerMessage\x1a .penstock.proto.v1.LeaderMessage(\x010\x01\x12V\n" +
-	"\tReadExact\x12#.penstock.proto.v1.ReadExactRequest\x1a$.penstock.proto.v1.ReadExactResponseB\xbf\x01\n" +
+	"\tReadExact\x12#.penstock.proto.v1.ReadExactRequest\x1a$.penstock.proto.v1.ReadExactResponse\x12Y\n" +
+	"\n" +
+	"ReadDigest\x12$.penstock.proto.v1.ReadDigestRequest\x1a%.penstock.proto.v1.ReadDigestResponseB\xbf\x01\n" +
 	"\x15com.penstock.proto.v1B\x10ReplicationProtoP\x01Z.penstock.dev/examples/go/penstockv1;penstockv1\xa2\x02\x03PPX\xaa\x02\x11Penstock.Proto.V1\xca\x02\x11Penstock\\Proto\\V1\xe2\x02\x1dPenstock\\Proto\\V1\\GPBMetadata\xea\x02\x13Penstock::Proto::V1b\x06proto3"
 
 var (
@@ -998,43 +1219,49 @@ func file_penstock_proto_v1_replication_proto_rawDescGZIP() []byte {
 	return file_penstock_proto_v1_replication_proto_rawDescData
 }
 
-var file_penstock_proto_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_penstock_proto_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_penstock_proto_v1_replication_proto_goTypes = []any{
-	(*ReadExactRequest)(nil),  // 0: penstock.proto.v1.ReadExactRequest
-	(*ReadExactResponse)(nil), // 1: penstock.proto.v1.ReadExactResponse
-	(*FollowerMessage)(nil),   // 2: penstock.proto.v1.FollowerMessage
-	(*FollowerHello)(nil),     // 3: penstock.proto.v1.FollowerHello
-	(*EpochQuery)(nil),        // 4: penstock.proto.v1.EpochQuery
-	(*FollowStart)(nil),       // 5: penstock.proto.v1.FollowStart
-	(*FollowerAck)(nil),       // 6: penstock.proto.v1.FollowerAck
-	(*FollowStop)(nil),        // 7: penstock.proto.v1.FollowStop
-	(*LeaderMessage)(nil),     // 8: penstock.proto.v1.LeaderMessage
-	(*EpochAnswer)(nil),       // 9: penstock.proto.v1.EpochAnswer
-	(*AppendBatches)(nil),     // 10: penstock.proto.v1.AppendBatches
-	(*ReplicaError)(nil),      // 11: penstock.proto.v1.ReplicaError
-	(*RecordBatch)(nil),       // 12: penstock.proto.v1.RecordBatch
-	(*Error)(nil),             // 13: penstock.proto.v1.Error
+	(*ReadExactRequest)(nil),   // 0: penstock.proto.v1.ReadExactRequest
+	(*ReadExactResponse)(nil),  // 1: penstock.proto.v1.ReadExactResponse
+	(*ReadDigestRequest)(nil),  // 2: penstock.proto.v1.ReadDigestRequest
+	(*ReadDigestResponse)(nil), // 3: penstock.proto.v1.ReadDigestResponse
+	(*LogDigest)(nil),          // 4: penstock.proto.v1.LogDigest
+	(*FollowerMessage)(nil),    // 5: penstock.proto.v1.FollowerMessage
+	(*FollowerHello)(nil),      // 6: penstock.proto.v1.FollowerHello
+	(*EpochQuery)(nil),         // 7: penstock.proto.v1.EpochQuery
+	(*FollowStart)(nil),        // 8: penstock.proto.v1.FollowStart
+	(*FollowerAck)(nil),        // 9: penstock.proto.v1.FollowerAck
+	(*FollowStop)(nil),         // 10: penstock.proto.v1.FollowStop
+	(*LeaderMessage)(nil),      // 11: penstock.proto.v1.LeaderMessage
+	(*EpochAnswer)(nil),        // 12: penstock.proto.v1.EpochAnswer
+	(*AppendBatches)(nil),      // 13: penstock.proto.v1.AppendBatches
+	(*ReplicaError)(nil),       // 14: penstock.proto.v1.ReplicaError
+	(*RecordBatch)(nil),        // 15: penstock.proto.v1.RecordBatch
+	(*Error)(nil),              // 16: penstock.proto.v1.Error
 }
 var file_penstock_proto_v1_replication_proto_depIdxs = []int32{
-	3,  // 0: penstock.proto.v1.FollowerMessage.hello:type_name -> penstock.proto.v1.FollowerHello
-	4,  // 1: penstock.proto.v1.FollowerMessage.epoch_queries:type_name -> penstock.proto.v1.EpochQuery
-	5,  // 2: penstock.proto.v1.FollowerMessage.starts:type_name -> penstock.proto.v1.FollowStart
-	6,  // 3: penstock.proto.v1.FollowerMessage.acks:type_name -> penstock.proto.v1.FollowerAck
-	7,  // 4: penstock.proto.v1.FollowerMessage.stops:type_name -> penstock.proto.v1.FollowStop
-	9,  // 5: penstock.proto.v1.LeaderMessage.epoch_answers:type_name -> penstock.proto.v1.EpochAnswer
-	10, // 6: penstock.proto.v1.LeaderMessage.appends:type_name -> penstock.proto.v1.AppendBatches
-	11, // 7: penstock.proto.v1.LeaderMessage.errors:type_name -> penstock.proto.v1.ReplicaError
-	12, // 8: penstock.proto.v1.AppendBatches.batches:type_name -> penstock.proto.v1.RecordBatch
-	13, // 9: penstock.proto.v1.ReplicaError.error:type_name -> penstock.proto.v1.Error
-	2,  // 10: penstock.proto.v1.ReplicationService.Replicate:input_type -> penstock.proto.v1.FollowerMessage
-	0,  // 11: penstock.proto.v1.ReplicationService.ReadExact:input_type -> penstock.proto.v1.ReadExactRequest
-	8,  // 12: penstock.proto.v1.ReplicationService.Replicate:output_type -> penstock.proto.v1.LeaderMessage
-	1,  // 13: penstock.proto.v1.ReplicationService.ReadExact:output_type -> penstock.proto.v1.ReadExactResponse
-	12, // [12:14] is the sub-list for method output_type
-	10, // [10:12] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	4,  // 0: penstock.proto.v1.ReadDigestResponse.digest:type_name -> penstock.proto.v1.LogDigest
+	6,  // 1: penstock.proto.v1.FollowerMessage.hello:type_name -> penstock.proto.v1.FollowerHello
+	7,  // 2: penstock.proto.v1.FollowerMessage.epoch_queries:type_name -> penstock.proto.v1.EpochQuery
+	8,  // 3: penstock.proto.v1.FollowerMessage.starts:type_name -> penstock.proto.v1.FollowStart
+	9,  // 4: penstock.proto.v1.FollowerMessage.acks:type_name -> penstock.proto.v1.FollowerAck
+	10, // 5: penstock.proto.v1.FollowerMessage.stops:type_name -> penstock.proto.v1.FollowStop
+	12, // 6: penstock.proto.v1.LeaderMessage.epoch_answers:type_name -> penstock.proto.v1.EpochAnswer
+	13, // 7: penstock.proto.v1.LeaderMessage.appends:type_name -> penstock.proto.v1.AppendBatches
+	14, // 8: penstock.proto.v1.LeaderMessage.errors:type_name -> penstock.proto.v1.ReplicaError
+	15, // 9: penstock.proto.v1.AppendBatches.batches:type_name -> penstock.proto.v1.RecordBatch
+	16, // 10: penstock.proto.v1.ReplicaError.error:type_name -> penstock.proto.v1.Error
+	5,  // 11: penstock.proto.v1.ReplicationService.Replicate:input_type -> penstock.proto.v1.FollowerMessage
+	0,  // 12: penstock.proto.v1.ReplicationService.ReadExact:input_type -> penstock.proto.v1.ReadExactRequest
+	2,  // 13: penstock.proto.v1.ReplicationService.ReadDigest:input_type -> penstock.proto.v1.ReadDigestRequest
+	11, // 14: penstock.proto.v1.ReplicationService.Replicate:output_type -> penstock.proto.v1.LeaderMessage
+	1,  // 15: penstock.proto.v1.ReplicationService.ReadExact:output_type -> penstock.proto.v1.ReadExactResponse
+	3,  // 16: penstock.proto.v1.ReplicationService.ReadDigest:output_type -> penstock.proto.v1.ReadDigestResponse
+	14, // [14:17] is the sub-list for method output_type
+	11, // [11:14] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_replication_proto_init() }
@@ -1050,7 +1277,7 @@ func file_penstock_proto_v1_replication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_replication_proto_rawDesc), len(file_penstock_proto_v1_replication_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

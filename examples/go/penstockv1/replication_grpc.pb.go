@@ -23,8 +23,9 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ReplicationService_Replicate_FullMethodName = "/penstock.proto.v1.ReplicationService/Replicate"
-	ReplicationService_ReadExact_FullMethodName = "/penstock.proto.v1.ReplicationService/ReadExact"
+	ReplicationService_Replicate_FullMethodName  = "/penstock.proto.v1.ReplicationService/Replicate"
+	ReplicationService_ReadExact_FullMethodName  = "/penstock.proto.v1.ReplicationService/ReadExact"
+	ReplicationService_ReadDigest_FullMethodName = "/penstock.proto.v1.ReplicationService/ReadDigest"
 )
 
 // ReplicationServiceClient is the client API for ReplicationService service.
@@ -39,6 +40,9 @@ type ReplicationServiceClient interface {
 	// if it has it with exactly this header, and all of it can be read. OFFSET_OUT_OF_RANGE: it has
 	// nothing of its offsets, or has given it up. DATA_CORRUPTED: anything else is there.
 	ReadExact(ctx context.Context, in *ReadExactRequest, opts ...grpc.CallOption) (*ReadExactResponse, error)
+	// A digest of a part of this broker's log of a partition that it leads, from headers alone: a
+	// follower compares it with that of its own log.
+	ReadDigest(ctx context.Context, in *ReadDigestRequest, opts ...grpc.CallOption) (*ReadDigestResponse, error)
 }
 
 type replicationServiceClient struct {
@@ -72,6 +76,16 @@ func (c *replicationServiceClient) ReadExact(ctx context.Context, in *ReadExactR
 	return out, nil
 }
 
+func (c *replicationServiceClient) ReadDigest(ctx context.Context, in *ReadDigestRequest, opts ...grpc.CallOption) (*ReadDigestResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReadDigestResponse)
+	err := c.cc.Invoke(ctx, ReplicationService_ReadDigest_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReplicationServiceServer is the server API for ReplicationService service.
 // All implementations must embed UnimplementedReplicationServiceServer
 // for forward compatibility.
@@ -84,6 +98,9 @@ type ReplicationServiceServer interface {
 	// if it has it with exactly this header, and all of it can be read. OFFSET_OUT_OF_RANGE: it has
 	// nothing of its offsets, or has given it up. DATA_CORRUPTED: anything else is there.
 	ReadExact(context.Context, *ReadExactRequest) (*ReadExactResponse, error)
+	// A digest of a part of this broker's log of a partition that it leads, from headers alone: a
+	// follower compares it with that of its own log.
+	ReadDigest(context.Context, *ReadDigestRequest) (*ReadDigestResponse, error)
 	mustEmbedUnimplementedReplicationServiceServer()
 }
 
@@ -99,6 +116,9 @@ func (UnimplementedReplicationServiceServer) Replicate(grpc.BidiStreamingServer[
 }
 func (UnimplementedReplicationServiceServer) ReadExact(context.Context, *ReadExactRequest) (*ReadExactResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReadExact not implemented")
+}
+func (UnimplementedReplicationServiceServer) ReadDigest(context.Context, *ReadDigestRequest) (*ReadDigestResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReadDigest not implemented")
 }
 func (UnimplementedReplicationServiceServer) mustEmbedUnimplementedReplicationServiceServer() {}
 func (UnimplementedReplicationServiceServer) testEmbeddedByValue()                            {}
@@ -146,6 +166,24 @@ func _ReplicationService_ReadExact_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ReplicationService_ReadDigest_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReadDigestRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReplicationServiceServer).ReadDigest(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReplicationService_ReadDigest_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReplicationServiceServer).ReadDigest(ctx, req.(*ReadDigestRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ReplicationService_ServiceDesc is the grpc.ServiceDesc for ReplicationService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -156,6 +194,10 @@ var ReplicationService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReadExact",
 			Handler:    _ReplicationService_ReadExact_Handler,
+		},
+		{
+			MethodName: "ReadDigest",
+			Handler:    _ReplicationService_ReadDigest_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

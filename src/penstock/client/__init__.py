@@ -22,7 +22,7 @@ about order and duplicates are kept in `producer/lane.py`.
 from penstock.client.admin.access_calls import AccessDecision
 from penstock.client.admin.admin import AsyncAdmin
 from penstock.client.admin.config_calls import BrokerConfigEntry, ConfigSource
-from penstock.client.admin.damage_model import ScrubbedLog, ScrubDescription
+from penstock.client.admin.damage_model import LogDifference, ScrubbedLog, ScrubDescription
 from penstock.client.admin.move_model import (
     BrokerChange,
     BrokerPlacement,
@@ -185,6 +185,7 @@ __all__ = [
     "LedgerListing",
     "ListedOffset",
     "LogDescription",
+    "LogDifference",
     "MemberDescription",
     "MisuseError",
     "MoveDescription",

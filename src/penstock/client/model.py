@@ -261,7 +261,8 @@ class OffsetSpan:
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
     """`lost`: damaged batches that no other replica has given so far. `mending`: what is done about
-    its damage, for people; empty: it is not known to be damaged."""
+    its damage, for people; empty: it is not known to be damaged. `differs`: how it is not as its
+    leader's although both read well; empty: it is not known to differ."""
 
     topic: str
     topic_id: str
@@ -274,6 +275,7 @@ class PartitionLog:
     size_bytes: int
     lost: tuple[OffsetSpan, ...] = ()
     mending: str = ""
+    differs: str = ""
 
 
 @dataclass(frozen=True, slots=True)

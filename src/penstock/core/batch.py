@@ -237,9 +237,14 @@ def _crc_of(sealed: bytes, payload: bytes) -> int:
     return int(google_crc32c.extend(google_crc32c.value(sealed), payload))
 
 
+def pack_stamp(header: BatchHeader) -> bytes:
+    """The 24 bytes that the leader has stamped, with the CRC of all the rest."""
+    return _STAMP.pack(header.base_offset, header.leader_epoch, header.append_time_ms, header.crc)
+
+
 def pack_header(header: BatchHeader) -> bytes:
     """The 72 bytes stored before the payload."""
-    stamp = _STAMP.pack(header.base_offset, header.leader_epoch, header.append_time_ms, header.crc)
+    stamp = pack_stamp(header)
     return stamp + _HEADER_CRC.pack(int(google_crc32c.value(stamp))) + pack_sealed(header)
 
 

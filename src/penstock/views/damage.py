@@ -1,4 +1,4 @@
-"""Damaged replicas, as findings: what they mean for clients, and what their mending does.
+"""Damaged replicas, and logs that differ, as findings: what they mean, what is or can be done.
 
 The controller's word says what is damaged, and who may lead; a broker's own says how far it is.
 """
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 PARTITION_DAMAGED: Final = "partition-damaged"
 """Some clients are not served, and a person may have to act."""
 REPLICA_DAMAGED: Final = "replica-damaged"
+LOGS_DIFFER: Final = "logs-differ"
 
 
 def damage_findings(found: Sequence[DamagedPartition]) -> Iterator[Finding]:
@@ -44,4 +45,25 @@ def mending_findings(brokers: "Mapping[int, LogDescription]") -> Iterator[Findin
         yield Finding(more, REPLICA_DAMAGED, "are damaged", do=_TO_DO)
 
 
+def differing_findings(brokers: "Mapping[int, LogDescription]") -> Iterator[Finding]:
+    """By what brokers found when they compared their logs with the leaders'."""
+    differing = [
+        (f"{log.topic}/{log.partition}", broker_id, log.differs)
+        for broker_id, one in sorted(brokers.items())
+        for log in one.logs
+        if log.differs
+    ]
+    for name, broker_id, differs in differing[:NAMES_SHOWN]:
+        subject = f"the replica of {name} on broker {broker_id}"
+        what = f"differs from its leader's although both read well: {differs}"
+        yield Finding(subject, LOGS_DIFFER, what, do=_DECIDE)
+    if len(differing) > NAMES_SHOWN:
+        more = f"{len(differing) - NAMES_SHOWN} more replicas"
+        yield Finding(more, LOGS_DIFFER, "differ from their leaders'", do=_DECIDE)
+
+
+_DECIDE: Final = (
+    "penstock scrub status shows which replicas agree; have one with the right records lead, then "
+    "move each odd one to another broker and back: it is copied again"
+)
 _TO_DO: Final = "nothing while it goes on; for what nobody has: penstock partitions accept-loss"

@@ -12,7 +12,7 @@ from penstock.views import cells
 from penstock.views.answers import Answer, Logs
 from penstock.views.blocking import TRANSACTION_CODES, transaction_findings
 from penstock.views.cells import Cell, Column, Fact, Table, Tone
-from penstock.views.damage import mending_findings
+from penstock.views.damage import differing_findings, mending_findings
 from penstock.views.findings import Finding, some
 from penstock.views.shortfalls import Shortfall, partition_findings
 
@@ -73,6 +73,7 @@ def explain(seen: ClusterAnswers) -> Explanation:
         *_brokers(cluster, seen.logs.value),
         *_partitions(cluster, seen.short),
         *mending_findings(seen.logs.value.brokers if seen.logs.value else {}),
+        *differing_findings(seen.logs.value.brokers if seen.logs.value else {}),
         *_disks(seen.logs.value),
         *transaction_findings(seen.blocking.value or ()),
         *_gaps(seen),

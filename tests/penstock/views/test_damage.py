@@ -7,7 +7,7 @@ import pytest
 from penstock.client import LogDescription
 from penstock.client.model import PartitionLog
 from penstock.core.control.damage import Damage, DamagedPartition
-from penstock.views.damage import damage_findings, mending_findings
+from penstock.views.damage import damage_findings, differing_findings, mending_findings
 from penstock.views.findings import NAMES_SHOWN
 
 MENDED = DamagedPartition("t", 0, leader=2, isr=(2, 3), damaged=(1,))
@@ -62,4 +62,16 @@ def test_brokers_say_how_far_mending_is() -> None:
     assert one.what == "is damaged: its log is being read, offset 5 of 10"
     many = tuple(replace(reading, partition=at) for at in range(NAMES_SHOWN + 2))
     *_, last = mending_findings({1: LogDescription(1, many, 1, 2)})
+    assert last.subject == "2 more replicas"
+
+
+def test_brokers_say_which_logs_differ_and_a_person_has_to_decide() -> None:
+    differs = replace(LOG, differs="offsets 0-9 are not as those of broker 0, which led")
+    told = {0: LogDescription(0, (LOG,), 1, 2), 1: LogDescription(1, (differs,), 1, 2)}
+    (one,) = differing_findings(told)
+    assert (one.subject, one.code) == ("the replica of t/0 on broker 1", "logs-differ")
+    assert one.what.endswith("both read well: offsets 0-9 are not as those of broker 0, which led")
+    assert "move each odd one to another broker and back" in (one.do or "")
+    many = tuple(replace(differs, partition=at) for at in range(NAMES_SHOWN + 2))
+    *_, last = differing_findings({1: LogDescription(1, many, 1, 2)})
     assert last.subject == "2 more replicas"

@@ -44,6 +44,7 @@ HEALTHY: Final = {
     "stable_offset_lag": 0,
     "stopped_replicas": 0,
     "damaged_replicas": 0,
+    "differing_replicas": 0,
     "transactional_ids": 0,
     "transactions_open": 0,
     "transactions_oldest_open_seconds": 0,

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from prometheus_client import CollectorRegistry
 from support.led_partitions import LedPartitions, running
@@ -13,11 +14,13 @@ from support.waiting import wait_until_async
 from penstock.core.batch import Batch
 from penstock.core.encode import encode_columns
 from penstock.core.records import build_batch
+from penstock.core.replication.digests import LogDigest, OffsetRange
 from penstock.core.replication.scrub import ScrubProgress, Urgency
-from penstock.core.types import LeaderEpoch, Offset, ReplicaKey, TopicId
+from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.clock import SystemClock
 from penstock_broker.maintenance import scrub_record
+from penstock_broker.maintenance.comparing import LogComparison, LogDifference
 from penstock_broker.maintenance.disk import DiskGuard
 from penstock_broker.maintenance.scrub import Scrub
 from penstock_broker.maintenance.scrub_metrics import ScrubMetrics
@@ -62,6 +65,16 @@ class Timeless(SystemClock):
         await super().sleep(0)
 
 
+class Leaders:
+    """Nobody else leads anything here."""
+
+    async def digest(self, *asked: object) -> NoReturn:
+        raise AssertionError(asked)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
 class World:
     """Broker 0 leads two partitions with 8 batches each, and scrubs them."""
 
@@ -83,13 +96,16 @@ class World:
         self.file = file
         self._store_read = parts.store.read
         parts.store.read = self._read  # type: ignore[method-assign]
+        metrics = ScrubMetrics(self.registry)
+        self.comparison = LogComparison(parts.replicas, parts.view, Leaders(), metrics, self.clock)
         self.scrub = Scrub(
             parts.replicas,
             parts.store,
             file,
             self.disk,
-            ScrubMetrics(self.registry),
+            metrics,
             self.clock,
+            comparison=self.comparison,
             interval_days=interval_days,
         )
 
@@ -122,7 +138,7 @@ async def scrubbed(
         parts.store.write([PartitionWrite(slot, batches=BATCHES)], sync=True)
     used = file or File()
     if not fresh and used.content is None:
-        scrub_record.save(used, dict.fromkeys((T, U), ScrubProgress(NOW_MS)))
+        scrub_record.save(used, scrub_record.Record(dict.fromkeys((T, U), ScrubProgress(NOW_MS))))
     async with running(parts):
         await parts.lead(0, 2)
         world = World(parts, used, interval_days)
@@ -146,7 +162,9 @@ async def until(condition: Callable[[], object], what: str) -> None:
 async def test_logs_that_no_record_knows_are_read_at_once_and_then_not_again() -> None:
     async with scrubbed(fresh=True) as world:
         assert world.scrub.status().damage_found == 0
-        await until(lambda: world.scrub._stored and not world.scrub.status().due, "all is read")
+        await until(
+            lambda: world.scrub._stored.logs and not world.scrub.status().due, "all is read"
+        )
         assert (world.passes(T), world.passes(U)) == (1, 1)
         status = world.scrub.status()
         assert (status.replicas, status.reading, status.waits) == (2, None, "")
@@ -154,13 +172,15 @@ async def test_logs_that_no_record_knows_are_read_at_once_and_then_not_again() -
         assert status.read_bytes == size_bytes == world.counted("read_bytes_total")
     async with scrubbed(world.file) as again:
         assert again.scrub.status().due == 0
-        await until(lambda: again.scrub._stored, "the record is loaded")
+        await until(lambda: again.scrub._stored.logs, "the record is loaded")
         assert again.read == []
 
 
 async def test_the_rest_between_chunks_keeps_the_pace() -> None:
     async with scrubbed(fresh=True) as world:
-        await until(lambda: world.scrub._stored and not world.scrub.status().due, "all is read")
+        await until(
+            lambda: world.scrub._stored.logs and not world.scrub.status().due, "all is read"
+        )
         size_bytes = 2 * sum(batch.size_bytes for batch in BATCHES)
         assert world.clock.slept_s >= 0.5 * size_bytes / (1 << 20), (
             "1 MiB/s, less what reading took"
@@ -169,7 +189,7 @@ async def test_the_rest_between_chunks_keeps_the_pace() -> None:
 
 async def test_a_log_is_read_again_when_its_interval_is_over() -> None:
     async with scrubbed() as world:
-        await until(lambda: world.scrub._stored, "the record is loaded")
+        await until(lambda: world.scrub._stored.logs, "the record is loaded")
         assert world.read == []
         world.clock.wall += 7 * DAY_MS
         assert world.counted("age_seconds") == 7 * DAY_MS / 1000
@@ -181,7 +201,7 @@ async def test_a_log_is_read_again_when_its_interval_is_over() -> None:
 
 async def test_damage_is_told_and_the_log_is_read_first_once_it_is_mended() -> None:
     async with scrubbed() as world:
-        await until(lambda: world.scrub._stored, "the record is loaded")
+        await until(lambda: world.scrub._stored.logs, "the record is loaded")
         world.lost = {(world.slot(T), 3)}
         assert world.scrub.start(lambda replica: replica.key == T) == 1
         await until(lambda: T in world.parts.replicas.damage.found, "it is found")
@@ -214,9 +234,11 @@ async def test_nothing_is_read_while_the_disk_is_full() -> None:
 async def test_a_pass_goes_on_after_a_restart_where_it_was() -> None:
     file = File()
     begun = ScrubProgress(NOW_MS - DAY_MS, Urgency.ASKED, NOW_MS - 5, Offset(6))
-    scrub_record.save(file, {T: begun, U: ScrubProgress(NOW_MS)})
+    scrub_record.save(file, scrub_record.Record({T: begun, U: ScrubProgress(NOW_MS)}))
     async with scrubbed(file, fresh=True) as world:
-        await until(lambda: world.scrub._stored and not world.scrub.status().due, "all is read")
+        await until(
+            lambda: world.scrub._stored.logs and not world.scrub.status().due, "all is read"
+        )
         assert world.read[0] == (world.slot(T), 6)
         assert world.passes(T) == world.passes(U) == 0
         assert world.scrub._logs[T].since_ms == NOW_MS - 5
@@ -227,14 +249,32 @@ async def test_a_record_that_cannot_be_used_costs_one_more_reading() -> None:
         file = File()
         file.content = content
         async with scrubbed(file, fresh=True) as world:
-            await until(lambda: world.scrub._stored and not world.scrub.status().due, "all read")
+            await until(
+                lambda: world.scrub._stored.logs and not world.scrub.status().due, "all read"
+            )
             assert world.passes(T) == 1
-        assert scrub_record.load(file).keys() == {T, U}
+        assert scrub_record.load(file).logs.keys() == {T, U}
 
 
 async def test_a_log_that_comes_here_is_not_old() -> None:
     async with scrubbed() as world:
-        await until(lambda: world.scrub._stored, "the record is loaded")
+        await until(lambda: world.scrub._stored.logs, "the record is loaded")
         del world.scrub._logs[T]
         assert world.scrub.status().due == 0
         assert world.scrub._logs[T] == ScrubProgress(NOW_MS)
+
+
+async def test_what_differed_before_a_restart_is_still_known() -> None:
+    file = File()
+    within = OffsetRange(Offset(0), Offset(8))
+    found = LogDifference(within, BrokerId(1), LogDigest(8, 1), LogDigest(8, 2), NOW_MS)
+    known = dict.fromkeys((T, U), ScrubProgress(NOW_MS))
+    scrub_record.save(file, scrub_record.Record(known, {T: {0: found}}))
+    async with scrubbed(file, fresh=True) as world:
+        await until(lambda: world.scrub._loaded, "the record is loaded")
+        assert [(str(one), what) for one, what in world.scrub.status().differences] == [
+            ("t/0", found)
+        ]
+        world.scrub.start(lambda replica: replica.key == U)
+        await until(lambda: not world.scrub.status().due, "all is read")
+    assert scrub_record.load(file).differences == {T: {0: found}}

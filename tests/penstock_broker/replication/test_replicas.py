@@ -207,7 +207,7 @@ async def described(
     """What a client is told: logs of replicas, and those that belong to none."""
     with ThreadPoolExecutor(1) as executor:
         damage = SimpleNamespace(lost=lambda _key: None, says=lambda _key: "its log is read")
-        logs = StoredLogs(store, executor, lambda: (1, 2, 3), lambda: 4, damage)
+        logs = StoredLogs(store, executor, lambda: (1, 2, 3), lambda: 4, damage, lambda _: "")
         unused: Any = None
         here = Here(
             logs=logs, quiescence=unused, scrubbing=unused, configs=unused, accept_loss=unused

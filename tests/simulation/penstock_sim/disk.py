@@ -121,6 +121,13 @@ class SimDisk:
         self._check_index(slot)
         return self._current.header(slot, offset)
 
+    def next_headers(
+        self, slot: Slot, offset: Offset, end: Offset, count_max: int
+    ) -> list[BatchHeader]:
+        """As the store answers."""
+        self._check_index(slot)
+        return self._current.next_headers(slot, offset, end, count_max)
+
     def recover(self, slot: Slot) -> RecoveredLog:
         self._check_index(slot)
         return self._current.recover(slot)

@@ -180,6 +180,7 @@ class BrokerProcess:
             self._seams,
             self.metrics.registry,
             self._session.beat,
+            view=self._view,
         )
         self._disk = self._upkeep.disk
         self._replication.credits.has_space = lambda: self._disk.has_space_for_copies
@@ -372,6 +373,7 @@ class BrokerProcess:
             self._disk_bytes,
             self._copy_rate,
             self.membership.mending,
+            self._upkeep.comparison.says,
         )
         return Here(
             logs=logs,

@@ -10,15 +10,18 @@ from penstock_broker.config import Settings
 from penstock_broker.datadir import DataDirectory
 from penstock_broker.maintenance.compaction import Compaction
 from penstock_broker.maintenance.compaction_metrics import CompactionMetrics
+from penstock_broker.maintenance.comparing import LogComparison
 from penstock_broker.maintenance.disk import DiskGuard
 from penstock_broker.maintenance.retention import Retention
 from penstock_broker.maintenance.scrub import Scrub
 from penstock_broker.maintenance.scrub_metrics import ScrubMetrics
+from penstock_broker.metadata.image import ClusterView
+from penstock_broker.replication.digests import RemoteLeaders
 from penstock_broker.replication.replicas import ReplicaSet
 
 
 class Upkeep:
-    """`disk` and `scrub` are for others, too."""
+    """`disk`, `comparison` and `scrub` are for others, too."""
 
     def __init__(
         self,
@@ -28,6 +31,8 @@ class Upkeep:
         seams: BrokerSeams,
         registry: CollectorRegistry,
         on_disk_change: Callable[[], None],
+        *,
+        view: ClusterView,
     ) -> None:
         """`on_disk_change`: the disk is full, or has space again."""
         self._directory = directory
@@ -46,13 +51,22 @@ class Upkeep:
         )
         metrics = CompactionMetrics(registry)
         self._compaction = Compaction(replicas, seams.store, metrics, settings, self.disk)
+        scrub_metrics = ScrubMetrics(registry)
+        self.comparison = LogComparison(
+            replicas,
+            view,
+            RemoteLeaders(replicas.broker_id, view, seams.transport),
+            scrub_metrics,
+            seams.clock,
+        )
         self.scrub = Scrub(
             replicas,
             seams.store,
             directory.scrub_file,
             self.disk,
-            ScrubMetrics(registry),
+            scrub_metrics,
             seams.clock,
+            comparison=self.comparison,
             interval_days=settings.scrub_interval_days,
         )
 

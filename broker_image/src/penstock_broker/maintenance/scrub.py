@@ -5,9 +5,10 @@
                                                      the log is read again, before all others
 
 Which log, and how fast: `core.replication.scrub`. What is found goes the same way as damage that a
-reader meets (I33). Produce comes first: after each chunk the thread rests at least as long as it
-worked, and no log is read while the disk is full. `ReplicaSet` says which logs there are; damaged
-ones are left to `mending`, which reads all of them.
+reader meets (I33). What was read is compared with the leader's log: `comparing`. Produce comes
+first: after each chunk the thread rests at least as long as it worked, and no log is read while the
+disk is full. `ReplicaSet` says which logs there are; damaged ones are left to `mending`, which
+reads all of them.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from penstock.errors import ErrorCode, PenstockError
 from penstock_broker.clock import Clock
 from penstock_broker.datadir import SmallFile
 from penstock_broker.maintenance import scrub_record
+from penstock_broker.maintenance.comparing import LogComparison, LogDifference
 from penstock_broker.maintenance.disk import DiskGuard
 from penstock_broker.maintenance.scrub_metrics import ScrubMetrics
 from penstock_broker.observability import EventLog
@@ -47,7 +49,7 @@ class ScrubStatus:
     `offset`, `end_offset`: what of `reading` is read next, and where its pass ends. `due`: replicas
     that wait, with the one that is read. `oldest_ms`: how long ago the log that waits longest was
     last read as a whole, or came here. Counted in this run of the broker: `read_bytes`,
-    `damage_found`.
+    `damage_found`, `compared_ranges`. `differences`: where logs are not as their leaders'.
     """
 
     replicas: int
@@ -61,6 +63,8 @@ class ScrubStatus:
     read_bytes: int
     damage_found: int
     waits: str
+    compared_ranges: int = 0
+    differences: tuple[tuple[Replica, LogDifference], ...] = ()
 
 
 class Scrub:
@@ -75,6 +79,7 @@ class Scrub:
         metrics: ScrubMetrics,
         clock: Clock,
         *,
+        comparison: LogComparison,
         interval_days: int,
     ) -> None:
         """`file`: where it is noted how far each log is. `interval_days` 0: only when asked."""
@@ -82,13 +87,14 @@ class Scrub:
         self._store = store
         self._file = file
         self._disk = disk
+        self._comparison = comparison
         self._metrics = metrics
         self._clock = clock
         self._interval_ms = interval_days * _DAY_MS
         self._executor = ThreadPoolExecutor(1, "scrub")
         self._reader = LogReader(store, self._executor, replicas.unreadable)
         self._logs: dict[ReplicaKey, ScrubProgress] = {}
-        self._stored: dict[ReplicaKey, ScrubProgress] = {}
+        self._stored = scrub_record.Record()
         self._loaded = False
         self._save_due_s = self._measure_due_s = 0.0
         self._total_bytes = 0
@@ -138,6 +144,8 @@ class Scrub:
             read_bytes=self._read_bytes,
             damage_found=self._damage_found,
             waits="the disk is full" if due and self._disk.is_full else "",
+            compared_ranges=self._comparison.compared_ranges,
+            differences=tuple(self._comparison.here()),
         )
 
     def _age_s(self) -> float:
@@ -150,41 +158,53 @@ class Scrub:
     async def run(self) -> None:
         """Reads until cancelled."""
         with self._executor:
-            await self._load()
-            while True:
-                self._urgent.clear()
-                self._look()
-                replica = None if self._disk.is_full else self._next()
-                if replica is not None:
-                    await self._pass(replica)
-                    await self._save(at_once=False)
-                    continue
-                await self._save(at_once=True)
-                with suppress(TimeoutError):
-                    async with self._clock.timeout(_LOOK_S):
-                        await self._urgent.wait()
+            try:
+                await self._load()
+                while True:
+                    await self._round()
+            finally:
+                await self._comparison.close()
+
+    async def _round(self) -> None:
+        self._urgent.clear()
+        self._look()
+        replica = None if self._disk.is_full else self._next()
+        if replica is not None:
+            await self._pass(replica)
+            await self._save(at_once=False)
+            return
+        await self._save(at_once=True)
+        with suppress(TimeoutError):
+            async with self._clock.timeout(_LOOK_S):
+                await self._urgent.wait()
 
     async def _load(self) -> None:
         """Logs that no record knows count as never read; they may be from an older release."""
 
-        def blocking() -> tuple[dict[ReplicaKey, ScrubProgress], Collection[ReplicaKey]]:
+        def blocking() -> tuple[scrub_record.Record, Collection[ReplicaKey]]:
             return scrub_record.load(self._file), self._store.slots().keys()
 
         self._stored, slots = await self._in_thread(blocking)
         now_ms = self._clock.wall_ms()
         for key in slots:
-            known = self._stored.get(key, ScrubProgress(now_ms, Urgency.UNKNOWN))
+            known = self._stored.logs.get(key, ScrubProgress(now_ms, Urgency.UNKNOWN))
             wanted = self._logs.get(key)  # by somebody who was quicker
             self._logs[key] = known if wanted is None else known.wanted(wanted.urgency)
+        self._comparison.found.update(
+            {key: dict(found) for key, found in self._stored.differences.items()}
+        )
         self._loaded = True
 
     async def _save(self, *, at_once: bool) -> None:
-        if self._logs == self._stored or (not at_once and monotonic() < self._save_due_s):
+        if not at_once and monotonic() < self._save_due_s:
+            return
+        differences = {key: dict(found) for key, found in self._comparison.found.items()}
+        record = scrub_record.Record(dict(self._logs), differences)
+        if record == self._stored:
             return
         self._save_due_s = monotonic() + _MINUTE_S
-        logs = dict(self._logs)
-        await self._in_thread(lambda: scrub_record.save(self._file, logs))
-        self._stored = logs
+        await self._in_thread(lambda: scrub_record.save(self._file, record))
+        self._stored = record
 
     def _look(self) -> None:
         """A log that comes here is new, or was just copied: nothing of it is old."""
@@ -193,6 +213,7 @@ class Scrub:
         now_ms, by_key = self._clock.wall_ms(), self._replicas.by_key
         kept = by_key.keys() | self._replicas.orphans.keys()
         self._logs = {key: one for key, one in self._logs.items() if key in kept}
+        self._comparison.keep(kept)
         for key in by_key:
             if key not in self._logs:
                 self._logs[key] = ScrubProgress(now_ms)
@@ -221,7 +242,8 @@ class Scrub:
             while offset < self._end:
                 if self._urgent.is_set() or self._disk.is_full or not self._is_here(replica):
                     return
-                offset = await self._read(replica, offset)
+                before, offset = offset, await self._read(replica, offset)
+                await self._compare(replica, before, offset)
                 if self._logs.get(key) is not progress:
                     return  # wanted again meanwhile, or gone
                 progress = self._logs[key] = progress.read_to(offset)
@@ -246,6 +268,12 @@ class Scrub:
         self._metrics.bytes_read.inc(size_bytes)
         await self._clock.sleep(max(took_s, size_bytes / self._rate - took_s))
         return batches[-1].next_offset if batches else self._end
+
+    async def _compare(self, replica: Replica, before: Offset, after: Offset) -> None:
+        """Compares what was read, then rests for as long."""
+        started_s = monotonic()
+        await self._comparison.compare(self._reader, replica, before, after, self._end)
+        await self._clock.sleep(monotonic() - started_s)
 
     async def _failed(self, replica: Replica, error: PenstockError) -> None:
         if error.code is not ErrorCode.DATA_CORRUPTED:

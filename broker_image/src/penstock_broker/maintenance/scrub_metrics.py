@@ -19,12 +19,26 @@ class ScrubMetrics:
             "Logs in which the scrub has met damage.",
             registry=registry,
         )
+        self.ranges_compared = Counter(
+            "penstock_scrub_compared_ranges",
+            "Parts of logs that the scrub has compared with the leader's.",
+            registry=registry,
+        )
+        self._differing = Gauge(
+            "penstock_differing_replicas",
+            "Replicas here whose log differs from the leader's although both read well. Must be 0.",
+            registry=registry,
+        )
         self._age = Gauge(
             "penstock_scrub_age_seconds",
             "How long ago the log that waits longest was last read as a whole, or came here. Above "
             "two scrub.interval.days: the scrub does not keep up.",
             registry=registry,
         )
+
+    def observe_differing(self, replicas: Callable[[], float]) -> None:
+        """As `observe_age`."""
+        self._differing.set_function(replicas)
 
     def observe_age(self, seconds: Callable[[], float]) -> None:
         """Has `seconds` called at every scrape, in the endpoint's thread."""

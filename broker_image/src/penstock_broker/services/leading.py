@@ -31,6 +31,7 @@ from penstock.rpc.streams.parsing import introduction, parsed
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.copies import CopyThrottle
+from penstock_broker.replication.digests import led_digest
 from penstock_broker.replication.exact import stored_exactly
 from penstock_broker.replication.feeding import FollowerStream
 from penstock_broker.replication.reads import LogReader
@@ -78,6 +79,15 @@ class Leading(ReplicationServiceServicer):
         require_broker(request.broker_id, "read a batch")
         stored = await stored_exactly(self._replicas, self._reader, request)
         return pb.ReadExactResponse(batch=stored)
+
+    async def ReadDigest(  # noqa: N802 - the service's name for it
+        self,
+        request: pb.ReadDigestRequest,
+        context: Any,  # noqa: ARG002 - gRPC's
+    ) -> pb.ReadDigestResponse:
+        """For a follower that compares its log with this one: see `digests`."""
+        require_broker(request.broker_id, "compare a log")
+        return await led_digest(self._replicas, self._reader, request)
 
     async def lead(self, stream: MessageStream) -> None:
         """Serves one follower's stream, until either side ends it. Raises PenstockError."""

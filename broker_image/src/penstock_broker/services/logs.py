@@ -38,10 +38,12 @@ class StoredLogs:
         disk_bytes: Callable[[], tuple[int, int, int]],
         copy_rate: Callable[[], int | None],
         damage: KnownDamage,
+        differs: Callable[[ReplicaKey], str],
     ) -> None:
         """`disk_bytes` returns (free, total, reserve) of the data volume. `copy_rate`: bytes per
-        second, None: no limit."""
+        second, None: no limit. `differs`: how a log is not as its leader's, for people."""
         self._damage = damage
+        self._differs = differs
         self._store = store
         self._executor = executor
         self._disk_bytes = disk_bytes
@@ -62,7 +64,7 @@ class StoredLogs:
         return pb.DescribeLogsResponse(
             broker_id=broker_id,
             logs=[
-                _log_info(replica, size, self._damage)
+                _log_info(replica, size, self._damage, self._differs(replica.key))
                 for replica, size in zip(replicas, sizes, strict=False)
             ],
             orphans=[
@@ -76,7 +78,7 @@ class StoredLogs:
         )
 
 
-def _log_info(replica: Replica, size_bytes: int, damage: KnownDamage) -> pb.LogInfo:
+def _log_info(replica: Replica, size_bytes: int, damage: KnownDamage, differs: str) -> pb.LogInfo:
     marks, lost = replica.marks, damage.lost(replica.key) or ()
     return pb.LogInfo(
         topic=replica.topic,
@@ -90,4 +92,5 @@ def _log_info(replica: Replica, size_bytes: int, damage: KnownDamage) -> pb.LogI
         bytes=size_bytes,
         lost=[pb.OffsetSpan(first=one.base_offset, last=one.next_offset - 1) for one in lost],
         mending=damage.says(replica.key),
+        differs=differs,
     )

@@ -70,4 +70,17 @@ class Scrubbing:
             read_bytes=status.read_bytes,
             damage_found=status.damage_found,
             waits=status.waits,
+            compared_ranges=status.compared_ranges,
+            differences=[
+                pb.LogDifference(
+                    topic=replica.topic,
+                    partition=replica.key.partition,
+                    offsets=pb.OffsetSpan(first=one.within.start, last=one.within.end - 1),
+                    leader=one.leader,
+                    own=str(one.own),
+                    leaders=str(one.leaders),
+                    found_ms=one.found_ms,
+                )
+                for replica, one in status.differences
+            ],
         )

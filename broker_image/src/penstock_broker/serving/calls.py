@@ -206,6 +206,7 @@ CALLS: Final[Mapping[str, Call]] = {
     "TransactionPeerService.FindTransactions": _SERVERS,
     "ReplicationService.Replicate": _SERVERS,
     "ReplicationService.ReadExact": _SERVERS,
+    "ReplicationService.ReadDigest": _SERVERS,
     "JournalService.PromiseJournal": _SERVERS,
     "JournalService.KeepJournal": _SERVERS,
     # By the token of a broker's pod, on a port of its own.

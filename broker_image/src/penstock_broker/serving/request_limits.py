@@ -81,6 +81,7 @@ REQUEST_LIMITS: Final[Mapping[str, RequestLimit]] = {
     "TransactionPeerService.FindTransactions": _PARTITIONS,
     "ReplicationService.Replicate": _PARTITIONS,
     "ReplicationService.ReadExact": _NAMES,
+    "ReplicationService.ReadDigest": _NAMES,
     "EnrolmentService.Enrol": _NAMES,
     "EnrolmentService.ListTokenIssuers": _NAMES,
     "JournalService.PromiseJournal": _NAMES,

@@ -183,6 +183,13 @@ class LogStore(Protocol):
         """
         ...
 
+    def next_headers(
+        self, slot: Slot, offset: Offset, end: Offset, count_max: int
+    ) -> list[BatchHeader]:
+        """At most so many headers from the batch with `offset` on, or the first after it; base
+        offsets are below `end`. From the index alone."""
+        ...
+
     def compaction_facts(self, slot: Slot, end: Offset) -> LogFacts:
         """The numbers needed to plan a pass over the batches below `end`; no payload is read."""
         ...

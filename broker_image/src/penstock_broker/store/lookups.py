@@ -5,8 +5,10 @@ an iterator that starts before the first one would read the range that retention
 """
 
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from typing import Final
 
+from penstock.core.batch import BatchHeader
 from penstock.core.types import Offset
 from penstock_broker.store import layout
 from penstock_broker.store.database import Tail
@@ -41,6 +43,15 @@ class SlotLookup:
             if entry.next_offset >= end or len(chosen) == READ_BATCHES_MAX:
                 break
         return chosen
+
+    def next_headers(self, offset: Offset, end: Offset, count_max: int) -> list[BatchHeader]:
+        """See `LogStore.next_headers`."""
+        first = self.tail.first
+        if first is None:
+            return []
+        entries = self.index.from_offset(self.slot, max(offset, first.base_offset))
+        below = takewhile(lambda entry: entry.base_offset < end, entries)
+        return [entry.header for entry in islice(below, count_max)]
 
     def bytes_from(self, offset: Offset) -> int:
         """See `LogStore.bytes_from`."""

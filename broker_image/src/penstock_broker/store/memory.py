@@ -8,6 +8,7 @@ import bisect
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 
 from penstock.core.aborted import NEWEST_MAX, AbortedTransaction, overlapping
 from penstock.core.batch import Batch, BatchFlags, BatchHeader, pack_batch, unpack_batch
@@ -245,6 +246,12 @@ class MemoryLogStore:
     def header(self, slot: Slot, offset: Offset) -> BatchHeader | None:
         found = next(self._from(slot, offset), None)
         return None if found is None else found.header
+
+    def next_headers(
+        self, slot: Slot, offset: Offset, end: Offset, count_max: int
+    ) -> list[BatchHeader]:
+        below = takewhile(lambda batch: batch.base_offset < end, self._from(slot, offset))
+        return [batch.header for batch in islice(below, count_max)]
 
     def compaction_facts(self, slot: Slot, end: Offset) -> LogFacts:
         log = self._log(slot)

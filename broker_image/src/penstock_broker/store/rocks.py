@@ -240,6 +240,12 @@ class RocksLogStore:
             entry = self._database.index.holding(slot, max(offset, first.base_offset))
             return None if entry is None else entry.header
 
+    def next_headers(
+        self, slot: Slot, offset: Offset, end: Offset, count_max: int
+    ) -> list[BatchHeader]:
+        with self._gate, storage_errors(f"reading the index of slot {slot} at offset {offset}"):
+            return self._look(slot).next_headers(offset, end, count_max)
+
     def compaction_facts(self, slot: Slot, end: Offset) -> LogFacts:
         with self._gate, storage_errors(f"measuring slot {slot} for compaction"):
             return compacting.facts(self._database, slot, self._tail(slot), end)

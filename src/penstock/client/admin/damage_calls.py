@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from penstock.client.admin.asking import Asking, checked
-from penstock.client.admin.damage_model import ScrubbedLog, ScrubDescription
+from penstock.client.admin.damage_model import LogDifference, ScrubbedLog, ScrubDescription
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.leaders import Answers, ask_leaders
 from penstock.client.model import OffsetSpan
@@ -94,4 +94,16 @@ def _from_wire(answer: pb.DescribeScrubResponse) -> ScrubDescription:
         read_bytes=answer.read_bytes,
         damage_found=answer.damage_found,
         waits=answer.waits,
+        compared_ranges=answer.compared_ranges,
+        differences=tuple(
+            LogDifference(
+                TopicPartition(one.topic, one.partition),
+                OffsetSpan(one.offsets.first, one.offsets.last),
+                one.leader,
+                one.own,
+                one.leaders,
+                one.found_ms,
+            )
+            for one in answer.differences
+        ),
     )

@@ -108,6 +108,7 @@ def logs_from_wire(answer: admin_pb2.DescribeLogsResponse) -> LogDescription:
                 size_bytes=log.bytes,
                 lost=tuple(OffsetSpan(one.first, one.last) for one in log.lost),
                 mending=log.mending,
+                differs=log.differs,
             )
             for log in answer.logs
         ),

@@ -915,6 +915,7 @@ class LogInfo(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
     MENDING_FIELD_NUMBER: _builtins.int
+    DIFFERS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     topic_id: _builtins.str
     partition: _builtins.int
@@ -926,6 +927,10 @@ class LogInfo(_message.Message):
     bytes: _builtins.int
     mending: _builtins.str
     """What is done about the damage of this log, for people; empty: it is not known to be damaged."""
+    differs: _builtins.str
+    """How this log differs from the leader's although each reads well, for people; empty: it is not
+    known to.
+    """
     @_builtins.property
     def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetSpan]:
         """Damaged batches that no other replica has given so far."""
@@ -944,10 +949,11 @@ class LogInfo(_message.Message):
         bytes: _builtins.int = ...,
         lost: _abc.Iterable[Global___OffsetSpan] | None = ...,
         mending: _builtins.str = ...,
+        differs: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "high_watermark", b"high_watermark", "is_leader", b"is_leader", "leader_epoch", b"leader_epoch", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "lost", b"lost", "mending", b"mending", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "differs", b"differs", "high_watermark", b"high_watermark", "is_leader", b"is_leader", "leader_epoch", b"leader_epoch", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "lost", b"lost", "mending", b"mending", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2127,6 +2133,8 @@ class DescribeScrubResponse(_message.Message):
     READ_BYTES_FIELD_NUMBER: _builtins.int
     DAMAGE_FOUND_FIELD_NUMBER: _builtins.int
     WAITS_FIELD_NUMBER: _builtins.int
+    COMPARED_RANGES_FIELD_NUMBER: _builtins.int
+    DIFFERENCES_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     replicas: _builtins.int
     due: _builtins.int
@@ -2140,11 +2148,17 @@ class DescribeScrubResponse(_message.Message):
     damage_found: _builtins.int
     waits: _builtins.str
     """Why nothing is read although something is due, for people. Empty: it is read."""
+    compared_ranges: _builtins.int
+    """Parts of logs compared with the leader's, in this run of the broker."""
     @_builtins.property
     def error(self) -> _errors_pb2.Error: ...
     @_builtins.property
     def reading(self) -> Global___ScrubbedLog:
         """Not set: nothing is read now."""
+
+    @_builtins.property
+    def differences(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogDifference]:
+        """Where logs differ although each reads well."""
 
     def __init__(
         self,
@@ -2159,14 +2173,61 @@ class DescribeScrubResponse(_message.Message):
         read_bytes: _builtins.int = ...,
         damage_found: _builtins.int = ...,
         waits: _builtins.str = ...,
+        compared_ranges: _builtins.int = ...,
+        differences: _abc.Iterable[Global___LogDifference] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "reading", b"reading"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "damage_found", b"damage_found", "damaged", b"damaged", "due", b"due", "error", b"error", "oldest_ms", b"oldest_ms", "read_bytes", b"read_bytes", "reading", b"reading", "replicas", b"replicas", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "compared_ranges", b"compared_ranges", "damage_found", b"damage_found", "damaged", b"damaged", "differences", b"differences", "due", b"due", "error", b"error", "oldest_ms", b"oldest_ms", "read_bytes", b"read_bytes", "reading", b"reading", "replicas", b"replicas", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeScrubResponse: _TypeAlias = DescribeScrubResponse  # noqa: Y015
+
+@_typing.final
+class LogDifference(_message.Message):
+    """A part of a log that was not as its leader's when it was last compared."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    OWN_FIELD_NUMBER: _builtins.int
+    LEADERS_FIELD_NUMBER: _builtins.int
+    FOUND_MS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    leader: _builtins.int
+    """The broker that led then."""
+    own: _builtins.str
+    """Digests of the broker that is asked, and of the leader, for people; equal texts mean equal
+    batches.
+    """
+    leaders: _builtins.str
+    found_ms: _builtins.int
+    """When it was found, ms since 1970."""
+    @_builtins.property
+    def offsets(self) -> Global___OffsetSpan: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        offsets: Global___OffsetSpan | None = ...,
+        leader: _builtins.int = ...,
+        own: _builtins.str = ...,
+        leaders: _builtins.str = ...,
+        found_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["found_ms", b"found_ms", "leader", b"leader", "leaders", b"leaders", "offsets", b"offsets", "own", b"own", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogDifference: _TypeAlias = LogDifference  # noqa: Y015
 
 @_typing.final
 class ScrubbedLog(_message.Message):

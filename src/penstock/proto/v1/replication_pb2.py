@@ -26,7 +26,7 @@ from penstock.proto.v1 import errors_pb2 as penstock_dot_proto_dot_v1_dot_errors
 from penstock.proto.v1 import records_pb2 as penstock_dot_proto_dot_v1_dot_records__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#penstock/proto/v1/replication.proto\x12\x11penstock.proto.v1\x1a\x1epenstock/proto/v1/errors.proto\x1a\x1fpenstock/proto/v1/records.proto\"\x83\x01\n\x10ReadExactRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\r\x12\x13\n\x0b\x62\x61se_offset\x18\x05 \x01(\x03\x12\x0e\n\x06header\x18\x06 \x01(\x0c\"\"\n\x11ReadExactResponse\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x0c\"\x99\x02\n\x0f\x46ollowerMessage\x12/\n\x05hello\x18\x01 \x01(\x0b\x32 .penstock.proto.v1.FollowerHello\x12\x34\n\repoch_queries\x18\x02 \x03(\x0b\x32\x1d.penstock.proto.v1.EpochQuery\x12.\n\x06starts\x18\x03 \x03(\x0b\x32\x1e.penstock.proto.v1.FollowStart\x12,\n\x04\x61\x63ks\x18\x04 \x03(\x0b\x32\x1e.penstock.proto.v1.FollowerAck\x12,\n\x05stops\x18\x05 \x03(\x0b\x32\x1d.penstock.proto.v1.FollowStop\x12\x13\n\x0b\x63opy_credit\x18\x06 \x01(\x04\"a\n\rFollowerHello\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x14\n\x0cwindow_bytes\x18\x04 \x01(\r\"[\n\nEpochQuery\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x12\n\nlast_epoch\x18\x04 \x01(\x05\"]\n\x0b\x46ollowStart\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x13\n\x0b\x66rom_offset\x18\x04 \x01(\x03\"q\n\x0b\x46ollowerAck\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x13\n\x0bwritten_end\x18\x04 \x01(\x03\x12\x12\n\nsynced_end\x18\x05 \x01(\x03\"1\n\nFollowStop\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\"\xbe\x01\n\rLeaderMessage\x12\x35\n\repoch_answers\x18\x01 \x03(\x0b\x32\x1e.penstock.proto.v1.EpochAnswer\x12\x31\n\x07\x61ppends\x18\x02 \x03(\x0b\x32 .penstock.proto.v1.AppendBatches\x12/\n\x06\x65rrors\x18\x03 \x03(\x0b\x32\x1f.penstock.proto.v1.ReplicaError\x12\x12\n\ncopy_spent\x18\x04 \x01(\x04\"\x98\x01\n\x0b\x45pochAnswer\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\r\n\x05\x65poch\x18\x04 \x01(\x05\x12\x12\n\nend_offset\x18\x05 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\x12\x11\n\tswept_end\x18\x07 \x01(\x03\"\xc3\x01\n\rAppendBatches\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x05 \x01(\x03\x12\x14\n\x0csync_through\x18\x06 \x01(\x03\x12/\n\x07\x62\x61tches\x18\x07 \x03(\x0b\x32\x1e.penstock.proto.v1.RecordBatch\"\\\n\x0cReplicaError\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\'\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x18.penstock.proto.v1.Error2\xc3\x01\n\x12ReplicationService\x12U\n\tReplicate\x12\".penstock.proto.v1.FollowerMessage\x1a .penstock.proto.v1.LeaderMessage(\x01\x30\x01\x12V\n\tReadExact\x12#.penstock.proto.v1.ReadExactRequest\x1a$.penstock.proto.v1.ReadExactResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#penstock/proto/v1/replication.proto\x12\x11penstock.proto.v1\x1a\x1epenstock/proto/v1/errors.proto\x1a\x1fpenstock/proto/v1/records.proto\"\x83\x01\n\x10ReadExactRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\r\x12\x13\n\x0b\x62\x61se_offset\x18\x05 \x01(\x03\x12\x0e\n\x06header\x18\x06 \x01(\x0c\"\"\n\x11ReadExactResponse\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x0c\"\x9f\x01\n\x11ReadDigestRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x05 \x01(\x05\x12\x14\n\x0cstart_offset\x18\x06 \x01(\x03\x12\x12\n\nend_offset\x18\x07 \x01(\x03\"Z\n\x12ReadDigestResponse\x12,\n\x06\x64igest\x18\x01 \x01(\x0b\x32\x1c.penstock.proto.v1.LogDigest\x12\x16\n\x0enot_comparable\x18\x02 \x01(\t\")\n\tLogDigest\x12\x0f\n\x07\x62\x61tches\x18\x01 \x01(\r\x12\x0b\n\x03\x63rc\x18\x02 \x01(\x07\"\x99\x02\n\x0f\x46ollowerMessage\x12/\n\x05hello\x18\x01 \x01(\x0b\x32 .penstock.proto.v1.FollowerHello\x12\x34\n\repoch_queries\x18\x02 \x03(\x0b\x32\x1d.penstock.proto.v1.EpochQuery\x12.\n\x06starts\x18\x03 \x03(\x0b\x32\x1e.penstock.proto.v1.FollowStart\x12,\n\x04\x61\x63ks\x18\x04 \x03(\x0b\x32\x1e.penstock.proto.v1.FollowerAck\x12,\n\x05stops\x18\x05 \x03(\x0b\x32\x1d.penstock.proto.v1.FollowStop\x12\x13\n\x0b\x63opy_credit\x18\x06 \x01(\x04\"a\n\rFollowerHello\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x14\n\x0cwindow_bytes\x18\x04 \x01(\r\"[\n\nEpochQuery\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x12\n\nlast_epoch\x18\x04 \x01(\x05\"]\n\x0b\x46ollowStart\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x13\n\x0b\x66rom_offset\x18\x04 \x01(\x03\"q\n\x0b\x46ollowerAck\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x13\n\x0bwritten_end\x18\x04 \x01(\x03\x12\x12\n\nsynced_end\x18\x05 \x01(\x03\"1\n\nFollowStop\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\"\xbe\x01\n\rLeaderMessage\x12\x35\n\repoch_answers\x18\x01 \x03(\x0b\x32\x1e.penstock.proto.v1.EpochAnswer\x12\x31\n\x07\x61ppends\x18\x02 \x03(\x0b\x32 .penstock.proto.v1.AppendBatches\x12/\n\x06\x65rrors\x18\x03 \x03(\x0b\x32\x1f.penstock.proto.v1.ReplicaError\x12\x12\n\ncopy_spent\x18\x04 \x01(\x04\"\x98\x01\n\x0b\x45pochAnswer\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\r\n\x05\x65poch\x18\x04 \x01(\x05\x12\x12\n\nend_offset\x18\x05 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\x12\x11\n\tswept_end\x18\x07 \x01(\x03\"\xc3\x01\n\rAppendBatches\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x05 \x01(\x03\x12\x14\n\x0csync_through\x18\x06 \x01(\x03\x12/\n\x07\x62\x61tches\x18\x07 \x03(\x0b\x32\x1e.penstock.proto.v1.RecordBatch\"\\\n\x0cReplicaError\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\'\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x18.penstock.proto.v1.Error2\x9e\x02\n\x12ReplicationService\x12U\n\tReplicate\x12\".penstock.proto.v1.FollowerMessage\x1a .penstock.proto.v1.LeaderMessage(\x01\x30\x01\x12V\n\tReadExact\x12#.penstock.proto.v1.ReadExactRequest\x1a$.penstock.proto.v1.ReadExactResponse\x12Y\n\nReadDigest\x12$.penstock.proto.v1.ReadDigestRequest\x1a%.penstock.proto.v1.ReadDigestResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,26 +37,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_READEXACTREQUEST']._serialized_end=255
   _globals['_READEXACTRESPONSE']._serialized_start=257
   _globals['_READEXACTRESPONSE']._serialized_end=291
-  _globals['_FOLLOWERMESSAGE']._serialized_start=294
-  _globals['_FOLLOWERMESSAGE']._serialized_end=575
-  _globals['_FOLLOWERHELLO']._serialized_start=577
-  _globals['_FOLLOWERHELLO']._serialized_end=674
-  _globals['_EPOCHQUERY']._serialized_start=676
-  _globals['_EPOCHQUERY']._serialized_end=767
-  _globals['_FOLLOWSTART']._serialized_start=769
-  _globals['_FOLLOWSTART']._serialized_end=862
-  _globals['_FOLLOWERACK']._serialized_start=864
-  _globals['_FOLLOWERACK']._serialized_end=977
-  _globals['_FOLLOWSTOP']._serialized_start=979
-  _globals['_FOLLOWSTOP']._serialized_end=1028
-  _globals['_LEADERMESSAGE']._serialized_start=1031
-  _globals['_LEADERMESSAGE']._serialized_end=1221
-  _globals['_EPOCHANSWER']._serialized_start=1224
-  _globals['_EPOCHANSWER']._serialized_end=1376
-  _globals['_APPENDBATCHES']._serialized_start=1379
-  _globals['_APPENDBATCHES']._serialized_end=1574
-  _globals['_REPLICAERROR']._serialized_start=1576
-  _globals['_REPLICAERROR']._serialized_end=1668
-  _globals['_REPLICATIONSERVICE']._serialized_start=1671
-  _globals['_REPLICATIONSERVICE']._serialized_end=1866
+  _globals['_READDIGESTREQUEST']._serialized_start=294
+  _globals['_READDIGESTREQUEST']._serialized_end=453
+  _globals['_READDIGESTRESPONSE']._serialized_start=455
+  _globals['_READDIGESTRESPONSE']._serialized_end=545
+  _globals['_LOGDIGEST']._serialized_start=547
+  _globals['_LOGDIGEST']._serialized_end=588
+  _globals['_FOLLOWERMESSAGE']._serialized_start=591
+  _globals['_FOLLOWERMESSAGE']._serialized_end=872
+  _globals['_FOLLOWERHELLO']._serialized_start=874
+  _globals['_FOLLOWERHELLO']._serialized_end=971
+  _globals['_EPOCHQUERY']._serialized_start=973
+  _globals['_EPOCHQUERY']._serialized_end=1064
+  _globals['_FOLLOWSTART']._serialized_start=1066
+  _globals['_FOLLOWSTART']._serialized_end=1159
+  _globals['_FOLLOWERACK']._serialized_start=1161
+  _globals['_FOLLOWERACK']._serialized_end=1274
+  _globals['_FOLLOWSTOP']._serialized_start=1276
+  _globals['_FOLLOWSTOP']._serialized_end=1325
+  _globals['_LEADERMESSAGE']._serialized_start=1328
+  _globals['_LEADERMESSAGE']._serialized_end=1518
+  _globals['_EPOCHANSWER']._serialized_start=1521
+  _globals['_EPOCHANSWER']._serialized_end=1673
+  _globals['_APPENDBATCHES']._serialized_start=1676
+  _globals['_APPENDBATCHES']._serialized_end=1871
+  _globals['_REPLICAERROR']._serialized_start=1873
+  _globals['_REPLICAERROR']._serialized_end=1965
+  _globals['_REPLICATIONSERVICE']._serialized_start=1968
+  _globals['_REPLICATIONSERVICE']._serialized_end=2254
 # @@protoc_insertion_point(module_scope)

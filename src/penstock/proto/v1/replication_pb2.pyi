@@ -80,6 +80,97 @@ class ReadExactResponse(_message.Message):
 Global___ReadExactResponse: _TypeAlias = ReadExactResponse  # noqa: Y015
 
 @_typing.final
+class ReadDigestRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    START_OFFSET_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    broker_id: _builtins.int
+    """Who asks."""
+    topic_id: _builtins.str
+    partition: _builtins.int
+    leader_epoch: _builtins.int
+    """In which the asked broker leads."""
+    start_offset: _builtins.int
+    """Batches with base offsets in [start_offset, end_offset), at most 16,384 offsets."""
+    end_offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.str = ...,
+        broker_id: _builtins.int = ...,
+        topic_id: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        leader_epoch: _builtins.int = ...,
+        start_offset: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "cluster_id", b"cluster_id", "end_offset", b"end_offset", "leader_epoch", b"leader_epoch", "partition", b"partition", "start_offset", b"start_offset", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadDigestRequest: _TypeAlias = ReadDigestRequest  # noqa: Y015
+
+@_typing.final
+class ReadDigestResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    NOT_COMPARABLE_FIELD_NUMBER: _builtins.int
+    not_comparable: _builtins.str
+    """Why not, for people."""
+    @_builtins.property
+    def digest(self) -> Global___LogDigest:
+        """Not set: this part of the log cannot be compared here, now."""
+
+    def __init__(
+        self,
+        *,
+        digest: Global___LogDigest | None = ...,
+        not_comparable: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "not_comparable", b"not_comparable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadDigestResponse: _TypeAlias = ReadDigestResponse  # noqa: Y015
+
+@_typing.final
+class LogDigest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCHES_FIELD_NUMBER: _builtins.int
+    CRC_FIELD_NUMBER: _builtins.int
+    batches: _builtins.int
+    crc: _builtins.int
+    """CRC-32C over the first 24 bytes of each stored batch, in the order of the log: base offset,
+    leader epoch, append time, CRC of the rest.
+    """
+    def __init__(
+        self,
+        *,
+        batches: _builtins.int = ...,
+        crc: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "crc", b"crc"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogDigest: _TypeAlias = LogDigest  # noqa: Y015
+
+@_typing.final
 class FollowerMessage(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

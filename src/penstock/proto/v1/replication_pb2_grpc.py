@@ -46,6 +46,11 @@ class ReplicationServiceStub:
                 request_serializer=penstock_dot_proto_dot_v1_dot_replication__pb2.ReadExactRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_replication__pb2.ReadExactResponse.FromString,
                 _registered_method=True)
+        self.ReadDigest = channel.unary_unary(
+                '/penstock.proto.v1.ReplicationService/ReadDigest',
+                request_serializer=penstock_dot_proto_dot_v1_dot_replication__pb2.ReadDigestRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_replication__pb2.ReadDigestResponse.FromString,
+                _registered_method=True)
 
 
 class ReplicationServiceServicer:
@@ -68,6 +73,14 @@ class ReplicationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadDigest(self, request, context):
+        """A digest of a part of this broker's log of a partition that it leads, from headers alone: a
+        follower compares it with that of its own log.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReplicationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -80,6 +93,11 @@ def add_ReplicationServiceServicer_to_server(servicer, server):
                     servicer.ReadExact,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_replication__pb2.ReadExactRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_replication__pb2.ReadExactResponse.SerializeToString,
+            ),
+            'ReadDigest': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadDigest,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_replication__pb2.ReadDigestRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_replication__pb2.ReadDigestResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -138,6 +156,33 @@ class ReplicationService:
             '/penstock.proto.v1.ReplicationService/ReadExact',
             penstock_dot_proto_dot_v1_dot_replication__pb2.ReadExactRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_replication__pb2.ReadExactResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadDigest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.ReplicationService/ReadDigest',
+            penstock_dot_proto_dot_v1_dot_replication__pb2.ReadDigestRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_replication__pb2.ReadDigestResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,6 +44,10 @@ class ReplicationServiceStub:
     if it has it with exactly this header, and all of it can be read. OFFSET_OUT_OF_RANGE: it has
     nothing of its offsets, or has given it up. DATA_CORRUPTED: anything else is there.
     """
+    ReadDigest: _grpc.UnaryUnaryMultiCallable[_replication_pb2.ReadDigestRequest, _replication_pb2.ReadDigestResponse]
+    """A digest of a part of this broker's log of a partition that it leads, from headers alone: a
+    follower compares it with that of its own log.
+    """
 
 @_typing.type_check_only
 class ReplicationServiceAsyncStub(ReplicationServiceStub):
@@ -57,6 +61,10 @@ class ReplicationServiceAsyncStub(ReplicationServiceStub):
     """One batch of this broker's log of a partition, whether it leads, is in sync, or neither: only
     if it has it with exactly this header, and all of it can be read. OFFSET_OUT_OF_RANGE: it has
     nothing of its offsets, or has given it up. DATA_CORRUPTED: anything else is there.
+    """
+    ReadDigest: _aio.UnaryUnaryMultiCallable[_replication_pb2.ReadDigestRequest, _replication_pb2.ReadDigestResponse]  # type: ignore[assignment]
+    """A digest of a part of this broker's log of a partition that it leads, from headers alone: a
+    follower compares it with that of its own log.
     """
 
 class ReplicationServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -80,6 +88,16 @@ class ReplicationServiceServicer(metaclass=_abc_1.ABCMeta):
         """One batch of this broker's log of a partition, whether it leads, is in sync, or neither: only
         if it has it with exactly this header, and all of it can be read. OFFSET_OUT_OF_RANGE: it has
         nothing of its offsets, or has given it up. DATA_CORRUPTED: anything else is there.
+        """
+
+    @_abc_1.abstractmethod
+    def ReadDigest(
+        self,
+        request: _replication_pb2.ReadDigestRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_replication_pb2.ReadDigestResponse, _abc.Awaitable[_replication_pb2.ReadDigestResponse]]:
+        """A digest of a part of this broker's log of a partition that it leads, from headers alone: a
+        follower compares it with that of its own log.
         """
 
 def add_ReplicationServiceServicer_to_server(servicer: ReplicationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
