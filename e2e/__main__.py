@@ -4,7 +4,8 @@ Two lists: all scenarios, played before a release, with `--record`; and `--short
 those that a release must not be without and that are over soon.
 
 A cluster that is there already is used and stays; one that was made for this run is removed
-at its end, unless `--keep`. What was compiled and the images stay for the next run.
+at its end by `e2e/cluster/down`, as README.md shows it, unless `--keep`. What was compiled and the
+images stay for the next run.
 """
 
 import argparse

@@ -5,7 +5,8 @@
                                              compared with what the page shows
 
 The tutorial begins with nothing and clears away what it made. The other pages take a Cluster
-`flights` for granted, and share one: each has to leave it as it was.
+`flights` for granted, and share one: each has to leave it as it was. The image that docs/spark.md
+builds is built at the end, on the base that this machine has.
 """
 
 import tempfile
@@ -13,12 +14,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from e2e.harness import images
 from e2e.harness.penstock import Penstock
 from e2e.harness.process import (
     ROOT,
     Command,
     CommandError,
     E2EError,
+    cache,
     environment,
     kubeconfig,
     run,
@@ -31,7 +34,9 @@ from tools.snippets.page import How, Snippet, read_page
 from tools.snippets.page import documents as every_page
 from tools.snippets.shell import sessions
 
+HERE = "e2e/scenarios/documents.py"
 TUTORIAL = "docs/tutorials/kubernetes.md"
+SPARK = "docs/spark.md"
 NAMESPACE = "air"
 SHOWN = ("charts", "crds", "e2e", "examples")
 """Folders of the repository that commands of pages name."""
@@ -63,7 +68,20 @@ def played(snippets: Sequence[Snippet]) -> list[Snippet]:
     return chosen
 
 
-@scenario("What the documentation shows of Kubernetes is done, page by page")
+def image_command(on: str) -> str:
+    """What the page on Spark builds its image by; `on`: see `images.base`."""
+    (command,) = [
+        session.command
+        for snippet in read_page(ROOT, SPARK)
+        if snippet.how is How.ELSEWHERE and snippet.detail == HERE
+        for session in sessions(snippet.text)
+    ]
+    if on.startswith("python:"):
+        return command  # the base that the Dockerfile names can be pulled, too
+    return command.replace("docker build", f"docker build --build-arg BASE={on}", 1)
+
+
+@scenario("What the documentation shows of Kubernetes is done, page by page", images=("spark",))
 def documents(stage: Stage) -> None:
     """Every command succeeds, and prints what its page shows."""
     first, *others = pages()
@@ -79,6 +97,10 @@ def documents(stage: Stage) -> None:
             cluster.wait_brokers(3)
             wait_until("nothing is amiss", lambda: reader.do("kubectl penstock why flights"))
             reader.read(stage, page)
+    stage.say(f"{SPARK}: its image")
+    command = image_command(images.base())
+    # It shares its layers with the image that was built before; only the name is its own.
+    run("bash", "-euc", command, timeout_s=images.BUILD_S)
 
 
 class _Reader:
@@ -121,7 +143,9 @@ class _Reader:
     def do(self, script: str, given: bytes | None = None) -> str:
         """What a script prints; `given` is its standard input. Raises CommandError."""
         path = f"PATH={ROOT / '.venv/bin'}:{environment()['PATH']}"
-        shell = ("env", "-C", str(self._folder), path, f"KUBECONFIG={self._kubeconfig}",
+        # Elsewhere, `e2e/cluster/up env` would not find the cluster that it has made.
+        made = f"PENSTOCK_KUBERNETES_CACHE={cache()}"
+        shell = ("env", "-C", str(self._folder), path, f"KUBECONFIG={self._kubeconfig}", made,
                  f"HOME={self._folder}", "bash", "-euo", "pipefail", "-c", script)  # fmt: skip
         return run_bytes(Command(shell, given, COMMAND_S)).decode(errors="replace")
 

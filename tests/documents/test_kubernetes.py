@@ -4,7 +4,7 @@ import pytest
 from support.documents import ROOT
 
 from e2e.harness.scenario import REGISTRY
-from e2e.scenarios.documents import TUTORIAL, pages, played
+from e2e.scenarios.documents import TUTORIAL, image_command, pages, played
 from tools.snippets.page import SHELL, How, read, read_page
 
 PAGE = """# Page
@@ -56,3 +56,10 @@ def test_the_scenario_can_play_every_snippet_for_kubernetes(page: str) -> None:
     chosen = [one for one in played(read_page(ROOT, page)) if one.how is How.KUBERNETES]
     assert chosen
     assert {one.language for one in chosen} <= {*SHELL, "yaml"}
+
+
+def test_the_image_of_the_page_on_spark_is_built_on_the_base_that_there_is() -> None:
+    published, own = image_command("python:3.12-slim"), image_command("penstock-python:3.12")
+    assert "--build-arg" not in published
+    assert "-f examples/spark/Dockerfile" in published
+    assert own == published.replace("build ", "build --build-arg BASE=penstock-python:3.12 ")

@@ -26,7 +26,7 @@ CLASSES = {
     How.GIVEN: "<!-- snippet: given\npenstock topic create t\n-->\n",
     How.KUBERNETES: page("sh", "kubectl get pods", "snippet: kubernetes"),
     How.ELSEWHERE: page("python", "1", "snippet: run by tests/documents/test_snippets.py"),
-    How.SHAPE: page("sh", "pip install penstock", "snippet: shape, needs a registry"),
+    How.SHAPE: page("sh", "pip install penstock", "snippet: shape, takes minutes"),
     How.VALUE: page("yaml", "a: 1"),
     How.OUTPUT: page("text", "a", "output of the last"),
     How.PICTURE: page("text", "a"),
@@ -102,7 +102,7 @@ def test_a_page_that_does_not_say_how_its_snippet_is_tested_is_refused(
     ],
 )
 def test_a_wrong_command_is_found(command: str, message: str) -> None:
-    (found,) = wrong(page("sh", command, "snippet: shape, shows a choice"))
+    (found,) = wrong(page("sh", command, "snippet: shape, takes minutes"))
     assert found.startswith("page.md:5: ")
     assert message in found
 

@@ -5,7 +5,7 @@ A comment on the line above a fence says how, and the site does not show it:
     <!-- snippet: kubernetes -->              needs a cluster of Kubernetes; e2e runs it
     <!-- snippet: run by tests/x/test_y.py -->  that test runs it, or that scenario of e2e, and
                                               names the page
-    <!-- snippet: shape, needs a registry -->   only its form is checked; one of `REASONS`
+    <!-- snippet: shape, takes minutes -->    only its form is checked; one of `REASONS`
     <!-- snippet: until "some text" -->       never ends: interrupted once it has printed this
     <!-- snippet: given                       commands that the page takes for granted, run
     penstock topic create flights             where they stand
@@ -27,13 +27,7 @@ from typing import Final
 
 from tools.site.pages import pages
 
-REASONS: Final = (
-    "needs a registry",
-    "needs a cloud",
-    "destroys the reader's data",
-    "shows a choice",
-    "takes minutes",
-)
+REASONS: Final = ("takes minutes",)
 """Why a snippet may be left unrun: nothing else counts."""
 SHELL: Final = ("bash", "sh", "console")
 VALUES: Final = ("yaml", "json", "toml")
