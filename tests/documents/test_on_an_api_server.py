@@ -28,7 +28,7 @@ from tools.snippets.page import Snippet, read_page
 
 HERE: Final = "tests/documents/test_on_an_api_server.py"
 MERGE: Final = "application/merge-patch+json"
-ENDS_S: Final = 60.0
+ENDS_S: Final = 300.0
 OPERATOR: Final = "/apis/apps/v1/namespaces/penstock/deployments/penstock-operator"
 MONITORING: Final = "monitoring.coreos.com"
 
