@@ -143,6 +143,17 @@ def test_a_cluster_that_does_not_come_to_rest_is_given_back() -> None:
     assert made(world) == (0, 0)
 
 
+def test_a_moment_without_a_controller_gives_it_no_more_time_to_come_to_rest() -> None:
+    world = settled(AWAKE)
+    step(world, ASLEEP_WISH)
+    world.unquiet = "orders-0: replicas [2] are not in sync"
+    began = world.seconds
+    while world.hibernating and world.seconds - began < 2 * REST_S:
+        world.reachable = int(world.seconds) % 60 != 0
+        step(world, ASLEEP_WISH)
+    assert REST_S <= world.seconds - began <= REST_S + 5
+
+
 def test_a_cluster_that_does_not_know_how_to_sleep_is_given_back() -> None:
     """An older release refuses the call; rolls, drains and lost volumes must not wait for it."""
     world = settled(AWAKE)
@@ -304,6 +315,21 @@ def test_a_broker_that_does_not_come_back_is_waited_for_a_minute() -> None:
         world.pods.pop(2, None)
         step(world, AWAKE)
     assert RETURN_S <= world.seconds - began <= RETURN_S + 5
+
+
+def test_a_moment_without_a_controller_while_it_wakes_changes_nothing() -> None:
+    """To sleep again it wakes first: nobody leads, so it would not come to rest."""
+    world = asleep(settled(AWAKE))
+    run(world, AWAKE, is_at(Stage.STARTING))
+    while not is_at(Stage.WAKING)(step(world, AWAKE)):
+        world.alive -= {2}
+        world.pods.pop(2, None)
+    for reachable in (False, True):
+        world.reachable = reachable
+        world.alive -= {2}
+        world.pods.pop(2, None)
+        assert is_at(Stage.WAKING)(step(world, ASLEEP_WISH))
+    run(world, ASLEEP_WISH, is_at(Stage.HIBERNATED))
 
 
 def test_one_that_changes_its_mind_on_the_way() -> None:

@@ -44,26 +44,38 @@ def joined(spans: Iterable["OffsetSpan"]) -> list["OffsetSpan"]:
 
 
 def show_lost(admin: "Admin", output: Output) -> None:
-    """What leaders cannot read, and nobody has given them."""
+    """What leaders cannot read, and nobody has given them.
+
+    Of one that has stopped it may not be known what that is, and never be, if its log cannot be
+    opened.
+    """
     topics = admin.describe_topics()
     leaders = {
         (name, one.partition, one.leader)
         for name, topic in topics.items()
         for one in topic.partitions
     }
-    rows = [
-        {
-            "partition": f"{log.topic}/{log.partition}",
-            "offsets": str(span),
-            "broker": broker.broker_id,
-            "if_nobody_can_have_it": f"penstock partitions accept-loss {log.topic}/{log.partition} "
-            f"--offsets {span}",
-        }
-        for broker in admin.describe_logs()
-        for log in broker.logs
-        for span in joined(log.lost)
-        if (log.topic, log.partition, broker.broker_id) in leaders
-    ]
+    rows = []
+    for broker in admin.describe_logs():
+        for log in broker.logs:
+            if (log.topic, log.partition, broker.broker_id) not in leaders:
+                continue
+            where = f"{log.topic}/{log.partition}"
+            found = {
+                str(span): f"penstock partitions accept-loss {where} --offsets {span}"
+                for span in joined(log.lost)
+            }
+            if log.mending and not (found or log.is_leader):
+                found = {"unknown": log.mending}
+            rows += [
+                {
+                    "partition": where,
+                    "offsets": offsets,
+                    "broker": broker.broker_id,
+                    "if_nobody_can_have_it": do,
+                }
+                for offsets, do in found.items()
+            ]
     print_rows(rows, output, empty="no batch is known to be lost")
 
 

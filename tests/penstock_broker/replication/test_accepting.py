@@ -143,6 +143,12 @@ async def test_only_committed_offsets_can_be_given_up(offsets: tuple[int, int]) 
         await case.refused(*offsets, match="high watermark 20")
 
 
+async def test_a_log_that_could_not_be_opened_has_no_offsets_to_give_up() -> None:
+    async with lost() as case:
+        case.world.replica.is_opened = False
+        await case.refused(3, 3, match="could not be opened")
+
+
 async def test_a_log_of_which_not_all_is_known_names_no_loss() -> None:
     async with lost() as case:
         case.world.mending._cases[KEY].hopeless = "the index cannot be read"

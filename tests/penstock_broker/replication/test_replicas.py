@@ -45,7 +45,9 @@ from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.replication.writer import LogWriter
 from penstock_broker.services.admin import AdminService, Here
 from penstock_broker.services.logs import StoredLogs
+from penstock_broker.store.database import Operations
 from penstock_broker.store.interface import LogStore, PartitionWrite, Slot
+from penstock_broker.store.layout import checkpoint_key
 from penstock_broker.store.losses import promise_nothing
 from penstock_broker.store.rocks import RocksLogStore
 
@@ -198,6 +200,20 @@ async def test_a_log_that_copies_from_a_swept_one_keeps_where_markers_may_be_mis
         replicas.handle(replica, answered(end=0, log_start=0, swept_end=20))
         await wait_until_async(lambda: store.recover(slot).swept_end == 20, what="it is stored")
         assert replica.machine._log.swept_end == 20
+    store.close()
+
+
+async def test_a_log_that_cannot_be_measured_hides_no_other(tmp_path: Path) -> None:
+    """Its checkpoint cannot be read, as after a bit has flipped there."""
+    store = RocksLogStore(tmp_path / "log")
+    ruined = store.open_slot(ReplicaKey(TopicId("ruined"), 0))
+    change = Operations()
+    change.put_state(checkpoint_key(ruined), b"no checkpoint")
+    store._commit(change, "ruining a log")
+    async with replicas_over(store) as replicas:
+        await follow(replicas, 3)
+        orphans = [OrphanedLog("ruined", 0, 0)]
+        assert await described(replicas, store) == ([("t", 0)], orphans)
     store.close()
 
 

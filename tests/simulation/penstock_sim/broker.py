@@ -94,6 +94,7 @@ class SimBroker:
         """A new process on the same disk."""
         assert not self.up
         self.incarnation += 1
+        self.disk.is_closed = False
         if not self.intact:
             promise_nothing(cast("LogStore", self.disk))  # it has what this needs
         self.world.scheduler.note(self.name, "start", f"intact={self.intact}")
@@ -120,6 +121,32 @@ class SimBroker:
             if self.id in (stream.opener, stream.acceptor):
                 stream.break_off(silent_for=self.id)
         self.world.checks.broker_down(self)
+
+    def stop(self, stopped: Callable[[], None]) -> None:
+        """SIGTERM: hands over, fsyncs, ends, and then calls `stopped`, unless it is killed."""
+        shell = self.shell
+        assert shell is not None
+        self.world.scheduler.note(self.name, "stop")
+
+        async def act() -> None:
+            clean = await shell.stop()
+            self.world.scheduler.after(0.001, self._ended, shell, clean, stopped)
+
+        shell.start(act)
+
+    def _ended(self, shell: Shell, clean: bool, stopped: Callable[[], None]) -> None:
+        if self.shell is not shell:
+            return
+        self.kill(power=False)
+        if clean:
+            self.disk.close()
+        self.world.scheduler.note(self.name, "has stopped", clean)
+        stopped()
+
+    def switch_off(self) -> None:
+        """Its machine, while no process runs on it; what a clean stop left there is on disk."""
+        if not self.up and self.disk.is_closed:
+            self.disk.lose_power()
 
     def lose_writes(self) -> None:
         """Of a machine without power."""
@@ -249,6 +276,10 @@ class SimBroker:
         replica = self.replicas.get(key)
         if replica is None or self.shell is None:
             return
+        refusal = self.shell.refusal()
+        if refusal is not None:
+            respond(lc.ProduceReply(request_id=0, base_offset=Offset(-1), error=refusal))
+            return
         event = lc.ProduceRequested(
             request_id=self._awaited(replica, respond),
             batch=request["batch"],
@@ -266,6 +297,9 @@ class SimBroker:
 
         def answered(reply: lc.ProduceReply) -> None:
             try:
+                hibernation = self.world.hibernation
+                if reply.error is None and hibernation is not None:
+                    hibernation.checks.acknowledged(replica.key, self.name)
                 respond(reply)
             except Exception as error:  # noqa: BLE001 - in a shell's task: it might be swallowed
                 scheduler.fail(error)

@@ -275,6 +275,8 @@ class Checks:
     def broker_down(self, broker: SimBroker) -> None:
         """After a crash; a broker that is not intact is excused where it held a seat."""
         self.moving.down(broker)
+        if self.world.hibernation is not None:
+            self.world.hibernation.checks.down(broker)
         if not broker.intact:
             self.lost |= {(int(broker.id), key) for key in self.stored}
 
@@ -291,6 +293,8 @@ class Checks:
             return
         if self.world.operator_pods is not None:
             self.world.operator_pods.stored(cluster)
+        if self.world.hibernation is not None:
+            self.world.hibernation.checks.stored(cluster)
         if self.learning is not None:
             self._forget_unknown_runs(cluster)
         deleted = {tombstone.topic_id for tombstone in cluster.tombstones}
@@ -387,6 +391,8 @@ class Checks:
             self.moving.changed(key, base, document, topic, journaled=self._journaled)
             if self.world.damage is not None:
                 self.world.damage.changed(key, base, document)
+            if self.world.hibernation is not None:
+                self.world.hibernation.checks.changed(key, base, document, topic.metadata_version)
 
     def topic_removed(self, name: str) -> None:
         """It is deleted: nothing is asked of what brokers still have of it.

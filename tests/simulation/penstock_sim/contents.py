@@ -32,6 +32,9 @@ OPERATOR_EVERY: Final = 5
 """In one of so many seeds with transactions, of whatever kind, an operator aborts some of them."""
 MOVES_IN: Final = (1, 2)
 """Replicas move in half of the seeds, by their remainder of 4: with journals and without."""
+HIBERNATION_IN: Final = (5, 12, 14, 47)
+"""By the remainder of 48, a cluster is put to sleep and woken: alone, with groups, with
+transactions, with journals. Only where a test wants nothing in particular."""
 _ALONE: Final = (
     "groups",
     "transactions",
@@ -51,8 +54,8 @@ class Options(TypedDict, total=False):
     `faults`: names of the nemesis's methods to use, all if empty. `pipe`, `bank`, `ring`: instead
     of groups and transactions. `brokers`, `factor`: see `draw_layout`. `damage`: bits flip; in no
     history that does not ask for it, so that those are what they always were. `operator_pods`: the
-    same, of two operators of Kubernetes. The others: whether it is in the history, see the
-    constants above.
+    same, of two operators of Kubernetes. `hibernation`: by the seed only if there is no other
+    option. The others: whether it is in the history, see the constants above.
     """
 
     faults: frozenset[str]
@@ -69,6 +72,7 @@ class Options(TypedDict, total=False):
     brokers: int | None
     factor: int | None
     moves: bool | None
+    hibernation: bool | None
     damage: bool | None
     operator_pods: bool | None
 
@@ -88,10 +92,12 @@ class Contents:
     ring: bool
     operator: bool
     moves: bool
+    hibernation: bool
 
 
 def contents_of(seed: int, options: Options) -> Contents:
     """By the seed, where the options leave it open."""
+    plain = all(wanted is None for wanted in options.values())
     alone = any(options.get(name) is not None for name in _ALONE)
 
     def choose(wanted: bool | None, by_seed: bool) -> bool:
@@ -109,4 +115,5 @@ def contents_of(seed: int, options: Options) -> Contents:
         ring=choose(options.get("ring"), not alone and seed % 96 in RINGS_IN),
         operator=choose(options.get("operator"), seed % OPERATOR_EVERY == 0),
         moves=choose(options.get("moves"), seed % 4 in MOVES_IN),
+        hibernation=choose(options.get("hibernation"), plain and seed % 48 in HIBERNATION_IN),
     )

@@ -32,6 +32,8 @@ class SimDisk:
         self.full = False
         self.slow = False
         self.unreadable = False
+        self.is_closed = False
+        """By a clean stop; nobody has opened it since."""
 
     def latency_ms(self, *, sync: bool) -> float:
         latency_ms = self._scheduler.between(0.1, 3) + (2 if sync else 0)
@@ -77,6 +79,11 @@ class SimDisk:
         for writes in self._unsynced[:count]:
             self._durable.write(writes, sync=True)
         del self._unsynced[:count]
+
+    def close(self) -> None:
+        """As a store at the end of a clean stop: fsyncs what is left."""
+        self._flush(len(self._unsynced))
+        self.is_closed = True
 
     def lose_power(self) -> None:
         """Some of the unsynced writes, from the front, had reached the disk; the rest is lost."""

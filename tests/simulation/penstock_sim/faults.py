@@ -15,6 +15,8 @@ from penstock.core.replication.contract_leader import LogStartMoved
 from penstock.core.types import Offset
 
 _RELEASED: Final = 0.7
+_CALM: Final = 4
+"""So much more time between faults a cluster needs, if it is to come to rest now and then."""
 DELETE_RECORDS_EVERY: Final = 5
 """In one of so many seeds records are deleted up to any offset, not by whole batches."""
 
@@ -60,6 +62,8 @@ class Nemesis:
         elif world.scheduler.chance(0.7):
             self._menu = self._random.sample(self._menu, self._random.randrange(2, 7))
         self._pace_ms = world.scheduler.between(25, 200)
+        if world.hibernation is not None:
+            self._pace_ms *= _CALM
         if world.blackout:
             at_ms = world.scheduler.between(0.3, 0.8) * world.chaos_ms
             world.scheduler.after(at_ms, self._blackout)
@@ -90,13 +94,16 @@ class Nemesis:
         world.meta.slow = False
         if world.damage is not None:
             world.damage.heal()
+        if world.hibernation is not None:
+            world.hibernation.heal()
         for broker in world.brokers.values():
             broker.disk.full = False
             broker.disk.slow = False
             broker.disk.unreadable = False
-            if not broker.up:
+            if not broker.up and world.runs_brokers:
                 broker.start()
-        if not any(controller.up for controller in world.controllers.values()):
+        up = any(controller.up for controller in world.controllers.values())
+        if not up and world.runs_controllers:
             next(iter(world.controllers.values())).start()
         world.meta.bury_holder(
             {
@@ -131,7 +138,8 @@ class Nemesis:
         self.world.scheduler.after(delay_ms, self._restart, broker, broker.incarnation)
 
     def _restart(self, broker: SimBroker, incarnation: int) -> None:
-        if not broker.up and broker.incarnation == incarnation:
+        same = broker.incarnation == incarnation
+        if not broker.up and same and self.world.runs_brokers:
             broker.start()
 
     def lose_power(self) -> None:
@@ -290,13 +298,14 @@ class Nemesis:
 
     def _start_controller(self) -> None:
         controllers = list(self.world.controllers.values())
-        if not any(controller.up for controller in controllers):
+        up = any(controller.up for controller in controllers)
+        if not up and self.world.runs_controllers:
             self._random.choice(controllers).start()
 
     def second_controller(self) -> None:
         """Two alive at once: the lease is lost, the older one does not know yet."""
         for controller in self.world.controllers.values():
-            if not controller.up:
+            if not controller.up and self.world.runs_controllers:
                 controller.start()
         self.world.meta.lose_lease()
 

@@ -22,6 +22,7 @@ from penstock_sim.planted_controllers import (
 )
 from penstock_sim.planted_damage import DAMAGE_BUGS
 from penstock_sim.planted_groups import GROUP_BUGS
+from penstock_sim.planted_hibernation import HIBERNATION_BUGS
 from penstock_sim.planted_hosts import HOST_BUGS, LINK_BUGS
 from penstock_sim.planted_journal import JOURNAL_BUGS
 from penstock_sim.planted_moving import MOVING_BUGS
@@ -185,6 +186,7 @@ _MOVING: Final = {"groups": False, "transactions": False, "moves": True}
 _NONE_SPARE: Final = ("keep_streams_of_a_former_run",)
 """Too rare where brokers without a replica are hit as often as those that have one."""
 _DAMAGE: Final = {**_without(), "compaction": False, "damage": True}
+_HIBERNATION: Final = {**_without(), "compaction": False, "hibernation": True}
 _OPERATOR_PODS: Final = {**_without(), "compaction": False, "operator_pods": True}
 _PRODUCERS: Final = {"groups": False, "transactions": True, "operator": False, "moves": False}
 """Histories for bugs of transactions: an operator would end some before they show them."""
@@ -242,6 +244,7 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
         PlantedBug("damage", name, plant, 500, _DAMAGE, found_by)
         for name, (plant, found_by) in DAMAGE_BUGS.items()
     ),
+    *_all_faults("hibernation", HIBERNATION_BUGS, 500, _HIBERNATION, ("I39",)),
     *_all_faults("operator pods", OPERATOR_POD_BUGS, 500, _OPERATOR_PODS, ("I35",)),
     *_all_faults(
         "compaction",

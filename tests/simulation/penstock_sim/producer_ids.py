@@ -37,6 +37,10 @@ def init(broker: SimBroker, known: Identity, respond: Callable[[Any], None]) -> 
     request = pb.InitProducerRequest(producer_id=producer_id, producer_epoch=producer_epoch)
 
     async def answer() -> None:
+        refusal = shell.view.refusal()
+        if refusal is not None:
+            respond(refusal)
+            return
         found = await shell.producer_ids.init(request)
         if found.HasField("error"):
             respond(error_from_wire(found.error))

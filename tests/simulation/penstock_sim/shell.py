@@ -21,6 +21,7 @@ from penstock.core.replication import contract as rc
 from penstock.core.replication.contract_leader import IsrAnswered
 from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.types import ReplicaKey
+from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import add_JournalServiceServicer_to_server
 from penstock.proto.v1.replication_pb2_grpc import add_ReplicationServiceServicer_to_server
@@ -37,6 +38,7 @@ from penstock_broker.replication.following import LinkConfig
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.metadata import ProducerIds
+from penstock_broker.services.quiescence import Quiescence
 from penstock_broker.serving.edge import Edge
 from penstock_broker.store.interface import PartitionWrite, Slot
 from penstock_sim.damage import check_mended
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker
 
 LAG_MAX_MS: Final = 350
+_GRACE_S: Final = 1.0
+_DRAIN_S: Final = 10.0
 SHUFFLED_EVERY: Final = 3
 _OLDER: Final = 0.2
 """So many runs of brokers have no port for followers, as in releases that knew only gRPC."""
@@ -204,7 +208,7 @@ class Shell:
         self.clock = SimClock(self.loop)
         self._chance = world.scheduler.generator(f"shell {self.run}")
         directory = broker.directory
-        self.view = WatchedView(
+        self.view: WatchedView = WatchedView(
             cluster_id=directory.cluster_id,
             controller_epoch=directory.controller_epoch,
             metadata_version=directory.metadata_version,
@@ -249,6 +253,9 @@ class Shell:
         )
         self.membership = Membership(member, self.view, self._replication, seams, _serving)
         self.producer_ids = ProducerIds(self.membership.session, self.view, broker.id)
+        self.quiescence = Quiescence(self.view, self.replicas, self._replication.writer)
+        self._server = self.transport.server([Edge(lambda: self.view.cluster_id, _ignore_two)])
+        self._stopping = False
         self.start(self._main)
 
     def _settings(self) -> Settings:
@@ -293,7 +300,7 @@ class Shell:
 
     async def _main(self) -> None:
         """As `BrokerProcess.run`, as far as it goes here."""
-        server = self.transport.server([Edge(lambda: self.view.cluster_id, _ignore_two)])
+        server = self._server
         add_ReplicationServiceServicer_to_server(self._replication.leading, server)
         add_JournalServiceServicer_to_server(self.membership.journal, server)
         if self.broker.coordination is not None:
@@ -307,6 +314,22 @@ class Shell:
             tasks.create_task(self._replication.lead())
             for part in (*self._replication.parts(), *self.membership.parts()):
                 tasks.create_task(part)
+
+    async def stop(self) -> bool:
+        """As `BrokerProcess` at SIGTERM, as far as it goes here. False: not all was written."""
+        await self.membership.session.hand_over(self.config.settings.shutdown_timeout_ms / 1000)
+        self._stopping = True
+        self._replication.stop_following()
+        await self._server.stop(_GRACE_S)
+        self.replicas.save_all()
+        self._replication.writer.sync()
+        return await self._replication.writer.drained(_DRAIN_S)
+
+    def refusal(self) -> ClusterError | None:
+        """As `BrokerProcess` and `ClusterView` say it to producers: why no record is taken now."""
+        if self._stopping:
+            return ClusterError("stopping; nothing was appended", ErrorCode.SHUTTING_DOWN)
+        return self.view.refusal()
 
     def start(self, task: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Runs something as a part of the process."""

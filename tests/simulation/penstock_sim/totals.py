@@ -32,6 +32,9 @@ _COUNTS: Final = {
     "moves": "replicas switched",
     "cancels": "moves cancelled",
     "drops": "logs dropped",
+    "sleeps": "sleeps",
+    "wakes": "wakes",
+    "taken_back": "sleeps taken back",
 }
 """Fields of a history that are counted, and their names."""
 

@@ -148,10 +148,14 @@ class TransactionDesk(Desk[WatchedCoordinator]):
 
     def __init__(self, broker: SimBroker, hosts: WatchedTransactions) -> None:
         super().__init__(broker, hosts, WatchedCoordinator)
+        assert broker.shell is not None
+        self._view = broker.shell.view
         self.hosts = hosts
 
     async def answer(self, event: tc.Request) -> Any:
         request: Any = _on_its_clock(event)
+        if isinstance(request, tc.InitRequested):
+            self._view.check_awake()
         key = getattr(request, "transactional_id", getattr(request, "application_id", "whichever"))
         host = self.hosts.find(key)
         if not isinstance(request, _READING):

@@ -44,6 +44,7 @@ from penstock_sim.deletion import Deletion
 from penstock_sim.faults import Nemesis
 from penstock_sim.group_checks import GroupChecks
 from penstock_sim.groups import SimGroups
+from penstock_sim.hibernation import Hibernation, waits_of_a_history
 from penstock_sim.latest_reader import LatestReader, latest_readers
 from penstock_sim.layout import draw_layout
 from penstock_sim.ledger import FoldingReader, Ledger
@@ -105,6 +106,9 @@ class History:
     drops: int = 0
     flips: int = 0
     mended: int = 0
+    sleeps: int = 0
+    wakes: int = 0
+    taken_back: int = 0
     violation: str | None = None
     trace: tuple[str, ...] = ()
 
@@ -147,6 +151,11 @@ class World:
         self.operator_pods = OperatorPods(self) if options.get("operator_pods") else None
         if self.operator_pods is not None:
             self.chaos_ms = LONGEST_MS  # Leases change hands in it
+        self.hibernation: Hibernation | None = None
+        if self.contents.hibernation:
+            self.hibernation = Hibernation(self)
+            self.chaos_ms = 2 * LONGEST_MS  # a sleep takes long
+            self.blackout = False
         self.groups: SimGroups | None = None
         self.transactions: SimTransactions | None = None
         self.spark: SimSpark | None = None
@@ -247,6 +256,16 @@ class World:
         """The brokers that have a replica."""
         return [self.brokers[broker] for broker in self.known(key).state.replicas]
 
+    @property
+    def runs_brokers(self) -> bool:
+        """Not while the cluster sleeps: nobody starts one that is down."""
+        return self.hibernation is None or self.hibernation.runs_brokers
+
+    @property
+    def runs_controllers(self) -> bool:
+        """As `runs_brokers`."""
+        return self.hibernation is None or self.hibernation.runs_controllers
+
     def is_deleted(self, key: object) -> bool:
         """Its topic is gone from the metadata store, whoever has heard of it."""
         return self.deletion is not None and self.deletion.is_done and key == SHORT_LIVED_KEY
@@ -299,7 +318,7 @@ class World:
         level = log.level
         log.setLevel(logging.CRITICAL)  # the trace says more
         try:
-            with leases_of_a_history():
+            with leases_of_a_history(), waits_of_a_history():
                 self._run()
         finally:
             self._end()
@@ -325,13 +344,7 @@ class World:
         self._settle("the topics are there", lambda: len(self.checks.stored) == len(self.all_keys))
         self.chaotic = True
         self._start_clients()
-        nemesis = Nemesis(self)
-        if self.mover is not None:
-            self.mover.start(nemesis)
-        if self.damage is not None:
-            self.damage.start()
-        if self.operator_pods is not None:
-            self.operator_pods.start()
+        nemesis = self._start_nemesis()
         self.scheduler.run_until(self.scheduler.now_ms + self.chaos_ms)
         self.chaotic = False
         self.healed_ms = self.scheduler.now_ms
@@ -341,6 +354,19 @@ class World:
         nemesis.heal()
         self._converge(nemesis)
         self._check_end()
+
+    def _start_nemesis(self) -> Nemesis:
+        """And what else may go wrong in this history."""
+        nemesis = Nemesis(self)
+        if self.mover is not None:
+            self.mover.start(nemesis)
+        if self.damage is not None:
+            self.damage.start()
+        if self.operator_pods is not None:
+            self.operator_pods.start()
+        if self.hibernation is not None:
+            self.hibernation.start(nemesis)
+        return nemesis
 
     def _end(self) -> None:
         """Nothing of any node is left."""
@@ -514,6 +540,9 @@ def simulate(seed: int, *, traced: bool = False, **options: Unpack[Options]) -> 
         world.checks.moving.drops,
         0 if world.damage is None else world.damage.flips,
         0 if world.damage is None else world.damage.mended,
+        0 if world.hibernation is None else world.hibernation.checks.sleeps,
+        0 if world.hibernation is None else world.hibernation.checks.wakes,
+        0 if world.hibernation is None else world.hibernation.checks.taken_back,
         violation,
         tuple(world.scheduler.trace),
     )

@@ -79,6 +79,13 @@ class Losses:
         (): nothing is lost there, maybe because this was said before. Raises PenstockError: nothing
         was emptied.
         """
+        if not replica.is_opened:
+            raise ClusterError(
+                f"the log of {replica} could not be opened, so there are no offsets to give up: "
+                "restore the volume of a broker that has it, or replace one and let the empty "
+                'replica lead ("A partition none of whose logs can be opened" in Operations)',
+                ErrorCode.INVALID_REQUEST,
+            )
         marks = replica.marks
         if not 0 <= loss.first <= loss.last < marks.high_watermark:
             raise ClusterError(

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from penstock.core.batch import BatchHeader
 from penstock.core.types import BrokerId, ReplicaKey
+from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import admin_pb2 as pb
 from penstock_broker.replication.replica import Replica
 from penstock_broker.store.interface import LogStore, Slot
@@ -52,12 +53,13 @@ class StoredLogs:
     async def describe(
         self, broker_id: BrokerId, replicas: list[Replica], orphans: Mapping[ReplicaKey, Slot]
     ) -> pb.DescribeLogsResponse:
-        """One entry per replica, and one per log without."""
+        """One entry per replica, and one per log without. What cannot be measured is damaged, and
+        counts 0 bytes: nobody needs it more than who looks for damage."""
         orphaned = list(orphans)
         slots = [*(replica.slot for replica in replicas), *orphans.values()]
 
         def blocking() -> list[int]:
-            return [self._store.size_bytes(slot) for slot in slots]
+            return [self._size_bytes(slot) for slot in slots]
 
         sizes = await asyncio.get_running_loop().run_in_executor(self._executor, blocking)
         free, total, reserve = self._disk_bytes()
@@ -76,6 +78,14 @@ class StoredLogs:
             disk_reserve_bytes=reserve,
             copy_rate=self._copy_rate() or 0,
         )
+
+    def _size_bytes(self, slot: Slot) -> int:
+        try:
+            return self._store.size_bytes(slot)
+        except ClusterError as error:
+            if error.code is not ErrorCode.DATA_CORRUPTED:
+                raise
+            return 0
 
 
 def _log_info(replica: Replica, size_bytes: int, damage: KnownDamage, differs: str) -> pb.LogInfo:

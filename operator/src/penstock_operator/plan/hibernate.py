@@ -28,6 +28,8 @@ REST_S: Final = 300.0
 """How long writes are refused for nothing, if the cluster does not come to rest."""
 RETURN_S: Final = 60.0
 """How long brokers are waited for, once one answers: others lead what they led."""
+_ASKED: Final = frozenset({Stage.HIBERNATING, Stage.WAKING})
+"""What a pass without an answer goes on with: its time runs on, and a wake is still one."""
 _NOT_HEARD: Final = (
     "it was asked to and does not hibernate: a controller or broker of an older release does not "
     "know how, and none does while its metadata store is unavailable"
@@ -100,7 +102,11 @@ def plan_hibernation(
         found = _going(desired, observed, made)
     else:
         found = Hibernation()
-    return found if found.record is not None else replace(found, record=_record(found, record))
+    if found.record is not None:
+        return found
+    if found.stage is Stage.AWAKE and trusted(observed) is None and record.stage in _ASKED:
+        return replace(found, record=record)  # brokers that cannot be asked now allow no writes
+    return replace(found, record=_record(found, record))
 
 
 def _made(desired: DesiredCluster, observed: Observed, live: Object | None) -> int:

@@ -1,0 +1,31 @@
+"""Bugs put into how a cluster goes to sleep, in brokers, controllers and the operator (I39)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.core.control import isr
+from penstock.core.control.draft import Draft
+from penstock_broker.metadata.image import ClusterView
+from penstock_broker.services.quiescence import Quiescence
+from penstock_operator.resting import Quiet
+from penstock_sim.planted_moving import in_function
+from penstock_sim.planted_shells import in_text
+
+HIBERNATION_BUGS: Final[dict[str, Callable[[Any], None]]] = {
+    "acknowledge_while_it_hibernates": in_text(
+        ClusterView, "refusal", "if not self.hibernating:", "if True:"
+    ),
+    "quiet_without_an_fsync": in_text(Quiescence, "describe", "self._writer.sync()", "pass"),
+    "believe_the_first_answer": in_text(
+        Quiet, "proven", "return bool(before) and before == self._log_ends", "return True"
+    ),
+    "elect_while_it_hibernates": in_text(
+        Draft, "settled", "decide = rest if self.cluster.hibernating else settle", "decide = settle"
+    ),
+    "shrink_an_isr_while_it_hibernates": in_function(
+        isr._alter_one, "if draft.cluster.hibernating:", "if False:"
+    ),
+}
+"""For histories in which a cluster is put to sleep."""
