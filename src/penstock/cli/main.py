@@ -49,6 +49,7 @@ from penstock.cli import (
     ui,
     usage,
     version,
+    why,
 )
 from penstock.cli.connect import WANTED, Wanted
 from penstock.cli.extras import describe_missing
@@ -236,7 +237,7 @@ def _assemble() -> typer.Typer:
     app.add_typer(quota.app, name="quota")
     app.add_typer(profile.app, name="profile")
     for module in (
-        status, report, produce, consume, offsets, elect, log_dirs, dump_log, kube, kube_rest,
+        status, why, report, produce, consume, offsets, elect, log_dirs, dump_log, kube, kube_rest,
         top, ui, version,
     ):  # fmt: skip
         module.register(app)

@@ -61,7 +61,7 @@ def status(
     if where.local_root is not None:
         healthy = local.show_status(where.local_root, output)
     else:
-        healthy = _show(where, output, named=_is_named(wanted, bootstrap))
+        healthy = _show(where, output, named=is_named(wanted, bootstrap))
     if not healthy:
         raise typer.Exit(1)
 
@@ -85,7 +85,8 @@ def means_kubernetes(
     return on_kubernetes or wanted.means_kubernetes(bootstrap)
 
 
-def _is_named(wanted: Wanted, bootstrap: str | None) -> bool:
+def is_named(wanted: Wanted, bootstrap: str | None) -> bool:
+    """The user has said which cluster, by an address or a profile."""
     return bootstrap is not None or wanted.profile_of(bootstrap) is not None
 
 

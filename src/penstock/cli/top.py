@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.ui.reader import Reader
     from penstock.views.cells import Cell, Table
+    from penstock.views.overview import Explanation
     from penstock.views.top import Top
 
 GROUPS_ASKED: Final = 100
@@ -126,13 +127,7 @@ def _draw(seen: "Top") -> "RenderableType":
     from rich.console import Group  # noqa: PLC0415 - rich only when it is needed
     from rich.text import Text  # noqa: PLC0415
 
-    parts: list[RenderableType] = [
-        Text(f"{seen.why.mark} {_printable(seen.why.sentence)}", _STYLES[seen.why.tone])
-    ]
-    for one in seen.why.findings[:FINDINGS_SHOWN]:
-        parts.append(Text(f"  {_printable(one.subject)} {_printable(one.what)}"))
-        if one.do:
-            parts.append(Text(f"    → {_printable(one.do)}", "green"))
+    parts: list[RenderableType] = draw_explanation(seen.why, FINDINGS_SHOWN)
     parts += [Text(f"  could not read: {_printable(one)}", "yellow") for one in seen.problems]
     line = Text()
     for fact in seen.facts:
@@ -142,6 +137,20 @@ def _draw(seen: "Top") -> "RenderableType":
         title = Text(f"\n{table.title}", "bold").append(f"  {table.note}", "dim")
         parts += [title, _table(table) if table.rows else Text(f"  {table.empty}", "dim")]
     return Group(*parts)
+
+
+def draw_explanation(why: "Explanation", findings_max: int | None = None) -> "list[RenderableType]":
+    """The sentence, and what is wrong with what to do, one line each."""
+    from rich.text import Text  # noqa: PLC0415 - rich only when it is needed
+
+    lines: list[RenderableType] = [
+        Text(f"{why.mark} {_printable(why.sentence)}", _STYLES[why.tone])
+    ]
+    for one in why.findings[:findings_max]:
+        lines.append(Text(f"  {_printable(one.subject)} {_printable(one.what)}"))
+        if one.do:
+            lines.append(Text(f"    → {_printable(one.do)}", "green"))
+    return lines
 
 
 def _table(table: "Table") -> "Drawn":

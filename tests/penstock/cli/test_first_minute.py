@@ -46,6 +46,9 @@ def test_a_cluster_without_a_manifest_has_three_brokers_and_status_finds_it(
     assert by_address["bootstrap"] == bootstrap
     assert [one["alive"] for one in by_address["brokers"]] == [True, True, True]
     assert (by_address["topics"], by_address["partitions"]) == (1, 3)
+    why = json.loads(program.ok("why", "-o", "json"))
+    assert (why["bootstrap"], why["served"], why["findings"]) == (bootstrap, True, [])
+    assert program.ok("why", "--bootstrap", bootstrap) == f"✔ {why['sentence']}\n"
 
     program.ok("local", "down")
     assert program.ok(*UP).startswith("cluster local is running"), "as it was last started"
@@ -68,6 +71,12 @@ def test_a_broker_that_is_down_is_not_healthy(program: "Program") -> None:
             return done.returncode == 1 and json.loads(done.stdout)["healthy"] is False
 
         wait_until(unhealthy, what="the broker counts as dead", timeout_s=60)
+
+        def says_why() -> bool:
+            done = program.run("why")
+            return "broker 1" in done.stdout and "→ " in done.stdout
+
+        wait_until(says_why, what="why names the broker, and says what to do", timeout_s=60)
     finally:
         os.kill(pids["broker-1"], signal.SIGCONT)
     program.ok("local", "down")
@@ -76,13 +85,19 @@ def test_a_broker_that_is_down_is_not_healthy(program: "Program") -> None:
 def test_where_there_is_no_cluster_one_line_says_how_to_get_one(program: "Program") -> None:
     told = program.fails("status", "--bootstrap", "127.0.0.1:1")
     assert "127.0.0.1:1" in told
+    done = program.run("why", "--bootstrap", "127.0.0.1:1")
+    assert done.returncode == 1
+    assert done.stdout.startswith("✘ No broker answers\n")
     assert "no local cluster is running; start one with `penstock local up`" in program.fails(
         "local", "status"
     )
 
 
-def test_a_cluster_of_kubernetes_and_an_address_are_two_things(program: "Program") -> None:
-    told = program.fails("status", "flights", "--bootstrap", "127.0.0.1:1")
+@pytest.mark.parametrize("command", ["status", "why"])
+def test_a_cluster_of_kubernetes_and_an_address_are_two_things(
+    program: "Program", command: str
+) -> None:
+    told = program.fails(command, "flights", "--bootstrap", "127.0.0.1:1")
     assert told == "give CLUSTER and options of Kubernetes, or --bootstrap, not both"
 
 

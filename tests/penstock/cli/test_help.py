@@ -81,7 +81,7 @@ def test_all_commands_are_there() -> None:
         "group list", "group describe", "group offsets", "group reset", "group delete",
         "partitions plan", "partitions move", "partitions status", "partitions cancel",
         "broker list", "broker describe", "broker cordon", "broker uncordon", "broker drain",
-        "local certificate", "topic trim", "status", "version", "elect", "log-dirs",
+        "local certificate", "topic trim", "status", "why", "version", "elect", "log-dirs",
         "produce", "consume", "offsets", "dump-log", "perf produce", "perf consume", "verify",
         "top", "ui",
     } <= present  # fmt: skip

@@ -1,8 +1,9 @@
-"""`kubectl penstock why | access | pause | …`: a Cluster seen through Kubernetes.
+"""`kubectl penstock access | pause | …`: a Cluster seen through Kubernetes.
 
 Only the command line is here: `snapshot` reads, `status` and `why` judge, `picture` draws. The same
-commands are available as `penstock status …`. The other commands of `penstock` (topics, produce,
-consume, …) also work on a Cluster: see `connect`.
+commands are available as `penstock access …`; `status` and `why`, which know other clusters too,
+begin in modules of their own. The other commands of `penstock` (topics, produce, consume, …) also
+work on a Cluster: see `connect`.
 """
 
 import importlib
@@ -55,7 +56,6 @@ NamedCluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="NAME or NS
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     for command, lines in (
-        (why, ("penstock why flights", "kubectl penstock why topic/flights")),
         (access, ("penstock access flights", "kubectl penstock access flights -o yaml")),
         (pause, ("penstock pause flights", "kubectl penstock pause flights --dry-run")),
         (resume, ("penstock resume flights",)),
@@ -96,21 +96,16 @@ def show_status(
         raise typer.Exit(1)
 
 
-def why(
-    thing: Annotated[
-        str | None,
-        typer.Argument(metavar="[CLUSTER | topic/NAME]", help="Without it, the only Cluster."),
-    ] = None,
-    *,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-    output: OutputOption = Output.TABLE,
+def show_why(
+    thing: str | None,
+    namespace: str | None,
+    context: str | None,
+    kubeconfig: str | None,
+    output: Output,
 ) -> None:
-    """Explain what a Cluster or Topic is waiting for, since when, why, and what to do.
+    """Prints why a Cluster, or `topic/NAME`, is as it is.
 
-    Exit code 1 if it is not Ready, or if clients cannot write or read: partitions without a leader
-    or without enough in-sync replicas, transactions that block readers.
+    Raises typer.Exit with 1 if it is not Ready, or if clients cannot write or read.
     """
     api, choice = open_api(namespace, context, kubeconfig)
     judge = module_of("why")
