@@ -87,7 +87,8 @@ def test_every_command_and_every_error_has_its_place_in_the_reference() -> None:
     (commands,) = command_pages().values()
     for group in app.registered_groups:
         assert not isinstance(group.name, str) or f"## `penstock {group.name} " in commands
-    assert "## `kubectl penstock why`" in commands
+    assert "## `kubectl penstock drain`" in commands
+    assert "## `penstock why`" in commands
     assert "## `penstock verify run`" in commands
     errors = reference_pages(ROOT)["reference/errors.md"]
     assert all(f"| `{code.name}` |" in errors for code in ErrorCode)
