@@ -26,7 +26,8 @@ LARGE_MAX: Final = 2
 """Copies to one broker with more than LARGE_BYTES left."""
 UNKNOWN_MAX: Final = 8
 """Copies to one broker of which no leader has said yet how much is left: each may be large. Small
-ones end before anybody says it, so that a thousand empty partitions take less than a minute."""
+ones end before anybody says it, and others begin at the next look, a second later: a thousand empty
+partitions take two minutes (benchmarks/moves.py)."""
 COPIES_MAX: Final = 32
 """Copies to one broker in all."""
 SILENCE_MAX_MS: Final = 15_000
