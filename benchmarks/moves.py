@@ -118,6 +118,7 @@ def _send(source: Path, address: tuple[str, int]) -> None:
 
 def speed(moves: Moves) -> None:
     """Unthrottled, beside what a restarted empty follower and a plain file need."""
+    moves.admin.alter_throttle(0)
     topic = moves.filled([0, 2])
     moves.cluster.kill(2)
     await_condition("broker 2's end", lambda: moves.cluster.broker_pid(2) is None)
@@ -157,6 +158,7 @@ def latency(moves: Moves, seconds: float) -> None:
         beside_a_move(moves, seconds, None, "a move without a limit", "ratio ≤ 2")
     finally:
         load.stop()
+    moves.admin.delete_topic(LIVE)  # a follower that comes back empty would copy it, too
 
 
 def beside_a_move(moves: Moves, seconds: float, rate: int | None, name: str, goal: str) -> None:
