@@ -22,19 +22,21 @@ METHOD = "/test/Who"
 
 
 class _Who(grpc.GenericRpcHandler):
-    """Tells the caller on which connection it came."""
+    """Tells the caller on which connection it came, unless it is to refuse."""
 
     def service(self, _details: Any) -> Any:
-        async def who(_request: bytes, context: Any) -> bytes:
+        async def who(request: bytes, context: Any) -> bytes:
+            if request == b"refuse":
+                await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
             return str(context.peer()).encode()
 
         return grpc.unary_unary_rpc_method_handler(who)
 
 
-async def call(channel: grpc.aio.Channel) -> bytes:
+async def call(channel: grpc.aio.Channel, request: bytes = b"") -> bytes:
     """Which connection the call came on."""
     who: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
-    return await who(b"", timeout=120)
+    return await who(request, timeout=120)
 
 
 class Scene:
@@ -56,10 +58,10 @@ class Scene:
             incarnation=incarnation,
         )
 
-    async def connection(self) -> bytes:
+    async def connection(self, request: bytes = b"") -> bytes:
         """On which one a call comes."""
         async with self.peers.to(ONE) as channel:
-            return await call(channel)
+            return await call(channel, request)
 
 
 @pytest.fixture
@@ -71,6 +73,17 @@ async def scene() -> AsyncIterator[Scene]:
     yield made
     await made.peers.close()
     await server.stop(None)
+
+
+async def test_a_call_that_fails_raises_an_error_of_ours_and_the_connection_stays(
+    scene: Scene,
+) -> None:
+    scene.registered("first")
+    first = await scene.connection()
+    with pytest.raises(ClusterError) as told:
+        await scene.connection(b"refuse")
+    assert isinstance(told.value.__cause__, grpc.aio.AioRpcError)
+    assert await scene.connection() == first
 
 
 async def test_a_run_keeps_its_connection_and_the_next_one_is_looked_up_anew(scene: Scene) -> None:

@@ -10,12 +10,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-import grpc
-
 from penstock.core.batch import Batch
 from penstock.core.groups.catalog import NamedPartition
 from penstock.core.types import BrokerId, ReplicaKey, TopicId
-from penstock.errors import ClusterError, PenstockError
+from penstock.errors import PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
 from penstock.rpc.batches import batch_from_wire
@@ -115,7 +113,7 @@ class PeerLeaders:
 
         async def attempt(leader: BrokerId, parts: Sequence[NamedPartition]) -> None:
             # If it fails, its partitions are unknown in this round.
-            with suppress(grpc.aio.AioRpcError, ClusterError):
+            with suppress(PenstockError):
                 async with self._channels.to(leader) as channel:
                     for first in range(0, len(parts), PARTITIONS):
                         await ask(BrokerServiceStub(channel), parts[first : first + PARTITIONS])

@@ -14,6 +14,7 @@ import grpc
 from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2
+from penstock.rpc.errors import error_from_rpc
 from penstock.rpc.peers import PeerAddress, peer_address, towards
 from penstock.rpc.tls import generation_of
 from penstock.rpc.transport import Transport
@@ -36,7 +37,8 @@ class PeerChannels:
     async def to(self, broker_id: BrokerId) -> AsyncIterator[grpc.aio.Channel]:
         """The channel to a broker, open for as long as the block runs, unless `close` is called.
 
-        Raises ClusterError(UNREACHABLE) if the broker is not alive.
+        Raises ClusterError(UNREACHABLE) if the broker is not alive, and the PenstockError of a call
+        in the block that fails.
         """
         info = self._view.brokers.get(broker_id)
         if info is None or not info.alive:
@@ -50,6 +52,8 @@ class PeerChannels:
         self._busy[run] += 1
         try:
             yield self._channels[run]
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from error
         finally:
             self._busy[run] -= 1
             if not self._busy[run]:

@@ -10,14 +10,11 @@ broker says why a part of a log cannot be compared: it is normal, and soon over.
 
 from typing import Any, Final, Protocol
 
-import grpc
-
 from penstock.core.replication.digests import RANGE_OFFSETS, Digesting, LogDigest, OffsetRange
 from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import replication_pb2 as pb
 from penstock.proto.v1.replication_pb2_grpc import ReplicationServiceStub
-from penstock.rpc.errors import error_from_rpc
 from penstock.rpc.transport import Transport
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.peers import PeerChannels
@@ -68,10 +65,7 @@ class RemoteLeaders:
         )
         async with self._channels.to(leader) as channel:
             stub: Any = ReplicationServiceStub(channel)
-            try:
-                answer = await stub.ReadDigest(request, timeout=_CALL_TIMEOUT_S)
-            except grpc.aio.AioRpcError as error:
-                raise error_from_rpc(error) from error
+            answer = await stub.ReadDigest(request, timeout=_CALL_TIMEOUT_S)
         if not answer.HasField("digest"):
             return None
         return LogDigest(answer.digest.batches, answer.digest.crc)

@@ -12,8 +12,6 @@ its CRC does not cover.
 
 from typing import Any, Final, Protocol
 
-import grpc
-
 from penstock.core.batch import (
     HEADER_BYTES,
     Batch,
@@ -28,7 +26,6 @@ from penstock.core.types import BrokerId, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import replication_pb2 as pb
 from penstock.proto.v1.replication_pb2_grpc import ReplicationServiceStub
-from penstock.rpc.errors import error_from_rpc
 from penstock.rpc.transport import Transport
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.peers import PeerChannels
@@ -76,10 +73,7 @@ class RemoteDonors:
         )
         async with self._channels.to(broker_id) as channel:
             stub: Any = ReplicationServiceStub(channel)
-            try:
-                answer = await stub.ReadExact(request, timeout=CALL_TIMEOUT_S)
-            except grpc.aio.AioRpcError as error:
-                raise error_from_rpc(error) from error
+            answer = await stub.ReadExact(request, timeout=CALL_TIMEOUT_S)
         return received(answer.batch, header)
 
     async def close(self) -> None:

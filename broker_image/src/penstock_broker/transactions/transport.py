@@ -18,7 +18,6 @@ from penstock.proto.v1 import transaction_pb2, transaction_peer_pb2
 from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
 from penstock.proto.v1.transaction_peer_pb2_grpc import TransactionPeerServiceStub
 from penstock.rpc.cancelling import being_cancelled
-from penstock.rpc.errors import error_from_rpc
 from penstock.rpc.transactions import (
     end_to_wire,
     join_to_wire,
@@ -122,8 +121,6 @@ class RemotePeers:
         async with self._channels.to(broker_id) as channel:
             try:
                 return await act(channel)
-            except grpc.aio.AioRpcError as error:
-                raise error_from_rpc(error) from error
             except asyncio.CancelledError as error:
                 if being_cancelled():
                     raise
