@@ -5,8 +5,8 @@
                                              compared with what the page shows
 
 The tutorial begins with nothing and clears away what it made. The other pages take a Cluster
-`flights` for granted, and share one: each has to leave it as it was. The image that docs/spark.md
-builds is built at the end, on the base that this machine has.
+`flights` for granted, and share one: each has to leave it as it was. Images are built at the end,
+on the base that this machine has: the one of docs/spark.md, and all by `make images`.
 """
 
 import tempfile
@@ -35,6 +35,7 @@ from tools.snippets.page import documents as every_page
 from tools.snippets.shell import sessions
 
 HERE = "e2e/scenarios/documents.py"
+README = "README.md"
 TUTORIAL = "docs/tutorials/kubernetes.md"
 SPARK = "docs/spark.md"
 NAMESPACE = "air"
@@ -68,14 +69,20 @@ def played(snippets: Sequence[Snippet]) -> list[Snippet]:
     return chosen
 
 
-def image_command(on: str) -> str:
-    """What the page on Spark builds its image by; `on`: see `images.base`."""
+def build_command(page: str) -> str:
+    """What the page builds images by, in a checkout."""
     (command,) = [
         session.command
-        for snippet in read_page(ROOT, SPARK)
+        for snippet in read_page(ROOT, page)
         if snippet.how is How.ELSEWHERE and snippet.detail == HERE
         for session in sessions(snippet.text)
     ]
+    return command
+
+
+def image_command(on: str) -> str:
+    """What the page on Spark builds its image by; `on`: see `images.base`."""
+    command = build_command(SPARK)
     if on.startswith("python:"):
         return command  # the base that the Dockerfile names can be pulled, too
     return command.replace("docker build", f"docker build --build-arg BASE={on}", 1)
@@ -101,6 +108,11 @@ def documents(stage: Stage) -> None:
     command = image_command(images.base())
     # It shares its layers with the image that was built before; only the name is its own.
     run("bash", "-euc", command, timeout_s=images.BUILD_S)
+    for page in (README, TUTORIAL):
+        stage.say(f"{page}: all images")
+        run("bash", "-euc", build_command(page), timeout_s=images.BUILD_S)
+        if images.contents(images.BROKER, images.OPERATOR) != stage.images:
+            raise E2EError(f"{page}: the images that are played were built before, and differ")
 
 
 class _Reader:

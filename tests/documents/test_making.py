@@ -1,7 +1,8 @@
 """`make` as README.md, CONTRIBUTING.md and docs/testing.md show it.
 
 What takes seconds runs as it stands. The tests cannot run themselves: what plays them is shown to
-be what CI runs, command for command, and `make scenarios` goes as far as finding its tests.
+be what CI runs, command for command, and `make scenarios` goes as far as finding its tests. CI runs
+the demo too, after the tests: it wants the machine for itself.
 """
 
 import os
@@ -28,6 +29,7 @@ SHOWN: Final = sorted(
     }
 )
 CI: Final = ("make check types", "make docs", "make test", "make unit")
+DEMO: Final = "make demo"
 HELP: Final = "make help"
 SCENARIOS: Final = "make scenarios"
 MUTATE: Final = [line for line in SHOWN if line.startswith("make mutate ")]
@@ -69,13 +71,18 @@ class Checkout:
         return set(self.run(*line.split(), "--dry-run").splitlines())
 
 
+def ci_runs(line: str) -> bool:
+    """Whether it stands in CI's script as a command, with more arguments or without."""
+    return bool(re.search(rf"^{line}\b", (ROOT / ".ci" / "run").read_text(), re.MULTILINE))
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path / "checkout")
 
 
 def test_every_line_that_is_left_to_these_tests_is_run_by_one() -> None:
-    assert sorted((*CI, HELP, SCENARIOS, *MUTATE)) == SHOWN
+    assert sorted((*CI, DEMO, HELP, SCENARIOS, *MUTATE)) == SHOWN
     assert MUTATE
 
 
@@ -87,10 +94,14 @@ def test_help_lists_the_targets_that_pages_show(checkout: Checkout) -> None:
 
 @pytest.mark.parametrize("line", CI)
 def test_it_is_what_ci_runs(checkout: Checkout, line: str) -> None:
-    assert re.search(r"^make test\b", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert ci_runs("make test")
     commands_of_it = checkout.recipe(line)
     assert any(".venv/bin/" in command for command in commands_of_it)
     assert commands_of_it <= checkout.recipe("make test")
+
+
+def test_the_demo_is_run_by_ci() -> None:
+    assert ci_runs(DEMO)
 
 
 def test_the_scenarios_are_found(checkout: Checkout) -> None:

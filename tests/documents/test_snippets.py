@@ -26,7 +26,6 @@ CLASSES = {
     How.GIVEN: "<!-- snippet: given\npenstock topic create t\n-->\n",
     How.KUBERNETES: page("sh", "kubectl get pods", "snippet: kubernetes"),
     How.ELSEWHERE: page("python", "1", "snippet: run by tests/documents/test_snippets.py"),
-    How.SHAPE: page("sh", "pip install penstock", "snippet: shape, takes minutes"),
     How.VALUE: page("yaml", "a: 1"),
     How.OUTPUT: page("text", "a", "output of the last"),
     How.PICTURE: page("text", "a"),
@@ -59,7 +58,6 @@ def test_commands_of_ours_need_no_language() -> None:
     [
         (page("", "┌──┐"), r"page.md:3: a snippet in no language; it must be python, "),
         (page("ruby", "puts 1"), r"page.md:3: a snippet in 'ruby'"),
-        (page("sh", "ls", "snippet: shape, lazy"), r"page.md:4: 'shape, lazy' is no way"),
         (page("sh", "ls", "snippet: somehow"), r"page.md:4: 'somehow' is no way"),
         (page("yaml", "a: 1", 'snippet: until "x"'), r"is no way to test"),
         ("<!-- snippet: kubernetes -->\n\n```sh\nls\n```", r"page.md:1: no snippet follows"),
@@ -102,7 +100,7 @@ def test_a_page_that_does_not_say_how_its_snippet_is_tested_is_refused(
     ],
 )
 def test_a_wrong_command_is_found(command: str, message: str) -> None:
-    (found,) = wrong(page("sh", command, "snippet: shape, takes minutes"))
+    (found,) = wrong(page("sh", command, "snippet: kubernetes"))
     assert found.startswith("page.md:5: ")
     assert message in found
 

@@ -5,7 +5,6 @@ A comment on the line above a fence says how, and the site does not show it:
     <!-- snippet: kubernetes -->              needs a cluster of Kubernetes; e2e runs it
     <!-- snippet: run by tests/x/test_y.py -->  that test runs it, or that scenario of e2e, and
                                               names the page
-    <!-- snippet: shape, takes minutes -->    only its form is checked; one of `REASONS`
     <!-- snippet: until "some text" -->       never ends: interrupted once it has printed this
     <!-- snippet: given                       commands that the page takes for granted, run
     penstock topic create flights             where they stand
@@ -27,8 +26,6 @@ from typing import Final
 
 from tools.site.pages import pages
 
-REASONS: Final = ("takes minutes",)
-"""Why a snippet may be left unrun: nothing else counts."""
 SHELL: Final = ("bash", "sh", "console")
 VALUES: Final = ("yaml", "json", "toml")
 LANGUAGES: Final = ("python", *SHELL, *VALUES, "promql", "text", "output")
@@ -53,8 +50,6 @@ class How(Enum):
     KUBERNETES = auto()
     ELSEWHERE = auto()
     """By the test that `Snippet.detail` names."""
-    SHAPE = auto()
-    """Not run; `Snippet.detail` is one of `REASONS`."""
     VALUE = auto()
     """A manifest or another file; it is parsed."""
     OUTPUT = auto()
@@ -77,7 +72,7 @@ class Snippet:
     """Without the fence's indentation; ends with a line feed unless empty."""
     how: How
     detail: str = ""
-    """A test's path, a reason, or the text after which it is interrupted."""
+    """A test's path, or the text after which it is interrupted."""
 
     @property
     def place(self) -> str:
@@ -202,11 +197,8 @@ def _classified(place: str, comment: str, language: str) -> tuple[How, str]:
         return How.KUBERNETES, ""
     if said.startswith("run by "):
         return How.ELSEWHERE, said.removeprefix("run by ")
-    if said.startswith("shape, ") and said.removeprefix("shape, ") in REASONS:
-        return How.SHAPE, said.removeprefix("shape, ")
     if runs and (found := _UNTIL.fullmatch(said)):
         return How.RUN, found["text"]
     raise SnippetError(
-        f"{place}: {said!r} is no way to test a snippet; tools/snippets/page.py lists them, and "
-        f"the reasons for shape: {', '.join(REASONS)}"
+        f"{place}: {said!r} is no way to test a snippet; tools/snippets/page.py lists them"
     )
