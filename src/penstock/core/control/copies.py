@@ -3,8 +3,9 @@
     heartbeats of leaders ──▶ Copies.heard      a tick ──▶ activate: queued moves begin
 
 A broker receives few copies at a time that take long, so that each of them ends soon, and many that
-do not. A controller that takes over knows no sizes yet: it begins a few, and learns. The order is
-the same for every controller: what is urgent, then by topic and partition.
+do not. A controller that takes over knows no sizes yet: it begins a few, and twice as many as have
+ended when it looks again. The order is the same for every controller: what is urgent, then by topic
+and partition.
 """
 
 from collections import Counter
@@ -26,8 +27,8 @@ LARGE_MAX: Final = 2
 """Copies to one broker with more than LARGE_BYTES left."""
 UNKNOWN_MAX: Final = 8
 """Copies to one broker of which no leader has said yet how much is left: each may be large. Small
-ones end before anybody says it, and others begin at the next look, a second later: a thousand empty
-partitions take two minutes (benchmarks/moves.py)."""
+ones end before anybody says it. Where they have, at the next look, a second later, those after them
+are taken for small too: twice as many may begin, up to COPIES_MAX."""
 COPIES_MAX: Final = 32
 """Copies to one broker in all."""
 SILENCE_MAX_MS: Final = 15_000
@@ -55,6 +56,8 @@ class Copies:
 
     def __init__(self) -> None:
         self._heard: dict[Key, Heard] = {}
+        self._unsaid: set[Key] = set()
+        """Running at the last look, and no leader had said anything of them."""
 
     def heard(
         self, stored: Stored, leader: BrokerId, copies: Iterable[CopyProgress], now_ms: int
@@ -88,16 +91,26 @@ class Copies:
         heard = self._heard.get((topic_id, partition, broker_id))
         return None if heard is None or now_ms - heard.heard_ms > SILENCE_MAX_MS else heard
 
-    def keep_only(self, running: set[Key]) -> None:
-        """Forgets copies that have ended."""
+    def looked(self, running: set[Key]) -> Counter[BrokerId]:
+        """Forgets copies that have ended. How many did, by who received them, since the last look
+        and before their leaders said anything of them."""
+        ended = Counter(broker_id for _, _, broker_id in self._unsaid - running)
         for key in self._heard.keys() - running:
             del self._heard[key]
+        self._unsaid = running - self._heard.keys()
+        return ended
+
+    def begun(self, topic_id: TopicId, partition: int, broker_id: BrokerId) -> None:
+        """Counts at the next look."""
+        self._unsaid.add((topic_id, partition, broker_id))
 
 
 class _Slots:
     """How many more copies each broker may receive."""
 
-    def __init__(self) -> None:
+    def __init__(self, ended: Counter[BrokerId]) -> None:
+        """`ended`: as `Copies.looked` says."""
+        self._ended = ended
         self._all: Counter[BrokerId] = Counter()
         self._large: Counter[BrokerId] = Counter()
         self._unknown: Counter[BrokerId] = Counter()
@@ -113,18 +126,20 @@ class _Slots:
         return (
             self._all[broker_id] < COPIES_MAX
             and self._large[broker_id] < LARGE_MAX
-            and self._unknown[broker_id] < UNKNOWN_MAX
+            and self._unknown[broker_id] < max(UNKNOWN_MAX, 2 * self._ended[broker_id])
         )
 
 
 def activate(draft: Draft, copies: Copies, liveness: Liveness) -> None:
     """Begins queued moves as far as there are slots; ends those that only waited for an ISR."""
-    slots, running = _Slots(), set()
-    for topic, index, document in _moving(draft):
-        for broker_id in document.state.adding:
-            running.add((topic.topic_id, index, broker_id))
-            slots.take(broker_id, copies.of(topic.topic_id, index, broker_id))
-    copies.keep_only(running)
+    running = {
+        (topic.topic_id, index, broker_id)
+        for topic, index, document in _moving(draft)
+        for broker_id in document.state.adding
+    }
+    slots = _Slots(copies.looked(running))
+    for topic_id, index, broker_id in running:
+        slots.take(broker_id, copies.of(topic_id, index, broker_id))
     if draft.journaling or draft.cluster.hibernating:
         return
     for topic, index, document in sorted(_moving(draft), key=_turn):
@@ -136,6 +151,8 @@ def activate(draft: Draft, copies: Copies, liveness: Liveness) -> None:
             continue
         draft.put_partition(topic.name, index, after)
         draft.stored_only = True
+        for broker_id in set(after.state.adding).difference(document.state.adding):
+            copies.begun(topic.topic_id, index, broker_id)
         if not after.target:
             note_switch(draft, topic.name, index, document, after)
         else:

@@ -69,11 +69,42 @@ def switch(world: World, *partitions: int) -> None:
 
 
 def test_copies_of_unknown_size_begin_a_few_at_a_time() -> None:
-    world = busy_world(20)
-    ask(world, (0, 2), *range(20))
+    world = busy_world(30)
+    ask(world, (0, 2), *range(30))
     world.pass_time(3_100)
     assert copying(world) == list(range(8))
+    switch(world, *range(7))
+    world.pass_time(1_100)
+    assert copying(world) == list(range(7, 21)), "one goes on, and 13 of 14 may begin"
+
+
+def test_small_copies_begin_twice_as_many_at_each_look() -> None:
+    """A large one among them, and it begins anew with a few."""
+    world = busy_world(120)
+    ask(world, (0, 2), *range(120))
+    begin = 0
+    for count in (8, 16, 32, 32):
+        world.pass_time(1_100)
+        assert copying(world) == list(range(begin, begin + count))
+        switch(world, *range(begin, begin + count))
+        begin += count
+    world.pass_time(1_100)
+    assert copying(world) == list(range(88, 120))
+    world.pass_time(5_100)
+    assert copying(world) == list(range(88, 120)), "none has ended"
+    progress(world, {88: 65 * MIB, 89: 65 * MIB})
+    switch(world, *range(90, 120))
+    ask(world, (0, 2), *range(8))
+    world.pass_time(1_100)
+    assert copying(world) == [88, 89], "two are large"
+
+
+def test_the_end_of_copies_to_one_broker_says_nothing_of_those_to_another() -> None:
+    world = busy_world(60)
+    ask(world, (0, 2), *range(8))
+    world.pass_time(1_100)
     switch(world, *range(8))
+    ask(world, (0, 3), *range(8, 60))
     world.pass_time(1_100)
     assert copying(world) == list(range(8, 16))
 
@@ -183,7 +214,7 @@ def test_a_new_controller_goes_on_with_what_is_queued() -> None:
     assert len(copying(later)) == 8
     switch(later, *range(8))
     later.pass_time(1_100)
-    assert copying(later) == list(range(8, 16))
+    assert copying(later) == list(range(8, 20))
 
 
 def test_the_numbers_of_slots() -> None:
