@@ -10,10 +10,13 @@ data stay there: a run that was interrupted continues, its rates are of what it 
 
 import argparse
 import contextlib
+import json
 import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
@@ -21,10 +24,7 @@ from typing import Any, Final
 from benchmarks.common import MANIFEST, elapsed, figure, progress
 from benchmarks.kafka_peer import Peer, available, kafka
 from penstock.client import Admin, Producer, TopicPartition
-from penstock.migration.copying import Copy
 from penstock.migration.model import Bounds
-from penstock.migration.plan import Action, TopicPlan
-from penstock.migration.run import Migration, settings_here
 from penstock_broker.local import LocalCluster
 
 RECORDS: Final = 10_000_000
@@ -36,6 +36,7 @@ TOPIC, WRITTEN = "migrated", "written"
 CONSUMER: Final = "a confluent-kafka consumer that reads the same"
 PRODUCER: Final = "our producer that writes the same"
 QUIET_S: Final = 60.0
+SHOWN_EVERY_S: Final = 5.0
 
 
 def main() -> int:
@@ -72,18 +73,24 @@ def measure(peer: Peer, ours: LocalCluster, records: int, record_bytes: int) -> 
     progress("writing with our producer")
     wrote = records / written_s(ours, records, record_bytes)
     os.sync()
-    copied, seconds = imported(peer, ours)
-    if copied:
-        rate = copied / seconds["copied"]
-        figure("import: records copied", rate, "records/s", CONSUMER, read)
-        figure("import: records copied", rate, "records/s", PRODUCER, wrote)
-        whole = copied / sum(seconds.values())
+    done = imported(peer, ours)
+    figure("import: records in Kafka", records, "records")
+    figure(
+        "import: partitions whose counts and checksums are the same",
+        done.same,
+        "",
+        "partitions",
+        PARTITIONS,
+    )
+    figure("import: from the command to its result", done.whole_s, "s")
+    if done.records:
+        figure("import: records copied", done.rate, "records/s", CONSUMER, read)
+        figure("import: records copied", done.rate, "records/s", PRODUCER, wrote)
+        whole = done.records / done.whole_s
         figure("import: looked at, copied and compared", whole, "records/s", CONSUMER, read)
-    for step, name in (
-        ("looked at", "import: records looked at before"),
-        ("compared", "import: records compared after"),
-    ):
-        figure(name, records / seconds[step], "records/s", CONSUMER, read)
+    looked, compared = records / done.looked_s, records / done.compared_s
+    figure("import: records looked at before", looked, "records/s", CONSUMER, read)
+    figure("import: records compared after", compared, "records/s", CONSUMER, read)
 
 
 def fill(peer: Peer, records: int, record_bytes: int) -> None:
@@ -181,41 +188,62 @@ def written_s(ours: LocalCluster, records: int, record_bytes: int) -> float:
     return seconds
 
 
-def imported(peer: Peer, ours: LocalCluster) -> tuple[int, dict[str, float]]:
-    """Runs the import; records that it copied itself, and seconds by step.
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What the command did, as its result and its lines of progress tell it."""
 
-    Ends the program if a count or a checksum is not what it must be."""
-    from penstock.migration.kafka import Kafka  # noqa: PLC0415
-    from penstock.migration.own import Penstock  # noqa: PLC0415
-
-    source = Kafka(peer.bootstrap, {})
-    seconds: dict[str, float] = {}
-    with Penstock(ours.bootstrap, {}, f"penstock-import-{source.cluster_id}") as target:
-        migration = Migration(
-            source, target, target.check, lambda topic: settings_here(source, topic)
-        )
-        plans = migration.prepare([TOPIC])
-        total = sum(each.end - each.first for each in _ends(peer))
-        with _timed(seconds, "looked at"):
-            plans = migration.scanned(plans, _Shown("looked at", total))
-        with _timed(seconds, "copied"):
-            done = migration.execute(
-                plans, follow=False, stop=lambda: False, report=_reported(plans)
-            )
-        with _timed(seconds, "compared"):
-            verdicts = done.verify(_Shown("compared", total))
-    wrong = [str(each) for each in verdicts if not each.same]
-    if wrong or sum(each.found for each in verdicts) != total:
-        raise SystemExit(f"the copy is not what it was made from: {wrong or verdicts}")
-    progress(f"{total:,} records, counts and checksums are the same in {len(verdicts)} partitions")
-    return done.copy.copied, seconds
+    records: int
+    """Copied by this run; an earlier one may have copied the others."""
+    same: int
+    """Partitions whose counts and checksums are those of Kafka."""
+    rate: float
+    """Records copied per second, from the first line that tells of it to the last."""
+    looked_s: float
+    compared_s: float
+    whole_s: float
 
 
-def _reported(plans: list[TopicPlan]) -> Callable[[Copy], None]:
-    shown = _Shown("copied", sum(plan.records for plan in plans))
-    if any(plan.action is Action.CONTINUE for plan in plans):
-        progress("an earlier run's copy goes on")
-    return lambda copy: shown.at(copy.copied)
+def imported(peer: Peer, ours: LocalCluster) -> Imported:
+    """Runs `penstock import`. Ends the program if a count or a checksum is not what it must be."""
+    began = monotonic()
+    command = (
+        sys.executable, "-m", "penstock.cli", "import", "--from", f"kafka://{peer.bootstrap}",
+        "--topics", TOPIC, "--bootstrap", ours.bootstrap, "-o", "json",
+    )  # fmt: skip
+    copying: list[tuple[float, int]] = []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        shown_at = 0.0
+        for line in running.stderr:
+            now = monotonic()
+            if line.startswith("copied:"):
+                copying.append((now, int(line.split()[1].replace(",", ""))))
+            if now - shown_at >= SHOWN_EVERY_S:
+                shown_at = now
+                progress(line.rstrip())
+        said = running.stdout.read()
+    ended = monotonic()
+    if running.returncode != 0:
+        raise SystemExit(f"penstock import: exit code {running.returncode}: {said}")
+    result = json.loads(said)
+    partitions = result["partitions"]
+    wrong = [each for each in partitions if each["checksum"] != "same"]
+    total = sum(each.end - each.first for each in _ends(peer))
+    if wrong or sum(each["found"] for each in partitions) != total:
+        raise SystemExit(f"the copy is not what it was made from: {wrong or partitions}")
+    first, (copied_at, copied) = copying[0] if len(copying) > 1 else (began, 0), copying[-1]
+    rate = (copied - first[1]) / (copied_at - first[0])
+    return Imported(
+        records=copied,
+        same=len(partitions),
+        rate=rate,
+        looked_s=first[0] - began - (first[1] / rate if rate else 0.0),
+        compared_s=ended - copied_at,
+        whole_s=ended - began,
+    )
 
 
 class _Shown:
@@ -224,24 +252,12 @@ class _Shown:
     def __init__(self, done: str, total: int) -> None:
         self._done, self._total = done, total
         self._began = self._shown_at = monotonic()
-        self._count = 0
-
-    def __call__(self, more: int) -> None:
-        self.at(self._count + more)
 
     def at(self, count: int) -> None:
-        self._count = count
-        if monotonic() - self._shown_at >= 5.0:
+        if monotonic() - self._shown_at >= SHOWN_EVERY_S:
             self._shown_at = monotonic()
             rate = count / (self._shown_at - self._began)
             progress(f"{self._done} {count:,} of {self._total:,} records, {rate:,.0f}/s")
-
-
-@contextlib.contextmanager
-def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
-    began = monotonic()
-    yield
-    seconds[step] = monotonic() - began
 
 
 @contextlib.contextmanager
