@@ -120,12 +120,15 @@ class Guarded:
             self._report(str(scope["path"]), error)
 
 
-def make_app(console: Console, pages: Pages, reader: Reader, report: Report) -> Guarded:
-    """The whole application; closes the reader when it ends."""
+def make_app(
+    console: Console, pages: Pages, reader: Reader, report: Report, begin: Callable[[], object]
+) -> Guarded:
+    """The whole application. Calls `begin` when the server starts, closes the reader at the end."""
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         try:
+            begin()
             yield
         finally:
             await reader.close()

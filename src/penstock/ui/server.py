@@ -51,7 +51,9 @@ def serve(
     reader = Reader(bootstrap, **options)
     rendering = Rendering(cluster)
     pages = Pages(reader, Records(bootstrap, **options), rendering)
-    app = make_app(Console(gate, rendering, f"penstock_ui_{port}"), pages, reader, report)
+    console = Console(gate, rendering, f"penstock_ui_{port}")
+    # Who sees the link may press Ctrl-C at once: only now that is heard whatever runs.
+    app = make_app(console, pages, reader, report, begin=gate.issue)
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -63,5 +65,4 @@ def serve(
         limit_concurrency=REQUESTS_AT_ONCE,
         timeout_graceful_shutdown=STOP_S,
     )
-    gate.issue()
     uvicorn.Server(config).run(sockets=[listener])
