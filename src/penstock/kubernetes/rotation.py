@@ -32,6 +32,11 @@ class RotationState:
     since_s: float
     waits: tuple[str, ...] = ()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the Secret of the CA in use is gone, and controllers have the CA in memory."""
+        return self.phase == SETTLED and absent(self.secret) in self.waits
+
     def text(self) -> str:
         """As an annotation."""
         since = datetime.fromtimestamp(self.since_s, UTC)
@@ -42,6 +47,12 @@ class RotationState:
             "waitsFor": self.waits,
         }
         return json.dumps(state, sort_keys=True)
+
+
+def absent(secret: str) -> str:
+    """What is waited for where a CA is needed, in words. `secret`: what follows the Cluster's name
+    in that of the Secret."""
+    return f"Secret …-{secret}, which is not there"
 
 
 def rotation_of(config_map: Json) -> RotationState | None:

@@ -101,6 +101,8 @@ def test_at_rest_nothing_begins_unless_somebody_asks_and_the_ca_is_there() -> No
     assert absent.waits == ("Secret …-ca-2, which is not there",)
     lost = decide(rest, replace(FACTS, authorities={Slot.SECOND: NEW}))
     assert (lost.rotation, lost.waits) == (rest, ("Secret …-ca, which is not there",))
+    in_memory = replace(FACTS, asked=False, unseen=frozenset({Slot.FIRST}))
+    assert decide(rest, in_memory) == Step(rest, ("Secret …-ca, which is not there",))
     same = decide(rest, replace(FACTS, authorities={Slot.FIRST: OLD, Slot.SECOND: OLD}))
     assert same.rotation == rest
     assert "has the same" in same.waits[0]

@@ -12,7 +12,7 @@ from support.kubernetes_store import PATIENT
 from support.operator_process import get
 
 from penstock.core.types import BrokerId
-from penstock.errors import PenstockError
+from penstock.errors import MisuseError, PenstockError
 from penstock.kubernetes.api import Api
 from penstock.kubernetes.certificate_ends import ends_in
 from penstock.kubernetes.connect import connect
@@ -53,6 +53,7 @@ class Controller:
     trust: TrustMap
     today: list[date]
     clock: list[float] = field(default_factory=lambda: [0.0])
+    controllers: int = 2
 
     def __post_init__(self) -> None:
         self.authorities = Authorities(
@@ -71,8 +72,9 @@ class Controller:
         self.tls = Tls(self.own.files)
 
     def look(self, brokers: dict[BrokerId, Report | None] | None = None) -> float:
-        """`brokers` None: it owners by."""
-        return self.rotation.look(ThisController(self.name, 2, self.tls), self.trust, brokers)
+        """`brokers` None: it stands by."""
+        this = ThisController(self.name, self.controllers, self.tls)
+        return self.rotation.look(this, self.trust, brokers)
 
 
 class Scene:
@@ -337,6 +339,51 @@ def test_a_secret_that_nobody_asked_for_changes_nothing(scene: Scene) -> None:
     for _ in range(2):
         active.look(broker(OLD, issuer=OLD))
     assert scene.published()["data"]["ca.crt"].encode() == OLD.certificate
+
+
+def test_a_ca_whose_secret_is_lost_signs_from_memory_and_is_reported(scene: Scene) -> None:
+    active, standby = scene.controller("a_1"), scene.controller("b_1")
+    standby.look()
+    active.look(broker(OLD, issuer=OLD))
+    scene.mount(Slot.FIRST, None)
+    active.look(broker(OLD, issuer=OLD))
+    assert scene.state() == Rotation()
+    assert scene.waits() == ("Secret …-ca, which is not there",)
+    assert scene.published()["data"]["ca.crt"].encode() == OLD.certificate
+    assert active.rotation.signer().certificate == OLD.certificate
+    standby.look()
+    assert scene.waits() != (), "it is for the active controller to say"
+    with pytest.raises(MisuseError, match=r"ca\.crt cannot be read"):
+        scene.controller("c_1")
+    scene.mount(Slot.FIRST, OLD)
+    active.look(broker(OLD, issuer=OLD))
+    assert scene.waits() == ()
+
+
+def test_a_lost_ca_is_replaced_by_another_while_a_controller_remembers_it(scene: Scene) -> None:
+    active = scene.controller("a_1")
+    active.controllers = 1
+    active.look(broker(OLD, issuer=OLD))
+    scene.mount(Slot.FIRST, None)
+    active.look(broker(OLD, issuer=OLD))
+    scene.ask()
+    seen = broker(OLD, issuer=OLD)
+    phases = []
+    for _ in range(20):
+        active.look(seen)
+        phase = scene.state().phase
+        phases.append(phase)
+        if phase is Phase.TRUSTING:
+            seen = broker(OLD, NEW, issuer=OLD)
+        elif phase is Phase.RENEWING:
+            seen = broker(OLD, NEW, issuer=NEW)
+        elif phase is Phase.DROPPING:
+            seen = broker(NEW, issuer=NEW)
+        elif phase is Phase.SETTLED:
+            break
+    assert scene.state().slot is Slot.SECOND, phases
+    assert scene.waits() == ()
+    assert scene.published()["data"]["ca.crt"].encode() == NEW.certificate
 
 
 def test_of_two_cas_nobody_knows_the_older_one_signs(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, assert_never
 
+from penstock.kubernetes.rotation import absent
+
 
 class Slot(Enum):
     """Where a CA is. The value: what follows the cluster's name in that of its Secret."""
@@ -79,6 +81,11 @@ class Rotation:
             return (self.slot,)
         return (self.slot.other,) if self.phase in _NEW_ALONE else (self.slot, self.slot.other)
 
+    @property
+    def relied_on(self) -> tuple[Slot, ...]:
+        """Of the CAs that servers have certificates of, or may have."""
+        return (self.slot,) if self.phase in _BEFORE_IT_SIGNS else self.trusted
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -105,7 +112,8 @@ class Facts:
         now_s: Seconds since 1970.
         wait_s: For clients, which report nothing.
         asked: Somebody asks for another CA.
-        authorities: Fingerprints of the CAs whose files it sees.
+        authorities: Fingerprints of the CAs that it has.
+        unseen: Those of them whose files have gone.
         servers: Each server, by its name for people; None: it has reported nothing yet.
     """
 
@@ -113,6 +121,7 @@ class Facts:
     wait_s: float
     asked: bool
     authorities: Mapping[Slot, str]
+    unseen: frozenset[Slot] = frozenset()
     servers: Mapping[str, Report | None] = field(default_factory=dict)
 
 
@@ -130,7 +139,7 @@ def decide(rotation: Rotation, facts: Facts) -> Step:
     old, new = rotation.slot, rotation.slot.other
     phase = rotation.phase
     if phase is Phase.SETTLED and not facts.asked:
-        return Step(rotation)
+        return Step(rotation, tuple(absent(slot.value) for slot in facts.unseen))
     if phase in _BEFORE_IT_SIGNS and not (facts.asked and new in facts.authorities):
         return Step(Rotation(old, Phase.SETTLED, facts.now_s))  # it was taken away again
     if waits := _absent(rotation, facts) or _behind(rotation, facts):
@@ -147,7 +156,7 @@ def _absent(rotation: Rotation, facts: Facts) -> Sequence[str]:
     old, new, found = rotation.slot, rotation.slot.other, facts.authorities
     needed = (new,) if rotation.phase in _NEW_ALONE else (old, new)
     if missing := [slot for slot in needed if slot not in found]:
-        return tuple(f"Secret …-{slot.value}, which is not there" for slot in missing)
+        return tuple(absent(slot.value) for slot in missing)
     if len(needed) > 1 and found[old] == found[new]:
         return (f"another CA in Secret …-{new.value}, which has the same as …-{old.value}",)
     return ()

@@ -91,7 +91,7 @@ class CaRotation:
     def use(self, tls: Tls) -> Mapping[Slot, Authority]:
         """Trusts and shows what the state says, as far as this controller sees the CAs. Returns
         those that it sees."""
-        found, problem = self._authorities.found(), ""
+        found, problem = self._authorities.found(self.rotation.relied_on), ""
         try:
             if self._own.use(self.signer(), roots_of(self.rotation, found)):
                 tls.look_now()
@@ -113,7 +113,8 @@ class CaRotation:
         reports = self._reports(seen, this, found)
         step = Step(self.rotation, seen.shown.waits)
         if brokers is not None:
-            step = decide(self.rotation, _facts(self.rotation, seen, found, brokers, reports, this))
+            facts = _facts(self.rotation, seen, found, brokers, reports, this)
+            step = decide(self.rotation, replace(facts, unseen=self._authorities.unseen))
             if self.rotation.phase is Phase.REMOVING:
                 trust.release(seen, self.rotation.slot)
         self._say(step)

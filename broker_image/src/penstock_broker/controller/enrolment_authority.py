@@ -7,8 +7,7 @@ The controller's key never outlives the process: each run has another.
 """
 
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -40,10 +39,17 @@ class AuthorityFiles:
 
 
 class Authorities:
-    """The CAs of a cluster, of which there are two while one replaces the other."""
+    """The CAs of a cluster, of which there are two while one replaces the other.
+
+    One that is relied on is kept in memory: if its Secret is lost, its files go as well, and
+    brokers must get certificates until somebody has seen to it.
+    """
 
     def __init__(self, slots: Mapping[Slot, AuthorityFiles]) -> None:
         self._slots = slots
+        self._kept: Mapping[Slot, Authority] = {}
+        self.unseen: frozenset[Slot] = frozenset()
+        """Those in memory alone, when `found` looked."""
 
     def load(self, slot: Slot) -> Authority:
         """Raises MisuseError, which names the file or the Secret."""
@@ -52,14 +58,30 @@ class Authorities:
                 f"the CA in Secret …-{slot.value} signs, and --second-ca does not say where it is",
                 ErrorCode.INVALID_CONFIG,
             )
-        return self._slots[slot].load()
+        try:
+            return self._slots[slot].load()
+        except MisuseError:
+            if (kept := self._kept.get(slot)) is None:
+                raise
+            return kept
 
-    def found(self) -> Mapping[Slot, Authority]:
-        """Those that are there and can be used."""
-        found = {}
+    def found(self, relied_on: Collection[Slot] = ()) -> Mapping[Slot, Authority]:
+        """Those that are there and can be used, and of `relied_on` also those that once were."""
+        found, unseen = {}, set()
         for slot, files in self._slots.items():
-            with suppress(MisuseError):
+            try:
                 found[slot] = files.load()
+            except MisuseError as error:
+                if slot in relied_on and slot in self._kept:
+                    found[slot] = self._kept[slot]
+                    unseen.add(slot)
+                    if slot not in self.unseen:
+                        _events.error(
+                            "the CA is lost, but in memory; restore it before this process ends",
+                            secret=f"…-{slot.value}",
+                            reason=error.message,
+                        )
+        self._kept, self.unseen = found, frozenset(unseen)
         return found
 
 

@@ -6,9 +6,9 @@ An id counts as done once the CA in use was made for it. So it is done once, who
 however often, and nothing has to be remembered elsewhere.
 """
 
-from penstock.kubernetes.names import ROTATE_CA
+from penstock.kubernetes.names import AUTHORITY_LOST, ROTATE_CA
 from penstock.kubernetes.rotation import SETTLED
-from penstock_operator.model import MakeAuthority, Object, Observed
+from penstock_operator.model import MakeAuthority, Object, Observed, Severity, Wait
 from penstock_operator.objects import DesiredCluster
 
 
@@ -25,6 +25,20 @@ def plan_authority(desired: DesiredCluster, observed: Observed) -> tuple[MakeAut
         return ()
     other = other_authority(desired, observed)
     return (MakeAuthority(other, owners.get(other)),)
+
+
+def authority_lost(desired: DesiredCluster, observed: Observed) -> tuple[Wait, ...]:
+    """Controllers still have the CA, but nobody else has: a person must act before they end."""
+    rotation = observed.authority.rotation
+    if not desired.has_tls or rotation is None or not rotation.is_lost:
+        return ()
+    cluster = desired.names.cluster
+    text = (
+        f"Secret {cluster}-{rotation.secret} is lost: the CA is only in the memory of controllers, "
+        "and none that restarts can start; restore it from its backup, or replace it before any "
+        f"restarts: kubectl penstock rotate-ca {cluster}"
+    )
+    return (Wait(AUTHORITY_LOST, text, Severity.BLOCKED),)
 
 
 def wants_another(desired: DesiredCluster, observed: Observed) -> bool:

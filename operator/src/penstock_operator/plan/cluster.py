@@ -31,7 +31,7 @@ from penstock_operator.objects import (
     controller_objects,
 )
 from penstock_operator.objects.broker import live_template_hash
-from penstock_operator.plan.authority import plan_authority
+from penstock_operator.plan.authority import authority_lost, plan_authority
 from penstock_operator.plan.damage import plan_damage
 from penstock_operator.plan.gates import can_lose_one
 from penstock_operator.plan.hibernate import Hibernation, plan_hibernation
@@ -72,6 +72,7 @@ def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
     sleep = plan_hibernation(brokers, seen, may_change=_may_scale(brokers, reach))
     tracks = (
         _Track(waits=(*desired.refusals, *reach.waits)),
+        _Track(waits=() if sleep.stage.is_down else authority_lost(desired, seen)),
         _Track(sleep.actions, sleep.waits),
         _storage(brokers, reach, sleep),
         _volumes(brokers, reach, sleep),
