@@ -27,6 +27,7 @@ from typing import Any, Final, Self, TypeVar, Unpack
 
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.config import ProducerConfig, ProducerOptions, parse_bootstrap
+from penstock.client.documented import with_settings
 from penstock.client.process import ProcessGuard
 from penstock.client.producer.accumulator import Accumulator, PartitionQueue, PendingBatch
 from penstock.client.producer.delivery import (
@@ -52,6 +53,7 @@ INTERRUPTED_FLUSH_S: Final = 2.0
 _log = logging.getLogger("penstock.client")
 
 
+@with_settings(ProducerConfig)
 class AsyncProducer:
     """Sends records to topics, batched, in order, without duplicates.
 
@@ -68,8 +70,7 @@ class AsyncProducer:
 
         Args:
             bootstrap: Addresses of any brokers of the cluster, "host:port,host:port".
-            config: All settings, or None to give them as `options`; not both.
-            options: Fields of ProducerConfig.
+            config: All settings, or None to give them by keyword; not both.
 
         Raises MisuseError for invalid settings, or a codec that is not installed.
         """

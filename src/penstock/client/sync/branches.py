@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock.client.documented import facade
 from penstock.client.loop_thread import LoopThread
-from penstock.client.sync.documented import facade
 from penstock.client.transaction.branch_model import BatchOutcome, BatchRun, Branch
 from penstock.client.transaction.branches import AsyncBranches
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self, Unpack
 
 from penstock.client.config import ProducerConfig, ProducerOptions
+from penstock.client.documented import facade
 from penstock.client.group.model import OffsetAndMetadata
 from penstock.client.loop_thread import EXIT_FLUSH_S, LoopThread, shared_loop
 from penstock.client.producer.delivery import ColumnsDelivery, Delivery, Outcome
@@ -16,7 +17,6 @@ from penstock.client.producer.producer import AsyncProducer, exit_flush_s
 from penstock.client.producer.shards import shard_columns
 from penstock.client.sync.branches import Branches
 from penstock.client.sync.consumer import Consumer
-from penstock.client.sync.documented import facade
 from penstock.client.transaction.handle import AsyncTransaction
 from penstock.core.columns import Header
 from penstock.core.types import TopicPartition

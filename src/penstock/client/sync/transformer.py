@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from inspect import isawaitable, iscoroutine
 from typing import Any, Self, Unpack
 
+from penstock.client.documented import facade, with_settings
 from penstock.client.loop_thread import LoopThread, shared_loop
 from penstock.client.model import ConsumedBatch, Record
 from penstock.client.producer.delivery import ColumnsDelivery, Delivery
-from penstock.client.sync.documented import facade
 from penstock.client.transformer.config import TransformConfig, TransformOptions, check_handle
 from penstock.client.transformer.out import AsyncOut
 from penstock.client.transformer.transformer import AsyncTransformer
@@ -161,6 +161,7 @@ class Transformer:
             self._loop.release(self)
 
 
+@with_settings(TransformConfig)
 def transform(
     bootstrap: str | Sequence[str],
     config: TransformConfig | None = None,
@@ -176,8 +177,8 @@ def transform(
         transform("localhost:9092", group_id="billing", source="orders", handle=price)
 
     The handler's output and the source record's offset are committed together or not at all. Run up
-    to as many instances as the source has partitions. See `Transformer` for `options`, and
-    its `run` for failures; it can be stopped by other means.
+    to as many instances as the source has partitions. See `Transformer.run` for failures; a
+    `Transformer` can be stopped by other means. `group_id` and `source` are needed.
     """
     check_handle(handle, is_async=False)
     with Transformer(bootstrap, config, **options) as loop:

@@ -27,6 +27,7 @@ from penstock.client.admin.admin import AsyncAdmin
 from penstock.client.clock import now_ms
 from penstock.client.consumer.consumer import AsyncConsumer
 from penstock.client.dead_letters import cause_text, place_of
+from penstock.client.documented import with_settings
 from penstock.client.model import ConsumedBatch, Record
 from penstock.client.producer.producer import exit_flush_s
 from penstock.client.transformer.config import (
@@ -51,6 +52,7 @@ _MENDED_BY_NOBODY: Final = frozenset(
 _log = logging.getLogger("penstock.client")
 
 
+@with_settings(TransformConfig)
 class AsyncTransformer:
     """Reads a group's records, and commits the output together with their offsets.
 
@@ -77,8 +79,7 @@ class AsyncTransformer:
 
         Args:
             bootstrap: Addresses of any brokers of the cluster, "host:port,host:port".
-            config: All settings, or None to give them as `options`; not both.
-            options: Fields of TransformConfig; group_id and source are needed.
+            config: All settings, or None to give them by keyword; not both.
 
         Raises MisuseError for invalid settings.
         """
@@ -383,6 +384,7 @@ class AsyncTransformer:
                 await self._stop.wait()
 
 
+@with_settings(TransformConfig)
 async def async_transform(
     bootstrap: str | Sequence[str],
     config: TransformConfig | None = None,
@@ -393,7 +395,7 @@ async def async_transform(
     """Runs `handle(record, out)` for every record of a group's source, until it is cancelled.
 
     The handler's output and the source record's offset are committed together or not at all. See
-    `AsyncTransformer.run` for failures, TransformConfig for `options`.
+    `AsyncTransformer.run` for failures. `group_id` and `source` are needed.
     """
     check_handle(handle, is_async=True)
     async with AsyncTransformer(bootstrap, config, **options) as loop:

@@ -56,7 +56,8 @@ class WorkerConfig:
             "partition": all records of a partition one after the other.
         queued_max: Maximum number of records taken and not finished; at least `workers`.
         retries: How often a handler that raised is called again, 0 = never.
-        backoff_ms: Before the first retry; doubles up to `backoff_max_ms`.
+        backoff_ms: Pause before the first retry; doubles up to `backoff_max_ms`.
+        backoff_max_ms: The longest pause; at least `backoff_ms`.
         dead_letter_topic: Where records go that failed `retries` + 1 times, with headers that say
             where they come from and why; it must exist. "" = the pool stops instead.
         commit_interval_ms: How often finished records are committed.
