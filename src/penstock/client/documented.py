@@ -25,7 +25,7 @@ def facade(core: type, config: type | None = None) -> Callable[[T], T]:
     def documented(client: T) -> T:
         for name, member in vars(client).items():
             function = member.fget if isinstance(member, property) else member
-            if inspect.isfunction(function) and not name.startswith("_"):
+            if inspect.isfunction(function) and (name == "__init__" or not name.startswith("_")):
                 _document(function, getattr(core, name, None))
         return client if config is None else with_settings(config)(client)
 

@@ -136,7 +136,7 @@ class AsyncConsumer:
         await self._session.subscribe(Wish(names, pattern), listener)
 
     def notify_by(self, notify: Notify) -> None:
-        """Makes `notify` call the listeners; the sync consumer calls them in its user's thread."""
+        """Internal: `notify` calls the listeners; of a sync consumer, in its user's thread."""
         self._session.notify = notify
 
     async def unsubscribe(self) -> None:

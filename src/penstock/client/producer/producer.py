@@ -306,7 +306,7 @@ class AsyncProducer:
     # -- used by transactions and the sync facade ------------------------------------------------
 
     async def transactions(self) -> TransactionManager:
-        """The manager of a producer with a transactional id; starts the producer."""
+        """Internal: the manager of a producer with a transactional id; starts the producer."""
         await self.start()
         assert self._manager is not None, "asked transaction()?"
         return self._manager
@@ -318,7 +318,7 @@ class AsyncProducer:
             return sum(batch.record_count for batch in self._accumulator.unsettled)
 
     def buffer_of(self, topic: str) -> TopicBuffer | None:
-        """The topic's buffer if it was prepared."""
+        """Internal: the topic's buffer if it was prepared."""
         return self._topics.get(topic)
 
     def try_append(
@@ -330,7 +330,7 @@ class AsyncProducer:
         timestamp_ms: int | None,
         headers: Sequence[Header] | None,
     ) -> Delivery | None:
-        """Appends if that is possible without waiting, otherwise None; from any thread."""
+        """Internal, from any thread: appends if that is possible without waiting, or None."""
         if self._ended is not None:
             raise self._ended
         buffer = self._topics.get(topic)

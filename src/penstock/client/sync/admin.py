@@ -64,6 +64,7 @@ class Admin:
 
     @property
     def config(self) -> ClientConfig:
+        """All settings, checked."""
         return self._core.config
 
     def __enter__(self) -> Self:
@@ -381,5 +382,5 @@ class Admin:
             self._loop.release(self)
 
     def close_at_exit(self) -> None:
-        """The process ends without a call of `close`."""
+        """Internal: the process ends without a call of `close`."""
         self.close()

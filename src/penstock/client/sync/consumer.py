@@ -45,6 +45,7 @@ class Consumer:
 
     @property
     def config(self) -> ConsumerConfig:
+        """All settings, checked."""
         return self._core.config
 
     @property
@@ -195,5 +196,5 @@ class Consumer:
             self._loop.release(self)
 
     def close_at_exit(self) -> None:
-        """The process ends without a call of `close`."""
+        """Internal: the process ends without a call of `close`."""
         self.close()

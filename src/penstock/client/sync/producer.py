@@ -46,6 +46,7 @@ class Producer:
 
     @property
     def config(self) -> ProducerConfig:
+        """All settings, checked."""
         return self._core.config
 
     def __enter__(self) -> Self:
@@ -127,7 +128,7 @@ class Producer:
         return self._undelivered
 
     def close_at_exit(self) -> None:
-        """The process ends without a call of `close`."""
+        """Internal: the process ends without a call of `close`."""
         left = self._core.unsettled_records
         if left:
             _log.warning(

@@ -151,7 +151,7 @@ class Transformer:
         self._end(None)
 
     def close_at_exit(self) -> None:
-        """The process ends without a call of `close`: aborts what is open."""
+        """Internal: the process ends without a call of `close`. Aborts what is open."""
         self._end(KeyboardInterrupt)
 
     def _end(self, kind: type[BaseException] | None) -> None:

@@ -79,7 +79,8 @@ class AsyncBranches:
         return deliveries
 
     def sending(self) -> SendingIn:
-        """Records sent inside belong to the branch begun here, or are refused if it has ended."""
+        """Internal: records sent inside belong to the branch begun here, or are refused if it has
+        ended."""
         return SendingIn(self._number)
 
     async def hand_over(self, timeout_s: float | None = None) -> None:

@@ -185,7 +185,8 @@ class AsyncTransaction:
         self._end = _End.ABORTED
 
     def sending(self) -> SendingIn:
-        """Records sent inside belong to this transaction, or are refused if it has ended."""
+        """Internal: records sent inside belong to this transaction, or are refused if it has
+        ended."""
         self._begun("send")
         return SendingIn(self._number)
 

@@ -214,8 +214,8 @@ class AsyncTransformer:
         await self.end(None)
 
     async def end(self, kind: type[BaseException] | None) -> None:
-        """Like `close`; after an error: aborts, with a short timeout if the program is being
-        interrupted."""
+        """Internal: like `close`; after an error: aborts, with a short timeout if the program is
+        being interrupted."""
         self.stop()  # a pass that another task waits for ends
         async with self._alone:
             if self._closed:
@@ -283,16 +283,16 @@ class AsyncTransformer:
     # ------------------------------------------------------------ called by the group, inside polls
 
     async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """They start at the committed offsets."""
+        """Internal: they start at the committed offsets."""
 
     async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """The next owner starts after what is committed here."""
+        """Internal: the next owner starts after what is committed here."""
         if self._model.state is State.OPEN:
             await self._commit()
         self._model.leaves(partitions)
 
     async def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """The open transaction must no longer count."""
+        """Internal: the open transaction must no longer count."""
         self._model.lost(partitions)
 
     # ------------------------------------------------------------ inside
