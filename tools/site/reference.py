@@ -1,11 +1,11 @@
 """Pages written from code and schemas: the Python client, error codes, the chart's values."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from penstock.errors import TRAITS, ErrorCode, Lost
+from tools.chart_values import table
 from tools.site.python_reference import python_reference
 
 ERRORS_INTRODUCTION: Final = """# Error codes
@@ -26,7 +26,7 @@ def reference_pages(root: Path) -> dict[str, str]:
     return {
         "reference/python.md": python_reference(),
         "reference/errors.md": "\n".join(_errors()),
-        "reference/chart-values.md": "\n".join(_chart(root)),
+        "reference/chart-values.md": f"{CHART_INTRODUCTION}\n{table(root)}",
     }
 
 
@@ -43,24 +43,3 @@ def _errors() -> Iterator[str]:
             f"| {'yes' if traits.refresh_metadata else ''} | {lost} |"
         )
     yield "\nFrom 1000 on, only a client sees the condition; no server sends it.\n"
-
-
-def _chart(root: Path) -> Iterator[str]:
-    schema = json.loads((root / "charts/penstock/values.schema.json").read_text())
-    yield CHART_INTRODUCTION
-    yield from ("| value | type | meaning |", "|---|---|---|")
-    yield from _values(schema["properties"], "")
-
-
-def _values(properties: dict[str, Any], path: str) -> Iterator[str]:
-    for name, field in properties.items():
-        kind = field.get("type", "")
-        choices = ", ".join(f"`{each}`" for each in field.get("enum", ()))
-        shown = " or ".join(kind) if isinstance(kind, list) else kind
-        text = " ".join(filter(None, [field.get("description", ""), choices]))
-        yield f"| `{path}{name}` | {shown} | {_cell(text)} |"
-        yield from _values(field.get("properties", {}), f"{path}{name}.")
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
