@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import penstock.client
 from penstock.cli.main import app
 from penstock.client import AsyncTransformer
 from penstock.errors import ErrorCode
 from tools.site.__main__ import stage
-from tools.site.command_reference import command_pages
+from tools.site.command_reference import command_pages, walk
 from tools.site.links import BrokenLinkError, rewrite
 from tools.site.pages import pages
 from tools.site.reference import reference_pages
@@ -96,11 +97,28 @@ def test_every_command_and_every_error_has_its_place_in_the_reference() -> None:
     assert all(f"| `{code.name}` |" in errors for code in ErrorCode)
 
 
-def python_sections() -> dict[str, str]:
+def sections_of(page: str) -> dict[str, str]:
     """Heading → what is below it, up to the next one."""
-    text = reference_pages(ROOT)["reference/python.md"]
-    parts = re.split(r"^###? ", text, flags=re.MULTILINE)[1:]
+    parts = re.split(r"^###? ", page, flags=re.MULTILINE)[1:]
     return {title.strip("`"): body for title, _, body in (one.partition("\n") for one in parts)}
+
+
+def test_the_reference_has_the_examples_of_every_command() -> None:
+    (text,) = command_pages().values()
+    sections = sections_of(text)
+    shown = 0
+    for path, command in walk(typer.main.get_command(app), ("penstock",)):
+        title = " ".join(path)
+        body = sections.get(title) or sections[f"kubectl {title}"]
+        for line in (command.epilog or "").replace("\b", "").split("\n"):
+            if line.strip() and line != "Example:":
+                assert f"\n{line.strip()}\n" in body.partition("```sh")[2], title
+                shown += 1
+    assert shown > 100
+
+
+def python_sections() -> dict[str, str]:
+    return sections_of(reference_pages(ROOT)["reference/python.md"])
 
 
 def test_the_python_reference_has_no_entry_without_words() -> None:
