@@ -183,10 +183,26 @@ class Transaction:
                 topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
             )
 
-    def send_columns(self, topic: str, values: Any, keys: Any = None, **more: Any) -> Any:
+    def send_columns(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        *,
+        timestamps_ms: Any = None,
+        partition: int | None = None,
+        headers: Sequence[Sequence[Header] | None] | None = None,
+    ) -> ColumnsDelivery:
         """Like `Producer.send_columns`, within this transaction."""
         with self._core.sending():
-            return self._producer.send_columns(topic, values, keys, **more)
+            return self._producer.send_columns(
+                topic,
+                values,
+                keys,
+                timestamps_ms=timestamps_ms,
+                partition=partition,
+                headers=headers,
+            )
 
     def commit_offsets(
         self,

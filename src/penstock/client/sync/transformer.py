@@ -49,10 +49,26 @@ class Out:
         )
 
     def send_columns(
-        self, topic: str, values: Any, keys: Any = None, **more: Any
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        *,
+        timestamps_ms: Any = None,
+        partition: int | None = None,
+        headers: Sequence[Sequence[Header] | None] | None = None,
     ) -> ColumnsDelivery:
         """Sends many records at once; see `AsyncOut.send_columns`."""
-        return self._loop.run(self._core.send_columns(topic, values, keys, **more))
+        return self._loop.run(
+            self._core.send_columns(
+                topic,
+                values,
+                keys,
+                timestamps_ms=timestamps_ms,
+                partition=partition,
+                headers=headers,
+            )
+        )
 
 
 Handle = Callable[[Record, Out], None]
