@@ -9,7 +9,7 @@ FRESH_SECONDS ?= 60
 ROUNDS ?= 20
 BUF := node_modules/.bin/buf
 
-.PHONY: help setup demo test check types unit scenarios sim mutate proto proto-check crds metrics wheel docs bench images e2e e2e-up e2e-down lock clean
+.PHONY: help setup demo test check types unit scenarios sim mutate proto proto-check crds metrics chart wheel docs bench images e2e e2e-up e2e-down lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -29,12 +29,13 @@ test: setup  ## All that CI checks; what keeps one core busy runs two at a time
 	@$(MAKE) --no-print-directory sim
 	@echo "make test: everything passed"
 
-check: setup  ## Formatting, lint, import layers, CRDs, metrics, house style
+check: setup  ## Formatting, lint, import layers, CRDs, metrics, chart values, house style
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m tools.crds --check
 	$(BIN)/python -m tools.metrics_reference --check
+	$(BIN)/python -m tools.chart_values --check
 	$(BIN)/pytest -q tests/test_house_style.py
 
 types: setup  ## mypy, strict
@@ -63,6 +64,9 @@ crds: setup  ## Regenerate crds/, the chart's copy, docs/resources.md from the t
 
 metrics: setup  ## Regenerate docs/metrics-reference.md from what processes export
 	$(BIN)/python -m tools.metrics_reference
+
+chart: setup  ## Regenerate the table of values in charts/penstock/README.md
+	$(BIN)/python -m tools.chart_values
 
 wheel: setup  ## Build the wheel, check its contents, install it bare and with its command line, use it
 	$(BIN)/python -m tools.check_wheel

@@ -254,6 +254,7 @@ class PenstockError(Exception):
 
     @property
     def message(self) -> str:
+        """As `str(error)`."""
         return str(self.args[0])
 
     @property

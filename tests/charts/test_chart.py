@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 import urllib.error
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from penstock.core.manifest import parse_manifest
 from penstock.kubernetes.resources import RESOURCES, path_of
 from penstock_operator.objects import Installation, broker_objects, controller_objects, read_cluster
 from penstock_operator.objects.security import authority_owner, authority_secret
+from tools.chart_values import BEGIN, END, rendered, table
 
 CHART = ROOT / "charts" / "penstock"
 GOLDEN = Path(__file__).parent / "golden"
@@ -62,10 +64,17 @@ class TestWithoutHelm:
 
     def test_a_catalogue_can_show_it(self) -> None:
         chart = load(CHART / "Chart.yaml")
-        assert chart["home"]
+        urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+        assert chart["home"] == urls["Homepage"]
+        assert chart["sources"] == [urls["Source"]]
         assert chart["maintainers"]
         assert (ROOT / "docs" / chart["icon"].removeprefix("https://penstock.dev/")).is_file()
         notes = chart["annotations"]
+        values = load(CHART / "values.yaml")
+        assert yaml.safe_load(notes["artifacthub.io/images"]) == [
+            {"name": name, "image": f"{values[key]['repository']}:{chart['appVersion']}"}
+            for name, key in (("operator", "image"), ("broker", "brokerImage"))
+        ]
         listed = {each["name"] for each in yaml.safe_load(notes["artifacthub.io/crds"])}
         assert listed == {f"{plural}.penstock.dev" for plural in PLURALS.values()}
         assert parse_manifest(yaml.safe_load(notes["artifacthub.io/crdsExamples"]), "Chart.yaml")
@@ -80,13 +89,35 @@ class TestWithoutHelm:
                 return
             assert shape["additionalProperties"] is False, path
             assert isinstance(value, dict), path
-            if path != ".resources":
-                assert set(value) == set(shape["properties"]) - {"global"}, path
-                for name, nested in shape["properties"].items():
-                    if name != "global":
-                        check(nested, value[name], f"{path}.{name}")
+            assert set(value) == set(shape["properties"]) - {"global"}, path
+            for name, nested in shape["properties"].items():
+                if name != "global":
+                    check(nested, value[name], f"{path}.{name}")
 
         check(schema, values, "")
+
+    def test_its_page_has_all_values_and_their_defaults(self) -> None:
+        page = (CHART / "README.md").read_text()
+        assert rendered(page, table(ROOT)) == page, "run make chart"
+
+        def paths(values: dict[str, Any], at: str) -> Iterator[str]:
+            for name, value in values.items():
+                row = re.search(rf"^\| `{at}{name}` \| .*$", page, re.MULTILINE)
+                assert row, f"no row for {at}{name}"
+                if f"\n| `{at}{name}." in page:
+                    yield from paths(value, f"{at}{name}.")
+                else:
+                    assert f" | `{json.dumps(value)}` | " in row[0], row[0]
+                    yield f"{at}{name}"
+
+        found = set(paths(load(CHART / "values.yaml"), ""))
+        assert {"replicas", "image.tag", "monitoring.rules.runbooks", "extraEnv"} <= found
+
+    def test_what_is_written_into_its_page_stays_between_the_comments(self) -> None:
+        page = f"before\n{BEGIN}old\n{END}after\n"
+        assert rendered(page, "new\n") == f"before\n{BEGIN}\nnew\n\n{END}after\n"
+        with pytest.raises(SystemExit, match="lacks the comments"):
+            rendered("before\nafter\n", "new\n")
 
     def test_templates_use_values_that_exist(self) -> None:
         values = load(CHART / "values.yaml")

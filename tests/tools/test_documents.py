@@ -10,7 +10,12 @@ import typer
 from penstock.cli.main import Elsewhere, app
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEMPLATES = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+PAGES = [
+    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md"),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *TEMPLATES,
+]
 COMMAND = re.compile(r"(?:^|[`|$(] ?)((?:kubectl )?penstock(?: -?-?[a-z][\w-]*)+)", re.MULTILINE)
 
 
@@ -37,6 +42,12 @@ def test_every_command_that_a_page_names_exists(page: Path) -> None:
         if unknown(words):
             wrong.append(match[1])
     assert not wrong
+
+
+def test_a_report_of_a_bug_asks_for_the_bundle_of_any_cluster() -> None:
+    asked = (ROOT / ".github/ISSUE_TEMPLATE/bug.yml").read_text()
+    assert "`kubectl penstock report " in asked
+    assert "`penstock report " in asked
 
 
 def test_a_command_that_does_not_exist_is_found() -> None:

@@ -1,7 +1,7 @@
 """What docs/kafka.md says of our side exists: settings, calls, commands, options, fields.
 
-A span of code in the column of Penstock is read by what its section is about; spans in the other
-columns belong to Kafka, and are not looked at.
+A span of code in the column of Penstock is read by what its section is about, and so are remarks,
+in a column without a heading. Spans in the other columns belong to Kafka, and are not looked at.
 """
 
 import inspect
@@ -20,6 +20,7 @@ from penstock import client
 from penstock.cli.main import Elsewhere, app
 from penstock.client import Admin, Consumer, ConsumerConfig, Delivery, Producer, ProducerConfig
 from penstock.client import Transaction as Transacting
+from penstock.core.partitioner import KeyHash
 from penstock.core.topic import CONFIG_KEYS
 from penstock.spark.given import COMMON_SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
 from penstock.spark.options import CLIENT_SETTINGS
@@ -36,19 +37,25 @@ CALL: Final = re.compile(r"\b(p|c|a|tx|delivery)\.(\w+)\(([^`]*)\)")
 
 @dataclass(frozen=True)
 class Row:
-    """`section`: the last heading above. `ours`: the text of the cell with our side."""
+    """`section`: the last heading above. `ours`: the text of the cell with our side. `remarks`: of
+    the cell without a heading, if there is one."""
 
     section: str
     ours: str
+    remarks: str
 
     @property
     def spans(self) -> list[str]:
         return re.findall(r"`([^`]+)`", self.ours)
 
+    @property
+    def remarked(self) -> list[str]:
+        return re.findall(r"`([^`]+)`", self.remarks)
+
 
 def rows() -> Iterator[Row]:
     """Rows of tables; ours is the column that is headed Penstock, Penstock's or kept."""
-    section, column = "", None
+    section, column, remarks = "", None, None
     for line in PAGE.read_text().splitlines():
         if line.startswith("#"):
             section = line.lstrip("# ")
@@ -60,8 +67,9 @@ def rows() -> Iterator[Row]:
             heads = [index for index, cell in enumerate(cells) if cell in HEADS]
             assert len(heads) == 1, f"no column is ours: {line}"
             column = heads[0]
+            remarks = cells.index("") if "" in cells else None
         elif set(cells[0]) != {"-"}:
-            yield Row(section, cells[column])
+            yield Row(section, cells[column], "" if remarks is None else cells[remarks])
 
 
 HEADS: Final = {"Penstock", "Penstock's", "kept"}
@@ -91,6 +99,12 @@ def wrong_setting(section: str, span: str) -> str:
     if name in SETTINGS[section] or hasattr(client, name):
         return ""
     return name
+
+
+def wrong_remark(span: str) -> str:
+    """Likewise: a remark names settings of any section, and hashes of keys."""
+    known = {*KeyHash, *(name for each in SETTINGS.values() for name in each)}
+    return span if re.fullmatch(r"[a-z][\w.]*", span) and span not in known else ""
 
 
 def wrong_calls(span: str) -> list[str]:
@@ -168,8 +182,15 @@ def test_every_setting_exists() -> None:
     assert not [w for row in ROWS for span in row.spans if (w := wrong_setting(row.section, span))]
 
 
+def test_every_setting_that_a_remark_names_exists() -> None:
+    remarked = {span for row in ROWS for span in row.remarked}
+    assert {"group_id", "max.message.bytes"} <= remarked
+    assert not [wrong for span in remarked if (wrong := wrong_remark(span))]
+
+
 def test_every_call_and_its_keyword_arguments_exist() -> None:
-    assert not [wrong for row in ROWS for span in row.spans for wrong in wrong_calls(span)]
+    spans = [span for row in ROWS for span in (*row.spans, *row.remarked)]
+    assert not [wrong for span in spans for wrong in wrong_calls(span)]
 
 
 def test_every_field_of_a_resource_exists() -> None:
@@ -197,6 +218,8 @@ def test_each_row_says_something_or_that_there_is_nothing() -> None:
         (wrong_setting("Topic settings", "retention.millis"), "retention.millis"),
         (wrong_setting("Spark", "startingOffset"), "startingOffset"),
         (wrong_setting("Producing", "delivery_timeout_ms"), ""),
+        (wrong_remark("start"), "start"),
+        (wrong_remark("c.poll(max_records=…)"), ""),
         (wrong_calls("p.sent(t)"), ["p.sent"]),
         (wrong_calls("c.poll(max_record=…)"), ["c.poll(max_record=)"]),
         (wrong_fields(["Cluster", "spec.broker"]), ["Cluster spec.broker"]),

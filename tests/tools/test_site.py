@@ -6,11 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
+import penstock.client
 from penstock.cli.main import app
+from penstock.client import AsyncTransformer
 from penstock.errors import ErrorCode
 from tools.site.__main__ import stage
-from tools.site.command_reference import command_pages
+from tools.site.command_reference import command_pages, walk
 from tools.site.links import BrokenLinkError, rewrite
 from tools.site.pages import pages
 from tools.site.reference import reference_pages
@@ -94,12 +97,66 @@ def test_every_command_and_every_error_has_its_place_in_the_reference() -> None:
     assert all(f"| `{code.name}` |" in errors for code in ErrorCode)
 
 
-def test_the_python_reference_has_no_member_without_words() -> None:
-    text = reference_pages(ROOT)["reference/python.md"]
-    parts = re.split(r"^### ", text, flags=re.MULTILINE)[1:]
+def sections_of(page: str) -> dict[str, str]:
+    """Heading → what is below it, up to the next one."""
+    parts = re.split(r"^###? ", page, flags=re.MULTILINE)[1:]
+    return {title.strip("`"): body for title, _, body in (one.partition("\n") for one in parts)}
+
+
+def test_the_reference_has_the_examples_of_every_command() -> None:
+    (text,) = command_pages().values()
+    sections = sections_of(text)
+    shown = 0
+    for path, command in walk(typer.main.get_command(app), ("penstock",)):
+        title = " ".join(path)
+        body = sections.get(title) or sections[f"kubectl {title}"]
+        for line in (command.epilog or "").replace("\b", "").split("\n"):
+            if line.strip() and line != "Example:":
+                assert f"\n{line.strip()}\n" in body.partition("```sh")[2], title
+                shown += 1
+    assert shown > 100
+
+
+def python_sections() -> dict[str, str]:
+    return sections_of(reference_pages(ROOT)["reference/python.md"])
+
+
+def test_the_python_reference_has_no_entry_without_words() -> None:
     bodies = {
-        part.split("\n", 1)[0]: re.sub(r"```.*?```", "", part, flags=re.DOTALL).split("\n", 1)[1]
-        for part in parts
+        title: re.sub(r"```.*?```", "", body, flags=re.DOTALL)
+        for title, body in python_sections().items()
     }
-    empty = [title for title, body in bodies.items() if not body.strip()]
-    assert not empty
+    assert not [title for title, body in bodies.items() if not body.strip()]
+
+
+def test_the_python_reference_has_every_public_name_and_every_field() -> None:
+    sections = python_sections()
+    fields = {("Record", "offset"), ("DecodedRecord", "error"), ("ProducerConfig", "linger_ms")}
+    seen = set()
+    for name in penstock.client.__all__:
+        assert name in sections
+        thing = getattr(penstock.client, name)
+        known = getattr(thing, "__dataclass_fields__", getattr(thing, "_fields", ()))
+        for field in known:
+            if not field.startswith("_"):
+                assert f"| `{field}` |" in sections[name], f"{name}.{field}"
+                seen.add((name, field))
+    assert fields <= seen
+
+
+def test_the_python_reference_has_calls_and_the_arguments_of_clients() -> None:
+    sections = python_sections()
+    assert "json_decoder() -> Decoder" in sections["json_decoder"]
+    assert "async_transform(" in sections["async_transform"]
+    assert "    handle: " in sections["transform"]
+    assert "    linger_ms: int = 5," in sections["Producer()"]
+    assert "    group_id: str," in sections["WorkerPool()"]
+    assert "Out()" not in sections  # made by a transformer
+
+
+def test_the_python_reference_leaves_out_what_is_internal() -> None:
+    sections = python_sections()
+    assert (AsyncTransformer.between.__doc__ or "").startswith("Internal")
+    assert "AsyncTransformer.between" not in sections
+    assert "Producer.close_at_exit" not in sections
+    assert not [title for title, body in sections.items() if "\nInternal" in body]

@@ -78,10 +78,11 @@ def test_images_say_what_they_are(dockerfile: str) -> None:
     text = (ROOT / dockerfile).read_text().rpartition("\nFROM ")[2]
     labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]+)"', text))
     assert labels.keys() == {
-        "title", "description", "url", "documentation", "licenses", "version", "revision",
+        "title", "description", "url", "documentation", "source", "licenses", "version", "revision",
     }  # fmt: skip
     assert labels["licenses"] == PROJECT["license"]
     assert labels["url"] == PROJECT["urls"]["Homepage"]
+    assert labels["source"] == PROJECT["urls"]["Source"]
     assert (labels["version"], labels["revision"]) == ("${VERSION}", "${REVISION}")
 
 

@@ -1,4 +1,4 @@
-"""The page of the command line: every command, its help and its options, from the program itself.
+"""The page of the command line: every command, its help, options and examples, from the program.
 
 Commands of other packages are imported, as the program does when one is used.
 """
@@ -24,12 +24,12 @@ def command_pages() -> dict[str, str]:
     """Path of the page → Markdown."""
     program = typer.main.get_command(app)
     lines = [INTRODUCTION]
-    for path, command in _walk(program, ("penstock",)):
+    for path, command in walk(program, ("penstock",)):
         lines += _section(path, command)
     return {"reference/commands.md": "\n".join(lines)}
 
 
-def _walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     if isinstance(command, Elsewhere):
         command = command.load()
     children = getattr(command, "commands", None)
@@ -38,7 +38,7 @@ def _walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
         return
     for name in sorted(children):
         if not children[name].hidden:
-            yield from _walk(children[name], (*path, name))
+            yield from walk(children[name], (*path, name))
 
 
 def _section(path: tuple[str, ...], command: Any) -> Iterator[str]:
@@ -52,6 +52,14 @@ def _section(path: tuple[str, ...], command: Any) -> Iterator[str]:
     rows = [row for row in rows if row]
     if rows:
         yield from ("| | |", "|---|---|", *rows, "")
+    examples = _examples(command.epilog or "")
+    if examples:
+        yield "\n".join(["Example:\n", "```sh", *examples, "```\n"])
+
+
+def _examples(epilog: str) -> list[str]:
+    """The lines below "Example:", as `options.example` writes them."""
+    return [line.strip() for line in epilog.partition("Example:\n")[2].split("\n") if line.strip()]
 
 
 def _paragraphs(text: str) -> Iterator[str]:

@@ -50,10 +50,19 @@ class DecodeError(ClusterError):
 
 
 class DecodedRecord(NamedTuple):
-    """One record with a decoded key and value. Without a decoder, they are bytes as in `raw`.
+    """One record with a decoded key and value.
 
-    `error`: why it could not be decoded, with on_undecodable="keep"; `key` and `value` are then
-    None, and `raw` has the bytes. None = it was.
+    Attributes:
+        topic: As in `Record`.
+        partition: As in `Record`.
+        offset: As in `Record`.
+        timestamp_ms: As in `Record`.
+        key: What the decoder of keys returned; without one, bytes as in `raw`. None = null, or
+            there is an `error`.
+        value: Likewise, by the decoder of values.
+        headers: As in `Record`; never decoded.
+        error: With on_undecodable="keep", why it could not be decoded; None = it was.
+        raw: The record as it was read.
     """
 
     topic: str

@@ -54,7 +54,18 @@ class DeliveryReport:
 
 
 class Record(NamedTuple):
-    """One record as read. `key` and `value` None = null, which is not b""."""
+    """One record as read.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Index of the partition, from 0.
+        offset: Position in the partition.
+        timestamp_ms: Milliseconds since 1970 UTC: the append time if the topic has LogAppendTime,
+            otherwise the producer's.
+        key: None = null, which is not b"".
+        value: Likewise; in a compacted topic, null deletes the key.
+        headers: Names and values, as sent; a name may occur more than once.
+    """
 
     topic: str
     partition: int
@@ -84,10 +95,12 @@ class ConsumedBatch:
 
     @property
     def topic_partition(self) -> TopicPartition:
+        """Where the records are from."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def first_offset(self) -> int:
+        """Offset of the first record."""
         return self.columns.offset_at(self.lo)
 
     @property
@@ -102,6 +115,7 @@ class ConsumedBatch:
 
     @property
     def record_count(self) -> int:
+        """How many records there are, as `len`."""
         return self.hi - self.lo
 
     def __len__(self) -> int:
@@ -118,9 +132,11 @@ class ConsumedBatch:
         return self.columns.offsets()[self.lo : self.hi]
 
     def keys(self) -> list[bytes | None]:
+        """A key per record; None = null."""
         return self.columns.keys()[self.lo : self.hi]
 
     def values(self) -> list[bytes | None]:
+        """A value per record; None = null."""
         return self.columns.values()[self.lo : self.hi]
 
     def timestamps_ms(self) -> list[int]:
@@ -128,6 +144,7 @@ class ConsumedBatch:
         return self.columns.timestamps()[self.lo : self.hi]
 
     def headers(self) -> list[Headers]:
+        """The headers of each record."""
         return self.columns.headers()[self.lo : self.hi]
 
     def records(self) -> Iterator[Record]:
@@ -168,6 +185,7 @@ class BrokerDescription:
 
     @property
     def address(self) -> str:
+        """As host:port."""
         return f"{self.host}:{self.port}"
 
 

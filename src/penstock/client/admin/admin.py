@@ -45,6 +45,7 @@ from penstock.client.admin.transaction_model import (
 )
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.config import ClientConfig, ClientOptions, parse_bootstrap
+from penstock.client.documented import with_settings
 from penstock.client.group.model import GroupDescription, GroupListing, GroupState, OffsetChange
 from penstock.client.model import (
     BrokerQuiescence,
@@ -66,6 +67,7 @@ from penstock.core.types import MoveReason, TopicPartition
 from penstock.errors import MisuseError
 
 
+@with_settings(ClientConfig)
 class AsyncAdmin:
     """Creates, changes and describes topics, groups and transactions; describes the cluster."""
 

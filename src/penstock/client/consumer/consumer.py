@@ -30,6 +30,7 @@ from penstock.client.consumer.reading import READ_BYTES_MAX, EndReader, ReadLimi
 from penstock.client.consumer.seeking import Seeker
 from penstock.client.consumer.transaction_offsets import Scope, check_source
 from penstock.client.decoders import Decoder, Decoding, UndecodablePolicy
+from penstock.client.documented import with_settings
 from penstock.client.group.commit_queue import Offsets
 from penstock.client.group.contract import Wish
 from penstock.client.group.model import OffsetAndMetadata, RebalanceListener
@@ -46,6 +47,7 @@ UNLIMITED: Final = 2**62
 ITERATION_POLL_S: Final = 1.0
 
 
+@with_settings(ConsumerConfig)
 class AsyncConsumer:
     """Reads partitions in order, without gaps: assigned ones, or its share in a group."""
 
@@ -59,8 +61,7 @@ class AsyncConsumer:
 
         Args:
             bootstrap: Addresses of any brokers of the cluster, "host:port,host:port".
-            config: All settings, or None to give them as `options`; not both.
-            options: Fields of ConsumerConfig.
+            config: All settings, or None to give them by keyword; not both.
         """
         if config is not None and options:
             raise MisuseError("give a config or keyword options, not both")
@@ -135,7 +136,7 @@ class AsyncConsumer:
         await self._session.subscribe(Wish(names, pattern), listener)
 
     def notify_by(self, notify: Notify) -> None:
-        """Makes `notify` call the listeners; the sync consumer calls them in its user's thread."""
+        """Internal: `notify` calls the listeners; of a sync consumer, in its user's thread."""
         self._session.notify = notify
 
     async def unsubscribe(self) -> None:

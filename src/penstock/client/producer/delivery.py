@@ -187,6 +187,7 @@ class ColumnsDelivery:
         self._parts = tuple(parts)
 
     def done(self) -> bool:
+        """True when `result` returns or raises at once."""
         return all(outcome.done for outcome, _ in self._parts)
 
     def result(self, timeout_s: float | None = None) -> list[DeliveryReport]:

@@ -27,6 +27,7 @@ from typing import Any, Final, Self, TypeVar, Unpack
 
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.config import ProducerConfig, ProducerOptions, parse_bootstrap
+from penstock.client.documented import with_settings
 from penstock.client.process import ProcessGuard
 from penstock.client.producer.accumulator import Accumulator, PartitionQueue, PendingBatch
 from penstock.client.producer.delivery import (
@@ -52,6 +53,7 @@ INTERRUPTED_FLUSH_S: Final = 2.0
 _log = logging.getLogger("penstock.client")
 
 
+@with_settings(ProducerConfig)
 class AsyncProducer:
     """Sends records to topics, batched, in order, without duplicates.
 
@@ -68,8 +70,7 @@ class AsyncProducer:
 
         Args:
             bootstrap: Addresses of any brokers of the cluster, "host:port,host:port".
-            config: All settings, or None to give them as `options`; not both.
-            options: Fields of ProducerConfig.
+            config: All settings, or None to give them by keyword; not both.
 
         Raises MisuseError for invalid settings, or a codec that is not installed.
         """
@@ -305,7 +306,7 @@ class AsyncProducer:
     # -- used by transactions and the sync facade ------------------------------------------------
 
     async def transactions(self) -> TransactionManager:
-        """The manager of a producer with a transactional id; starts the producer."""
+        """Internal: the manager of a producer with a transactional id; starts the producer."""
         await self.start()
         assert self._manager is not None, "asked transaction()?"
         return self._manager
@@ -317,7 +318,7 @@ class AsyncProducer:
             return sum(batch.record_count for batch in self._accumulator.unsettled)
 
     def buffer_of(self, topic: str) -> TopicBuffer | None:
-        """The topic's buffer if it was prepared."""
+        """Internal: the topic's buffer if it was prepared."""
         return self._topics.get(topic)
 
     def try_append(
@@ -329,7 +330,7 @@ class AsyncProducer:
         timestamp_ms: int | None,
         headers: Sequence[Header] | None,
     ) -> Delivery | None:
-        """Appends if that is possible without waiting, otherwise None; from any thread."""
+        """Internal, from any thread: appends if that is possible without waiting, or None."""
         if self._ended is not None:
             raise self._ended
         buffer = self._topics.get(topic)

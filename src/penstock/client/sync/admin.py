@@ -26,6 +26,7 @@ from penstock.client.admin.transaction_model import (
     TransactionState,
 )
 from penstock.client.config import ClientConfig, ClientOptions
+from penstock.client.documented import facade
 from penstock.client.group.model import GroupDescription, GroupListing, GroupState, OffsetChange
 from penstock.client.loop_thread import shared_loop
 from penstock.client.model import (
@@ -39,7 +40,6 @@ from penstock.client.model import (
     PlaintextCallers,
     TopicDescription,
 )
-from penstock.client.sync.documented import facade
 from penstock.core.authorization import Operation, Resource, Rule
 from penstock.core.lag import PartitionLag
 from penstock.core.offset_reset import Move, ResetTo
@@ -64,6 +64,7 @@ class Admin:
 
     @property
     def config(self) -> ClientConfig:
+        """All settings, checked."""
         return self._core.config
 
     def __enter__(self) -> Self:
@@ -381,5 +382,5 @@ class Admin:
             self._loop.release(self)
 
     def close_at_exit(self) -> None:
-        """The process ends without a call of `close`."""
+        """Internal: the process ends without a call of `close`."""
         self.close()

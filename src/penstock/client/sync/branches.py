@@ -3,10 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock.client.documented import facade
 from penstock.client.loop_thread import LoopThread
-from penstock.client.sync.documented import facade
+from penstock.client.producer.delivery import ColumnsDelivery
 from penstock.client.transaction.branch_model import BatchOutcome, BatchRun, Branch
 from penstock.client.transaction.branches import AsyncBranches
+from penstock.core.columns import Header
 
 
 @facade(AsyncBranches)
@@ -14,7 +16,7 @@ class Branches:
     """A task's part of a batch that many tasks write, and the driver's decision about it."""
 
     def __init__(
-        self, send_columns: Callable[..., Any], loop: LoopThread, core: AsyncBranches
+        self, send_columns: Callable[..., ColumnsDelivery], loop: LoopThread, core: AsyncBranches
     ) -> None:
         """Made by `Producer.branches`, with its own `send_columns`."""
         self._send_columns = send_columns
@@ -25,10 +27,26 @@ class Branches:
         """Opens a branch for this attempt; None = the batch is committed, write nothing."""
         return self._loop.run(self._core.begin(run, task, attempt))
 
-    def send_columns(self, topic: str, values: Any, keys: Any = None, **more: Any) -> Any:
+    def send_columns(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        *,
+        timestamps_ms: Any = None,
+        partition: int | None = None,
+        headers: Sequence[Sequence[Header] | None] | None = None,
+    ) -> ColumnsDelivery:
         """Like `Producer.send_columns`, within the branch."""
         with self._core.sending():
-            return self._send_columns(topic, values, keys, **more)
+            return self._send_columns(
+                topic,
+                values,
+                keys,
+                timestamps_ms=timestamps_ms,
+                partition=partition,
+                headers=headers,
+            )
 
     def hand_over(self, timeout_s: float | None = None) -> None:
         """Blocks until everything sent is stored; after that, its batch may commit it."""

@@ -13,10 +13,10 @@ from penstock.client.consumer.consumer import ITERATION_POLL_S, AsyncConsumer
 from penstock.client.consumer.read_result import ReadResult
 from penstock.client.consumer.reading import READ_BYTES_MAX, ReadStart
 from penstock.client.decoders import Decoder, UndecodablePolicy
+from penstock.client.documented import facade
 from penstock.client.group.model import OffsetAndMetadata, RebalanceListener
 from penstock.client.loop_thread import errand, shared_loop
 from penstock.client.model import EARLIEST, ConsumedBatch, Record
-from penstock.client.sync.documented import facade
 from penstock.core.types import TopicPartition
 from penstock.errors import PenstockError
 
@@ -45,6 +45,7 @@ class Consumer:
 
     @property
     def config(self) -> ConsumerConfig:
+        """All settings, checked."""
         return self._core.config
 
     @property
@@ -195,5 +196,5 @@ class Consumer:
             self._loop.release(self)
 
     def close_at_exit(self) -> None:
-        """The process ends without a call of `close`."""
+        """Internal: the process ends without a call of `close`."""
         self.close()

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self, Unpack
 
 from penstock.client.config import ProducerConfig, ProducerOptions
+from penstock.client.documented import facade
 from penstock.client.group.model import OffsetAndMetadata
 from penstock.client.loop_thread import EXIT_FLUSH_S, LoopThread, shared_loop
 from penstock.client.producer.delivery import ColumnsDelivery, Delivery, Outcome
@@ -16,7 +17,6 @@ from penstock.client.producer.producer import AsyncProducer, exit_flush_s
 from penstock.client.producer.shards import shard_columns
 from penstock.client.sync.branches import Branches
 from penstock.client.sync.consumer import Consumer
-from penstock.client.sync.documented import facade
 from penstock.client.transaction.handle import AsyncTransaction
 from penstock.core.columns import Header
 from penstock.core.types import TopicPartition
@@ -46,6 +46,7 @@ class Producer:
 
     @property
     def config(self) -> ProducerConfig:
+        """All settings, checked."""
         return self._core.config
 
     def __enter__(self) -> Self:
@@ -127,7 +128,7 @@ class Producer:
         return self._undelivered
 
     def close_at_exit(self) -> None:
-        """The process ends without a call of `close`."""
+        """Internal: the process ends without a call of `close`."""
         left = self._core.unsettled_records
         if left:
             _log.warning(
@@ -182,10 +183,26 @@ class Transaction:
                 topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
             )
 
-    def send_columns(self, topic: str, values: Any, keys: Any = None, **more: Any) -> Any:
+    def send_columns(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        *,
+        timestamps_ms: Any = None,
+        partition: int | None = None,
+        headers: Sequence[Sequence[Header] | None] | None = None,
+    ) -> ColumnsDelivery:
         """Like `Producer.send_columns`, within this transaction."""
         with self._core.sending():
-            return self._producer.send_columns(topic, values, keys, **more)
+            return self._producer.send_columns(
+                topic,
+                values,
+                keys,
+                timestamps_ms=timestamps_ms,
+                partition=partition,
+                headers=headers,
+            )
 
     def commit_offsets(
         self,

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from inspect import isawaitable, iscoroutine
 from typing import Any, Self, Unpack
 
+from penstock.client.documented import facade, with_settings
 from penstock.client.loop_thread import LoopThread, shared_loop
 from penstock.client.model import ConsumedBatch, Record
 from penstock.client.producer.delivery import ColumnsDelivery, Delivery
-from penstock.client.sync.documented import facade
 from penstock.client.transformer.config import TransformConfig, TransformOptions, check_handle
 from penstock.client.transformer.out import AsyncOut
 from penstock.client.transformer.transformer import AsyncTransformer
@@ -49,10 +49,26 @@ class Out:
         )
 
     def send_columns(
-        self, topic: str, values: Any, keys: Any = None, **more: Any
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        *,
+        timestamps_ms: Any = None,
+        partition: int | None = None,
+        headers: Sequence[Sequence[Header] | None] | None = None,
     ) -> ColumnsDelivery:
         """Sends many records at once; see `AsyncOut.send_columns`."""
-        return self._loop.run(self._core.send_columns(topic, values, keys, **more))
+        return self._loop.run(
+            self._core.send_columns(
+                topic,
+                values,
+                keys,
+                timestamps_ms=timestamps_ms,
+                partition=partition,
+                headers=headers,
+            )
+        )
 
 
 Handle = Callable[[Record, Out], None]
@@ -151,7 +167,7 @@ class Transformer:
         self._end(None)
 
     def close_at_exit(self) -> None:
-        """The process ends without a call of `close`: aborts what is open."""
+        """Internal: the process ends without a call of `close`. Aborts what is open."""
         self._end(KeyboardInterrupt)
 
     def _end(self, kind: type[BaseException] | None) -> None:
@@ -161,6 +177,7 @@ class Transformer:
             self._loop.release(self)
 
 
+@with_settings(TransformConfig)
 def transform(
     bootstrap: str | Sequence[str],
     config: TransformConfig | None = None,
@@ -176,8 +193,8 @@ def transform(
         transform("localhost:9092", group_id="billing", source="orders", handle=price)
 
     The handler's output and the source record's offset are committed together or not at all. Run up
-    to as many instances as the source has partitions. See `Transformer` for `options`, and
-    its `run` for failures; it can be stopped by other means.
+    to as many instances as the source has partitions. See `Transformer.run` for failures; a
+    `Transformer` can be stopped by other means. `group_id` and `source` are needed.
     """
     check_handle(handle, is_async=False)
     with Transformer(bootstrap, config, **options) as loop:

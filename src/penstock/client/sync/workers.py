@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from penstock.client.config import AddressResolver
+from penstock.client.documented import facade
 from penstock.client.loop_thread import shared_loop
 from penstock.client.model import Record
-from penstock.client.sync.documented import facade
 from penstock.client.workers.pool import AsyncWorkerPool, WorkerConfig
 
 

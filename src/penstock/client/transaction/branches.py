@@ -19,6 +19,7 @@ from penstock.client.producer.delivery import ColumnsDelivery
 from penstock.client.producer.sending_in import SendingIn
 from penstock.client.transaction.branch_model import BatchOutcome, BatchRun, Branch
 from penstock.client.transaction.manager import TransactionManager
+from penstock.core.columns import Header
 from penstock.core.types import ProducerId, ProducerIdentity
 from penstock.errors import MisuseError
 from penstock.proto.v1 import transaction_pb2 as pb
@@ -70,16 +71,30 @@ class AsyncBranches:
         self._number = manager.number
         return begun[0]
 
-    async def send_columns(self, topic: str, values: Any, keys: Any = None, **more: Any) -> Any:
+    async def send_columns(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        *,
+        timestamps_ms: Any = None,
+        partition: int | None = None,
+        headers: Sequence[Sequence[Header] | None] | None = None,
+    ) -> ColumnsDelivery:
         """Like `AsyncProducer.send_columns`, in the branch; a failed delivery fails the branch."""
         with self.sending():
-            deliveries: ColumnsDelivery = await self._producer.send_columns(
-                topic, values, keys, **more
+            return await self._producer.send_columns(
+                topic,
+                values,
+                keys,
+                timestamps_ms=timestamps_ms,
+                partition=partition,
+                headers=headers,
             )
-        return deliveries
 
     def sending(self) -> SendingIn:
-        """Records sent inside belong to the branch begun here, or are refused if it has ended."""
+        """Internal: records sent inside belong to the branch begun here, or are refused if it has
+        ended."""
         return SendingIn(self._number)
 
     async def hand_over(self, timeout_s: float | None = None) -> None:

@@ -112,13 +112,26 @@ class AsyncTransaction:
                 topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
             )
 
-    async def send_columns(self, topic: str, values: Any, keys: Any = None, **more: Any) -> Any:
+    async def send_columns(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        *,
+        timestamps_ms: Any = None,
+        partition: int | None = None,
+        headers: Sequence[Sequence[Header] | None] | None = None,
+    ) -> ColumnsDelivery:
         """Like `AsyncProducer.send_columns`, within this transaction."""
         with self.sending():
-            deliveries: ColumnsDelivery = await self._producer.send_columns(
-                topic, values, keys, **more
+            return await self._producer.send_columns(
+                topic,
+                values,
+                keys,
+                timestamps_ms=timestamps_ms,
+                partition=partition,
+                headers=headers,
             )
-        return deliveries
 
     async def commit_offsets(
         self,
@@ -185,7 +198,8 @@ class AsyncTransaction:
         self._end = _End.ABORTED
 
     def sending(self) -> SendingIn:
-        """Records sent inside belong to this transaction, or are refused if it has ended."""
+        """Internal: records sent inside belong to this transaction, or are refused if it has
+        ended."""
         self._begun("send")
         return SendingIn(self._number)
 

@@ -37,7 +37,8 @@ class TransformConfig(ClientConfig):
             `transaction_timeout_ms`.
         max_records: Maximum number of records that one pass returns, 1 to 10,000.
         retries: How often a handler that raised is called again for a record, 0 = never.
-        backoff_ms: Pause before a retry; doubles up to `backoff_max_ms`.
+        backoff_ms: Pause before the first retry, 100; doubles up to `backoff_max_ms`.
+        backoff_max_ms: The longest pause, 10,000; at least `backoff_ms`.
         dead_letter_topic: Where records go that failed `retries` + 1 times, in the transaction
             that commits their offsets; it must exist. "" = the loop stops instead.
         transaction_timeout_ms: A transaction that is open for longer is aborted by the cluster and

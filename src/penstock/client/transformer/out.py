@@ -64,12 +64,24 @@ class AsyncOut:
             return Delivery(self._given_up(topic, error), 0)
 
     async def send_columns(
-        self, topic: str, values: Any, keys: Any = None, **more: Any
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        *,
+        timestamps_ms: Any = None,
+        partition: int | None = None,
+        headers: Sequence[Sequence[Header] | None] | None = None,
     ) -> ColumnsDelivery:
         """Sends many records at once, like `AsyncProducer.send_columns`. Raises as `send`."""
         try:
-            deliveries: ColumnsDelivery = await self._transaction.send_columns(
-                topic, values, keys, **more
+            deliveries = await self._transaction.send_columns(
+                topic,
+                values,
+                keys,
+                timestamps_ms=timestamps_ms,
+                partition=partition,
+                headers=headers,
             )
         except ClusterError as error:
             return ColumnsDelivery([(self._given_up(topic, error), 1)])

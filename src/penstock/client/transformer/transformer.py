@@ -27,6 +27,7 @@ from penstock.client.admin.admin import AsyncAdmin
 from penstock.client.clock import now_ms
 from penstock.client.consumer.consumer import AsyncConsumer
 from penstock.client.dead_letters import cause_text, place_of
+from penstock.client.documented import with_settings
 from penstock.client.model import ConsumedBatch, Record
 from penstock.client.producer.producer import exit_flush_s
 from penstock.client.transformer.config import (
@@ -51,6 +52,7 @@ _MENDED_BY_NOBODY: Final = frozenset(
 _log = logging.getLogger("penstock.client")
 
 
+@with_settings(TransformConfig)
 class AsyncTransformer:
     """Reads a group's records, and commits the output together with their offsets.
 
@@ -77,8 +79,7 @@ class AsyncTransformer:
 
         Args:
             bootstrap: Addresses of any brokers of the cluster, "host:port,host:port".
-            config: All settings, or None to give them as `options`; not both.
-            options: Fields of TransformConfig; group_id and source are needed.
+            config: All settings, or None to give them by keyword; not both.
 
         Raises MisuseError for invalid settings.
         """
@@ -213,8 +214,8 @@ class AsyncTransformer:
         await self.end(None)
 
     async def end(self, kind: type[BaseException] | None) -> None:
-        """Like `close`; after an error: aborts, with a short timeout if the program is being
-        interrupted."""
+        """Internal: like `close`; after an error: aborts, with a short timeout if the program is
+        being interrupted."""
         self.stop()  # a pass that another task waits for ends
         async with self._alone:
             if self._closed:
@@ -282,16 +283,16 @@ class AsyncTransformer:
     # ------------------------------------------------------------ called by the group, inside polls
 
     async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """They start at the committed offsets."""
+        """Internal: they start at the committed offsets."""
 
     async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """The next owner starts after what is committed here."""
+        """Internal: the next owner starts after what is committed here."""
         if self._model.state is State.OPEN:
             await self._commit()
         self._model.leaves(partitions)
 
     async def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """The open transaction must no longer count."""
+        """Internal: the open transaction must no longer count."""
         self._model.lost(partitions)
 
     # ------------------------------------------------------------ inside
@@ -383,6 +384,7 @@ class AsyncTransformer:
                 await self._stop.wait()
 
 
+@with_settings(TransformConfig)
 async def async_transform(
     bootstrap: str | Sequence[str],
     config: TransformConfig | None = None,
@@ -393,7 +395,7 @@ async def async_transform(
     """Runs `handle(record, out)` for every record of a group's source, until it is cancelled.
 
     The handler's output and the source record's offset are committed together or not at all. See
-    `AsyncTransformer.run` for failures, TransformConfig for `options`.
+    `AsyncTransformer.run` for failures. `group_id` and `source` are needed.
     """
     check_handle(handle, is_async=True)
     async with AsyncTransformer(bootstrap, config, **options) as loop:

@@ -56,7 +56,8 @@ class WorkerConfig:
             "partition": all records of a partition one after the other.
         queued_max: Maximum number of records taken and not finished; at least `workers`.
         retries: How often a handler that raised is called again, 0 = never.
-        backoff_ms: Before the first retry; doubles up to `backoff_max_ms`.
+        backoff_ms: Pause before the first retry; doubles up to `backoff_max_ms`.
+        backoff_max_ms: The longest pause; at least `backoff_ms`.
         dead_letter_topic: Where records go that failed `retries` + 1 times, with headers that say
             where they come from and why; it must exist. "" = the pool stops instead.
         commit_interval_ms: How often finished records are committed.
@@ -182,12 +183,13 @@ class AsyncWorkerPool:
     # ------------------------------------------------------------ called by the group
 
     async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """New partitions. Their start offsets are committed soon, so that lag is known."""
+        """Internal: new partitions. Their start offsets are committed soon, so that lag is
+        known."""
         for where in partitions:
             self._owned[where] = _Owned(await self._consumer.position(where))
 
     async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """Finishes running records, drops waiting ones, commits finished ones."""
+        """Internal: finishes running records, drops waiting ones, commits finished ones."""
         leaving = [self._owned[where] for where in partitions if where in self._owned]
         for entry in leaving:
             entry.gone = True
@@ -196,7 +198,7 @@ class AsyncWorkerPool:
         await self.on_lost(partitions)
 
     async def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """Others have them: nothing more is committed."""
+        """Internal: others have them, so nothing more is committed."""
         for where in partitions:
             entry = self._owned.pop(where, None)
             if entry is not None:

@@ -1,11 +1,11 @@
-"""The texts of the sync clients: each method says what its async namesake says, in full.
+"""What `help()` and the reference say: settings by name, and the sync clients' texts in full.
 
     AsyncProducer.send.__doc__ ──┐
     ProducerConfig's attributes ─┴─▶ help(Producer), help(Producer.send), the reference on the site
 
-What both mean is written once, at the async client. A method whose own text names its async
-namesake, or that has none, gets that text; a client's constructor shows its settings by name in
-place of `**options`.
+What a setting means is written once, at its dataclass; what a call means, at the async client. A
+sync method whose own text names its async namesake, or that has none, gets that text. Whatever
+takes a client's settings shows them by name in place of `**options`.
 """
 
 import dataclasses
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T", bound=type)
+Documented = TypeVar("Documented", bound=Callable[..., Any])
 _ASYNC = re.compile(r"\bAsync(?=[A-Z])")
 
 
@@ -24,11 +25,20 @@ def facade(core: type, config: type | None = None) -> Callable[[T], T]:
     def documented(client: T) -> T:
         for name, member in vars(client).items():
             function = member.fget if isinstance(member, property) else member
-            if inspect.isfunction(function) and not name.startswith("_"):
+            if inspect.isfunction(function) and (name == "__init__" or not name.startswith("_")):
                 _document(function, getattr(core, name, None))
-        if config is not None:
-            _show_settings(client, config)
-        return client
+        return client if config is None else with_settings(config)(client)
+
+    return documented
+
+
+def with_settings(config: Any) -> Callable[[Documented], Documented]:
+    """Decorates a client or a function whose `**options` are the fields of the dataclass
+    `config`."""
+
+    def documented(thing: Documented) -> Documented:
+        _show_settings(thing, config)
+        return thing
 
     return documented
 
@@ -39,19 +49,19 @@ def _document(function: Any, namesake: Any) -> None:
         function.__doc__ = _ASYNC.sub("", theirs)
 
 
-def _show_settings(client: Any, config: Any) -> None:
+def _show_settings(thing: Any, config: Any) -> None:
     sections = [
         text.partition("Attributes:\n")[2].rstrip()
         for kind in reversed(config.__mro__)
         if dataclasses.is_dataclass(kind) and (text := inspect.getdoc(kind))
     ]
     settings = "\n".join(section for section in sections if section)
-    own = inspect.getdoc(client)
-    client.__doc__ = (
+    own = inspect.getdoc(thing)
+    thing.__doc__ = (
         f"{own}\n\nSettings, by keyword or as one `config` ({config.__name__}):\n\n"
         f"Attributes:\n{_ASYNC.sub('', settings)}"
     )
-    made = client.__init__
+    made: Any = thing.__init__ if inspect.isclass(thing) else thing
     signature = inspect.signature(made)
     fixed = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
     by_name = [
