@@ -23,7 +23,7 @@ from e2e.harness.plugin import plugin
 from e2e.harness.process import CommandError, E2EError, kubeconfig, wait_until
 from e2e.harness.scenario import Stage, scenario
 from e2e.harness.workload import Load, Workload, client_pod
-from e2e.scenarios.resources import cluster
+from e2e.scenarios.resources import TOPICS, cluster, topic
 
 NAMESPACE = "bank"
 CLUSTER = "ledger"
@@ -67,6 +67,11 @@ REFUSED = {
     "plaintext": "TLS",
 }
 """What is said to a pod that does not get in."""
+TEAM = "etl"
+TEAM_TOPIC = "orders"
+TEAM_SEES = {"writer": "", "reader": "may not write", "outsider": TEAM_TOPIC}
+"""Accounts, and what is said when they write."""
+COPY_TRUST = f"{CLUSTER}.{NAMESPACE}.trust.penstock.dev/copy"
 
 
 @scenario("A Strict Cluster: who gets in, and what dies under load", short=True)
@@ -84,6 +89,7 @@ def secure(stage: Stage) -> None:
             ada, bob = _people(kubectl, Path(folder))
             _people_log_in(stage, ada, bob)
             _pods_log_in(stage, kubectl, ada)
+            _another_namespace(stage, kubectl)
             _parts_die(stage, strict, ada)
             _bundle_tells_nothing(stage, strict, ada, Path(folder))
     except E2EError:
@@ -214,11 +220,7 @@ def _pods_log_in(stage: Stage, kubectl: Kubectl, ada: Path) -> None:
     _penstock(ada, "acl", "allow", APP, "read", "write", "--topic", TOPIC)
     _penstock(ada, "acl", "allow", APP, "read", "--group", GROUP)
     for name, login in LOGINS.items():
-        spec = client_pod("client", BROKER.tag, ("sleep", "infinity"), login)
-        env = {"name": "PENSTOCK_BOOTSTRAP", "value": f"{CLUSTER}-bootstrap.{NAMESPACE}.svc:9092"}
-        spec["containers"][0]["env"] = [env]
-        kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
-                       "spec": {"restartPolicy": "Never", **spec}})  # fmt: skip
+        kubectl.apply(_client(name, login))
     for name in LOGINS:
         kubectl.wait_condition("pod", name, deadline_s=60.0)
     counted = kubectl.exec("till", "python", "-c", CLIENT).strip()
@@ -233,6 +235,50 @@ def _pods_log_in(stage: Stage, kubectl: Kubectl, ada: Path) -> None:
             stage.expect(word in said, f"{name}: {word} is not said: {said}")
             _clear(stage, said)
     kubectl.delete("pod", *LOGINS, now=True, wait_s=None)
+
+
+def _client(name: str, login: Login | None) -> Manifest:
+    """A pod that waits for commands."""
+    spec = client_pod("client", BROKER.tag, ("sleep", "infinity"), login)
+    env = {"name": "PENSTOCK_BOOTSTRAP", "value": f"{CLUSTER}-bootstrap.{NAMESPACE}.svc:9092"}
+    spec["containers"][0]["env"] = [env]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"restartPolicy": "Never", **spec},
+    }
+
+
+def _another_namespace(stage: Stage, kubectl: Kubectl) -> None:
+    """A team's own: a label of its namespace asks for the trust, the Topic says who may do what."""
+    stage.kubectl.apply(
+        {"apiVersion": "v1", "kind": "Namespace",
+         "metadata": {"name": TEAM, "labels": {**RESTRICTED, COPY_TRUST: ""}}}
+    )  # fmt: skip
+    try:
+        team = stage.kubectl.in_namespace(TEAM)
+        team.apply([_account(name) for name in TEAM_SEES])
+        access = [
+            {"principals": [f"serviceaccount:{TEAM}/{name}"], "operations": [operation]}
+            for name, operation in (("writer", "Write"), ("reader", "Read"))
+        ]
+        kubectl.apply(topic(TEAM_TOPIC, cluster=CLUSTER, deletionPolicy="Delete", access=access))
+        kubectl.wait_condition(TOPICS, TEAM_TOPIC)
+        wait_until("the trust is copied", lambda: team.find("configmap", TRUST), 60.0)
+        write = f"echo 1 | penstock produce {TEAM_TOPIC}"
+        for name in TEAM_SEES:
+            team.apply(_client(name, Login(name, TRUST, AUDIENCE)))
+        for name, word in TEAM_SEES.items():
+            team.wait_condition("pod", name, deadline_s=60.0)
+            said = _refusal(lambda: team.exec(name, "sh", "-c", write))  # noqa: B023
+            stage.say(f"{TEAM}/{name}: {said or 'wrote a record'}")
+            right = word in said if word else not said
+            stage.expect(right, f"{name}: {word or 'nothing'} was to be said, not {said}")
+            _clear(stage, said)
+    finally:
+        kubectl.delete(TOPICS, TEAM_TOPIC, wait_s=60.0)
+        stage.kubectl.delete("namespace", TEAM, wait_s=120.0)
 
 
 # ---------------------------------------------------------------------- faults
