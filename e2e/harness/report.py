@@ -32,6 +32,12 @@ Each row says when it was played last, and at which commit: `make e2e RECORD=1` 
 plays. {played} scenarios, {minutes:.0f} minutes together, on Kubernetes {kubernetes}.
 
 """
+OVER: Final = """\
+**{over} of {limited} figures are over their limits**, as the rows say. A run fails then, unless it
+is told that the machine is not its own (`SHARED=1`): limits in seconds are for a machine that does
+nothing else. What was lost or doubled fails any run.
+
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +48,13 @@ class Figure:
     unit: str
     limit: float | None = None
 
+    @property
+    def is_over(self) -> bool:
+        return self.limit is not None and self.value > self.limit
+
     def __str__(self) -> str:
         limit = "" if self.limit is None else f" (limit {self.limit:g} {self.unit})"
-        return f"{self.value:g} {self.unit}{limit}"
+        return f"{self.value:g} {self.unit}{limit}{', over it' if self.is_over else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +102,21 @@ def rows(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
             one.title,
             f"{one.seconds:.0f}",
             "-" if one.write_gap_s is None else f"{one.write_gap_s:.2f} s",
-            one.verdict if one.passed else f"FAILED: {one.error}",
+            _verdict(one),
         )
         for one in results
     ]
+
+
+def _verdict(one: Result) -> str:
+    if not one.passed:
+        return f"FAILED: {one.error}"
+    over = sum(figure.is_over for figure in one.figures.values())
+    return (
+        f"{one.verdict}; {over} over {'its limit' if over == 1 else 'their limits'}"
+        if over
+        else one.verdict
+    )
 
 
 def table(results: Sequence[Result]) -> str:
@@ -123,19 +144,27 @@ def page_of(played: Sequence[Played]) -> str:
     minutes = sum(one.seconds for one in results) / 60
     versions = ", ".join(sorted({one.kubernetes for one in played}))
     text = HEAD.format(played=len(played), minutes=minutes, kubernetes=versions)
+    figures = [figure for one in results for figure in one.figures.values()]
+    limited = [figure for figure in figures if figure.limit is not None]
+    if over := sum(figure.is_over for figure in limited):
+        text += OVER.format(over=over, limited=len(limited))
     text += "| scenario | seconds | longest write gap | verdict | played |\n|---|---|---|---|---|\n"
     text += "".join(
         f"| {' | '.join(row)} | {one.date}, {one.commit} |\n"
         for one, row in zip(played, rows(results), strict=True)
     )
     measured = [
-        f"| {one.title}: {what} | {figure} |\n"
+        f"| {one.title}: {what} | {_bold(figure)} |\n"
         for one in results
         for what, figure in one.figures.items()
     ]
     if measured:
         text += "\n| measured | value |\n|---|---|\n" + "".join(measured)
     return text
+
+
+def _bold(figure: Figure) -> str:
+    return f"**{figure}**" if figure.is_over else str(figure)
 
 
 def write(

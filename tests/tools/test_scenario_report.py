@@ -46,6 +46,17 @@ def test_a_run_renews_the_page_only_if_it_is_recorded(
     assert "| B: back | 1.5 s (limit 3 s) |" in (tmp_path / "PAGE").read_text()
 
 
+def test_a_figure_over_its_limit_is_no_secret_of_a_row_that_passed() -> None:
+    assert "over" not in report.page_of([played("a")])
+    late = {"back": Figure(3.01, "s", 3.0), "lost": Figure(0, "", 0), "free": Figure(9, "s")}
+    slow = Result("slow", "Slow", True, 1.0, None, "PASS", figures=late)
+    page = report.page_of([played("a"), Played("2026-11-26", "abc", "v1", slow)])
+    assert "**1 of 3 figures are over their limits**" in page
+    assert "| PASS; 1 over its limit |" in page
+    assert "| Slow: back | **3.01 s (limit 3 s), over it** |" in page
+    assert page.count("over it**") == 1
+
+
 def test_the_page_is_that_of_the_recorded_lines() -> None:
     lines = report.RESULTS.read_text().splitlines()
     recorded = [Played.from_line(line) for line in lines]
