@@ -69,7 +69,7 @@ REFUSED = {
 """What is said to a pod that does not get in."""
 TEAM = "etl"
 TEAM_TOPIC = "orders"
-TEAM_SEES = {"writer": "", "reader": "may not write", "outsider": TEAM_TOPIC}
+TEAM_SEES = {"writer": "", "reader": "may not Write", "outsider": TEAM_TOPIC}
 """Accounts, and what is said when they write."""
 COPY_TRUST = f"{CLUSTER}.{NAMESPACE}.trust.penstock.dev/copy"
 
