@@ -1,0 +1,285 @@
+"""Three brokers become five and three again while everything that decides it fails in turn.
+
+    scale to 5 ─▶ shares ─▶ scale to 3 ─▶ drains: Draining ─▶ Deleting ─▶ Proving ─▶ gone
+                                             ▲ topics made each second, operators and controllers
+                                             │ killed, the API server away, the throttle changed
+
+A drain is slow here because `spec.balance.throttle` is low: so there is a middle to fail in.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from e2e.harness.kubectl import Manifest
+from e2e.harness.penstock import CLUSTERS, OPERATOR_SELECTOR, condition
+from e2e.harness.process import CommandError, E2EError, wait_until
+from e2e.harness.scenario import Stage, scenario
+from e2e.harness.workload import Load, Verdict
+from e2e.scenarios.operations import uids
+
+MIB: Final = 1024 * 1024
+PREFILLED_MIB: Final = int(os.environ.get("PENSTOCK_E2E_DRAIN_MIB", "192"))
+"""What a topic of three replicas holds before it moves. 5 GB need the disk and the time for it."""
+RECORD_BYTES: Final = 10_000
+SLOW: Final = "5Mi"
+AWAY_S: Final = 180.0
+SHARE_S: Final = 600.0
+DRAINED_S: Final = 900.0
+FOLLOWS_S: Final = 5.0
+GAP_S: Final = 1.0
+
+
+@scenario("Five brokers become three while operators, controllers and the API server fail")
+def drained_through_faults(stage: Stage) -> None:
+    """Each state of the drains kills the operators; nothing is skipped, and what left is empty."""
+    penstock, load = stage.penstock, stage.load()
+    with stage.workload(load) as running, _prefilled(stage) as filled:
+        running.started()
+        shares = _to_five(stage)
+        stage.expect(min(shares[3], shares[4]) >= sum(shares.values()) // 5 - 1, f"{shares}")
+        running.goes_on()
+        began = time.monotonic()
+        with _throttled(stage, SLOW):
+            _scale(stage, 3)
+            seen: list[str] = []
+            _drains(stage, lambda rows: any(one["state"] == "Draining" for one in rows.values()))
+            stage.say(condition(_cluster(stage), "Reconciling")["message"])
+            made = _topics_each_second(stage, 10)
+            _kill_operators(stage)
+            running.goes_on(20)
+            _rate_is_near(stage, 5 * MIB)
+            names = [pod["metadata"]["name"] for pod in penstock.controller_pods()]
+            penstock.streams.delete("pod", *names, now=True, wait_s=None)
+            running.goes_on(20)
+            penstock.wait_ready(240.0)
+            _api_server_away(stage)
+            running.goes_on(20)
+            rows = _drains(stage, lambda rows: {*rows} >= {3})
+            stage.expect(3 in rows, "broker 3 was forgotten while the API server was away")
+        _rate_follows(stage)
+        _until_gone(stage, seen)
+        stage.measure("five brokers became three, with all that", time.monotonic() - began)
+        stage.say(f"states that were seen: {', '.join(seen)}")
+        for topic in (load.topic, filled, *made):
+            for one in penstock.partitions(topic):
+                stage.expect(not {3, 4} & {*one.replicas}, f"{topic}: replicas {one.replicas}")
+                stage.expect(len(one.replicas) == 3, f"{topic}: replicas {one.replicas}")
+        for topic in made:
+            penstock.cli("topic", "delete", topic, "--yes")
+        running.goes_on()
+        _no_error(stage, load, running.finish())
+    penstock.wait_settled(240.0)
+
+
+@scenario("A scale-down is taken back when half has moved")
+def scale_down_taken_back(stage: Stage) -> None:
+    """The brokers are used again, no pod restarts, and no copy is left over."""
+    penstock, load = stage.penstock, stage.load()
+    with stage.workload(load) as running, _prefilled(stage):
+        running.started()
+        _to_five(stage)
+        before = uids(stage)
+        with _throttled(stage, SLOW):
+            _scale(stage, 3)
+            whole = _drains(stage, lambda rows: _replicas(rows) > 0)
+            half = _replicas(whole) / 2
+            _drains(stage, lambda rows: 0 < _replicas(rows) <= half)
+            running.goes_on(20)
+            _scale(stage, 5)
+            began = time.monotonic()
+            wait_until("no broker is drained", lambda: not _rows(_cluster(stage)), 120.0)
+            stage.measure("the drain is taken back", time.monotonic() - began)
+        penstock.wait_settled(SHARE_S)
+        stage.expect(uids(stage) == before, "a broker was restarted")
+        cordoned = [each for each in _brokers(stage) if each.get("cordon")]
+        stage.expect(not cordoned, f"still cordoned: {cordoned}")
+        moving = json.loads(penstock.cli("partitions", "status", "-o", "json"))
+        stage.expect(not moving.get("moves"), f"still moving: {moving}")
+        running.goes_on()
+        _scale(stage, 3)
+        _until_gone(stage, [])
+        _no_error(stage, load, running.finish())
+    penstock.wait_settled(240.0)
+
+
+@scenario("The operators' Lease is stolen again and again during a drain")
+def lease_stolen_in_a_drain(stage: Stage) -> None:
+    """Whoever was active finds its epoch old; there is one drain all the while."""
+    penstock, load = stage.penstock, stage.load()
+    with stage.workload(load) as running, _prefilled(stage):
+        running.started()
+        _to_five(stage)
+        with _throttled(stage, SLOW):
+            _scale(stage, 3)
+            since = {n: row["since"] for n, row in _drains(stage, lambda r: {*r} == {3, 4}).items()}
+            for _ in range(5):
+                penstock.operator.patch(
+                    "lease", "penstock-operator", {"spec": {"holderIdentity": ""}}
+                )
+                running.goes_on(20)
+            now = {n: row["since"] for n, row in _drains(stage, bool).items()}
+            for broker, when in now.items():
+                stage.expect(since[broker] == when, f"broker {broker} was drained anew at {when}")
+        _until_gone(stage, [])
+        _no_error(stage, load, running.finish())
+    penstock.wait_settled(240.0)
+
+
+# ---------------------------------------------------------------------- what is done
+
+
+@contextmanager
+def _prefilled(stage: Stage) -> Iterator[str]:
+    """A topic whose replicas take a while to move."""
+    with stage.topic("-filled", partitions=12) as topic:
+        records = PREFILLED_MIB * MIB // RECORD_BYTES
+        stage.penstock.exec(
+            "penstock", "perf", "produce", topic, f"--records={records}",
+            f"--record-bytes={RECORD_BYTES}", timeout_s=900.0,
+        )  # fmt: skip
+        yield topic
+
+
+def _scale(stage: Stage, brokers: int) -> None:
+    penstock = stage.penstock
+    penstock.streams.call("scale", f"{CLUSTERS}/{penstock.cluster}", f"--replicas={brokers}")
+
+
+def _to_five(stage: Stage) -> dict[int, int]:
+    """Replicas by broker, once all have their share."""
+    began = time.monotonic()
+    _scale(stage, 5)
+    stage.penstock.wait_brokers(5, 240.0)
+    stage.penstock.wait_settled(SHARE_S)
+    stage.measure("two more brokers have their share", time.monotonic() - began)
+    return {each["id"]: each["replicas"] for each in _brokers(stage)}
+
+
+@contextmanager
+def _throttled(stage: Stage, rate: str) -> Iterator[None]:
+    """Copies are that slow while the block runs; afterwards as fast as they can."""
+    streams, cluster = stage.penstock.streams, stage.penstock.cluster
+
+    def to(throttle: str | None) -> None:
+        balance = {"throttle": throttle} if throttle else None
+        streams.patch(CLUSTERS, cluster, {"spec": {"balance": balance}})
+
+    to(rate)
+    try:
+        yield
+    except BaseException:
+        to(None)
+        raise
+    to("none")
+
+
+def _topics_each_second(stage: Stage, count: int) -> list[str]:
+    """Made while brokers 3 and 4 are drained. None of their replicas may come there."""
+    names = [f"{stage.load().topic}-made-{index}" for index in range(count)]
+    for name in names:
+        stage.penstock.cli("topic", "create", name, "--partitions=6", "--replicas=3")
+        for one in stage.penstock.partitions(name):
+            stage.expect(not {3, 4} & {*one.replicas}, f"{name} is on {one.replicas}")
+    return names
+
+
+def _kill_operators(stage: Stage) -> None:
+    pods = stage.penstock.operator.list("pod", OPERATOR_SELECTOR)
+    names = [pod["metadata"]["name"] for pod in pods]
+    stage.penstock.operator.delete("pod", *names, now=True, wait_s=None)
+
+
+def _api_server_away(stage: Stage) -> None:
+    """Copies go on, nothing switches: no replica leaves brokers 3 and 4 meanwhile."""
+    before = _rows(_cluster(stage))
+    with stage.api_server.away("hang"):
+        until = time.monotonic() + AWAY_S
+        wait_until("the outage is over", lambda: time.monotonic() > until, AWAY_S + 60.0)
+    stage.penstock.wait_ready(240.0)
+    stage.say(f"drains before the outage {before}, after it {_rows(_cluster(stage))}")
+
+
+def _until_gone(stage: Stage, seen: list[str]) -> None:
+    """Three brokers. Each new state of a drain kills the operators, once."""
+
+    def gone() -> bool:
+        for row in _rows(_cluster(stage)).values():
+            if row["state"] not in seen:
+                seen.append(row["state"])
+                _kill_operators(stage)
+        return len(stage.penstock.broker_pods()) == 3
+
+    wait_until("three brokers", gone, DRAINED_S)
+
+
+# ---------------------------------------------------------------------- what is seen
+
+
+def _cluster(stage: Stage) -> Manifest:
+    return stage.penstock.streams.get(CLUSTERS, stage.penstock.cluster)
+
+
+def _brokers(stage: Stage) -> list[Manifest]:
+    found: list[Manifest] = _cluster(stage)["status"]["brokerStatuses"]
+    return found
+
+
+def _rows(cluster: Manifest) -> dict[int, dict[str, Any]]:
+    return {each["broker"]: each for each in cluster["status"].get("drains") or ()}
+
+
+def _replicas(rows: dict[int, dict[str, Any]]) -> int:
+    return sum(row["replicas"] for row in rows.values())
+
+
+def _drains(
+    stage: Stage, fits: Callable[[dict[int, dict[str, Any]]], bool]
+) -> dict[int, dict[str, Any]]:
+    """Status rows of the drains, once they fit."""
+    found = stage.penstock.streams.wait(
+        CLUSTERS, stage.penstock.cluster, lambda cluster: fits(_rows(cluster)), DRAINED_S
+    )
+    return _rows(found)
+
+
+def _rate(stage: Stage) -> float:
+    """Of all copies together, bytes per second."""
+    try:
+        said = json.loads(stage.penstock.cli("partitions", "status", "-o", "json"))
+    except (CommandError, ValueError):
+        return 0.0
+    moves = said.get("moves") or []
+    return float(sum(move.get("bytes_per_second") or 0 for move in moves))
+
+
+def _rate_is_near(stage: Stage, limit: float) -> None:
+    """A sending broker's limit counts for each: three send, two receive."""
+    fastest = max(_rate(stage) for _ in range(5))
+    stage.measure("copy rate at 5 MiB/s for each broker", fastest / MIB, "MiB/s")
+    stage.expect(fastest <= 5 * limit, f"{fastest / MIB:.1f} MiB/s")
+
+
+def _rate_follows(stage: Stage) -> None:
+    """Without a limit, or nothing is left to copy."""
+    began = time.monotonic()
+
+    def faster() -> bool:
+        return _rate(stage) > 6 * MIB or not any(
+            row["replicas"] for row in _rows(_cluster(stage)).values()
+        )
+
+    wait_until("copies are faster, or done", faster, 120.0)
+    stage.measure("the rate follows", time.monotonic() - began, limit=FOLLOWS_S)
+
+
+def _no_error(stage: Stage, load: Load, verdict: Verdict) -> None:
+    """No client was told that anything failed, and none waited long."""
+    failed = verdict.figures.get("failed", 0)
+    if failed:
+        raise E2EError(f"{load.topic}: {failed} records failed for good")
+    stage.measure("longest write gap", verdict.write_gap_s, limit=GAP_S)
+    stage.measure("longest write gap of a partition", verdict.partition_write_gap_s)
