@@ -186,6 +186,25 @@ def test_a_namespace_may_have_copies_of_several_clusters(scene: Scene) -> None:
         assert scene.data(namespace, "trains-trust") == {"ca.crt": "of trains"}
 
 
+def test_a_namespace_that_is_made_again_gets_its_copy_again(scene: Scene) -> None:
+    with scene.operator():
+        scene.make("flights")
+        namespace = scene.client()
+        scene.wait_data(namespace, {"ca.crt": "first"})
+        place = f"/api/v1/namespaces/{namespace}"
+        scene.server.request("DELETE", place)
+        # What the controller of namespaces does; none runs here.
+        scene.server.request("DELETE", scene.place(namespace))
+        finalized = {"metadata": {"name": namespace}, "spec": {"finalizers": []}}
+        scene.server.request("PUT", f"{place}/finalize", finalized)
+        wait_until(lambda: get(scene.server, place) is None, what="the namespace is gone")
+        after_passes(scene)
+        labels = {trust_copy_label(ClusterNames("flights", scene.clusters)): ""}
+        again = {"metadata": {"name": namespace, "labels": labels}}
+        scene.server.request("POST", "/api/v1/namespaces", again)
+        scene.wait_data(namespace, {"ca.crt": "first"})
+
+
 def test_a_config_map_of_somebody_else_is_left_alone(scene: Scene) -> None:
     namespace, other = scene.client(), scene.client(asks=False)
     theirs = {"metadata": {"name": NAME}, "data": {"ca.crt": "theirs"}}

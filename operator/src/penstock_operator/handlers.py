@@ -84,7 +84,7 @@ def register(workers: Workers, *, everywhere: bool = True) -> kopf.OperatorRegis
 def _watch_trust(registry: kopf.OperatorRegistry, workers: Workers, *, everywhere: bool) -> None:
     """The trust of Clusters, its copies, and namespaces that ask for one."""
     asking: dict[str, frozenset[tuple[str, str]]] = {}
-    """By namespace, as it was last seen: for which Clusters."""
+    """By the uid of a namespace, as it was last seen: for which Clusters."""
 
     async def original_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
         workers.wake(namespace or "", labels[TRUST_LABEL])
@@ -93,12 +93,14 @@ def _watch_trust(registry: kopf.OperatorRegistry, workers: Workers, *, everywher
         for cluster in trust_copies_in(labels):
             workers.copies_changed(*cluster)
 
-    async def namespace_changed(name: str | None, labels: Mapping[str, str], **_: Any) -> None:
-        now = trust_copies_in(labels)
-        for cluster in now ^ asking.pop(name or "", frozenset()):
+    async def namespace_changed(uid: str | None, labels: Mapping[str, str], **other: Any) -> None:
+        # One that is deleted and made again has the same name and labels, and no copy.
+        gone = other.get("type") == "DELETED"
+        now = frozenset() if gone else trust_copies_in(labels)
+        for cluster in now ^ asking.pop(uid or "", frozenset()):
             workers.copies_changed(*cluster)
         if now:
-            asking[name or ""] = now
+            asking[uid or ""] = now
 
     watch = kopf.on.event
     original, copy = {TRUST_LABEL: kopf.PRESENT}, {TRUST_COPY_LABEL: kopf.PRESENT}
