@@ -1,8 +1,10 @@
 """`penstock ui` over HTTP, with a real cluster: who is let in, what pages say, where limits are."""
 
 import json
+import os
 import re
 import socket
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from html import unescape
@@ -12,6 +14,7 @@ from urllib.parse import quote
 import pytest
 from support.cluster import PATIENT, Cluster
 from support.console import ConsoleProcess
+from support.waiting import wait_until
 from support.wire import now_ms
 
 from penstock.client import Admin, Consumer, Producer, TopicPartition
@@ -97,6 +100,49 @@ def test_a_link_lets_one_browser_in_and_the_terminal_shows_the_next(
     assert stranger.link.removeprefix(stranger.url) != used
     assert stranger.get("/login?token=guessed").status == 403
     assert stranger.get("/login").status == 403
+
+
+VISITOR = """#!{python}
+import http.client, sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+url = urlsplit(sys.argv[1])
+connection = http.client.HTTPConnection(url.netloc, timeout=120)
+connection.request("GET", f"{{url.path}}?{{url.query}}")
+Path({seen!r}).write_text(f"{{connection.getresponse().status}} {{sys.argv[1]}}")
+"""
+"""A browser that does not end before it has its page, as those in a terminal do."""
+
+
+def test_a_browser_opens_the_link_and_the_terminal_shows_only_the_next(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    browser.write_text(VISITOR.format(python=sys.executable, seen=str(seen)))
+    browser.chmod(0o700)
+    with ConsoleProcess(tmp_path, cluster.bootstrap, browser=str(browser)) as console:
+        wait_until(seen.exists, what="the browser has got an answer")
+        status, link = wait_until(seen.read_text, what="and has noted it").split()
+        assert status == "303"
+        assert re.fullmatch(rf"{console.url}/login\?token=[\w-]{{20,}}", link)
+        assert console.log.splitlines() == [
+            f"console of {cluster.bootstrap}, until Ctrl-C",
+            f"open in a browser (counts once): {console.link}",
+        ]
+        assert console.link != link
+        assert console.get(link.removeprefix(console.url)).status == 403, "it counts once"
+        console.sign_in()
+
+
+def test_a_browser_that_cannot_be_opened_leaves_the_link_in_the_terminal(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    others = ("DISPLAY", "WAYLAND_DISPLAY", "TERM")
+    plain = {name: value for name, value in os.environ.items() if name not in others}
+    with ConsoleProcess(tmp_path, cluster.bootstrap, browser="false", environment=plain) as console:
+        assert len(console.links()) == 1
+        console.sign_in()
 
 
 def test_nobody_sees_anything_without_a_cookie(stranger: ConsoleProcess) -> None:
