@@ -3,8 +3,8 @@
 hatchling leaves out a missing `packages` path without a word, so the contents are
 asserted. Then the wheel is installed without extras into a clean environment, where the client
 must import and say in one line that nobody answers, and the scripts must say in one line what
-they lack. With the extra `cli` they must run; with `local` and `ui`, the first minute must work: a
-cluster without a manifest, a topic, a record in and out, the console.
+they lack. With the extra `cli` they must run; with `local`, the first minute must work: a cluster
+without a manifest, a topic, a record in and out, the console.
 """
 
 import re
@@ -157,7 +157,7 @@ def main() -> None:
         # Lowest of what we name ourselves: the oldest of everything below would not even build.
         for resolution in ("highest", "lowest-direct"):
             use_scripts(install(wheel, "cli", Path(scratch) / f"cli-{resolution}", resolution))
-        local = install(wheel, "local,ui", Path(scratch) / "local", "highest")
+        local = install(wheel, "local", Path(scratch) / "local", "highest")
         use_first_minute(local, Path(scratch) / "home")
 
 

@@ -66,7 +66,7 @@ class Shell:
         }
 
     def play(self, step: Step) -> Iterator[tuple[float, str]]:
-        """Each piece of its output with the seconds since it began.
+        """Each piece of its output with the seconds since it began; at its end, an empty one.
 
         Raises SystemExit if it fails, or does not say what it must.
         """
@@ -87,6 +87,8 @@ class Shell:
                 yield monotonic() - began_s, shown
                 if not step.ends and step.said in whole:
                     os.killpg(process.pid, signal.SIGINT)
+            process.wait(LIMIT_S)
+            yield monotonic() - began_s, ""  # a quiet command takes time too
         finally:
             os.close(leader)
             if process.poll() is None:

@@ -42,7 +42,7 @@ def main() -> None:
         (wheel,) = home.glob("*.whl")
         venv.create(Path(scratch) / "venv", with_pip=True)
         shell = Shell(Path(scratch) / "venv/bin", home)
-        install = Step(f"pip install -q './{wheel.name}[local,ui]'", "")
+        install = Step(f"pip install -q './{wheel.name}[local]'", "")
         try:
             events = list(record(shell, (install, *STEPS)))
         finally:
@@ -64,7 +64,8 @@ def record(shell: Shell, steps: Iterable[Step]) -> Iterator[Event]:
         yield now_s, "\r\n"
         took_s = 0.0
         for took_s, text in shell.play(step):
-            yield now_s + took_s, text
+            if text:
+                yield now_s + took_s, text
         now_s += took_s
     yield now_s, PROMPT
 

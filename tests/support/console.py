@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -32,26 +33,40 @@ class Answer:
 class ConsoleProcess:
     """The console of a cluster, on a free port; ends with the block."""
 
-    def __init__(self, folder: Path, bootstrap: str, *before: str) -> None:
-        """`before`: options before the command."""
+    def __init__(
+        self,
+        folder: Path,
+        bootstrap: str | None,
+        *before: str,
+        browser: str | None = None,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        """`bootstrap`: None = `before`, the options before the command, say which cluster.
+        `browser`: a program that is given the page; None = none is."""
         self._log = folder / "console.log"
         self.port = 0
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "penstock.cli", *before),
-                    *("ui", "--no-browser", "--port", "0", "--bootstrap", bootstrap),
+                    *(sys.executable, "-m", "penstock.cli", *before, "ui", "--port", "0"),
+                    *(() if bootstrap is None else ("--bootstrap", bootstrap)),
+                    *(("--no-browser",) if browser is None else ()),
                 ],
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "GRPC_VERBOSITY": "NONE"},
+                env={**environment, "GRPC_VERBOSITY": "NONE", "BROWSER": browser or ""},
             )
         self._cookie = ""
 
     def __enter__(self) -> Self:
-        links = wait_until(self.links, what="the console says where it is")
-        self.port = int(re.findall(r":(\d+)/", links[0])[0])
-        wait_until(self._answers, what="the console answers")
+        try:
+            links = wait_until(self.links, what="the console says where it is")
+            self.port = int(re.findall(r":(\d+)/", links[0])[0])
+            wait_until(self._answers, what="the console answers")
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
         return self
 
     def __exit__(
@@ -65,6 +80,7 @@ class ConsoleProcess:
             wait_exit(self.process, 30)
         said = self.log
         assert "Traceback" not in said, said
+        assert self.process.returncode == 130, said
 
     @property
     def log(self) -> str:

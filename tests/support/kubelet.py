@@ -47,6 +47,10 @@ class Kubelet:
         self.cut()
         self._thread.join(10)
 
+    def has_open(self) -> bool:
+        """Whether a port-forward is under way."""
+        return bool(self._open)
+
     def cut(self) -> None:
         """Ends every port-forward under way, as a kubelet's restart does."""
         for each in list(self._open):

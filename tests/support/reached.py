@@ -38,8 +38,17 @@ class Reachable:
     def name(self) -> str:
         return f"{self.scene.namespace}/flights"
 
-    def start(self, *words: object, cluster: bool = True) -> "subprocess.Popen[bytes]":
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of commands that talk to its Kubernetes."""
         clean = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK")}
+        return {
+            **clean,
+            "KUBECONFIG": str(self.scene.kubeconfig),
+            "XDG_STATE_HOME": str(self.cluster.path),
+        }
+
+    def start(self, *words: object, cluster: bool = True) -> "subprocess.Popen[bytes]":
         which = ["--cluster", self.name] if cluster else ["-n", self.scene.namespace]
         return forked.Popen(
             forked.COMMAND_LINE,
@@ -47,11 +56,7 @@ class Reachable:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={
-                **clean,
-                "KUBECONFIG": str(self.scene.kubeconfig),
-                "XDG_STATE_HOME": str(self.cluster.path),
-            },
+            env=self.environment,
         )
 
     def ok(self, *words: object, stdin: str = "", cluster: bool = True) -> str:

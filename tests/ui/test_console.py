@@ -1,19 +1,27 @@
 """`penstock ui` over HTTP, with a real cluster: who is let in, what pages say, where limits are."""
 
 import json
+import os
 import re
 import socket
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from html import unescape
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from support.cluster import PATIENT, Cluster
 from support.console import ConsoleProcess
+from support.waiting import wait_until
+from support.wire import now_ms
 
 from penstock.client import Admin, Consumer, Producer, TopicPartition
 
 EVIL = "<script>document.title='evil'</script>"
+LATE_HOURS = (5.5, 84)
+"""How old the records are that wait in each partition of the topic late."""
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +32,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             admin.create_topic("flights", 2, 2)
             admin.create_topic("blobs", 1, 1)
             admin.create_topic("wide", 250, 1)
+            admin.create_topic("late", 2, 1)
+            admin.create_topic("paid", 1, 1)
         with Producer(cluster.bootstrap) as producer:
             for number in range(120):
                 document = json.dumps({"n": number, "from": "SEA"}).encode()
@@ -33,11 +43,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             )
             producer.send("blobs", bytes(range(256)) * 3_000, key=b"logo")
             producer.send("blobs", None, key=b"gone")
+            for partition, hours in enumerate(LATE_HOURS):
+                sent_ms = now_ms() - int(hours * 3_600_000)
+                producer.send("late", b"x", partition=partition, timestamp_ms=sent_ms)
         with Consumer(cluster.bootstrap, group_id=EVIL, auto_offset_reset="earliest") as consumer:
             consumer.assign([TopicPartition("flights", 0)])
             consumer.seek(TopicPartition("flights", 0), 0)
             assert consumer.poll(30, 10)
-            consumer.commit({TopicPartition("flights", 0): 10})
+            late = {TopicPartition("late", partition): 0 for partition in range(len(LATE_HOURS))}
+            consumer.commit({TopicPartition("flights", 0): 10, **late})
         yield cluster
 
 
@@ -61,6 +75,16 @@ def words(html: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", html.split("<main", 1)[1]).split())
 
 
+def rows_of(page: str, table: str) -> list[dict[str, str]]:
+    """What people read in each cell, by the key of its column."""
+    (shown,) = re.findall(rf'aria-label="{table}".*?</table>', page, re.DOTALL)
+    rows = []
+    for row in re.findall(r"<tr>.*?</tr>", shown.partition("<tbody>")[2], re.DOTALL):
+        cells = re.findall(r'<td class="(?:n )?k-(\w+)">(.*?)</td>', row, re.DOTALL)
+        rows.append({key: unescape(re.sub(r"<[^>]*>", "", cell)).strip() for key, cell in cells})
+    return rows
+
+
 def test_a_link_lets_one_browser_in_and_the_terminal_shows_the_next(
     stranger: ConsoleProcess,
 ) -> None:
@@ -76,6 +100,49 @@ def test_a_link_lets_one_browser_in_and_the_terminal_shows_the_next(
     assert stranger.link.removeprefix(stranger.url) != used
     assert stranger.get("/login?token=guessed").status == 403
     assert stranger.get("/login").status == 403
+
+
+VISITOR = """#!{python}
+import http.client, sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+url = urlsplit(sys.argv[1])
+connection = http.client.HTTPConnection(url.netloc, timeout=120)
+connection.request("GET", f"{{url.path}}?{{url.query}}")
+Path({seen!r}).write_text(f"{{connection.getresponse().status}} {{sys.argv[1]}}")
+"""
+"""A browser that does not end before it has its page, as those in a terminal do."""
+
+
+def test_a_browser_opens_the_link_and_the_terminal_shows_only_the_next(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    browser.write_text(VISITOR.format(python=sys.executable, seen=str(seen)))
+    browser.chmod(0o700)
+    with ConsoleProcess(tmp_path, cluster.bootstrap, browser=str(browser)) as console:
+        wait_until(seen.exists, what="the browser has got an answer")
+        status, link = wait_until(seen.read_text, what="and has noted it").split()
+        assert status == "303"
+        assert re.fullmatch(rf"{console.url}/login\?token=[\w-]{{20,}}", link)
+        assert console.log.splitlines() == [
+            f"console of {cluster.bootstrap}, until Ctrl-C",
+            f"open in a browser (counts once): {console.link}",
+        ]
+        assert console.link != link
+        assert console.get(link.removeprefix(console.url)).status == 403, "it counts once"
+        console.sign_in()
+
+
+def test_a_browser_that_cannot_be_opened_leaves_the_link_in_the_terminal(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    others = ("DISPLAY", "WAYLAND_DISPLAY", "TERM")
+    plain = {name: value for name, value in os.environ.items() if name not in others}
+    with ConsoleProcess(tmp_path, cluster.bootstrap, browser="false", environment=plain) as console:
+        assert len(console.links()) == 1
+        console.sign_in()
 
 
 def test_nobody_sees_anything_without_a_cookie(stranger: ConsoleProcess) -> None:
@@ -161,10 +228,57 @@ def test_records_stay_text(console: ConsoleProcess) -> None:
         assert EVIL not in console.see(path, "&lt;script&gt;").text, path
 
 
+def test_a_hostile_record_has_a_page_of_its_own(console: ConsoleProcess) -> None:
+    evil = quote(EVIL)
+    listed = console.see(f"/topics/flights/records?key={evil}", "1 record of 121").text
+    (href,) = set(re.findall(r'<a href="(/topics/flights/records/\d+/\d+)"', listed))
+    for form in ("auto", "text"):
+        shown = console.see(f"{href}?form={form}", f"Headers {EVIL} {EVIL} Value {EVIL}").text
+        assert EVIL not in shown, form
+    assert EVIL not in console.see(f"{href}?form={evil}", "Headers").text
+
+
+def test_open_transactions_show_who_has_them_for_how_long_and_whom_they_block(
+    cluster: Cluster, console: ConsoleProcess
+) -> None:
+    console.see("/transactions", "No transaction is open.", "No reader waits for a transaction.")
+    evil_client = f"client {EVIL}"
+    with Producer(
+        cluster.bootstrap,
+        transactional_id=EVIL,
+        client_id=evil_client,
+        transaction_timeout_ms=600_000,
+    ) as producer:
+        transaction = producer.transaction()
+        transaction.begin()
+        for _ in range(3):
+            transaction.send("paid", b"x")
+        producer.flush()
+        page = console.see("/transactions", "paid/0", evil_client).text
+        assert EVIL not in page
+        (opened,) = rows_of(page, "Open transactions")
+        assert opened["id"] == EVIL
+        assert (opened["client"], opened["host"]) == (evil_client, "127.0.0.1")
+        assert re.fullmatch(r"[\d.]+[sm]", opened["open_s"])
+        (blocking,) = rows_of(page, "Blocking readers")
+        assert blocking["id"] == EVIL
+        assert (blocking["partition"], blocking["last_stable_offset"]) == ("paid/0", "0")
+        assert (blocking["behind"], blocking["state"]) == ("3", "open")
+        assert re.fullmatch(r"[\d.]+[sm]", blocking["age_s"])
+        transaction.abort()
+    console.see("/transactions", "No transaction is open.", "No reader waits for a transaction.")
+
+
 def test_a_group_with_any_id_has_a_page_with_its_lag(console: ConsoleProcess) -> None:
     shown = console.see("/groups", 'href="/group?').text
     (href,) = set(re.findall(r'href="(/group\?[^"]*)"', shown))
-    console.see(href, "flights 0 10")
+    page = console.see(href, "flights 0 10").text
+    waits = {
+        f"{row['topic']}/{row['partition']}": row["lag_s"] for row in rows_of(page, "Partitions")
+    }
+    assert (waits["late/0"], waits["late/1"]) == ("5h", "3d")
+    assert re.fullmatch(r"[\d.]+[sm]", waits["flights/0"])
+    assert "Oldest waits 3d" in words(page)
     missing = console.get("/group?id=nobody")
     assert missing.status == 404
     assert "does not exist" in missing.text

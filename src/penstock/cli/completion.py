@@ -1,19 +1,25 @@
 """What the shell completes besides commands: names of topics and groups, names of settings.
 
 TAB ─▶ the cluster that the command would talk to, unless that is on Kubernetes ─▶ names
-       within TIMEOUT_MS, or nothing: whoever types is never kept waiting, nor told of errors
+       within TIMEOUT_S, or nothing: whoever types is never kept waiting, nor told of errors
+
+To reach a Cluster on Kubernetes alone takes longer than that: no names of one are completed.
 """
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import typer
 
 if TYPE_CHECKING:
-    from penstock.client import Admin
+    from penstock.client import AsyncAdmin
+    from penstock.client.config import ClientOptions
 
-TIMEOUT_MS: Final = 300
-"""Of connecting, and of the request; with imports it stays within half a second."""
+    Ask = Callable[[AsyncAdmin], Awaitable[Iterable[str]]]
+
+TIMEOUT_S: Final = 0.3
+"""Of connecting and the request together; what Python needs to start comes on top."""
 
 
 def topics(context: typer.Context, incomplete: str) -> list[str]:
@@ -23,7 +29,11 @@ def topics(context: typer.Context, incomplete: str) -> list[str]:
 
 def groups(context: typer.Context, incomplete: str) -> list[str]:
     """Ids of groups that begin so."""
-    return _named(context, incomplete, lambda admin: [one.group_id for one in admin.list_groups()])
+
+    async def ask(admin: "AsyncAdmin") -> list[str]:
+        return [one.group_id for one in await admin.list_groups()]
+
+    return _named(context, incomplete, ask)
 
 
 def settings(incomplete: str) -> list[str]:
@@ -38,18 +48,15 @@ def setting_names(incomplete: str) -> list[str]:
     return [key.name for key in CONFIG_KEYS if key.name.startswith(incomplete)]
 
 
-def _named(
-    context: typer.Context, incomplete: str, ask: "Callable[[Admin], Iterable[str]]"
-) -> list[str]:
+def _named(context: typer.Context, incomplete: str, ask: "Ask") -> list[str]:
     try:
         return sorted(name for name in _asked(context, ask) if name.startswith(incomplete))
     except Exception:  # noqa: BLE001 - see the module
         return []
 
 
-def _asked(context: typer.Context, ask: "Callable[[Admin], Iterable[str]]") -> Iterable[str]:
+def _asked(context: typer.Context, ask: "Ask") -> Iterable[str]:
     from penstock.cli.connect import Wanted  # noqa: PLC0415 - it needs the options of commands
-    from penstock.client import Admin  # noqa: PLC0415 - grpc only when it is needed
 
     before: dict[str, Any] = context.find_root().params
     files = {f"{name}_file": before.get(f"{name}_file") for name in ("ca", "token")}
@@ -61,6 +68,12 @@ def _asked(context: typer.Context, ask: "Callable[[Admin], Iterable[str]]") -> I
     if wanted.means_kubernetes(bootstrap):
         return ()
     where = wanted.locate(bootstrap)
-    timeouts = {"connect_timeout_ms": TIMEOUT_MS, "request_timeout_ms": TIMEOUT_MS}
-    with Admin(where.bootstrap, **cast("Any", {**where.options, **timeouts})) as admin:
-        return list(ask(admin))
+    return asyncio.run(_in_time(where.bootstrap, cast("Any", where.options), ask))
+
+
+async def _in_time(bootstrap: str, options: "ClientOptions", ask: "Ask") -> Iterable[str]:
+    """Raises TimeoutError."""
+    from penstock.client import AsyncAdmin  # noqa: PLC0415 - grpc only when it is needed
+
+    async with asyncio.timeout(TIMEOUT_S), AsyncAdmin(bootstrap, **options) as admin:
+        return await ask(admin)

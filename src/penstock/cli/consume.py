@@ -19,7 +19,7 @@ import typer
 from penstock.cli import completion
 from penstock.cli.connect import Located, locate, open_admin
 from penstock.cli.consume_group import POLL_RECORDS_MAX, POLL_S, GroupOptions, consume_in_group
-from penstock.cli.options import Bootstrap, Delimiter, Partitions, example
+from penstock.cli.options import RECORDS_MAX, Bootstrap, Delimiter, Partitions, example
 from penstock.cli.picking import (
     Rendering,
     choose_topics,
@@ -91,7 +91,8 @@ ExitAtEnd = Annotated[
     typer.Option("--exit", "-e", help="Stop at the current end of the log; same as --to end."),
 ]
 Count = Annotated[
-    int | None, typer.Option("--count", "-c", min=1, help="Stop after this many records.")
+    int | None,
+    typer.Option("--count", "-c", min=1, max=RECORDS_MAX, help="Stop after this many records."),
 ]
 Key = Annotated[str | None, typer.Option("--key", "-k", help="Only records with this key.")]
 Grep = Annotated[

@@ -54,7 +54,8 @@ def elect(
     if rows:
         print_record({"partitions": rows}, output)
     verb = "could move" if dry_run else "moved"
-    typer.echo(f"{len(ready) if dry_run else moved} leaderships {verb}")
+    count = len(ready) if dry_run else moved
+    typer.echo(f"{count} leadership{'' if count == 1 else 's'} {verb}")
 
 
 def _rows(admin: "Admin", what: list[str] | None) -> list[dict[str, object]]:

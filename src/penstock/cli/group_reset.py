@@ -12,9 +12,16 @@ import typer
 
 from penstock.cli.connect import open_admin
 from penstock.cli.consume import choose_partitions
-from penstock.cli.options import Bootstrap, GroupArgument, Output, OutputOption, example
+from penstock.cli.options import (
+    Bootstrap,
+    GroupArgument,
+    Output,
+    OutputOption,
+    duration_ms,
+    example,
+    moment_ms,
+)
 from penstock.cli.output import print_record, print_rows
-from penstock.cli.places import parse_time_ms
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 
 if TYPE_CHECKING:
@@ -37,11 +44,18 @@ ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the first re
 ToLatest = Annotated[bool, typer.Option("--to-latest", help="To the current end of each log.")]
 ToOffset = Annotated[int | None, typer.Option(min=0, help="To this offset.")]
 ToDatetime = Annotated[
-    str | None,
-    typer.Option(metavar="TIME", help="To the first record at or after: ISO 8601 (UTC) or ms."),
+    int | None,
+    typer.Option(
+        parser=moment_ms,
+        metavar="TIME",
+        help="To the first record at or after: ISO 8601 (UTC) or ms.",
+    ),
 ]
 ByDuration = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Back from now by this much: 1h30m, 2d, PT90S.")
+    int | None,
+    typer.Option(
+        parser=duration_ms, metavar="TIME", help="Back from now by this much: 1h30m, 2d, PT90S."
+    ),
 ]
 ShiftBy = Annotated[int | None, typer.Option(metavar="N", help="By N records; negative = back.")]
 Clamp = Annotated[
@@ -87,11 +101,8 @@ def reset(
             "--to-earliest": ("EARLIEST", 0 if to_earliest else None),
             "--to-latest": ("LATEST", 0 if to_latest else None),
             "--to-offset": ("OFFSET", to_offset),
-            "--to-datetime": (
-                "DATETIME",
-                None if to_datetime is None else parse_time_ms(to_datetime, "--to-datetime"),
-            ),
-            "--by-duration": ("DURATION", _duration_ms(by_duration)),
+            "--to-datetime": ("DATETIME", to_datetime),
+            "--by-duration": ("DURATION", by_duration),
             "--shift-by": ("SHIFT", shift_by),
         }
     )
@@ -121,12 +132,6 @@ def _one_way(ways: "dict[str, tuple[str, int | None]]") -> "ResetTo":
         )
     ((name, number),) = given.values()
     return ResetTo(ResetKind[name], number or 0)
-
-
-def _duration_ms(text: str | None) -> int | None:
-    from penstock.core.offset_reset import parse_duration_ms  # noqa: PLC0415 - not for --help
-
-    return None if text is None else parse_duration_ms(text)
 
 
 def _committed(admin: "Admin", group: str, topics: list[str] | None) -> "dict[TopicPartition, int]":

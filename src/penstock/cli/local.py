@@ -15,13 +15,14 @@ import typer
 
 from penstock.cli.changes import check_output, confirm, print_change
 from penstock.cli.extras import load_broker_module
-from penstock.cli.options import DryRun, Output, OutputOption, Yes, directory, example
+from penstock.cli.options import DryRun, Output, OutputOption, Yes, directory, duration_ms, example
 from penstock.cli.output import print_record, print_rows
 
 app = typer.Typer(help="Run a cluster on this machine.", no_args_is_help=True)
 
 DEFAULT_PORT: Final = 9092
 FOLLOW_EVERY_S: Final = 0.2
+TOKEN_MS: Final = 3_600_000
 Cluster = Annotated[
     str | None, typer.Option("--cluster", help="Name of the Cluster, if there are several.")
 ]
@@ -165,8 +166,14 @@ def token(
         str, typer.Argument(metavar="NAME", help="Whose: the principal serviceaccount:local/NAME.")
     ],
     valid_for: Annotated[
-        str, typer.Option("--for", metavar="DURATION", help="How long it counts: 90s, 10m, 24h.")
-    ] = "1h",
+        int | None,
+        typer.Option(
+            "--for",
+            parser=duration_ms,
+            metavar="DURATION",
+            help="How long it counts: 90s, 10m, 24h. Without it: 1h.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Write it to this file, which only you can read."),
@@ -175,11 +182,10 @@ def token(
     data_dir: DataDir = None,
 ) -> None:
     """Make a token of any user of a cluster that was started with --secure."""
-    from penstock.core.offset_reset import parse_duration_ms  # noqa: PLC0415 - not for --help
-
     root = _find_root(cluster, data_dir)
     security = _load("security")
-    made = security.token_of(root, name, parse_duration_ms(valid_for) / 1000)
+    valid_ms = TOKEN_MS if valid_for is None else valid_for
+    made = security.token_of(root, name, valid_ms / 1000)
     if out is None:
         typer.echo(made)
     else:

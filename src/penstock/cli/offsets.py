@@ -13,9 +13,9 @@ from penstock.cli.options import (
     Partitions,
     TopicArgument,
     example,
+    moment_ms,
 )
 from penstock.cli.output import print_rows
-from penstock.cli.places import parse_time_ms
 
 if TYPE_CHECKING:
     from penstock.client import Admin
@@ -36,8 +36,9 @@ def offsets(
     *,
     partition: Partitions = None,
     at: Annotated[
-        str | None,
+        int | None,
         typer.Option(
+            parser=moment_ms,
             metavar="TIME",
             help="Also the first record at or after this: ms since 1970, or ISO 8601 (UTC).",
         ),
@@ -50,10 +51,9 @@ def offsets(
     `latest` is the offset that the next record will get. With --at, `at` is empty if no record is
     that recent.
     """
-    time_ms = parse_time_ms(at, "--at") if at is not None else None
     with open_admin(bootstrap) as admin:
         partitions = choose_partitions(admin, topic, partition)
-        print_rows(_rows(admin, partitions, time_ms), output)
+        print_rows(_rows(admin, partitions, at), output)
 
 
 def _rows(

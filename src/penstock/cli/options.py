@@ -13,6 +13,8 @@ from penstock.errors import ErrorCode, MisuseError
 
 COUNT_MAX: Final = 2**31 - 1
 """The protocol's limit; the cluster may have a lower one."""
+RECORDS_MAX: Final = 2**63 - 1
+"""An offset is not larger."""
 
 
 class Output(StrEnum):
@@ -124,6 +126,28 @@ def parse_brokers(text: str) -> Brokers:
     if len(set(ids)) != len(ids):
         raise typer.BadParameter(f"it is {text!r}; it names a broker twice")
     return Brokers(ids)
+
+
+def duration_ms(text: str) -> int:
+    """Parser of options that are a duration, in milliseconds."""
+    from penstock.core.offset_reset import parse_duration_ms  # noqa: PLC0415 - not for --help
+
+    try:
+        return parse_duration_ms(text)
+    except MisuseError:
+        raise typer.BadParameter(
+            f"it is {text!r}; it must be a duration, as 90s, 1h30m, 2d or PT1H30M"
+        ) from None
+
+
+def moment_ms(text: str) -> int:
+    """Parser of options that are a moment, in milliseconds since 1970."""
+    from penstock.cli.places import TIME_FORMS, parse_time_ms  # noqa: PLC0415 - not for --help
+
+    try:
+        return parse_time_ms(text, "")
+    except MisuseError:
+        raise typer.BadParameter(f"it is {text!r}; it must be {TIME_FORMS}") from None
 
 
 def directory(text: str) -> Path:

@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
     from penstock.client import Admin
     from penstock.core.types import TopicPartition
+
+
+TIME_FORMS: Final = "milliseconds since 1970, or ISO 8601 such as 2013-06-01T12:00"
 
 
 class PlaceKind(Enum):
@@ -62,9 +65,7 @@ def parse_time_ms(text: str, option: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise MisuseError(
-            f"{option} has the time {text!r}; it must be milliseconds since 1970, or ISO 8601 "
-            "such as 2013-06-01T12:00",
-            ErrorCode.INVALID_REQUEST,
+            f"{option} has the time {text!r}; it must be {TIME_FORMS}", ErrorCode.INVALID_REQUEST
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

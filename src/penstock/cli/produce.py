@@ -19,7 +19,14 @@ import typer
 
 from penstock.cli.connect import locate
 from penstock.cli.input_records import open_input, split
-from penstock.cli.options import Bootstrap, Delimiter, TopicArgument, example, parse_pairs
+from penstock.cli.options import (
+    RECORDS_MAX,
+    Bootstrap,
+    Delimiter,
+    TopicArgument,
+    example,
+    parse_pairs,
+)
 from penstock.cli.picking import parse_delimiter
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 
@@ -72,7 +79,8 @@ KeyDelimiter = Annotated[
 ]
 Key = Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")]
 Count = Annotated[
-    int | None, typer.Option("--count", "-c", min=1, help="Stop after this many lines.")
+    int | None,
+    typer.Option("--count", "-c", min=1, max=RECORDS_MAX, help="Stop after this many lines."),
 ]
 Header = Annotated[
     list[str] | None,

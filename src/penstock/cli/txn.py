@@ -22,6 +22,7 @@ from penstock.cli.options import (
     Output,
     OutputOption,
     Yes,
+    duration_ms,
     example,
     not_empty,
 )
@@ -61,9 +62,11 @@ class State(StrEnum):
 def list_(
     *,
     older_than: Annotated[
-        str | None,
+        int | None,
         typer.Option(
-            metavar="TIME", help="Only transactions open or finishing for this long: 30s, 1h30m."
+            parser=duration_ms,
+            metavar="TIME",
+            help="Only transactions open or finishing for this long: 30s, 1h30m.",
         ),
     ] = None,
     state: Annotated[
@@ -76,14 +79,11 @@ def list_(
 
     FINISHING counts partitions and groups that have not stored yet how a transaction ended.
     """
-    from penstock.core.offset_reset import parse_duration_ms  # noqa: PLC0415 - not for --help
-
-    older_than_ms = 0 if older_than is None else parse_duration_ms(older_than)
     with open_admin(bootstrap) as admin:
         from penstock.client import TransactionState  # noqa: PLC0415 - grpc only when needed
 
         states = [TransactionState[one.name] for one in state or ()]
-        found = admin.list_transactions(states, older_than_ms=older_than_ms)
+        found = admin.list_transactions(states, older_than_ms=older_than or 0)
     print_rows([_listing(one) for one in found], output, empty="there are no transactions")
 
 
@@ -242,9 +242,11 @@ def _open(one: "OpenTransaction", owner: "TransactionListing | None") -> dict[st
 def blocking(
     *,
     older_than: Annotated[
-        str | None,
+        int | None,
         typer.Option(
-            metavar="TIME", help="Only those that have blocked readers for this long: 30s, 1h30m."
+            parser=duration_ms,
+            metavar="TIME",
+            help="Only those that have blocked readers for this long: 30s, 1h30m.",
         ),
     ] = None,
     bootstrap: Bootstrap = None,
@@ -255,11 +257,8 @@ def blocking(
     BEHIND is the number of offsets from where such readers wait to the end. A transaction that is
     already decided waits for the partition to store the outcome.
     """
-    from penstock.core.offset_reset import parse_duration_ms  # noqa: PLC0415 - not for --help
-
-    older_than_ms = 0 if older_than is None else parse_duration_ms(older_than)
     with open_admin(bootstrap) as admin:
-        found = admin.blocking_transactions(older_than_ms=older_than_ms)
+        found = admin.blocking_transactions(older_than_ms=older_than or 0)
     rows = [_blocking(one) for one in found]
     print_rows(rows, output, empty="no transaction blocks readers of committed records")
 

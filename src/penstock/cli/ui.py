@@ -5,6 +5,7 @@ import sys
 import traceback
 import webbrowser
 from functools import partial
+from threading import Thread
 from typing import Annotated, Any, Final
 
 import typer
@@ -48,15 +49,24 @@ def ui(
     def announce(url: str) -> None:
         nonlocal opened
         if opened:
-            sys.stderr.write(f"open in a browser (counts once): {url}\n")
+            _print_link(url)
             return
         opened = True
-        if not webbrowser.open(url):
-            sys.stderr.write(f"open in a browser (counts once): {url}\n")
+        # A browser of the terminal ends only after it has its page, which this thread serves.
+        Thread(target=_open, args=(url,), daemon=True).start()
 
     with listener:
         sys.stderr.write(f"console of {_name(where)}, until Ctrl-C\n")
         server.serve(listener, _name(where), announce, report, where.bootstrap, **where.options)
+
+
+def _open(url: str) -> None:
+    if not webbrowser.open(url):
+        _print_link(url)
+
+
+def _print_link(url: str) -> None:
+    sys.stderr.write(f"open in a browser (counts once): {url}\n")
 
 
 def _name(where: Located) -> str:

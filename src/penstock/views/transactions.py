@@ -51,10 +51,14 @@ def open_table(listed: "Sequence[TransactionListing]", limit: int) -> Table:
             )
         )
     idle = len(listed) - len(busy)
-    note = f"{cells.plural(idle, 'transactional id')} without an open transaction" if idle else ""
+    notes = []
     if len(busy) > limit:
-        note = f"the oldest {limit:,} of {len(busy):,}; " + note
-    return Table("Open transactions", OPEN, tuple(rows), "No transaction is open.", note)
+        notes.append(f"the oldest {limit:,} of {len(busy):,}")
+    if idle:
+        notes.append(f"{cells.plural(idle, 'transactional id')} without an open transaction")
+    return Table(
+        "Open transactions", OPEN, tuple(rows), "No transaction is open.", "; ".join(notes)
+    )
 
 
 def blocking_table(blocking: "Sequence[BlockingTransaction]", limit: int) -> Table:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.accept_loss import joined, show_lost
+from penstock.cli.accept_loss import accept, joined, show_lost
 from penstock.cli.options import Output
-from penstock.client import OffsetSpan
+from penstock.client import OffsetSpan, TopicPartition
 
 
 def test_batches_that_follow_each_other_are_shown_as_one() -> None:
@@ -44,3 +44,22 @@ def test_a_log_that_nobody_can_open_is_shown_beside_lost_batches(
     shown = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
     assert [row[:3] for row in shown] == [["flights/1", "3-4", "1"], ["flights/2", "unknown", "1"]]
     assert " ".join(shown[1][3:]) == mending
+
+
+@pytest.mark.parametrize(
+    ("dry_run", "asked", "said"), [(True, [True], "could be"), (False, [True, False], "are")]
+)
+def test_a_dry_run_has_a_loss_checked_and_not_accepted(
+    dry_run: bool, asked: list[bool], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[bool] = []
+
+    def accept_loss(where: Any, span: Any, *, without: Any, validate_only: bool = False) -> Any:
+        given.append(validate_only)
+        return (OffsetSpan(100, 102), OffsetSpan(103, 109))
+
+    admin: Any = SimpleNamespace(accept_loss=accept_loss)
+    where, span = TopicPartition("flights", 3), OffsetSpan(90, 110)
+    accept(admin, where, span, (), Output.TABLE, yes=not dry_run, dry_run=dry_run)
+    assert given == asked, "each with whether only to validate"
+    assert capsys.readouterr().out == f"offsets 100-109 of flights/3 {said} given up\n"

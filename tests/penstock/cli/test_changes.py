@@ -124,6 +124,38 @@ def test_a_scrub_says_how_much_it_would_read_and_reads_nothing(
     assert penstock.json("scrub", "start", "scrubbed") == {"replicas": 6, "dry_run": False}
 
 
+def test_leaderships_go_back_to_preferred_leaders(cluster: Cluster, penstock: Program) -> None:
+    """Nobody else gives them back meanwhile: the controller looks once an hour here."""
+    cluster.create_topic("led", assignment=[[0, 1], [0, 1], [1, 0]])
+    cluster.wait_in_sync("led")
+    with penstock.admin as admin:
+        assert admin.elect_leaders(away_from_broker=0) >= 2
+
+    def expect_leaders(*wanted: int) -> None:
+        """Every broker knows them: any may be asked what there is to give back."""
+        for partition, leader in enumerate(wanted):
+            for at in cluster.brokers:
+                wait_until(
+                    lambda: cluster.partition("led", partition, at).leader == leader,  # noqa: B023
+                    what=f"broker {at} knows that {leader} leads led/{partition}",
+                )
+
+    expect_leaders(1, 1, 1)
+    rows = [
+        {"topic": "led", "partition": number, "leader": 1, "preferred": 0, "in_sync": True}
+        for number in (0, 1)
+    ]
+    assert penstock.json("elect", "led", "--dry-run") == {
+        "moved": 0, "dry_run": True, "partitions": rows,
+    }  # fmt: skip
+    assert penstock.run("elect", "led", "--dry-run").endswith("2 leaderships could move\n")
+    assert penstock.json("elect", "led/1")["moved"] == 1
+    expect_leaders(1, 0, 1)
+    assert penstock.run("elect", "led").endswith("1 leadership moved\n")
+    expect_leaders(0, 0, 1)
+    assert penstock.json("elect", "led") == {"moved": 0, "dry_run": False, "partitions": []}
+
+
 def test_the_lag_of_a_topic_is_that_of_the_group_furthest_behind(
     cluster: Cluster, penstock: Program
 ) -> None:

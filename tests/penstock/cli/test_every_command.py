@@ -5,13 +5,10 @@ be is listed here.
 """
 
 import inspect
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
-import typer
-
-from penstock.cli.main import Elsewhere, app
+from support.command_tree import command_tree, leaves
 
 CHANGES: Final = frozenset(
     {
@@ -52,22 +49,7 @@ NO_OUTPUT_OPTION: Final = {
 }
 
 
-def leaves() -> Iterator[tuple[str, Any]]:
-    """Every command that does something, with the words after `penstock`."""
-
-    def below(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-        if isinstance(command, Elsewhere):
-            command = command.load()
-        children = getattr(command, "commands", None)
-        if children is None:
-            yield " ".join(words), command
-        for name, child in (children or {}).items():
-            yield from below(child, (*words, name))
-
-    yield from below(typer.main.get_command(app), ())
-
-
-COMMANDS: Final = dict(leaves())
+COMMANDS: Final = dict(leaves(command_tree()))
 
 
 def options_of(command: Any) -> set[str]:

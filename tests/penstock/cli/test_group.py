@@ -153,7 +153,6 @@ REFUSED: list[tuple[Call, str]] = [
     (lambda g: ("reset", g, "--all-topics", "--to-earliest", "--to-latest"), "and --to-latest"),
     (lambda g: ("reset", g, "--to-earliest"), "--topic"),
     (lambda g: ("reset", g, "--all-topics", "--to-offset", 99), "not in the log"),
-    (lambda g: ("reset", g, "--all-topics", "--by-duration", "soon"), "not a duration"),
     (lambda g: ("reset", g, "--topic", f"{g}:7", "--to-earliest"), "not 7"),
     (lambda g: ("reset", g, "--topic", f"{g}:x", "--to-earliest"), "must be TOPIC"),
     (lambda g: ("reset", "nobody", "--topic", g, "--shift-by", 1), "no offset is committed"),

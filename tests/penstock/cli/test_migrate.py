@@ -409,6 +409,16 @@ class TestExport:
         assert [each["found"] for each in found["partitions"]] == [20_000, 1]
         assert {each["checksum"] for each in found["partitions"]} == {"same"}
 
+    def test_a_dry_run_makes_nothing(self, penstock: "Program", peer: Peer) -> None:
+        penstock.ok("topic", "create", "dry", "-p", "2", "-c", "retention.ms=-1")
+        penstock.ok("produce", "dry", stdin="v\n" * 10)
+        export = ["export", "--to", f"kafka://{peer.bootstrap}", "--topics", "dry", "--dry-run"]
+        (plan,) = json.loads(penstock.ok(*export, "-o", "json"))["topics"]
+        assert (plan["topic"], plan["partitions"], plan["records"]) == ("dry", 2, 10)
+        assert (plan["action"], plan["reason"]) == ("create", "")
+        there = Kafka(peer.bootstrap, {})
+        assert there.find("dry") is None
+
     def test_the_way_back(self, penstock: "Program", peer: Peer) -> None:
         penstock.ok("topic", "create", "back", "-p", "3", "-c", "retention.ms=-1")
         export = ["export", "--to", f"kafka://{peer.bootstrap}", "--topics", "back", "-o", "json"]

@@ -596,6 +596,29 @@ def test_a_cluster_is_put_to_sleep_and_woken_by_its_spec(scene: Scene, run: Run)
     assert spec() is False
 
 
+@pytest.mark.parametrize(
+    ("before", "command", "said"),
+    [
+        ((), "pause", "could be paused"),
+        (("pause",), "resume", "could be resumed"),
+        ((), "hibernate", "would be put to sleep"),
+        (("hibernate",), "wake", "would be woken"),
+    ],
+    ids=["pause", "resume", "hibernate", "wake"],
+)
+def test_a_dry_run_leaves_a_cluster_as_it_is(
+    before: tuple[str, ...], command: str, said: str, scene: Scene, run: Run
+) -> None:
+    scene.healthy()
+    for one in before:
+        assert run(one, "flights").exit_code == 0
+    cluster = scene.get(PENSTOCK, "clusters", "flights")
+    done = run(command, "flights", "--dry-run")
+    assert done.exit_code == 0, done.output
+    assert f"{scene.namespace}/flights {said}" in done.stdout
+    assert scene.get(PENSTOCK, "clusters", "flights") == cluster, "not even its resourceVersion"
+
+
 def test_who_waits_is_told_when_it_sleeps_or_why_it_does_not(scene: Scene, run: Run) -> None:
     scene.healthy()
     run("hibernate", "flights")

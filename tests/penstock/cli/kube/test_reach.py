@@ -16,6 +16,7 @@ from typing import NoReturn
 import pytest
 from support.apiserver import ApiServer
 from support.cluster import Cluster
+from support.console import ConsoleProcess
 from support.kube_scene import Scene
 from support.reached import Reachable, reached
 from support.transaction_wire import TransactionalProducer
@@ -210,6 +211,22 @@ def test_ctrl_c_ends_a_reader_and_its_forwards(reachable: Reachable) -> None:
         reader.kill()
     assert reader.returncode == 130, err.decode()
     assert b"Traceback" not in err
+
+
+def test_the_console_shows_a_cluster_until_ctrl_c(reachable: Reachable, tmp_path: Path) -> None:
+    wait_until(lambda: not reachable.kubelet.has_open(), what="commands before it have ended")
+    where = ("--cluster", reachable.name)
+    with ConsoleProcess(tmp_path, None, *where, environment=reachable.environment) as console:
+        assert console.get("/").status == 401
+        console.sign_in()
+        console.see("/", "All is well", "2 of 2")
+        console.see("/topics", "flights")
+        assert reachable.kubelet.has_open()
+        assert f"console of {reachable.name}, until Ctrl-C" in console.log
+    assert "penstock:" not in console.log, "it complained"
+    wait_until(lambda: not reachable.kubelet.has_open(), what="its port-forwards have ended")
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", console.port)) != 0
 
 
 def test_a_cluster_without_running_brokers_says_so(reachable: Reachable) -> None:
