@@ -59,7 +59,7 @@ def drained_through_faults(stage: Stage) -> None:
             _api_server_away(stage)
             running.goes_on(20)
             rows = _drains(stage, lambda rows: {*rows} >= {3})
-            stage.expect(3 in rows, "broker 3 was forgotten while the API server was away")
+            stage.expect(3 in rows, "broker 3 was forgotten during the outage")
         _rate_follows(stage)
         _until_gone(stage, seen)
         stage.measure("five brokers became three, with all that", time.monotonic() - began)
@@ -123,7 +123,9 @@ def lease_stolen_in_a_drain(stage: Stage) -> None:
                 running.goes_on(20)
             now = {n: row["since"] for n, row in _drains(stage, bool).items()}
             for broker, when in now.items():
-                stage.expect(since[broker] == when, f"broker {broker} was drained anew at {when}")
+                stage.expect(
+                    since[broker] == when, f"broker {broker} was drained a second time, at {when}"
+                )
         _until_gone(stage, [])
         _no_error(stage, load, running.finish())
     penstock.wait_settled(240.0)
