@@ -8,7 +8,9 @@ import socket
 import ssl
 import warnings
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import grpc
@@ -19,6 +21,7 @@ from support.waiting import wait_until
 
 from penstock.core.control.documents import FORMATS
 from penstock.errors import ErrorCode
+from penstock.proto import v1
 from penstock.proto.v1 import (
     admin_pb2,
     broker_pb2,
@@ -226,6 +229,45 @@ def test_the_port_of_clients_has_nothing_for_servers(
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED, name
         for name in ("metadata", "admin"):
             assert refusal(calls[name]) is ErrorCode.UNAUTHENTICATED, name
+
+
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+NOT_LET_IN = {
+    "public": {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED},
+    "internal": {grpc.StatusCode.UNAVAILABLE},
+    "controller": {grpc.StatusCode.UNAVAILABLE},
+}
+"""Between servers already the handshake fails."""
+
+
+def every_method() -> list[str]:
+    """Of every service that the protocol has, as gRPC names it."""
+    names = [f"penstock.proto.v1.{each.name}" for each in iter_modules(v1.__path__)]
+    files = [each.DESCRIPTOR for each in map(import_module, names) if hasattr(each, "DESCRIPTOR")]
+    return sorted(
+        f"/{service.full_name}/{method.name}"
+        for file in files
+        for service in file.services_by_name.values()
+        for method in service.methods
+    )
+
+
+@pytest.mark.parametrize("port", sorted(NOT_LET_IN))
+def test_no_call_of_the_protocol_is_let_in_without_certificate_and_token(
+    cluster: Cluster, certificates: Certificates, port: str
+) -> None:
+    """Attacks 1 and 15. All calls are made as streams, which ask for a service just the same."""
+    methods = every_method()
+    assert len(methods) > 60
+    seen = set()
+    with certificates.stranger().channel(address_of(cluster, port)) as channel:
+        for method in (*methods, REFLECTION):
+            call: Any = channel.stream_stream(method)
+            with pytest.raises(grpc.RpcError) as caught:
+                next(call(iter([b""]), timeout=TIMEOUT_S))
+            seen.add(caught.value.code())
+            assert seen <= NOT_LET_IN[port], (method, caught.value)
+    assert seen == NOT_LET_IN[port]
 
 
 # ------------------------------------------------------------ 4, 6: journals
