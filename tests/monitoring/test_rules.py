@@ -6,7 +6,6 @@ promtool is built once, from its Go module (`tools/promtool.sh`).
 """
 
 import re
-import shutil
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -23,7 +22,6 @@ _ROW: Final = re.compile(r"\| `Penstock(\w+)` \| ([^|]+?) \| ([\d,]+) \|")
 PATIENT_S: Final = 5_400
 PATIENT: Final = ("compaction-held-up", "certificate-not-renewed", "authority-ends")
 """Their alerts wait for an hour or more."""
-pytestmark = pytest.mark.skipif(shutil.which("go") is None, reason="promtool is built with Go")
 
 
 @cache

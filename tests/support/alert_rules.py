@@ -17,8 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-import pytest
 import yaml
+from support.missing import cannot_run
 from support.recordings import HEALTHY_S, RULES, Series, load
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -33,10 +33,10 @@ _ASKED: Final = 'count by (alertname) (ALERTS{alertstate="firing"})'
 
 
 def promtool() -> str:
-    """Its path; it is built at the first call. The test is skipped if that is not possible here."""
+    """Its path; it is built at the first call, which needs Go."""
     path, problem = _promtool()
     if problem:
-        pytest.skip(f"no promtool: {problem}")
+        cannot_run(f"no promtool: {problem}")
     return path
 
 
