@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 from support.apiserver import missing
 from support.benchmarks import running
+from support.missing import cannot_run
 from support.waiting import wait_exit
 
 from benchmarks import rolls
 from benchmarks.at_rest import is_write
 
 
-@pytest.mark.skipif(bool(missing()), reason=missing())
 def test_what_is_asked_of_the_api_server_is_counted(tmp_path: Path) -> None:
+    if reason := missing():
+        cannot_run(reason)
     command = [sys.executable, "-m", "benchmarks.at_rest", "--quick"]
     with running(command, tmp_path, {}) as process:
         assert wait_exit(process, 500) == 0, (tmp_path / "err").read_text()

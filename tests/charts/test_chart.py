@@ -21,6 +21,7 @@ import pytest
 import yaml
 from support.apiserver import ApiServer, binaries
 from support.manifests import PLURALS, ROOT
+from support.missing import cannot_run
 from support.waiting import wait_until
 
 import penstock
@@ -134,7 +135,7 @@ def helm() -> str:
     own = binaries() / "helm"
     found = str(own) if own.is_file() else shutil.which("helm")
     if not found:
-        pytest.skip(f"no helm here: neither in {binaries()} nor in PATH")
+        cannot_run(f"no helm here: neither in {binaries()} nor in PATH")
     return found
 
 

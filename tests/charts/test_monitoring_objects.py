@@ -4,7 +4,6 @@ They come with its Go module, from which its CRDs are generated; `tools/monitori
 """
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any, Final
@@ -12,9 +11,9 @@ from typing import Any, Final
 import pytest
 import yaml
 from support.manifests import ROOT
+from support.missing import cannot_run
 
 GOLDEN: Final = Path(__file__).parent / "golden"
-pytestmark = pytest.mark.skipif(shutil.which("go") is None, reason="built with Go")
 
 
 def made() -> list[Any]:
@@ -35,7 +34,7 @@ def program() -> str:
             [ROOT / "tools" / "monitoring_objects.sh"], capture_output=True, text=True, check=True
         )
     except subprocess.CalledProcessError as error:
-        pytest.skip(f"not built: {(error.stderr.strip() or 'too slow').splitlines()[-1]}")
+        cannot_run(f"not built: {(error.stderr.strip() or 'too slow').splitlines()[-1]}")
     return built.stdout.strip()
 
 

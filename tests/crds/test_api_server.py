@@ -16,6 +16,7 @@ import pytest
 import yaml
 from support.apiserver import ApiServer, binaries
 from support.manifests import PLURALS, ROOT, Case, cases, crd
+from support.missing import cannot_run
 from support.waiting import wait_until
 
 from penstock.core.manifest import ManifestError, parse_manifest
@@ -263,7 +264,7 @@ def kubectl() -> str:
     own = binaries() / "kubectl"
     found = str(own) if own.is_file() else shutil.which("kubectl")
     if not found:
-        pytest.skip("no kubectl here")
+        cannot_run(f"no kubectl here: neither in {binaries()} nor in PATH")
     return found
 
 

@@ -21,6 +21,7 @@ from support.apiserver import ApiServer, binaries
 from support.documents import ROOT
 from support.kubernetes_faults import BROKERS, Operated
 from support.kubernetes_faults import api_server as own_api_server
+from support.missing import cannot_run
 from support.operator_process import CRDS, OURS, condition, get, install_crds
 from support.waiting import wait_until
 
@@ -111,7 +112,7 @@ class Reader:
 def programs() -> None:
     for name in ("helm", "kubectl"):
         if not ((binaries() / name).is_file() or shutil.which(name)):
-            pytest.skip(f"no {name} here: neither in {binaries()} nor in PATH")
+            cannot_run(f"no {name} here: neither in {binaries()} nor in PATH")
 
 
 # ---------------------------------------------------------------------- the chart

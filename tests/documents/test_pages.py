@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from support.cluster import Cluster
 from support.documents import ROOT, PageRun, is_run, missing_programs, starts_a_cluster
+from support.missing import cannot_run
 
 from tools.snippets.check import problems
 from tools.snippets.page import SnippetError, documents, read_page
@@ -29,7 +30,7 @@ def test_the_snippets_of_a_page_have_the_form_that_they_need(page: str) -> None:
 def test_the_snippets_of_a_page_run(page: str, tmp_path: Path) -> None:
     snippets = read_page(ROOT, page)
     if missing := missing_programs(snippets):
-        pytest.skip(f"not installed here: {', '.join(missing)}")
+        cannot_run(f"not installed here: {', '.join(missing)}")
     if starts_a_cluster(snippets):
         with PageRun(tmp_path / "page", None) as running:
             running.run(snippets)

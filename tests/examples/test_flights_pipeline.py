@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from support.cluster import Cluster
 from support.waiting import wait_until
-
-pytest.importorskip("pandas")
-import pyarrow as pa
 
 from examples.flights import kills
 from examples.flights.enrich import Names

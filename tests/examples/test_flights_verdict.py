@@ -5,10 +5,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-import pytest
-
-pytest.importorskip("pandas")
 import pandas as pd
+import pytest
 
 from examples.flights.flights import Flights, hourly, load, with_names
 from examples.flights.verdict import (

@@ -6,14 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from support.cluster import Cluster
 
 from penstock.client import Admin, TopicPartition
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = 3_000
-pytest.importorskip("pandas")
 
 
 def run(cluster: Cluster, *words: str) -> str:

@@ -12,7 +12,6 @@ from penstock.client import Consumer
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = "examples/notebook/sales.ipynb"
 ADDRESS = "localhost:9092"
-pytest.importorskip("pandas")
 
 
 def cells(path: Path) -> list[str]:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import pytest
 from support.cluster import Cluster
 from support.waiting import wait_until
 
@@ -142,7 +141,6 @@ def test_a_table_counts_each_record_once_although_the_program_is_killed(
 
 
 def test_a_topic_is_summed_up_as_columns(shared_broker: Cluster) -> None:
-    pytest.importorskip("pyarrow")
     shared_broker.create_topic("columns", partitions=2)
     with Producer(shared_broker.bootstrap) as producer:
         for number in range(30):

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from support.cluster import Cluster
 from support.local import write_manifest
+from support.missing import cannot_run
 from support.waiting import wait_exit, wait_until
 
 from penstock.client import LATEST, Admin, Codec, Consumer, Producer, Record, TopicPartition
@@ -36,7 +37,7 @@ MakeCluster = Callable[..., Cluster]
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built `penstock-go`."""
     if shutil.which("go") is None:
-        pytest.skip("go is not installed: the Go client is not tested")
+        cannot_run("go is not installed: the Go client is not tested")
     built = tmp_path_factory.mktemp("go") / "penstock-go"
     done = subprocess.run(
         ["go", "build", "-o", str(built), "./cmd/penstock-go"],
@@ -48,7 +49,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     offline = ("module lookup disabled", "requires go >=", "GOPROXY=off")
     if done.returncode and any(reason in done.stderr for reason in offline):
-        pytest.skip("the modules of examples/go are not here: run `go mod download` in it")
+        cannot_run("the modules of examples/go are not here: run `go mod download` in it")
     assert done.returncode == 0, done.stderr
     return built
 

@@ -1,27 +1,27 @@
 """Every alert fires over its fault, as soon as docs/monitoring.md says, and in health none does.
 
-The faults were made in real clusters, whose processes were scraped (`support.fault_recordings`).
+The faults were made in real clusters, whose processes were scraped (`support.fault_recordings`);
+so was one without a fault, where groups, transactions and compaction have much to do.
 promtool is built once, from its Go module (`tools/promtool.sh`).
 """
 
 import re
-import shutil
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 import pytest
 import yaml
-from support.alert_rules import fires, recorded
-from support.fault_recordings import FAULTS
-from support.recordings import RECORDED, RULES
+from support.alert_rules import fires, fires_in_health, recorded
+from support.fault_recordings import FAULTS, SCENES
+from support.fault_recordings import HEALTH as IN_HEALTH
+from support.recordings import FAULTY_S, HEALTHY_S, RECORDED, RULES
 
 PAGE: Final = RULES.parents[4] / "docs" / "monitoring.md"
 _ROW: Final = re.compile(r"\| `Penstock(\w+)` \| ([^|]+?) \| ([\d,]+) \|")
 PATIENT_S: Final = 5_400
 PATIENT: Final = ("compaction-held-up", "certificate-not-renewed", "authority-ends")
 """Their alerts wait for an hour or more."""
-pytestmark = pytest.mark.skipif(shutil.which("go") is None, reason="promtool is built with Go")
 
 
 @cache
@@ -51,6 +51,56 @@ def test_a_fault_fires_what_the_page_says_and_nothing_else(fault: str, tmp_path:
     assert fired(fault, shortened(tmp_path)) == table()[fault]
 
 
+def test_no_alert_fires_while_groups_transactions_and_compaction_work(tmp_path: Path) -> None:
+    assert fires_in_health(recorded(IN_HEALTH), shortened(tmp_path)) == set()
+
+
+@pytest.mark.parametrize(
+    ("alert", "limit", "stricter"),
+    [
+        ("GroupLagging", "lag_seconds) > 300", "lag_seconds) > 0.01"),
+        ("RebalanceStorm", "[10m]) > 20", "[10m]) > 0.5"),
+        ("TransactionOpenTooLong", "open_seconds) > 960", "open_seconds) > 0.01"),
+        ("CompactionBehind", "waiting_seconds > 3600", "waiting_seconds >= 0"),
+        ("TransactionNotFinished", "finishing_seconds) > 60", "finishing_seconds) >= 0"),
+        ("GroupStuck", "committed_offset[10m])) == 0", "committed_offset[10m])) > 0"),
+    ],
+)
+def test_an_alert_with_a_lower_limit_fires_in_health(
+    alert: str, limit: str, stricter: str, tmp_path: Path
+) -> None:
+    """What it is silent over is there."""
+    path = shortened(tmp_path)
+    assert path.read_text().count(limit) == 1
+    path.write_text(path.read_text().replace(limit, stricter))
+    assert fires_in_health(recorded(IN_HEALTH), path) == {alert}
+
+
+def test_the_recording_of_health_has_what_was_done() -> None:
+    series = recorded(IN_HEALTH)
+
+    def highest(start: str) -> float:
+        return max(one or 0 for name in series if name.startswith(start) for one in series[name])
+
+    def grows(start: str, label: str = "") -> bool:
+        values = [series[name] for name in series if name.startswith(start) and label in name]
+        return any((one[-1] or 0) > (one[0] or 0) for one in values)
+
+    assert {len(one) for name, one in series.items() if "operator" not in name} == {
+        HEALTHY_S + FAULTY_S
+    }
+    assert highest("penstock_group_members{") == 2
+    assert highest("penstock_group_partition_lag_records{") > 0
+    assert highest("penstock_group_partition_lag_seconds{") > 0
+    assert highest("penstock_transactions_oldest_open_seconds{") > 0
+    assert highest("penstock_compaction_waiting_seconds{") > 0
+    assert grows("penstock_group_committed_offset{")
+    assert grows("penstock_group_rebalances_total{"), "one joins, and leaves"
+    assert grows("penstock_transactions_ended_total{", 'outcome="commit"')
+    assert grows("penstock_transactions_ended_total{", 'outcome="abort"')
+    assert grows("penstock_compaction_passes_total{")
+
+
 def test_a_paused_cluster_that_is_not_ready_is_left_alone(tmp_path: Path) -> None:
     series = recorded("pod-not-ready")
     (paused,) = [name for name in series if name.startswith("penstock_operator_cluster_paused")]
@@ -70,6 +120,7 @@ def test_the_page_has_every_alert_and_every_fault() -> None:
     groups = yaml.safe_load(RULES.read_text())["groups"]
     alerts = {rule["alert"].removeprefix("Penstock") for group in groups for rule in group["rules"]}
     assert {alert for found in table().values() for alert in found} == alerts
-    assert set(table()) == set(FAULTS) == {path.stem for path in RECORDED.glob("*.json")}
-    for fault in FAULTS:
-        assert f"- `{fault}`: " in PAGE.read_text(), "it says what was done"
+    assert set(table()) == set(FAULTS)
+    assert set(SCENES) == {path.stem for path in RECORDED.glob("*.json")}
+    for scene in SCENES:
+        assert f"- `{scene}`: " in PAGE.read_text(), "it says what was done"

@@ -5,34 +5,38 @@
 A recording lasts for seconds, and alerts wait for minutes. So a series goes on as it ended: gauges
 hold their last value, counters grow as they grew, and ages that have grown for a while. Nothing
 else is added, but for an operator in health where a fault was recorded without any.
+
+A recording of health is repeated instead: a gauge that moves must not stand still for minutes.
 """
 
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-import pytest
 import yaml
+from support.missing import cannot_run
 from support.recordings import HEALTHY_S, RULES, Series, load
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 STEP_S: Final = 15
 HEALTH_S: Final = 1_200
 FAULT_S: Final = 2_100
+REPEATED_S: Final = 32
+"""Groups are looked at twice in it; and samples, `STEP_S` apart, come to each of its seconds."""
 _AGES: Final = re.compile(r"penstock_\w+(_lag|_open|_finishing|_waiting|_stalled|_pass)_seconds\{")
 _FIRING: Final = re.compile(r'\{alertname="(\w+)"\}')
 _ASKED: Final = 'count by (alertname) (ALERTS{alertstate="firing"})'
 
 
 def promtool() -> str:
-    """Its path; it is built at the first call. The test is skipped if that is not possible here."""
+    """Its path; it is built at the first call, which needs Go."""
     path, problem = _promtool()
     if problem:
-        pytest.skip(f"no promtool: {problem}")
+        cannot_run(f"no promtool: {problem}")
     return path
 
 
@@ -70,14 +74,22 @@ def fires(series: Series, rules: Path = RULES, fault_s: int = FAULT_S) -> dict[s
 
     Negative: in health. The resolution is `STEP_S`. `fault_s`: for how long it is looked at.
     """
-    times = range(0, HEALTH_S + fault_s + 1, STEP_S)
     steps = fault_s // STEP_S
-    inputs = [{"series": name, "values": _values(name, one, steps)} for name, one in series.items()]
-    asked = [
-        {"expr": _ASKED, "eval_time": f"{when}s", "exp_samples": []}
-        for when in times
-        if when >= HEALTH_S or when % 300 == 0
-    ]
+    values = {name: _values(name, one, steps) for name, one in series.items()}
+    times = [*range(0, HEALTH_S, 300), *range(HEALTH_S, HEALTH_S + fault_s + 1, STEP_S)]
+    return _fires(values, rules, times)
+
+
+def fires_in_health(series: Series, rules: Path = RULES) -> set[str]:
+    """The alerts, without the prefix, that ever fire while nothing is wrong."""
+    times = range(0, HEALTH_S + FAULT_S + 1, STEP_S)
+    return set(_fires({name: _repeated(name, one) for name, one in series.items()}, rules, times))
+
+
+def _fires(values: Mapping[str, str], rules: Path, times: Iterable[int]) -> dict[str, int]:
+    """`values`: by series, in promtool's notation. `times`: when it is looked at, in seconds."""
+    inputs = [{"series": name, "values": shown} for name, shown in values.items()]
+    asked = [{"expr": _ASKED, "eval_time": f"{when}s", "exp_samples": []} for when in times]
     test = {
         "rule_files": [str(rules)],
         "evaluation_interval": f"{STEP_S}s",
@@ -123,6 +135,22 @@ def _values(name: str, values: Sequence[float | None], faulty_steps: int) -> str
     if end is not None and shown[0] is None:
         text += " stale"
     return text + " " + _held(name, after, shown, faulty_steps)[0]
+
+
+def _repeated(name: str, values: Sequence[float | None]) -> str:
+    """The recording once, then its end again and again; counters go on from where they were."""
+    repeated_s = min(REPEATED_S, len(values) - 1)
+    began = len(values) - repeated_s
+    last, first = values[-1], values[began - 1]
+    growth = 0.0
+    if _is_counter(name) and last is not None and first is not None:
+        growth = last - first
+    words = []
+    for when in range(0, HEALTH_S + FAULT_S + 1, STEP_S):
+        rounds, rest = divmod(max(0, when - began), repeated_s)
+        one = values[when] if when < began else values[began + rest]
+        words.append("_" if one is None else repr(one + rounds * growth))
+    return " ".join(words)
 
 
 def _is_counter(name: str) -> bool:

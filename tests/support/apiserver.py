@@ -27,8 +27,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 import yaml
+from support.missing import cannot_run
 from support.processes import HOST, ReservedPort, stop
 from support.waiting import unwatch, wait_exit, wait_until, watch
 
@@ -65,7 +65,7 @@ class ApiServer:
     def __init__(self, directory: Path, *extra_arguments: str) -> None:
         """`extra_arguments` of kube-apiserver, as `--feature-gates=…`."""
         if reason := missing():
-            pytest.skip(reason)
+            cannot_run(reason)
         self.directory = directory
         self._reserved = [ReservedPort() for _ in range(3)]
         self.port, self._etcd_port, self._peer_port = (each.port for each in self._reserved)
@@ -289,7 +289,7 @@ class ApiServer:
 def start_api_server() -> tuple[ApiServer, tempfile.TemporaryDirectory[str]]:
     """One in a scratch directory; for the fixture and benchmarks, who stop and clean it up."""
     if reason := missing():
-        pytest.skip(reason)
+        cannot_run(reason)
     scratch = tempfile.TemporaryDirectory(prefix="penstock-api-")
     return ApiServer(Path(scratch.name)), scratch
 

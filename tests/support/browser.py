@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pytest
 from selenium import webdriver
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
+from support.missing import cannot_run
 from support.waiting import wait_until
 
 OPTIONS = (
@@ -32,11 +32,11 @@ A = TypeVar("A")
 
 
 def programs() -> tuple[str, str]:
-    """Of Chromium and of its driver. Without them the test is skipped: `make setup` has said why it
+    """Of Chromium and of its driver. Without them the test cannot run: `make setup` has said why it
     could not install them."""
     found = shutil.which("chromium"), shutil.which("chromedriver")
     if found[0] is None or found[1] is None:
-        pytest.skip(MISSING)
+        cannot_run(MISSING)
     return found[0], found[1]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from support.missing import cannot_run
 from support.waiting import wait_until
 
 from benchmarks.kafka_peer import Peer, available, kafka
@@ -21,12 +22,12 @@ def running_kafka() -> Iterator[Peer]:
     """A Kafka of one broker; skips the test where none can be run."""
     missing = available()
     if missing is not None:
-        pytest.skip(f"{missing}; both are needed to run Kafka")
+        cannot_run(f"{missing}; both are needed to run Kafka")
     with ExitStack() as held:
         try:
             running = held.enter_context(kafka(1))
         except (subprocess.CalledProcessError, SystemExit) as error:
-            pytest.skip(f"Kafka cannot be run here: {error}")
+            cannot_run(f"Kafka cannot be run here: {error}")
         yield running
 
 

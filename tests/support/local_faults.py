@@ -37,10 +37,11 @@ def _nothing(_cluster: Cluster, _stack: ExitStack) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalFault:
-    """`before` the processes start, `make` once they have been seen in health."""
+    """`before` the processes start, `work` once they run, `make` when they were seen in health."""
 
     make: Make
     before: Make = _nothing
+    work: Make = _nothing
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the `Cluster`."""
 
@@ -55,6 +56,7 @@ class LocalFault:
             _make_topics(cluster)
             if cluster.certificates is None:
                 stack.enter_context(Load(cluster))
+            self.work(cluster, stack)
             ports = {f"broker-{id_}": port for id_, port in cluster.metrics_ports.items()}
             ports["controller-0"] = cluster.controller_metrics_port
             targets = {instance: f"{HOST}:{port}" for instance, port in ports.items()}

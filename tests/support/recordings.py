@@ -3,17 +3,17 @@
     processes ──a scrape per second──▶ Recorder ──▶ recorded/<fault>.json
                                                       "name{labels}": "0*6 1*40"
 
-A file has a line per series, of those only that an alert reads: a value per second, `0*6` for six
-times the same one, `_` for a process that did not answer. Times since 1970 become seconds since the
-recording began, because that is what promtool calls now. Of thousands of partitions of groups, the
-first of each process are kept.
+A file has a line per series, of those that an alert reads, and `also` a few more: a value per
+second, `0*6` for six times the same one, `_` for a process that did not answer. Times since 1970
+become seconds since the recording began, because that is what promtool calls now. Of thousands of
+partitions of groups, the first of each process are kept.
 """
 
 import json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import groupby
@@ -67,10 +67,14 @@ def of_operator(labels: Labels) -> Labels:
 
 
 class Recorder:
-    """Scrapes processes. `targets`: instance to the address of its endpoint, which may change."""
+    """Scrapes processes. `targets`: instance to the address of its endpoint, which may change.
 
-    def __init__(self, targets: Mapping[str, str]) -> None:
+    `also`: metrics that no alert reads.
+    """
+
+    def __init__(self, targets: Mapping[str, str], also: Collection[str] = ()) -> None:
         self._targets = targets
+        self._also = also
         self._began_s = time.time_ns() / 1e9
         self._alike: Counter[tuple[str, str]] = Counter()
         self.series: Series = {}
@@ -91,7 +95,7 @@ class Recorder:
     def _take(self, instance: str, page: str) -> None:
         for family in text_string_to_metric_families(page):
             for sample in family.samples:
-                if not is_watched(sample.name, sample.labels):
+                if sample.name not in self._also and not is_watched(sample.name, sample.labels):
                     continue
                 labels = {"instance": instance, **sample.labels}
                 if sample.name.startswith("penstock_operator_"):

@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 from typing import Final
 
-import pytest
+from support.missing import cannot_run
 from support.processes import ServerProcess
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -48,7 +48,7 @@ def _extract(commit: str, folder: Path) -> Path:
             check=False,
         )
     if made.returncode:
-        pytest.skip(f"this clone has no commit {commit}: {made.stderr.decode().strip()}")
+        cannot_run(f"this clone has no commit {commit}: {made.stderr.decode().strip()}")
     with tarfile.open(archive) as tree:
         tree.extractall(folder, filter="data")
     archive.unlink()

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 import penstock
 from penstock_broker.counts import Durations
 
-_EVERY_S: Final = 0.5
+EVERY_S: Final = 0.5
 
 
 class ProcessMetrics(Collector):
@@ -48,6 +48,6 @@ class ProcessMetrics(Collector):
         """Until it is cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            due_s = loop.time() + _EVERY_S
-            await asyncio.sleep(_EVERY_S)
+            due_s = loop.time() + EVERY_S
+            await asyncio.sleep(EVERY_S)
             self._lag.observe(max(0.0, loop.time() - due_s))

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("confluent_kafka")
-
 from penstock.cli.migrate import _settings
 from penstock.errors import MisuseError
 from penstock.migration.kafka import Kafka

@@ -5,6 +5,7 @@ import sys
 from io import BytesIO
 from typing import Any, Final
 
+import fastavro
 import pytest
 from google.protobuf.struct_pb2 import Struct
 
@@ -126,7 +127,6 @@ AVRO: Final = {
 @pytest.fixture
 def written() -> Any:
     """Writes a value in Avro."""
-    fastavro = pytest.importorskip("fastavro")
 
     def write(value: dict[str, Any]) -> bytes:
         stream = BytesIO()

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from support.copied import MemoryEnd, row, rows_of
 
 from penstock.client.producer.accumulator import BATCH_OVERHEAD_BYTES
@@ -41,9 +42,8 @@ def test_what_a_record_needs_here_is_what_our_producer_asks_for(record: Any) -> 
 
 @pytest.mark.parametrize("record", RECORDS)
 def test_what_a_record_needs_in_kafka_is_its_batch(record: Any) -> None:
-    records = pytest.importorskip("aiokafka.record.default_records")
     key, value, headers = record
-    builder = records.DefaultRecordBatchBuilder(
+    builder = DefaultRecordBatchBuilder(
         magic=2, compression_type=0, is_transactional=0, producer_id=-1, producer_epoch=-1,
         base_sequence=-1, batch_size=10_000_000,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -280,6 +281,23 @@ def test_the_wait_of_a_fetch_is_no_work(shared_broker: Cluster, topic: str, port
     worked = after[FETCH.format("sum")] - before[FETCH.format("sum")]
     # With the wait in it the work could not be less than the wait.
     assert 0 <= worked < waited
+
+
+def test_each_client_that_has_a_stream_open_is_counted(tmp_path: Path) -> None:
+    with Cluster(tmp_path, brokers=1) as cluster, ExitStack() as clients:
+        cluster.create_topic("flights")
+        port = cluster.metrics_ports[0]
+        wait_like(port, "penstock_", {"open_streams{client}": 0})
+        for count in (1, 2):
+            producer = clients.enter_context(Producer(cluster.bootstrap))
+            producer.send("flights", b"value").result(120)
+            assert scrape(port).values["penstock_open_streams{client}"] == count
+        consumer = clients.enter_context(Consumer(cluster.bootstrap, auto_offset_reset="earliest"))
+        consumer.assign([TopicPartition("flights", 0)])
+        wait_until(lambda: consumer.poll(1.0), what="it has read")
+        assert scrape(port).values["penstock_open_streams{client}"] == 3
+        clients.close()
+        wait_like(port, "penstock_", {"open_streams{client}": 0})
 
 
 def test_a_call_that_is_refused_is_counted_by_method_and_code(

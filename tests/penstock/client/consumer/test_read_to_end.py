@@ -257,7 +257,6 @@ def test_messages_become_columns(topic: str, consumer: Consumer, producer: Produ
 
 
 def test_polars_gets_the_same_columns(topic: str, consumer: Consumer, producer: Producer) -> None:
-    pytest.importorskip("polars")
     fill(producer, topic, b'{"a":1}', b'{"a":null}')
     frame = consumer.read_to_end(topic, value=json_decoder()).to_polars()
     assert frame["value.a"].to_list() == [1, None]
