@@ -1,4 +1,4 @@
-"""CI skips nothing for want of a program."""
+"""Where everything is to be tested, nothing is skipped for want of a program."""
 
 import re
 from pathlib import Path
@@ -20,18 +20,20 @@ ALLOWED: Final = {
 is taken, a machine that may mount nothing."""
 
 
-@pytest.mark.parametrize("ci", [None, ""])
-def test_elsewhere_a_test_is_skipped(ci: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CI", raising=False)
-    if ci is not None:
-        monkeypatch.setenv("CI", ci)
+@pytest.mark.parametrize("given", [None, ""])
+def test_elsewhere_a_test_is_skipped(given: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_TEST_EVERYTHING", raising=False)
+    if given is not None:
+        monkeypatch.setenv("PENSTOCK_TEST_EVERYTHING", given)
     with pytest.raises(pytest.skip.Exception, match="no helm here"):
         cannot_run("no helm here")
 
 
-def test_in_ci_it_fails_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CI", "true")
-    with pytest.raises(pytest.fail.Exception, match=r"CI is set.*: no helm here"):
+def test_where_everything_is_tested_it_fails_and_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PENSTOCK_TEST_EVERYTHING", "true")
+    with pytest.raises(pytest.fail.Exception, match=r"TEST_EVERYTHING is set.*: no helm here"):
         cannot_run("no helm here")
 
 
