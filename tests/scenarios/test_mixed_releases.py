@@ -20,7 +20,6 @@ from penstock.core.groups.config import OFFSETS_TOPIC
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC
 from penstock.errors import ClusterError, ErrorCode
 
-
 GROUP = "stays"
 MEMBERS = 2
 
