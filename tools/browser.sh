@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The console's tests look at its pages in Chromium: installs it where it may. Without one they are
-# skipped, and fail in CI.
+# skipped, or fail with PENSTOCK_TEST_EVERYTHING.
 set -euo pipefail
 
 have_browser() { command -v chromium >/dev/null && command -v chromedriver >/dev/null; }

@@ -509,7 +509,7 @@ def troubles(draw: st.DrawFn) -> tuple[World, int]:
         world.partitions.append(PartitionState("t", at, isr[0], replicas, isr, 1))
         if draw(st.sampled_from([False, False, False, True])):
             world.damaged[where_of(world.partitions[-1])] = {draw(st.sampled_from(replicas))}
-    for broker_id in draw(st.sets(st.integers(0, brokers - 1), max_size=2)):
+    for broker_id in draw(st.sets(st.integers(0, brokers - 1), min_size=1, max_size=2)):
         states = [NodeState.LOST, NodeState.LOST, NodeState.GONE, NodeState.UNKNOWN]
         world.lose_node(broker_id, draw(st.sampled_from(states)))
     return world, brokers
@@ -530,6 +530,10 @@ def test_never_two_volumes_and_never_the_last_copy(
         assert len(goes) <= 1
         for broker_id in goes:
             others = set(range(brokers)) - {broker_id}
+            seen = world.volumes.get(broker_id)
+            state = None if seen is None else seen.state
+            asked_for = by_request and world.request.startswith(f"{broker_id}@")
+            assert asked_for or state is NodeState.LOST, "what is not known is not absent"
             assert broker_id not in world.alive
             assert others <= world.alive, "the budget is one"
             for each in world.partitions:

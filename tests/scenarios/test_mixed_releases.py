@@ -1,6 +1,7 @@
 """Brokers and controllers of three releases in one cluster: N-2 to N and back, under load.
 
-What former releases store and say is theirs: their own code runs, from their own trees.
+What former releases store and say is theirs: their own code runs, from their own trees. One load
+has a group whose members stay, the other one transactions; `penstock verify` judges both.
 """
 
 from collections.abc import Callable, Iterator
@@ -8,14 +9,19 @@ from pathlib import Path
 
 import pytest
 from support.cluster import PATIENT, Cluster
-from support.load import Load, assert_nothing_noticed
+from support.load import Load, assert_nothing_noticed, assert_whole
 from support.processes import ServerProcess
 from support.releases import Releases
 from support.waiting import wait_until
 
 from penstock.client import Admin, ReplicaMove, TopicPartition
 from penstock.core.control.documents import FORMAT_NEWEST
+from penstock.core.groups.config import OFFSETS_TOPIC
+from penstock.core.transactions.config import TRANSACTIONS_TOPIC
 from penstock.errors import ClusterError, ErrorCode
+
+GROUP = "stays"
+MEMBERS = 2
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +44,17 @@ def cluster(
 
 @pytest.fixture
 def load(cluster: Cluster, tmp_path: Path) -> Iterator[Load]:
-    with Load(cluster, tmp_path / "history.jsonl", topic="mixed", partitions=3) as load:
+    """Read by a group as well."""
+    options = {"partitions": 3, "rate": 1_500, "group": GROUP, "members": MEMBERS}
+    with Load(cluster, tmp_path / "history.jsonl", topic="mixed", **options) as load:
+        yield load
+
+
+@pytest.fixture
+def transactions(cluster: Cluster, tmp_path: Path) -> Iterator[Load]:
+    """Another topic's, so that the first load can say that every single record is there."""
+    options = {"partitions": 3, "rate": 500, "transactions": True, "settle_s": 60.0}
+    with Load(cluster, tmp_path / "transactions.jsonl", topic="whole", **options) as load:
         yield load
 
 
@@ -46,11 +62,12 @@ Change = Callable[[ServerProcess, str], None]
 
 
 @pytest.fixture
-def change(cluster: Cluster, releases: Releases, load: Load) -> Change:
+def change(cluster: Cluster, releases: Releases, load: Load, transactions: Load) -> Change:
     """Stops a process and starts it as another release, when all replicas are in sync."""
 
     def change(process: ServerProcess, release: str) -> None:
-        cluster.wait_in_sync("mixed")
+        for topic in ("mixed", "whole", OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+            cluster.wait_in_sync(topic)
         process.stop()
         releases.use(process, release)
         process.start(wait=False)
@@ -58,19 +75,39 @@ def change(cluster: Cluster, releases: Releases, load: Load) -> Change:
         cluster.wait_controller()
         cluster.wait_alive(set(cluster.brokers))
         load.wait_writing()
+        load.wait_read()
+        transactions.wait_writing()
 
     return change
 
 
+@pytest.fixture
+def members(cluster: Cluster, load: Load) -> Callable[[], set[str]]:
+    """Ids of the group's members, once all of them have a share."""
+    assert load.config.group == GROUP
+
+    def all_there() -> set[str]:
+        with Admin(cluster.bootstrap) as admin:
+            group = admin.describe_group(GROUP, include_offsets=False)
+        having = {member.member_id for member in group.members if member.assigned}
+        return having if len(having) == MEMBERS else set()
+
+    return lambda: wait_until(all_there, what="every member of the group has a share")
+
+
 @pytest.mark.parametrize("cluster", ["N-2"], indirect=True)
-def test_a_cluster_goes_through_three_releases_and_back_and_no_client_notices(
-    cluster: Cluster, change: Change, load: Load
+def test_a_cluster_skips_a_release_goes_one_back_and_forth_and_no_client_notices(
+    cluster: Cluster,
+    change: Change,
+    members: Callable[[], set[str]],
+    load: Load,
+    transactions: Load,
 ) -> None:
     newest, *others = cluster.brokers.values()
-    for release in ("N-1", "N"):
-        change(cluster.controller, release)
-        for broker in cluster.brokers.values():
-            change(broker, release)
+    began = members()
+    change(cluster.controller, "N")
+    for broker in cluster.brokers.values():
+        change(broker, "N")
     with Admin(cluster.bootstrap) as admin:
         assert admin.describe_moves().format == 1, "an upgrade alone can be taken back"
     change(newest, "N-2")
@@ -93,14 +130,15 @@ def test_a_cluster_goes_through_three_releases_and_back_and_no_client_notices(
     change(cluster.controller, "N")
     for broker in others:
         change(broker, "N")
-    assert_nothing_noticed(load.judge())
+    assert members() == began, "no member had to join again"
+    _assert_held(load, transactions)
 
 
 @pytest.mark.parametrize("cluster", ["N"], indirect=True)
 def test_a_new_cluster_refuses_older_releases_until_its_format_is_taken_back(
-    cluster: Cluster, change: Change, releases: Releases, load: Load
+    cluster: Cluster, change: Change, releases: Releases, load: Load, transactions: Load
 ) -> None:
-    older, controller = cluster.brokers[3], cluster.controller
+    older, between, controller = cluster.brokers[3], cluster.brokers[2], cluster.controller
     older.stop()
     releases.use(older, "N-2")
     older.start(wait=False)
@@ -128,9 +166,20 @@ def test_a_new_cluster_refuses_older_releases_until_its_format_is_taken_back(
         older.start()
         cluster.wait_alive(set(cluster.brokers))
         admin.finalize(1)
+    # All three beside each other; controllers of each release have the oldest one's documents.
     change(older, "N-2")
-    change(controller, "N-2")
-    assert_nothing_noticed(load.judge())
+    change(between, "N-1")
+    for release in ("N-2", "N-1", "N"):
+        change(controller, release)
+    _assert_held(load, transactions)
+
+
+def _assert_held(load: Load, transactions: Load) -> None:
+    verdict = load.judge()
+    assert_nothing_noticed(verdict)
+    assert verdict.delivered >= verdict.final, "the group got every record"
+    wait_until(lambda: '"aborted"' in transactions.history.read_text(), what="one is aborted")
+    assert_whole(transactions.judge())
 
 
 def _move_one(admin: Admin, load: Load) -> None:

@@ -6,21 +6,13 @@ I11, I14): torn, aborted reads, lost, duplicated, stuck.
 """
 
 from support.cluster import Cluster
-from support.load import Load, MakeLoad
+from support.load import Load, MakeLoad, assert_whole
 from support.waiting import wait_until
 
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC, coordinator_partition
 from penstock.verify.verdict import Verdict
 
 SETTINGS = {"transactions": True, "rate": 2_000, "settle_s": 60.0}
-
-
-def assert_whole(verdict: Verdict) -> None:
-    assert verdict.passed, verdict.to_dict()
-    assert verdict.committed > 0
-    assert verdict.aborted > 0
-    assert verdict.undecided == 0, "the producers had time to learn every outcome"
-    assert verdict.read > 0
 
 
 def judged(load: Load) -> Verdict:

@@ -196,5 +196,14 @@ def assert_nothing_noticed(verdict: Verdict) -> None:
     assert verdict.acknowledged == verdict.sent == verdict.final
 
 
+def assert_whole(verdict: Verdict) -> None:
+    """PASS of a load with transactions: some were committed, some aborted, all were decided."""
+    assert verdict.passed, verdict.to_dict()
+    assert verdict.committed > 0
+    assert verdict.aborted > 0
+    assert verdict.undecided == 0, "the producers had time to learn every outcome"
+    assert verdict.read > 0
+
+
 MakeLoad = Callable[..., Load]
 """What the fixture `make_load` gives: options of Load to a Load."""

@@ -89,10 +89,13 @@ class Damage:
         self.world.scheduler.after(delay_ms, self._scrub, broker, key)
 
     def _may_be_lost(self, broker: SimBroker, key: ReplicaKey) -> bool:
-        """One member more, and another one with a seat has all that was committed, on its disk."""
+        """One member more, or who copies to become one; and another one with a seat has all that
+        was committed, on its disk."""
         checks = self.world.checks
         document = checks.stored.get(key)
-        if document is None or broker.id not in document.state.replicas:
+        if document is None:
+            return False
+        if broker.id not in {*document.state.replicas, *document.state.adding}:
             return False
         if checks.missing(key) | self.losses(key) or not self.world.layout.losses:
             return False
