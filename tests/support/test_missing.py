@@ -1,4 +1,4 @@
-"""CI skips nothing for want of a program."""
+"""In CI no test is skipped because there is no program for it."""
 
 import re
 from pathlib import Path
