@@ -20,8 +20,14 @@ async def test_a_loop_that_is_blocked_is_late_by_as_much() -> None:
 
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(metrics.run())
-        await asyncio.sleep(0)  # it looks at the clock
+        began = asyncio.Event()
+        tasks.create_task(_set(began))
+        await began.wait()  # tasks begin in order: it has looked at the clock
         threading.Event().wait(EVERY_S + LATE_S)
         await wait_until_async(lambda: value("count") >= 1, what="the loop was looked at")
         watching.cancel()
     assert value("sum") >= LATE_S
+
+
+async def _set(event: asyncio.Event) -> None:
+    event.set()

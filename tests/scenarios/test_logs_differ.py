@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from support.cluster import PATIENT, Cluster
+from support.differing import replace_batch
 from support.metrics import scrape
 from support.waiting import wait_until
 from typer.testing import CliRunner
@@ -20,12 +21,6 @@ from penstock.client import (
     ScrubDescription,
     TopicPartition,
 )
-from penstock.core.batch import Batch
-from penstock.core.encode import encode_columns
-from penstock.core.records import build_batch
-from penstock.core.types import Offset, ReplicaKey, TopicId
-from penstock_broker.store.interface import PartitionWrite, Rewrite
-from penstock_broker.store.rocks import RocksLogStore
 
 TOPIC = "flights"
 WHERE = TopicPartition(TOPIC, 0)
@@ -38,15 +33,12 @@ def values() -> list[bytes]:
     return [b"record %d" % number for number in range(RECORDS)]
 
 
-def filled(cluster: Cluster) -> str:
-    """A topic with a batch per record, committed on all three brokers; its id."""
-    topic_id = cluster.create_topic(
-        TOPIC, assignment=[[0, 1, 2]], configs={"min.insync.replicas": "2"}
-    )
+def filled(cluster: Cluster) -> None:
+    """A topic with a batch per record, committed on all three brokers."""
+    cluster.create_topic(TOPIC, assignment=[[0, 1, 2]], configs={"min.insync.replicas": "2"})
     with Producer(cluster.bootstrap, linger_ms=0, batch_bytes=1) as producer:
         for value in values():
             producer.send(TOPIC, value, partition=0).result(30)
-    return topic_id
 
 
 def scrubbed(cluster: Cluster) -> dict[int, ScrubDescription]:
@@ -64,26 +56,6 @@ def scrubbed(cluster: Cluster) -> dict[int, ScrubDescription]:
             what="all is read",
         )
         return {one.broker_id: one for one in admin.describe_scrub()}
-
-
-def replace_batch(cluster: Cluster, broker: int, topic_id: str, offset: int) -> None:
-    """Another record in its place, with all CRCs as they must be, in the log of a broker that does
-    not run."""
-    assert cluster.brokers[broker].stop() == 0
-    store = RocksLogStore(cluster.data_dir(broker) / "log")
-    try:
-        slot = store.slots()[ReplicaKey(TopicId(topic_id), 0)]
-        (known,) = store.read(slot, Offset(offset), 1, Offset(offset + 1))
-        store.write([PartitionWrite(slot, rewrites=[Rewrite([other_than(known)])])], sync=True)
-    finally:
-        store.close()
-    cluster.brokers[broker].start()
-    cluster.wait_in_sync(TOPIC)
-
-
-def other_than(known: Batch) -> Batch:
-    other = build_batch(encode_columns([b"invented"], timestamps_ms=1))
-    return other.stamped(known.base_offset, known.header.leader_epoch, known.header.append_time_ms)
 
 
 def told(cluster: Cluster, *command: str) -> str:
@@ -120,12 +92,12 @@ def moved(cluster: Cluster, before: tuple[int, ...], after: tuple[int, ...]) -> 
 
 def test_a_sound_log_that_differs_is_found_said_and_left_alone(tmp_path: Path) -> None:
     with Cluster(tmp_path, brokers=3, controller_config=PATIENT) as cluster:
-        topic_id = filled(cluster)
+        filled(cluster)
         healthy = scrubbed(cluster)
         assert [healthy[one].compared_ranges for one in (0, 1, 2)] == [0, 1, 1]
         assert not any(one.differences for one in healthy.values())
 
-        replace_batch(cluster, ODD, topic_id, 30)
+        replace_batch(cluster, ODD, TOPIC, 30)
         found = scrubbed(cluster)
         (differing,) = found[ODD].differences
         assert (differing.where, differing.offsets) == (WHERE, OffsetSpan(0, RECORDS - 1))

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from support.background import Background
 from support.cluster import Cluster
+from support.differing import logs_differ
 from support.fault_scene import Scene
 from support.faults import Faults
 from support.processes import HOST
@@ -358,6 +359,7 @@ LOCAL_FAULTS: Final[dict[str, LocalFault]] = {
     "disk-full": LocalFault(make=leaves_free(32 * MIB), before=small_disk),
     "disk-slow": LocalFault(make=disk_slow, before=disk_to_slow_down),
     "replica-damaged": LocalFault(make=replica_damaged),
+    "logs-differ": LocalFault(make=logs_differ),
     "compaction-failing": LocalFault(
         make=compaction_failing,
         options={"broker_config": {"log.cleaner.backoff.ms": "3000"}},
