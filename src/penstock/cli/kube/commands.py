@@ -65,6 +65,7 @@ def register(app: typer.Typer) -> None:
             (
                 "penstock drain flights --node worker-2",
                 "kubectl penstock drain flights --broker 1 --data --dry-run",
+                "kubectl penstock drain flights --broker 1 --data --yes",
                 "kubectl penstock drain flights --broker 1 --cancel",
             ),
         ),
@@ -255,6 +256,7 @@ def drain(
         bool, typer.Option("--cancel", help="Take a drain back; what has moved stays there.")
     ] = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -263,19 +265,21 @@ def drain(
     """Move leaderships off brokers before their node goes, and keep them off until --cancel.
 
     Ends when they lead only what nobody else can. Exit code 1 if others still could. With --data
-    all that the brokers hold moves to others, which takes its time; it does not wait for that.
+    all that the brokers hold moves to others, which takes its time: the plan is shown, you are
+    asked, and it does not wait for the end.
     """
     if (node is None) == (not broker):
         raise MisuseError("give --node or --broker, one of them", ErrorCode.INVALID_REQUEST)
     if cancel and (data or dry_run):
         raise MisuseError("--cancel goes with none of --data, --dry-run", ErrorCode.INVALID_REQUEST)
+    check_output(output, yes=yes or not data, dry_run=dry_run)
     api, choice = open_api(namespace, context, kubeconfig)
     found, module = _snapshot(api, choice, cluster), module_of("drain")
     brokers = module.choose_brokers(found, broker or (), node)
     with module_of("reach").open_admin(api, found.cluster) as admin:
         if cancel:
             module.run_cancel(admin, brokers, output)
-        elif not module.run(admin, brokers, output, data=data, dry_run=dry_run):
+        elif not module.run(admin, brokers, output, data=data, dry_run=dry_run, yes=yes):
             raise typer.Exit(1)
 
 

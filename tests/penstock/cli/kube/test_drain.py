@@ -97,7 +97,7 @@ def test_a_cordon_for_placement_is_kept(reachable: Reachable, admin: Admin) -> N
 def test_data_that_fits_nowhere_else_stays_and_nothing_is_cordoned(
     reachable: Reachable, admin: Admin
 ) -> None:
-    _, refused = drain(reachable, "--broker", 1, "--data", code=1)
+    _, refused = drain(reachable, "--broker", 1, "--data", "--yes", code=1)
     assert "nothing can be moved" in refused
     assert "Traceback" not in refused
     assert not any(one.cordon for one in admin.describe_moves().brokers)
@@ -124,6 +124,7 @@ def test_a_drain_is_taken_back_while_its_broker_is_away(reachable: Reachable, ad
         ((), "give --node or --broker"),
         (("--node", "n", "--broker", "1"), "give --node or --broker"),
         (("--broker", "1", "--cancel", "--data"), "--cancel goes with none of"),
+        (("--broker", "1", "--data", "-o", "json"), "give --yes"),
         (("--broker", "7"), "has no pod of broker 7; it has pods of 0, 1, 2"),
         (("--node", "nowhere"), "no broker of Cluster"),
         (("--node", "nowhere", "--cancel"), "is named with --broker"),
