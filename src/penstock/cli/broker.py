@@ -12,7 +12,7 @@ import typer
 
 from penstock.cli import move_plan, move_submit
 from penstock.cli.changes import check_output, confirm, print_change
-from penstock.cli.connect import open_admin
+from penstock.cli.connect import locate, open_admin
 from penstock.cli.move_facts import make_plan, read_facts
 from penstock.cli.options import (
     COUNT_MAX,
@@ -216,6 +216,7 @@ def set_cordon(
     epilog=example(
         "penstock broker drain 3 --dry-run",
         "penstock broker drain 3 --wait --yes",
+        "penstock broker drain 3 --cancel --dry-run",
         "penstock broker drain 3 --cancel",
     )
 )
@@ -238,18 +239,22 @@ def drain(
     itself when this command has ended; run it again to move what has landed there before the
     cordon.
     """
-    if cancel and (wait or dry_run):
-        raise MisuseError("--cancel goes with none of --wait, --dry-run", ErrorCode.INVALID_REQUEST)
+    if cancel and wait:
+        raise MisuseError("--cancel does not go with --wait", ErrorCode.INVALID_REQUEST)
     if wait and output is not Output.TABLE:
         raise MisuseError("--wait prints lines for people: leave out -o", ErrorCode.INVALID_REQUEST)
     check_output(output, yes=yes or cancel, dry_run=dry_run)
-    with open_admin(bootstrap) as admin:
+    where = locate(bootstrap)
+    with open_admin(where) as admin:
         if cancel:
-            outcomes = cancel_drain(admin, broker)
+            outcomes = cancel_drain(admin, broker, dry_run=dry_run)
+            if output is Output.TABLE:
+                lifted = "could be uncordoned" if dry_run else "is not cordoned"
+                typer.echo(f"broker {broker} {lifted}")
             move_submit.report(
                 outcomes,
                 output,
-                done=f"moves cancelled; broker {broker} is not cordoned",
+                done="moves could be cancelled" if dry_run else "moves cancelled",
                 harmless=frozenset({ErrorCode.NO_MOVE}),
             )
             return
@@ -260,6 +265,8 @@ def drain(
             return
         cordon_for_drain(admin, _placement(seen, broker), why)
         outcomes = drain_as_shown(admin, wish, made, seen.topic_ids)
+        if output is Output.TABLE:
+            typer.echo(_stays_cordoned(broker, managed=where.reached is not None))
         if wait:
             _wait_until_empty(admin, broker, lambda: drain_once(admin, wish))
             return
@@ -269,6 +276,14 @@ def drain(
         done=f"moves submitted; see penstock partitions status, or: penstock broker drain {broker} "
         "--wait",
     )
+
+
+def _stays_cordoned(broker: int, *, managed: bool) -> str:
+    """`managed`: by an operator, which keeps a broker that the spec wants, and its cordon."""
+    text = f"broker {broker} stays cordoned until: penstock broker uncordon {broker}"
+    if not managed:
+        return text
+    return f"{text}; the operator does not lift that, and to remove a broker lower spec.brokers"
 
 
 def show_and_ask(
@@ -317,16 +332,16 @@ def drain_once(admin: "Admin", wish: core.Drain) -> "list[MoveOutcome]":
     return move_submit.submit(admin, made.moves, seen.topic_ids, MoveReason.DRAIN)
 
 
-def cancel_drain(admin: "Admin", broker: int) -> "list[MoveOutcome]":
+def cancel_drain(admin: "Admin", broker: int, *, dry_run: bool) -> "list[MoveOutcome]":
     from penstock.client import ReplicaMove  # noqa: PLC0415 - grpc only when it is needed
 
-    set_cordon(admin, broker, (False, False), "")
+    set_cordon(admin, broker, (False, False), "", dry_run=dry_run)
     leaving = [
         ReplicaMove(one.where, topic_id=one.topic_id)
         for one in admin.describe_moves().moves
         if one.target and broker in one.replicas and broker not in one.target
     ]
-    return move_submit.send(admin, leaving, MoveReason.DRAIN, dry_run=False)
+    return move_submit.send(admin, leaving, MoveReason.DRAIN, dry_run=dry_run)
 
 
 def _wait_until_empty(admin: "Admin", broker: int, again: "Callable[[], object]") -> None:

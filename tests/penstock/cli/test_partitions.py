@@ -476,6 +476,7 @@ def test_a_drain_cordons_and_moves_and_can_be_taken_back(moving: Moving) -> None
     assert "give --yes" in moving.run("broker", "drain", 1, "-o", "json", code=1)
     out = moving.run("broker", "drain", 1, stdin="y\n")
     assert "penstock broker drain 1 --wait" in out
+    assert "broker 1 stays cordoned until: penstock broker uncordon 1\n" in out, "no operator"
     assert moving.state(f"{topic}/0")["reason"] == "drain"
     seen = moving.json("broker", "describe", 1)
     assert (seen["cordon"], seen["why"]) == ("placement", "drain")
@@ -483,12 +484,19 @@ def test_a_drain_cordons_and_moves_and_can_be_taken_back(moving: Moving) -> None
     assert moving.state(f"{topic}/1") == {}, "on another broker"
     again = moving.run("broker", "drain", 1)
     assert topic not in again, "what moves already is not moved again, and nobody is asked"
+    tried = moving.run("broker", "drain", 1, "--cancel", "--dry-run")
+    assert "broker 1 could be uncordoned\n" in tried
+    assert " moves could be cancelled" in tried
+    assert moving.state(f"{topic}/0")["target"], "a dry run"
+    assert moving.json("broker", "describe", 1)["cordon"] == "placement", "a dry run"
     out = moving.run("broker", "drain", 1, "--cancel")
-    assert "moves cancelled; broker 1 is not cordoned" in out
+    assert "broker 1 is not cordoned\n" in out
+    assert " moves cancelled" in out
+    assert moving.json("broker", "describe", 1)["cordon"] is None
     assert moving.state(f"{topic}/0").get("target", []) == []
     assert moving.replicas(topic) == [(1,), (0,)]
     both = moving.run("broker", "drain", 1, "--cancel", "--wait", code=1)
-    assert "--cancel goes with none of --wait, --dry-run" in both
+    assert "--cancel does not go with --wait" in both
 
 
 def test_a_drain_keeps_the_cordon_of_leaderships(moving: Moving) -> None:

@@ -66,6 +66,7 @@ def register(app: typer.Typer) -> None:
                 "penstock drain flights --node worker-2",
                 "kubectl penstock drain flights --broker 1 --data --dry-run",
                 "kubectl penstock drain flights --broker 1 --data --yes",
+                "kubectl penstock drain flights --broker 1 --cancel --dry-run",
                 "kubectl penstock drain flights --broker 1 --cancel",
             ),
         ),
@@ -270,15 +271,15 @@ def drain(
     """
     if (node is None) == (not broker):
         raise MisuseError("give --node or --broker, one of them", ErrorCode.INVALID_REQUEST)
-    if cancel and (data or dry_run):
-        raise MisuseError("--cancel goes with none of --data, --dry-run", ErrorCode.INVALID_REQUEST)
+    if cancel and data:
+        raise MisuseError("--cancel does not go with --data", ErrorCode.INVALID_REQUEST)
     check_output(output, yes=yes or not data, dry_run=dry_run)
     api, choice = open_api(namespace, context, kubeconfig)
     found, module = _snapshot(api, choice, cluster), module_of("drain")
     brokers = module.choose_brokers(found, broker or (), node)
     with module_of("reach").open_admin(api, found.cluster) as admin:
         if cancel:
-            module.run_cancel(admin, brokers, output)
+            module.run_cancel(admin, brokers, output, dry_run=dry_run)
         elif not module.run(admin, brokers, output, data=data, dry_run=dry_run, yes=yes):
             raise typer.Exit(1)
 

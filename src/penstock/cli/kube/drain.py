@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import typer
+
 from penstock.cli import broker as broker_commands
 from penstock.cli import move_submit
 from penstock.cli.kube.snapshot import Snapshot, full_name
@@ -150,13 +152,19 @@ def _wish(brokers: Iterable[int]) -> balance.Drain:
     return balance.Drain(tuple(map(BrokerId, brokers)))
 
 
-def cancel(admin: "Admin", brokers: Iterable[int]) -> "list[MoveOutcome]":
+def cancel(admin: "Admin", brokers: Iterable[int], *, dry_run: bool) -> "list[MoveOutcome]":
     """Lifts the cordons, cancels moves away from the brokers, and gives leaderships back to them.
 
     What has moved stays. What they cannot lead yet returns by itself, once they can.
     """
     ids = set(brokers)
-    outcomes = [found for one in ids for found in broker_commands.cancel_drain(admin, one)]
+    outcomes = [
+        found
+        for one in sorted(ids)
+        for found in broker_commands.cancel_drain(admin, one, dry_run=dry_run)
+    ]
+    if dry_run:
+        return outcomes
     theirs = [
         TopicPartition(name, one.partition)
         for name, topic in admin.describe_topics().items()
@@ -212,12 +220,17 @@ def _show(found: Iterable[Led], output: Output) -> None:
     )
 
 
-def run_cancel(admin: "Admin", brokers: Mapping[int, str | None], output: Output) -> None:
-    """Takes a drain back, and prints what was cancelled."""
-    names = ", ".join(map(str, brokers))
+def run_cancel(
+    admin: "Admin", brokers: Mapping[int, str | None], output: Output, *, dry_run: bool
+) -> None:
+    """Takes a drain back, and prints what was cancelled, or would be."""
+    outcomes = cancel(admin, brokers, dry_run=dry_run)
+    if output is Output.TABLE:
+        lifted = "could be uncordoned" if dry_run else "not cordoned any more"
+        typer.echo(f"{lifted}: {', '.join(map(str, brokers))}")
     move_submit.report(
-        cancel(admin, brokers),
+        outcomes,
         output,
-        done=f"not cordoned any more: {names}",
+        done="moves could be cancelled" if dry_run else "moves cancelled",
         harmless=frozenset({ErrorCode.NO_MOVE}),
     )

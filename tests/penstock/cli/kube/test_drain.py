@@ -73,6 +73,9 @@ def test_leaderships_leave_a_node_and_stay_away_until_it_is_taken_back(
     assert (cordon.leadership, cordon.placement) == (True, False)
     assert cordon.by == "kubectl penstock drain"
 
+    tried, _ = drain(reachable, "--node", node, "--cancel", "--dry-run")
+    assert tried == "could be uncordoned: 1\n"
+    assert any(one.cordon for one in admin.describe_moves().brokers), "a dry run"
     drain(reachable, "--node", node, "--cancel")
     wait_until(lambda: leaders(admin) == [0, 1, 2, 1], what="the leaderships are back")
 
@@ -103,6 +106,16 @@ def test_data_that_fits_nowhere_else_stays_and_nothing_is_cordoned(
     assert not any(one.cordon for one in admin.describe_moves().brokers)
 
 
+def test_a_drain_of_a_managed_broker_says_that_it_stays_cordoned(reachable: Reachable) -> None:
+    reachable.ok("topic", "delete", "t", "--yes")
+    try:
+        out = reachable.ok("broker", "drain", 2, "--yes")
+    finally:
+        reachable.ok("broker", "uncordon", 2)
+        reachable.cluster.create_topic("t", assignment=[[0, 1, 2], [1, 2, 0], [2, 0, 1]])
+    assert "broker 2 stays cordoned until: penstock broker uncordon 2; the operator does" in out
+
+
 def test_a_drain_is_taken_back_while_its_broker_is_away(reachable: Reachable, admin: Admin) -> None:
     broker = reachable.cluster.brokers[2]
     drain(reachable, "--broker", 2)
@@ -123,7 +136,7 @@ def test_a_drain_is_taken_back_while_its_broker_is_away(reachable: Reachable, ad
     [
         ((), "give --node or --broker"),
         (("--node", "n", "--broker", "1"), "give --node or --broker"),
-        (("--broker", "1", "--cancel", "--data"), "--cancel goes with none of"),
+        (("--broker", "1", "--cancel", "--data"), "--cancel does not go with --data"),
         (("--broker", "1", "--data", "-o", "json"), "give --yes"),
         (("--broker", "7"), "has no pod of broker 7; it has pods of 0, 1, 2"),
         (("--node", "nowhere"), "no broker of Cluster"),
