@@ -231,12 +231,16 @@ def _upgrade_text(plan: dict[str, Any]) -> str:
     if not plan["plan"]:
         return f"Cluster {plan['cluster']} has all that its operator would give it"
     image = f"image: {plan['from']} becomes {plan['to']}"
+    way_back = plan["way_back"] or "not known, as the brokers have not said what is stored"
+    stored = [] if plan["format"] is None else [f"metadata: format {plan['format']}, as it is"]
     return "\n".join(
         (
             f"Cluster {plan['cluster']}, plan {plan['plan']}",
             image if plan["from"] != plan["to"] else f"image: {plan['to']}, as it is",
             *plan["changes"],
             f"order: {plan['order']}",
+            *stored,
+            f"way back: {way_back}",
         )
     )
 

@@ -157,6 +157,12 @@ _UPGRADE_STATUS: Final = Field(
             max_length=STEP_MAX_CHARS,
         ),
         _count("minutes", "How long that takes, about; absent = not known."),
+        _count("format", "Format of the stored metadata, which stays; absent = not known."),
+        _count(
+            "newestFormat",
+            "The format that `penstock cluster finalize` would give it afterwards; until then one "
+            "can go back to the former image; absent = as format.",
+        ),
     ),
 )
 
