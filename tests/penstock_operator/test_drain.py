@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.operator_world import NAMES, World, advance, desired, settled, where_of
+from support.operator_world import NAMES, World, advance, copying, desired, settled, where_of
 
 from penstock.client import Cordon, ReplicaMove
 from penstock.core.types import MoveReason, TopicPartition
@@ -13,6 +13,7 @@ from penstock_operator.model import (
     CordonBrokers,
     ForgetBroker,
     MoveReplicas,
+    Observed,
     PartitionState,
     Plan,
     Severity,
@@ -78,6 +79,54 @@ def test_it_says_how_much_is_left() -> None:
         f"scaling down to 3: broker 3 has {held} replicas left, 0 of them moving"
     )
     assert told.severity is Severity.PROGRESS
+
+
+def sized(world: World, size: int) -> Observed:
+    """What is seen, with replicas of this size."""
+    seen = world.observed()
+    assert seen.moves is not None
+    assert seen.moves.seen is not None
+    known = seen.moves.seen
+    parts = tuple(replace(one, size_bytes=size) for one in known.facts.partitions)
+    facts = replace(known.facts, partitions=parts)
+    return replace(seen, moves=replace(seen.moves, seen=replace(known, facts=facts)))
+
+
+def two_moves() -> World:
+    """Broker 3 is to go; of its two replicas one is copied, and the other waits for its turn."""
+    world = settled(desired(brokers=4), partitions=0)
+    world.partitions = [PartitionState("t", at, 3, (3, 0), (3, 0), 1) for at in range(2)]
+    world.cordons = {3: OURS}
+    world.targets = {T0: (1, 0), TopicPartition("t", 1): (2, 0)}
+    return world
+
+
+def test_it_says_how_many_bytes_are_left_how_fast_and_how_long() -> None:
+    world, wish = two_moves(), desired(brokers=3)
+    waiting = wait_of(plan_cluster(wish, sized(world, 6 << 30)), "Draining").message
+    assert waiting.endswith("2 replicas left, 2 of them moving, 12 GiB to copy"), "nothing copied"
+    world.copies = {T0: (copying(1, left=3 << 30, rate=40 << 20),)}
+    plan = plan_cluster(wish, sized(world, 6 << 30))
+    assert wait_of(plan, "Draining").message == (
+        "scaling down to 3: broker 3 has 2 replicas left, 2 of them moving, 9 GiB at 40 MiB/s, "
+        "about 4 min"
+    )
+    (state,) = plan.drains
+    assert (state.bytes_left, state.bytes_per_second) == (9 << 30, 40 << 20)
+
+
+def test_an_event_is_not_written_for_each_byte() -> None:
+    world, wish = two_moves(), desired(brokers=2)
+    world.copies = {T0: (copying(1, left=3 << 30, rate=40 << 20),)}
+    world.partitions = [replace(one, replicas=(3, 0)) for one in world.partitions]
+    world.alive.discard(2)
+    world.pods[2] = replace(world.pods[2], ready=False, trouble="ImagePullBackOff: no such image")
+    world.targets = {T0: (1, 0)}
+    told = wait_of(plan_cluster(wish, sized(world, 6 << 30)), "Draining")
+    assert told.severity is Severity.BLOCKED, "each new text of it is an Event"
+    assert "broker 2 does not answer" in told.message
+    assert "broker 3 has 2 replicas left, 1 of them moving;" in f"{told.message};"
+    assert "GiB" not in told.message
 
 
 def test_what_does_not_fit_does_not_begin() -> None:

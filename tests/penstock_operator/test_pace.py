@@ -6,6 +6,8 @@ import pytest
 
 from penstock_operator.pace import PROGRESS_S, Due, Pace
 
+NOW = "2026-01-01T00:00:00Z"
+
 
 def status(reason: str = "Draining", message: str = "38 left", **fields: Any) -> dict[str, Any]:
     row = {"type": "Reconciling", "status": "True", "reason": reason, "message": message}
@@ -38,8 +40,18 @@ def test_what_is_there_already_is_not_written() -> None:
         (status(moves={"running": 3}), status(moves={"running": 2})),
         (status(moving="3 of 9"), status(moving="4 of 9")),
         (
+            status(
+                reason="PodMissing", message="no pod; broker 3, 14.2 GiB at 39 MiB/s, about 6 min"
+            ),
+            status(reason="PodMissing", message="no pod; broker 3, 900 MiB to copy"),
+        ),
+        (
             status(drains=[{"broker": 3, "state": "Draining", "replicas": 9}]),
             status(drains=[{"broker": 3, "state": "Draining", "replicas": 8, "bytesLeft": 1}]),
+        ),
+        (
+            status(drains=[{"broker": 3, "state": "Draining", "bytesTotal": 9, "eta": NOW}]),
+            status(drains=[{"broker": 3, "state": "Draining", "bytesTotal": 8}]),
         ),
         (
             status(brokerStatuses=[{"id": 3, "replicas": 9, "ready": True}]),

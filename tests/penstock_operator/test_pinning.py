@@ -326,7 +326,15 @@ def test_the_status_tells_of_it_and_the_cluster_is_at_rest() -> None:
         "changes": list(found.changes),
         "steps": ["0", "1", "2"],
         "minutes": None,
+        "format": 2,
+        "newestFormat": 2,
     }
+    unheard = replace(observed, moves=None)
+    kept = cluster_status(wish, unheard, plan, status, "2026-01-01T00:00:00Z")["upgrade"]
+    assert kept == status["upgrade"], "as the brokers said last"
+    world.format = 1
+    older = cluster_status(wish, world.observed(), plan, {}, "2026-01-01T00:00:00Z")["upgrade"]
+    assert (older["format"], older["newestFormat"]) == (1, 2), "one can go back until finalize"
     assert status["brokers"]["updated"] == 3
     assert {each["type"]: each["status"] for each in status["conditions"]}["Reconciling"] == "False"
     assert live_template_hash(world.objects[SET]) == "older"

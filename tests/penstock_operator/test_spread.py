@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.operator_world import World, advance, desired, settled, where_of
+from support.operator_world import World, advance, copying, desired, settled, where_of
 
 from penstock.client import AsyncAdmin, Cordon, MovesDescription, ReplicaMove
 from penstock.client.model import LogDescription, TopicDescription
@@ -223,6 +223,9 @@ def test_it_says_what_still_moves() -> None:
         "spreading: 1 partition moves to broker 3, 1 of them now; penstock partitions cancel "
         "--all ends that"
     )
+    world.copies = {where: (copying(3, left=3 << 30, rate=40 << 20),)}
+    (told_more,) = plan_cluster(wish, world.observed()).waits
+    assert ", 1 of them now, 3 GiB left at 40 MiB/s, about 2 min; " in told_more.message
 
 
 @st.composite

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.operator_world import World, advance, desired, settled
+from support.operator_world import World, advance, copying, desired, settled
 
 from penstock.certificates import new_authority
 from penstock.core.manifest.client_certificates import ClientCertificates
@@ -289,16 +289,35 @@ def test_what_is_left_of_a_drain_is_shown_if_it_is_known() -> None:
     wish = desired(brokers=3)
     shown = cluster_status(wish, observed, plan_cluster(wish, observed), {}, NOW)
     (row,) = shown["drains"]
-    assert row["bytesLeft"] == 700
+    assert (row["bytesLeft"], row["bytesTotal"], row.get("eta")) == (700, 700, None)
+    begun = {"drains": [{**row, "bytesTotal": 9_000}]}
+    (later,) = cluster_status(wish, observed, plan_cluster(wish, observed), begun, LATER)["drains"]
+    assert (later["bytesLeft"], later["bytesTotal"]) == (700, 9_000), "what it was at first"
+    world.targets = {T0: (1, 0)}
+    world.copies = {T0: (copying(1, left=600, rate=10),)}
+    going = replace(observed, moves=replace(moves, moving=world.moves().moving))
+    (row,) = cluster_status(wish, going, plan_cluster(wish, going), {}, NOW)["drains"]
+    assert (row["bytesLeft"], row["eta"]) == (600, "2026-01-01T00:02:00Z")
 
 
 def test_moves_are_counted_and_then_are_none() -> None:
     world = settled(WISH)
     world.targets = {T0: (1, 2, 0)}
     shown = shown_of(WISH, world)
-    assert shown["moves"] == {"running": 1, "queued": 0, "bytesLeft": None}
+    unknown = dict.fromkeys(("bytesLeft", "bytesPerSecond", "eta"))
+    assert shown["moves"] == {"running": 1, "queued": 0, **unknown, "summary": "1 copying"}
+    world.copies = {T0: (copying(2, left=3 << 30, rate=40 << 20),)}
+    assert shown_of(WISH, world, shown, NOW)["moves"] == {
+        "running": 1,
+        "queued": 0,
+        "bytesLeft": 3 << 30,
+        "bytesPerSecond": 40 << 20,
+        "eta": "2026-01-01T00:02:00Z",
+        "summary": "1 copying, 3 GiB left at 40 MiB/s, about 2 min",
+    }
     world.targets = {}
-    assert shown_of(WISH, world, shown)["moves"] == {"running": 0, "queued": 0, "bytesLeft": None}
+    none = {"running": 0, "queued": 0, **unknown, "summary": None}
+    assert shown_of(WISH, world, shown)["moves"] == none
     world.reachable = False
     assert "moves" not in shown_of(WISH, world, shown), "it stays as it was said"
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.client import (
     BrokerPlacement,
+    CopyDescription,
     Cordon,
     MoveDescription,
     MovesDescription,
@@ -108,6 +109,7 @@ class World:
     cordons: dict[int, Cordon] = field(default_factory=dict)
     targets: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     reasons: dict[TopicPartition, MoveReason] = field(default_factory=dict)
+    copies: dict[TopicPartition, tuple[CopyDescription, ...]] = field(default_factory=dict)
     """Of `targets`; those that are not here are drains."""
     logs: dict[int, set[TopicPartition]] = field(default_factory=dict)
     """Logs of former replicas, by the broker that still has them."""
@@ -247,7 +249,7 @@ class World:
             ),
             damaged=tuple(sorted(self.damaged.get(where, ()))),
             waiting_for="",
-            copies=(),
+            copies=self.copies.get(where, ()),
         )
 
     def _told(self) -> dict[int, PlaintextFacts] | None:
@@ -547,6 +549,11 @@ def advance(world: World, wish: DesiredCluster) -> Plan:
         world.carry_out(action)
     world.go_on()
     return plan
+
+
+def copying(broker: int, *, left: int, rate: int) -> CopyDescription:
+    """What a leader says of one copy."""
+    return CopyDescription(broker_id=broker, bytes_left=left, bytes_per_second=rate, limited_by="")
 
 
 def settled(wish: DesiredCluster, seed: int = 0, partitions: int = 6) -> World:

@@ -11,6 +11,7 @@ from penstock.client import MoveDescription
 from penstock.client.admin.move_model import MoveState
 from penstock_operator.model import Object, Observed, Plan
 from penstock_operator.move_model import DrainState
+from penstock_operator.progress import end_of, figures
 
 
 def move_rows(observed: Observed, plan: Plan, before: Mapping[str, Any], now: str) -> Object:
@@ -21,33 +22,49 @@ def move_rows(observed: Observed, plan: Plan, before: Mapping[str, Any], now: st
     running = [one for one in observed.moves.moving.moves if one.target]
     rate = observed.moves.moving.copy_rate
     if running or rate is not None or "moves" in before:
-        rows["moves"] = _moves(running)
+        rows["moves"] = _moves(running, now)
         if rate is not None or "copyRate" in before.get("moves", {}):
             rows["moves"]["copyRate"] = rate
     if plan.drains or "drains" in before:
-        since = {each["broker"]: each["since"] for each in before.get("drains") or ()}
-        rows["drains"] = [_drain(one, since.get(one.broker_id, now)) for one in plan.drains]
+        known = {each["broker"]: each for each in before.get("drains") or ()}
+        rows["drains"] = [_drain(one, known.get(one.broker_id, {}), now) for one in plan.drains]
     if plan.offer is not None or "plan" in before:
         rows["plan"] = _offer(plan)
     return rows
 
 
-def _moves(running: list[MoveDescription]) -> Object:
+def _moves(running: list[MoveDescription], now: str) -> Object:
+    """Bytes of queued moves are not in it: they are known once copying has begun."""
     copies = [copy for one in running for copy in one.copies]
     copying = sum(one.state is MoveState.COPYING for one in running)
     left = sum(copy.bytes_left for copy in copies) if copies else None
-    return {"running": copying, "queued": len(running) - copying, "bytesLeft": left}
+    rate = sum(copy.bytes_per_second for copy in copies)
+    queued = len(running) - copying
+    counted = ((copying, "copying"), (queued, "queued"))
+    text = ", ".join(f"{count} {what}" for count, what in counted if count)
+    return {
+        "running": copying,
+        "queued": queued,
+        "bytesLeft": left,
+        "bytesPerSecond": rate if copies else None,
+        "eta": end_of(left, rate, now),
+        "summary": f"{text}{figures(left, rate, ' left')}" or None,
+    }
 
 
-def _drain(one: DrainState, since: str) -> Object:
+def _drain(one: DrainState, before: Mapping[str, Any], now: str) -> Object:
+    """`before`: its row as it is now; empty: it has none."""
     row: Object = {
         "broker": one.broker_id,
         "state": one.stage.value,
         "replicas": one.replicas,
-        "since": since,
+        "since": before.get("since", now),
     }
     if one.bytes_left is not None:
         row["bytesLeft"] = one.bytes_left
+        row["bytesTotal"] = max(one.bytes_left, before.get("bytesTotal", 0))
+        if (eta := end_of(one.bytes_left, one.bytes_per_second, now)) is not None:
+            row["eta"] = eta
     if one.waiting_for:
         row["waitingFor"] = one.waiting_for
     return row

@@ -10,12 +10,14 @@ from enum import Enum
 from time import monotonic
 from typing import Any, Final
 
+from penstock_operator.progress import without_figures
+
 PROGRESS_S: Final = 10.0
 MOVING_REASONS: Final = frozenset({"Draining", "ProvingEmpty", "Spreading", "ChangingFactor"})
 """Their messages count what is left."""
 _NUMBERS: Final = ("message", "moving", "moves", "plan")
 _BROKER_NUMBERS: Final = ("leaders", "replicas")
-_DRAIN_NUMBERS: Final = ("replicas", "bytesLeft", "waitingFor")
+_DRAIN_NUMBERS: Final = ("replicas", "bytesLeft", "bytesTotal", "eta", "waitingFor")
 
 
 class Due(Enum):
@@ -62,6 +64,8 @@ def _lasting(status: Mapping[str, Any]) -> dict[str, Any]:
     for row in kept.get("conditions") or ():
         if row.get("reason") in MOVING_REASONS:
             row.pop("message", None)
+        elif "message" in row:  # the reason is another's, and the message may tell of moves, too
+            row["message"] = without_figures(row["message"])
     for rows, numbers in (("brokerStatuses", _BROKER_NUMBERS), ("drains", _DRAIN_NUMBERS)):
         for row in kept.get(rows) or ():
             for number in numbers:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from penstock.certificates import first_end
+from penstock.core.control.documents import FORMATS
 from penstock.core.topic import DELETION_PROTECTION
 from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
 from penstock_operator.conditions import MESSAGE_MAX, condition, conditions
@@ -94,7 +95,8 @@ def _upgrade(desired: DesiredCluster, observed: Observed, before: Mapping[str, A
     found = upgrade_of(desired, observed)
     if found is None:
         row: Object = {"available": False, "plan": "", "from": "", "to": "", "changes": []}
-        return row if "steps" not in before else {**row, "steps": [], "minutes": None}
+        unsaid = dict.fromkeys(("minutes", "format", "newestFormat"))
+        return row if "steps" not in before else {**row, "steps": [], **unsaid}
     ahead = found.ahead
     steps = [", ".join(map(str, group)) for group in ahead.groups] if ahead is not None else None
     return {
@@ -105,7 +107,16 @@ def _upgrade(desired: DesiredCluster, observed: Observed, before: Mapping[str, A
         "changes": list(found.changes),
         "steps": before.get("steps", []) if steps is None else steps,
         "minutes": before.get("minutes") if ahead is None else ahead.minutes,
+        **_formats(observed, before),
     }
+
+
+def _formats(observed: Observed, before: Mapping[str, Any]) -> Object:
+    """What is stored, and the newest that the image of this operator's release writes."""
+    if observed.moves is None:
+        return {key: before.get(key) for key in ("format", "newestFormat")}
+    stored = observed.moves.moving.format
+    return {"format": stored, "newestFormat": max(stored, *FORMATS)}
 
 
 def hibernation_row(plan: Plan, before: Mapping[str, Any], now: str) -> Object:

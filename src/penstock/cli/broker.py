@@ -5,16 +5,24 @@ uncordon ◀── drain --cancel ◀── its moves are cancelled; what has mo
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from penstock.cli import move_plan, move_submit
-from penstock.cli.changes import print_change
-from penstock.cli.connect import open_admin
+from penstock.cli.changes import check_output, confirm, print_change
+from penstock.cli.connect import locate, open_admin
 from penstock.cli.move_facts import make_plan, read_facts
-from penstock.cli.options import COUNT_MAX, Bootstrap, DryRun, Output, OutputOption, example
+from penstock.cli.options import (
+    COUNT_MAX,
+    Bootstrap,
+    DryRun,
+    Output,
+    OutputOption,
+    Yes,
+    example,
+)
 from penstock.cli.output import print_record, print_rows
 from penstock.core import balance as core
 from penstock.core.types import BrokerId, MoveReason
@@ -207,7 +215,8 @@ def set_cordon(
 @app.command(
     epilog=example(
         "penstock broker drain 3 --dry-run",
-        "penstock broker drain 3 --wait",
+        "penstock broker drain 3 --wait --yes",
+        "penstock broker drain 3 --cancel --dry-run",
         "penstock broker drain 3 --cancel",
     )
 )
@@ -220,36 +229,44 @@ def drain(
     ] = False,
     why: Why = "drain",
     dry_run: DryRun = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Empty a broker: cordon it, and move all its replicas to others.
 
-    Nothing begins unless all of it fits elsewhere. The cluster goes on by itself when this command
-    has ended; run it again to move what has landed there before the cordon.
+    Shows the plan, and asks. Nothing begins unless all of it fits elsewhere. The cluster goes on by
+    itself when this command has ended; run it again to move what has landed there before the
+    cordon.
     """
-    if cancel and (wait or dry_run):
-        raise MisuseError("--cancel goes with none of --wait, --dry-run", ErrorCode.INVALID_REQUEST)
+    if cancel and wait:
+        raise MisuseError("--cancel does not go with --wait", ErrorCode.INVALID_REQUEST)
     if wait and output is not Output.TABLE:
         raise MisuseError("--wait prints lines for people: leave out -o", ErrorCode.INVALID_REQUEST)
-    with open_admin(bootstrap) as admin:
+    check_output(output, yes=yes or cancel, dry_run=dry_run)
+    where = locate(bootstrap)
+    with open_admin(where) as admin:
         if cancel:
-            outcomes = cancel_drain(admin, broker)
+            outcomes = cancel_drain(admin, broker, dry_run=dry_run)
+            if output is Output.TABLE:
+                lifted = "could be uncordoned" if dry_run else "is not cordoned"
+                typer.echo(f"broker {broker} {lifted}")
             move_submit.report(
                 outcomes,
                 output,
-                done=f"moves cancelled; broker {broker} is not cordoned",
+                done="moves could be cancelled" if dry_run else "moves cancelled",
                 harmless=frozenset({ErrorCode.NO_MOVE}),
             )
             return
         wish = core.Drain((BrokerId(broker),))
         seen = read_facts(admin)
-        made = make_plan(seen, wish)
-        if dry_run:
-            move_plan.show(made, seen.topic_ids, output, seen.facts.copy_rate)
+        made = show_and_ask(seen, wish, output, yes=yes, dry_run=dry_run)
+        if made is None:
             return
         cordon_for_drain(admin, _placement(seen, broker), why)
-        outcomes = drain_once(admin, wish)
+        outcomes = drain_as_shown(admin, wish, made, seen.topic_ids)
+        if output is Output.TABLE:
+            typer.echo(_stays_cordoned(broker, managed=where.reached is not None))
         if wait:
             _wait_until_empty(admin, broker, lambda: drain_once(admin, wish))
             return
@@ -261,12 +278,51 @@ def drain(
     )
 
 
+def _stays_cordoned(broker: int, *, managed: bool) -> str:
+    """`managed`: by an operator, which keeps a broker that the spec wants, and its cordon."""
+    text = f"broker {broker} stays cordoned until: penstock broker uncordon {broker}"
+    if not managed:
+        return text
+    return f"{text}; the operator does not lift that, and to remove a broker lower spec.brokers"
+
+
+def show_and_ask(
+    seen: "ClusterFacts", wish: core.Drain, output: Output, *, yes: bool, dry_run: bool
+) -> core.Plan | None:
+    """Shows the plan of a drain, to be carried out; None: a dry run.
+
+    Ends the command if a person says no; nobody is asked about what is done already.
+    """
+    made = make_plan(seen, wish)
+    if output is Output.TABLE or dry_run:
+        move_plan.show(made, seen.topic_ids, output, seen.facts.copy_rate)
+    if dry_run:
+        return None
+    names = ", ".join(map(str, wish.brokers))
+    closed = {one.broker_id for one in seen.moving.brokers if one.cordon and one.cordon.placement}
+    if made.moves:
+        confirm(f"Cordon {names}, and carry out plan {made.id}?", yes=yes)
+    elif not closed.issuperset(wish.brokers):
+        confirm(f"Cordon {names}?", yes=yes)
+    return made
+
+
 def cordon_for_drain(admin: "Admin", broker: "BrokerPlacement", why: str) -> None:
     """What is cordoned already keeps its cordon; leaderships end with the moves."""
     cordon = broker.cordon
     if cordon is None or not cordon.placement:
         leadership = cordon is not None and cordon.leadership
         set_cordon(admin, broker.broker_id, (True, leadership), why)
+
+
+def drain_as_shown(
+    admin: "Admin", wish: core.Drain, made: core.Plan, topic_ids: "Mapping[str, str]"
+) -> "list[MoveOutcome]":
+    """What was agreed to, and then what has changed since: what was refused, and new topics."""
+    shown = move_submit.submit(admin, made.moves, topic_ids, MoveReason.DRAIN)
+    more = drain_once(admin, wish)
+    again = {one.where for one in more}
+    return [one for one in shown if one.where not in again] + more
 
 
 def drain_once(admin: "Admin", wish: core.Drain) -> "list[MoveOutcome]":
@@ -276,16 +332,16 @@ def drain_once(admin: "Admin", wish: core.Drain) -> "list[MoveOutcome]":
     return move_submit.submit(admin, made.moves, seen.topic_ids, MoveReason.DRAIN)
 
 
-def cancel_drain(admin: "Admin", broker: int) -> "list[MoveOutcome]":
+def cancel_drain(admin: "Admin", broker: int, *, dry_run: bool) -> "list[MoveOutcome]":
     from penstock.client import ReplicaMove  # noqa: PLC0415 - grpc only when it is needed
 
-    set_cordon(admin, broker, (False, False), "")
+    set_cordon(admin, broker, (False, False), "", dry_run=dry_run)
     leaving = [
         ReplicaMove(one.where, topic_id=one.topic_id)
         for one in admin.describe_moves().moves
         if one.target and broker in one.replicas and broker not in one.target
     ]
-    return move_submit.send(admin, leaving, MoveReason.DRAIN, dry_run=False)
+    return move_submit.send(admin, leaving, MoveReason.DRAIN, dry_run=dry_run)
 
 
 def _wait_until_empty(admin: "Admin", broker: int, again: "Callable[[], object]") -> None:

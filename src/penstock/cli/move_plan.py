@@ -80,6 +80,17 @@ def summary(plan: Plan, rate: int) -> str:
     )
 
 
+def show_saved(saved: SavedPlan) -> None:
+    """The same of a plan from its file, or of a partition that is moved by hand: its moves, and
+    one line that sums them up. What it does to the brokers was shown when it was made."""
+    typer.echo(format_table([_move_row(move) for move in saved.moves]))
+    copied = sum(move.copied_bytes for move in saved.moves)
+    changed = sum(move.target[:1] != move.expected[:1] for move in saved.moves)
+    name = f"plan {saved.id}: " if saved.id else ""
+    moves = f"{len(saved.moves)} move" + ("s" if len(saved.moves) != 1 else "")
+    typer.echo(f"{name}{moves}, {size(copied)} to copy; {changed} preferred leaders change")
+
+
 def _change(before: str, after: str) -> str:
     return before if before == after else f"{before} → {after}"
 

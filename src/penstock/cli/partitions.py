@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli import accept_loss, move_plan, move_status, move_submit, move_throttle
+from penstock.cli.changes import check_output, confirm
 from penstock.cli.connect import open_admin
 from penstock.cli.move_facts import make_plan, read_facts
 from penstock.cli.naming import parse_partition
@@ -28,10 +29,10 @@ from penstock.cli.options import (
 from penstock.cli.output import print_record
 from penstock.core import balance as core
 from penstock.core.types import BrokerId, MoveReason, TopicPartition
-from penstock.errors import ErrorCode, MisuseError
+from penstock.errors import ErrorCode, MisuseError, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.client import Admin, ReplicaMove
+    from penstock.client import Admin, PartitionDescription, ReplicaMove
 
 app = typer.Typer(help="Plan, move, watch and cancel moves of replicas.", no_args_is_help=True)
 WATCH_S: Final = 2.0
@@ -114,7 +115,7 @@ def _wish(
 @app.command(
     epilog=example(
         "penstock partitions move --plan plan.json",
-        "penstock partitions move flights/3 --to 4,1,2",
+        "penstock partitions move flights/3 --to 4,1,2 --yes",
     )
 )
 def move(
@@ -136,10 +137,11 @@ def move(
         typer.Option("--plan", metavar="FILE", help="What partitions plan -o json has written."),
     ] = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Move replicas: stored at once, and carried out by the cluster itself.
+    """Move replicas: shows the moves, asks, and stores them; the cluster carries them out itself.
 
     Of a plan, partitions whose replicas have changed since are refused, one by one.
     """
@@ -148,12 +150,17 @@ def move(
         raise MisuseError(
             "give --plan FILE, or TOPIC/PARTITION and --to", ErrorCode.INVALID_REQUEST
         )
+    check_output(output, yes=yes, dry_run=dry_run)
     saved = None if plan_file is None else move_plan.load(plan_file)
     with open_admin(bootstrap) as admin:
         if saved is None:
             assert partition is not None
             assert to is not None
             saved = _single(admin, parse_partition(partition), to.ids)
+        if output is Output.TABLE and saved.moves:
+            move_plan.show_saved(saved)
+        if not dry_run and saved.moves:
+            confirm(f"Carry out {f'plan {saved.id}' if saved.id else 'this move'}?", yes=yes)
         outcomes = move_submit.submit(
             admin, saved.moves, saved.topic_ids, saved.reason, dry_run=dry_run
         )
@@ -179,8 +186,25 @@ def _single(
             ErrorCode.INVALID_REQUEST,
         )
     expected = tuple(BrokerId(one) for one in present)
-    one = core.Move(partition=where, expected=expected, target=target, copied_bytes=0)
+    new = len(set(target) - set(expected))
+    size = _size(admin, topic.topic_id, topic.partitions[where.partition]) if new else 0
+    one = core.Move(partition=where, expected=expected, target=target, copied_bytes=size * new)
     return move_plan.SavedPlan("", MoveReason.MANUAL, (one,), {where.topic: topic.topic_id})
+
+
+def _size(admin: "Admin", topic_id: str, partition: "PartitionDescription") -> int:
+    """As its leader says; 0 if nobody does: a move does not need it."""
+    leaders = [partition.leader] if partition.leader >= 0 else []
+    try:
+        found = admin.describe_logs(broker_ids=leaders) if leaders else []
+    except PenstockError:
+        return 0
+    logs = (log for one in found for log in one.logs)
+    return sum(
+        log.size_bytes
+        for log in logs
+        if (log.topic_id, log.partition) == (topic_id, partition.partition)
+    )
 
 
 # ---------------------------------------------------------------- what moves

@@ -141,7 +141,7 @@ def test_a_table_shows_moves_brokers_and_the_sum(moving: Moving) -> None:
 
 def test_what_runs_already_is_not_planned_again(moving: Moving) -> None:
     topic = moving.topic([0], [1])
-    moving.run("partitions", "move", f"{topic}/0", "--to", "3")
+    moving.run("partitions", "move", f"{topic}/0", "--to", "3", "--yes")
     moves = moving.json("partitions", "plan", "--drain", 0)["moves"]
     assert topic not in [one["topic"] for one in moves]
     assert moving.run("partitions", "plan", "--topic", topic, "-r", 1) == "nothing to move\n"
@@ -179,7 +179,14 @@ def test_a_plan_is_submitted_from_its_file(moving: Moving, tmp_path: Path) -> No
     tried = moving.json("partitions", "move", "--plan", file, "--dry-run")
     assert [one["refused"] for one in tried] == [None, None]
     assert moving.replicas(topic) == [(0, 1), (0, 1)], "a dry run"
-    out = moving.run("partitions", "move", "--plan", file)
+    refused = moving.run("partitions", "move", "--plan", file, code=1, stdin="n\n")
+    plan = json.loads(file.read_text())["id"]
+    assert f"{topic}/1" in refused
+    assert f"plan {plan}: 2 moves, 0 B to copy" in refused
+    assert f"Carry out plan {plan}?" in refused
+    assert moving.replicas(topic) == [(0, 1), (0, 1)], "nobody agreed"
+    assert "give --yes" in moving.run("partitions", "move", "--plan", file, "-o", "json", code=1)
+    out = moving.run("partitions", "move", "--plan", file, "--yes")
     assert "2 of 2 moves submitted" in out
     wait_until(
         lambda: [len(one) for one in moving.replicas(topic)] == [1, 1], what="one replica each"
@@ -194,7 +201,7 @@ def test_a_plan_that_is_too_old_is_refused_partition_by_partition(
     one = ReplicaMove(TopicPartition(topic, 0), target=(0,), expected=(0, 1, 2))
     (outcome,) = moving.admin.alter_replicas([one], change_factor=True)
     assert outcome.error is None
-    out = moving.run("partitions", "move", "--plan", file, code=1)
+    out = moving.run("partitions", "move", "--plan", file, "--yes", code=1)
     assert "1 of 2 moves submitted" in out
     assert f"{topic}/0 is expected to have the replicas [0, 1, 2], but has [0]" in out
     wait_until(lambda: len(moving.replicas(topic)[1]) == 2, what="the other one is carried out")
@@ -205,7 +212,7 @@ def test_a_plan_is_not_for_a_later_topic_of_the_same_name(moving: Moving, tmp_pa
     file = plan_of(moving, tmp_path, "--topic", topic, "--replicas", 1)
     moving.admin.delete_topic(topic)
     moving.admin.create_topic(topic, assignment=[[0, 1]])
-    out = moving.run("partitions", "move", "--plan", file, code=1)
+    out = moving.run("partitions", "move", "--plan", file, "--yes", code=1)
     assert "it was deleted and re-created" in out
     assert "0 of 1 moves submitted" in out
 
@@ -224,7 +231,7 @@ def test_a_plan_is_not_for_a_later_topic_of_the_same_name(moving: Moving, tmp_pa
 def test_a_file_that_is_no_plan_is_refused(moving: Moving, tmp_path: Path, text: str) -> None:
     file = tmp_path / "no-plan.json"
     file.write_text(text)
-    out = moving.run("partitions", "move", "--plan", file, code=1)
+    out = moving.run("partitions", "move", "--plan", file, "--yes", code=1)
     assert f"{file} is not a plan" in out
     assert "penstock partitions plan -o json > FILE" in out
 
@@ -236,10 +243,10 @@ def test_numbers_of_a_plan_are_checked(moving: Moving, tmp_path: Path, value: ob
     found["moves"][0]["target"] = [value]
     file = tmp_path / "changed.json"
     file.write_text(json.dumps(found))
-    assert "is not a plan" in moving.run("partitions", "move", "--plan", file, code=1)
+    assert "is not a plan" in moving.run("partitions", "move", "--plan", file, "--yes", code=1)
     found["moves"][0]["target"] = value
     file.write_text(json.dumps(found))
-    assert "is not a plan" in moving.run("partitions", "move", "--plan", file, code=1)
+    assert "is not a plan" in moving.run("partitions", "move", "--plan", file, "--yes", code=1)
 
 
 def test_a_plan_that_was_changed_is_refused(moving: Moving, tmp_path: Path) -> None:
@@ -248,14 +255,18 @@ def test_a_plan_that_was_changed_is_refused(moving: Moving, tmp_path: Path) -> N
     found = json.loads(file.read_text())
     found["moves"][0]["target"] = [2]
     file.write_text(json.dumps(found))
-    out = moving.run("partitions", "move", "--plan", file, code=1)
+    out = moving.run("partitions", "move", "--plan", file, "--yes", code=1)
     assert f"it says plan {found['id']}, and its moves make " in out
     assert moving.replicas(topic) == [(0, 1)]
 
 
 def test_a_partition_is_moved_by_hand_shown_and_cancelled(moving: Moving) -> None:
     topic = moving.topic([0, 1], heavy=True)
-    moving.run("partitions", "move", f"{topic}/0", "--to", "2,0")
+    out = moving.run("partitions", "move", f"{topic}/0", "--to", "2,0", code=1, stdin="n\n")
+    assert "1 move, 1.9 MiB to copy; 1 preferred leaders change" in out
+    assert "Carry out this move?" in out
+    assert moving.state(f"{topic}/0") == {}, "nobody agreed"
+    moving.run("partitions", "move", f"{topic}/0", "--to", "2,0", "--yes")
     seen = moving.state(f"{topic}/0")
     assert (seen["target"], seen["reason"]) == ([2, 0], "manual")
     assert f"{topic}/0" in moving.run("partitions", "status")
@@ -272,13 +283,13 @@ def test_a_partition_is_moved_by_hand_shown_and_cancelled(moving: Moving) -> Non
 
 def test_another_preferred_leader_needs_no_copy(moving: Moving) -> None:
     topic = moving.topic([0, 1])
-    moving.run("partitions", "move", f"{topic}/0", "--to", "1,0")
+    moving.run("partitions", "move", f"{topic}/0", "--to", "1,0", "--yes")
     wait_until(lambda: moving.replicas(topic) == [(1, 0)], what="the new order")
 
 
 def test_a_move_by_hand_keeps_the_number_of_replicas(moving: Moving) -> None:
     topic = moving.topic([0, 1])
-    out = moving.run("partitions", "move", f"{topic}/0", "--to", "1", code=1)
+    out = moving.run("partitions", "move", f"{topic}/0", "--to", "1", "--yes", code=1)
     assert f"{topic}/0 has 2 replicas, and --to names 1" in out
     assert f"penstock topic alter {topic} --replicas 1" in out
 
@@ -286,11 +297,11 @@ def test_a_move_by_hand_keeps_the_number_of_replicas(moving: Moving) -> None:
 def test_partitions_are_named_with_their_number(moving: Moving) -> None:
     topic = moving.topic([0])
     for wrong in (topic, "/0", f"{topic}/x", f"{topic}/"):
-        out = moving.run("partitions", "move", wrong, "--to", "1", code=1)
+        out = moving.run("partitions", "move", wrong, "--to", "1", "--yes", code=1)
         assert "must be TOPIC/PARTITION, as flights/3" in out
-    beyond = moving.run("partitions", "move", f"{topic}/1", "--to", "1", code=1)
+    beyond = moving.run("partitions", "move", f"{topic}/1", "--to", "1", "--yes", code=1)
     assert f"topic {topic} has partitions 0 to 0, not 1" in beyond
-    both = moving.run("partitions", "move", f"{topic}/0", code=1)
+    both = moving.run("partitions", "move", f"{topic}/0", "--yes", code=1)
     assert "give --plan FILE, or TOPIC/PARTITION and --to" in both
 
 
@@ -301,7 +312,7 @@ def test_moves_are_cancelled_by_topic_and_by_broker(moving: Moving) -> None:
     first, second = moving.topic([0], [1], heavy=True), moving.topic([0], [1], heavy=True)
     for topic in (first, second):
         for partition in (0, 1):
-            moving.run("partitions", "move", f"{topic}/{partition}", "--to", "3")
+            moving.run("partitions", "move", f"{topic}/{partition}", "--to", "3", "--yes")
     assert "2 of 2 moves cancelled" in moving.run("partitions", "cancel", first)
     assert "1 of 1 moves cancelled" in moving.run("partitions", "cancel", "--broker", 0)
     assert moving.state(f"{second}/1")["target"] == [3]
@@ -370,7 +381,7 @@ def test_a_row_says_how_far_a_copy_is_and_unknown_if_nobody_has_said_it() -> Non
 
 def test_a_copy_shows_how_far_it_is_and_follows_the_throttle(moving: Moving) -> None:
     topic = moving.topic([0], heavy=True)
-    moving.run("partitions", "move", f"{topic}/0", "--to", "3")
+    moving.run("partitions", "move", f"{topic}/0", "--to", "3", "--yes")
 
     def held() -> dict[str, Any]:
         row = moving.state(f"{topic}/0")
@@ -442,7 +453,7 @@ def test_a_cordon_is_set_shown_and_lifted(moving: Moving) -> None:
     seen = moving.json("broker", "describe", 2)
     assert (seen["cordon"], seen["why"]) == ("placement and leadership", "its disk is slow")
     topic = moving.topic([0])
-    refused = moving.run("partitions", "move", f"{topic}/0", "--to", "2", code=1)
+    refused = moving.run("partitions", "move", f"{topic}/0", "--to", "2", "--yes", code=1)
     assert "[2], which are cordoned" in refused
     assert "could be uncordoned" in moving.run("broker", "uncordon", 2, "--dry-run")
     moving.run("broker", "uncordon", 2)
@@ -458,33 +469,46 @@ def test_a_drain_cordons_and_moves_and_can_be_taken_back(moving: Moving) -> None
     shown = moving.run("broker", "drain", 1, "--dry-run")
     assert f"{topic}/0" in shown
     assert moving.json("broker", "describe", 1)["cordon"] is None, "a dry run"
-    out = moving.run("broker", "drain", 1)
+    refused = moving.run("broker", "drain", 1, code=1, stdin="n\n")
+    assert f"{topic}/0" in refused, "the plan is shown before anybody is asked"
+    assert "Cordon 1, and carry out plan " in refused
+    assert moving.json("broker", "describe", 1)["cordon"] is None, "nobody agreed"
+    assert "give --yes" in moving.run("broker", "drain", 1, "-o", "json", code=1)
+    out = moving.run("broker", "drain", 1, stdin="y\n")
     assert "penstock broker drain 1 --wait" in out
+    assert "broker 1 stays cordoned until: penstock broker uncordon 1\n" in out, "no operator"
     assert moving.state(f"{topic}/0")["reason"] == "drain"
     seen = moving.json("broker", "describe", 1)
     assert (seen["cordon"], seen["why"]) == ("placement", "drain")
     assert f"{topic}/0" in [one["partition"] for one in seen["moves"]]
     assert moving.state(f"{topic}/1") == {}, "on another broker"
     again = moving.run("broker", "drain", 1)
-    assert topic not in again, "what moves already is not moved again"
+    assert topic not in again, "what moves already is not moved again, and nobody is asked"
+    tried = moving.run("broker", "drain", 1, "--cancel", "--dry-run")
+    assert "broker 1 could be uncordoned\n" in tried
+    assert " moves could be cancelled" in tried
+    assert moving.state(f"{topic}/0")["target"], "a dry run"
+    assert moving.json("broker", "describe", 1)["cordon"] == "placement", "a dry run"
     out = moving.run("broker", "drain", 1, "--cancel")
-    assert "moves cancelled; broker 1 is not cordoned" in out
+    assert "broker 1 is not cordoned\n" in out
+    assert " moves cancelled" in out
+    assert moving.json("broker", "describe", 1)["cordon"] is None
     assert moving.state(f"{topic}/0").get("target", []) == []
     assert moving.replicas(topic) == [(1,), (0,)]
     both = moving.run("broker", "drain", 1, "--cancel", "--wait", code=1)
-    assert "--cancel goes with none of --wait, --dry-run" in both
+    assert "--cancel does not go with --wait" in both
 
 
 def test_a_drain_keeps_the_cordon_of_leaderships(moving: Moving) -> None:
     moving.run("broker", "cordon", 3, "--leaders", "--why", "before")
-    moving.run("broker", "drain", 3)
+    moving.run("broker", "drain", 3, "--yes")
     seen = moving.json("broker", "describe", 3)
     assert (seen["cordon"], seen["why"]) == ("placement and leadership", "before")
 
 
 def test_a_drain_that_cannot_end_does_not_begin(moving: Moving) -> None:
     topic = moving.topic([0, 1, 2, 3])
-    out = moving.run("broker", "drain", 2, code=1)
+    out = moving.run("broker", "drain", 2, "--yes", code=1)
     assert f"{topic} (4 replicas)" in out
     assert moving.json("broker", "describe", 2)["cordon"] is None
     moving.admin.delete_topic(topic)
@@ -492,9 +516,9 @@ def test_a_drain_that_cannot_end_does_not_begin(moving: Moving) -> None:
 
 def test_an_empty_broker_is_drained_at_once(at_rest: Moving) -> None:
     at_rest.topic([0], [1])
-    assert at_rest.run("broker", "drain", 2, "--wait") == "broker 2 is empty\n"
+    assert at_rest.run("broker", "drain", 2, "--wait", "--yes").endswith("broker 2 is empty\n")
     assert at_rest.json("broker", "describe", 2)["cordon"] == "placement"
-    refused = at_rest.run("broker", "drain", 2, "--wait", "-o", "json", code=1)
+    refused = at_rest.run("broker", "drain", 2, "--wait", "-o", "json", "--yes", code=1)
     assert "--wait prints lines for people" in refused
     assert "broker 2 is not cordoned" in at_rest.run("broker", "uncordon", 2)
 

@@ -27,6 +27,7 @@ from penstock_operator.model import (
 from penstock_operator.move_model import DrainStage, DrainState, MoveFacts
 from penstock_operator.plan.gates import brokers_named
 from penstock_operator.plan.waves import has_room, next_wave, open_moves
+from penstock_operator.progress import figures
 
 BY: Final = "operator"
 """Who has made a cordon: only these are lifted."""
@@ -121,6 +122,9 @@ def _held(moves: MoveFacts, broker_id: int) -> DrainState:
         replicas=len(held),
         moving=len(going),
         bytes_left=None if None in sizes else sum(size or 0 for size in sizes),
+        bytes_per_second=sum(
+            copy.bytes_per_second for move in going.values() for copy in move.copies
+        ),
         waiting_for=waiting[0] if waiting else "",
     )
 
@@ -135,19 +139,26 @@ def _bytes_left(one: balance.PartitionFacts, going: MoveDescription | None) -> i
 def describe(
     observed: Observed, moves: MoveFacts, states: Collection[DrainState], wanted: int
 ) -> Wait:
-    """How far it is, for brokers that cannot go yet."""
-    words, stuck, draining = [], False, False
+    """How far it is, for brokers that cannot go yet.
+
+    Without bytes once a person has to do something: every new text would be an Event.
+    """
+    words, draining = [], False
+    stuck = any(
+        one.stage is DrainStage.NOT_ANSWERING and _is_down(observed, one.broker_id)
+        for one in states
+    )
     for state in states:
-        broker_id, pod = state.broker_id, observed.pods.get(state.broker_id)
+        broker_id = state.broker_id
         draining = draining or moves.names(broker_id)
         match state.stage:
             case DrainStage.WAITING | DrainStage.DRAINING:
+                how_far = "" if stuck else figures(state.bytes_left, state.bytes_per_second)
                 words.append(
                     f"broker {broker_id} has {state.replicas} replicas left, {state.moving} of "
-                    "them moving"
+                    f"them moving{how_far}"
                 )
             case DrainStage.NOT_ANSWERING:
-                stuck = stuck or pod is None or bool(pod.trouble)
                 words.append(
                     f"broker {broker_id} does not answer, and what it stores is not known: start "
                     "it, or give it up with annotation penstock.dev/forget-broker: "
@@ -163,6 +174,12 @@ def describe(
     text = f"scaling down to {wanted}: {'; '.join([*words, *waiting[:1]])}"
     severity = Severity.BLOCKED if stuck else Severity.PROGRESS
     return Wait("Draining" if draining else "ProvingEmpty", text, severity)
+
+
+def _is_down(observed: Observed, broker_id: int) -> bool:
+    """Not only for the moment."""
+    pod = observed.pods.get(broker_id)
+    return pod is None or bool(pod.trouble)
 
 
 def _leaves(move: MoveDescription, broker_id: int) -> bool:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from penstock.client import MoveDescription, ReplicaMove
 from penstock.client.admin.move_facts import ClusterFacts
 from penstock.core import balance
-from penstock.core.balance.shortage import gib
 from penstock.core.control.documents import FORMAT_MOVES
 from penstock.core.manifest.topics import ChangeReplicas
 from penstock.core.types import TopicPartition
 from penstock_operator.model import Severity, Wait
 from penstock_operator.plan.waves import has_room, next_wave, open_moves
+from penstock_operator.progress import figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,8 @@ def _progress(
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
         return text
-    return f"{text}, {gib(sum(known))} left" if sum(known) else text
+    rate = sum(copy.bytes_per_second for one in moving.values() for copy in one.copies)
+    return f"{text}{figures(sum(known), rate, ' left')}"
 
 
 def _numbers(left: list[balance.PartitionFacts]) -> str:

@@ -23,6 +23,7 @@ from penstock_operator.objects.pods import fingerprint
 from penstock_operator.plan.drain import plan_cancel
 from penstock_operator.plan.gates import brokers_named, is_serving, trusted
 from penstock_operator.plan.waves import has_room, next_wave, open_moves
+from penstock_operator.progress import figures
 
 Track = tuple[tuple[Action, ...], tuple[Wait, ...], Offer | None]
 
@@ -102,9 +103,12 @@ def _running(moves: MoveFacts) -> tuple[Wait, ...]:
         return ()
     onto = sorted({each for one in going for each in one.target if each not in one.replicas})
     copying = sum(bool(one.adding) for one in going)
+    copies = [copy for one in going for copy in one.copies]
+    left = sum(copy.bytes_left for copy in copies)
+    rate = sum(copy.bytes_per_second for copy in copies)
     text = (
-        f"spreading: {_partitions(len(going))} to {brokers_named(onto)}, {copying} of them now; "
-        "penstock partitions cancel --all ends that"
+        f"spreading: {_partitions(len(going))} to {brokers_named(onto)}, {copying} of them now"
+        f"{figures(left, rate, ' left')}; penstock partitions cancel --all ends that"
     )
     held = [one for one in going if one.waiting_for]
     if held:

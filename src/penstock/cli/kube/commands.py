@@ -65,6 +65,8 @@ def register(app: typer.Typer) -> None:
             (
                 "penstock drain flights --node worker-2",
                 "kubectl penstock drain flights --broker 1 --data --dry-run",
+                "kubectl penstock drain flights --broker 1 --data --yes",
+                "kubectl penstock drain flights --broker 1 --cancel --dry-run",
                 "kubectl penstock drain flights --broker 1 --cancel",
             ),
         ),
@@ -229,12 +231,16 @@ def _upgrade_text(plan: dict[str, Any]) -> str:
     if not plan["plan"]:
         return f"Cluster {plan['cluster']} has all that its operator would give it"
     image = f"image: {plan['from']} becomes {plan['to']}"
+    way_back = plan["way_back"] or "not known, as the brokers have not said what is stored"
+    stored = [] if plan["format"] is None else [f"metadata: format {plan['format']}, as it is"]
     return "\n".join(
         (
             f"Cluster {plan['cluster']}, plan {plan['plan']}",
             image if plan["from"] != plan["to"] else f"image: {plan['to']}, as it is",
             *plan["changes"],
             f"order: {plan['order']}",
+            *stored,
+            f"way back: {way_back}",
         )
     )
 
@@ -255,6 +261,7 @@ def drain(
         bool, typer.Option("--cancel", help="Take a drain back; what has moved stays there.")
     ] = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -263,19 +270,21 @@ def drain(
     """Move leaderships off brokers before their node goes, and keep them off until --cancel.
 
     Ends when they lead only what nobody else can. Exit code 1 if others still could. With --data
-    all that the brokers hold moves to others, which takes its time; it does not wait for that.
+    all that the brokers hold moves to others, which takes its time: the plan is shown, you are
+    asked, and it does not wait for the end.
     """
     if (node is None) == (not broker):
         raise MisuseError("give --node or --broker, one of them", ErrorCode.INVALID_REQUEST)
-    if cancel and (data or dry_run):
-        raise MisuseError("--cancel goes with none of --data, --dry-run", ErrorCode.INVALID_REQUEST)
+    if cancel and data:
+        raise MisuseError("--cancel does not go with --data", ErrorCode.INVALID_REQUEST)
+    check_output(output, yes=yes or not data, dry_run=dry_run)
     api, choice = open_api(namespace, context, kubeconfig)
     found, module = _snapshot(api, choice, cluster), module_of("drain")
     brokers = module.choose_brokers(found, broker or (), node)
     with module_of("reach").open_admin(api, found.cluster) as admin:
         if cancel:
-            module.run_cancel(admin, brokers, output)
-        elif not module.run(admin, brokers, output, data=data, dry_run=dry_run):
+            module.run_cancel(admin, brokers, output, dry_run=dry_run)
+        elif not module.run(admin, brokers, output, data=data, dry_run=dry_run, yes=yes):
             raise typer.Exit(1)
 
 

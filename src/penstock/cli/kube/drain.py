@@ -13,11 +13,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import typer
+
 from penstock.cli import broker as broker_commands
-from penstock.cli import move_plan, move_submit
+from penstock.cli import move_submit
 from penstock.cli.kube.snapshot import Snapshot, full_name
 from penstock.cli.kube.status import broker_id
-from penstock.cli.move_facts import make_plan, read_facts
+from penstock.cli.move_facts import read_facts
 from penstock.cli.options import Output
 from penstock.cli.output import print_rows
 from penstock.core import balance
@@ -130,34 +132,39 @@ def _cordon_leadership(admin: "Admin", broker: "BrokerPlacement") -> None:
     admin.alter_brokers([BrokerChange(broker.broker_id, wanted)])
 
 
-def move_data(admin: "Admin", brokers: Iterable[int]) -> "list[MoveOutcome]":
-    """Cordons the brokers for placement, and submits the moves of all that they hold."""
+def move_data(
+    admin: "Admin", brokers: Iterable[int], output: Output, *, yes: bool, dry_run: bool
+) -> "list[MoveOutcome] | None":
+    """Shows the moves of all that the brokers hold, asks, cordons the brokers for placement and
+    submits the moves. None: a dry run. Raises MisuseError if they do not fit."""
     ids = tuple(brokers)
-    make_plan(read_facts(admin), _wish(ids))  # nothing begins unless all of it fits
+    seen = read_facts(admin)
+    made = broker_commands.show_and_ask(seen, _wish(ids), output, yes=yes, dry_run=dry_run)
+    if made is None:
+        return None
     placed = {one.broker_id: one for one in admin.describe_moves().brokers}
     for broker in ids:
         broker_commands.cordon_for_drain(admin, _registered(placed, broker), _WHY)
-    return broker_commands.drain_once(admin, _wish(ids))
-
-
-def show_moves(admin: "Admin", brokers: Iterable[int], output: Output) -> None:
-    """Prints the moves that `move_data` would submit. Raises MisuseError if they do not fit."""
-    seen = read_facts(admin)
-    made = make_plan(seen, _wish(brokers))
-    move_plan.show(made, seen.topic_ids, output, seen.facts.copy_rate)
+    return broker_commands.drain_as_shown(admin, _wish(ids), made, seen.topic_ids)
 
 
 def _wish(brokers: Iterable[int]) -> balance.Drain:
     return balance.Drain(tuple(map(BrokerId, brokers)))
 
 
-def cancel(admin: "Admin", brokers: Iterable[int]) -> "list[MoveOutcome]":
+def cancel(admin: "Admin", brokers: Iterable[int], *, dry_run: bool) -> "list[MoveOutcome]":
     """Lifts the cordons, cancels moves away from the brokers, and gives leaderships back to them.
 
     What has moved stays. What they cannot lead yet returns by itself, once they can.
     """
     ids = set(brokers)
-    outcomes = [found for one in ids for found in broker_commands.cancel_drain(admin, one)]
+    outcomes = [
+        found
+        for one in sorted(ids)
+        for found in broker_commands.cancel_drain(admin, one, dry_run=dry_run)
+    ]
+    if dry_run:
+        return outcomes
     theirs = [
         TopicPartition(name, one.partition)
         for name, topic in admin.describe_topics().items()
@@ -177,18 +184,18 @@ def run(
     *,
     data: bool,
     dry_run: bool,
+    yes: bool,
 ) -> bool:
     """Drains, and prints what came of it; False if leaderships are left that others could have."""
-    if data and dry_run:
-        show_moves(admin, brokers, output)
-        return True
     if data:
-        move_submit.report(
-            move_data(admin, brokers),
-            output,
-            done="moves submitted; to see how far they are: `kubectl penstock partitions status "
-            "--watch`. The brokers stay cordoned until `--cancel`",
-        )
+        outcomes = move_data(admin, brokers, output, yes=yes, dry_run=dry_run)
+        if outcomes is not None:
+            move_submit.report(
+                outcomes,
+                output,
+                done="moves submitted; to see how far they are: `kubectl penstock partitions "
+                "status --watch`. The brokers stay cordoned until `--cancel`",
+            )
         return True
     if dry_run:
         _show(describe_led(admin, brokers), output)
@@ -213,12 +220,17 @@ def _show(found: Iterable[Led], output: Output) -> None:
     )
 
 
-def run_cancel(admin: "Admin", brokers: Mapping[int, str | None], output: Output) -> None:
-    """Takes a drain back, and prints what was cancelled."""
-    names = ", ".join(map(str, brokers))
+def run_cancel(
+    admin: "Admin", brokers: Mapping[int, str | None], output: Output, *, dry_run: bool
+) -> None:
+    """Takes a drain back, and prints what was cancelled, or would be."""
+    outcomes = cancel(admin, brokers, dry_run=dry_run)
+    if output is Output.TABLE:
+        lifted = "could be uncordoned" if dry_run else "not cordoned any more"
+        typer.echo(f"{lifted}: {', '.join(map(str, brokers))}")
     move_submit.report(
-        cancel(admin, brokers),
+        outcomes,
         output,
-        done=f"not cordoned any more: {names}",
+        done="moves could be cancelled" if dry_run else "moves cancelled",
         harmless=frozenset({ErrorCode.NO_MOVE}),
     )

@@ -23,6 +23,9 @@ def plan_of(cluster: Json) -> Json:
         "steps": list(shown.get("steps") or ()),
         "minutes": shown.get("minutes"),
         "order": _order(shown),
+        "format": shown.get("format"),
+        "newest_format": shown.get("newestFormat"),
+        "way_back": _way_back(shown),
     }
 
 
@@ -35,6 +38,16 @@ def approve(api: Api, cluster: Json, plan: str) -> None:
     metadata = cluster["metadata"]
     path = path_of("Cluster", metadata["namespace"], metadata["name"])
     api.merge(path, {"metadata": {"annotations": {APPROVE: plan}}})
+
+
+def _way_back(shown: Json) -> str:
+    """Until when one can return to what the pods have now; empty if nobody says what is stored."""
+    stored, newest = shown.get("format"), shown.get("newestFormat")
+    if stored is None or newest is None:
+        return ""
+    if stored < newest:
+        return f"until `kubectl penstock cluster finalize` stores format {newest}"
+    return f"at any time: this release stores format {stored}, too"
 
 
 def _order(shown: Json) -> str:

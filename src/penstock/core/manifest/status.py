@@ -157,6 +157,12 @@ _UPGRADE_STATUS: Final = Field(
             max_length=STEP_MAX_CHARS,
         ),
         _count("minutes", "How long that takes, about; absent = not known."),
+        _count("format", "Format of the stored metadata, which stays; absent = not known."),
+        _count(
+            "newestFormat",
+            "The format that `penstock cluster finalize` would give it afterwards; until then one "
+            "can go back to the former image; absent = as format.",
+        ),
     ),
 )
 
@@ -169,6 +175,13 @@ _MOVES: Final = Field(
         _count("running", "Partitions that are copied."),
         _count("queued", "Partitions that wait for their turn."),
         _count("bytesLeft", "What running copies have left; absent = leaders have not said."),
+        _count("bytesPerSecond", "What they copy, all together; absent = as bytesLeft."),
+        Field(
+            name="eta",
+            kind=Kind.TIME,
+            doc="When they end, at this rate; absent = nothing is copied now, or nobody knows.",
+        ),
+        _text("summary", "All of it, for people; absent = nothing moves."),
         _count(
             "copyRate",
             "Bytes per second that each broker copies of them, in and out, as set for the Cluster; "
@@ -207,6 +220,13 @@ _DRAINS: Final = Field(
         ),
         _count("replicas", "Replicas it has left."),
         _count("bytesLeft", "What is still to copy off it; absent = not known."),
+        _count("bytesTotal", "The most that this was; absent = as bytesLeft."),
+        Field(
+            name="eta",
+            kind=Kind.TIME,
+            doc="When all is copied, at the rate of the moves that run; absent = nothing is copied "
+            "now, or nobody knows.",
+        ),
         Field(name="since", kind=Kind.TIME, doc="When that began."),
         _text("waitingFor", "What a move off it needs to go on; absent = nothing.", 1_024),
     ),

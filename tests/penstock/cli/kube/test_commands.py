@@ -463,6 +463,8 @@ OFFERED = {
     "changes": ["brokers: spec.containers[0].image: one becomes another"],
     "steps": ["0", "1, 4"],
     "minutes": 2,
+    "format": 1,
+    "newestFormat": 2,
 }
 
 
@@ -475,7 +477,9 @@ def test_an_upgrade_is_shown_and_its_plan_approved(scene: Scene, run: Run) -> No
         "image: penstock-broker:0.1.0 becomes penstock-broker:0.2.0",
         "brokers: spec.containers[0].image: one becomes another",
         "order: controllers first, then brokers 0; 1, 4, each once all replicas are in sync",
-        "about 2 min",
+        "about 2 min\n",
+        "metadata: format 1, as it is\n",
+        "way back: until `kubectl penstock cluster finalize` stores format 2\n",
     ):
         assert words in dry.stdout
     assert json.loads(run("upgrade", "flights", "--dry-run", "-o", "json").stdout) == {
@@ -486,7 +490,10 @@ def test_an_upgrade_is_shown_and_its_plan_approved(scene: Scene, run: Run) -> No
         "changes": OFFERED["changes"],
         "steps": ["0", "1, 4"],
         "minutes": 2,
-        "order": dry.stdout.rpartition("order: ")[2].strip(),
+        "order": dry.stdout.rpartition("order: ")[2].partition("\n")[0],
+        "format": 1,
+        "newest_format": 2,
+        "way_back": "until `kubectl penstock cluster finalize` stores format 2",
         "approved": False,
     }
     assert run("upgrade", "flights").exit_code != 0, "nobody has said yes"
@@ -498,6 +505,17 @@ def test_an_upgrade_is_shown_and_its_plan_approved(scene: Scene, run: Run) -> No
     assert "approved; to see how far it is" in done.stdout
     approved = scene.get(PENSTOCK, "clusters", "flights")["metadata"]["annotations"]
     assert approved == {APPROVE: "0123abcd"}
+
+
+def test_an_upgrade_says_until_when_one_can_go_back(scene: Scene, run: Run) -> None:
+    offer(scene, **{**OFFERED, "format": 2})
+    shown = run("upgrade", "flights", "--dry-run").stdout
+    assert "way back: at any time: this release stores format 2, too" in shown
+    unsaid = {"upgrade": {"format": None, "newestFormat": None}}
+    scene.set_status(PENSTOCK, "clusters", "flights", unsaid)
+    shown = run("upgrade", "flights", "--dry-run").stdout
+    assert "metadata:" not in shown
+    assert "way back: not known" in shown
 
 
 def test_a_cluster_that_is_offered_nothing_says_so(scene: Scene, run: Run) -> None:

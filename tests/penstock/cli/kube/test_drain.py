@@ -73,6 +73,9 @@ def test_leaderships_leave_a_node_and_stay_away_until_it_is_taken_back(
     assert (cordon.leadership, cordon.placement) == (True, False)
     assert cordon.by == "kubectl penstock drain"
 
+    tried, _ = drain(reachable, "--node", node, "--cancel", "--dry-run")
+    assert tried == "could be uncordoned: 1\n"
+    assert any(one.cordon for one in admin.describe_moves().brokers), "a dry run"
     drain(reachable, "--node", node, "--cancel")
     wait_until(lambda: leaders(admin) == [0, 1, 2, 1], what="the leaderships are back")
 
@@ -97,10 +100,20 @@ def test_a_cordon_for_placement_is_kept(reachable: Reachable, admin: Admin) -> N
 def test_data_that_fits_nowhere_else_stays_and_nothing_is_cordoned(
     reachable: Reachable, admin: Admin
 ) -> None:
-    _, refused = drain(reachable, "--broker", 1, "--data", code=1)
+    _, refused = drain(reachable, "--broker", 1, "--data", "--yes", code=1)
     assert "nothing can be moved" in refused
     assert "Traceback" not in refused
     assert not any(one.cordon for one in admin.describe_moves().brokers)
+
+
+def test_a_drain_of_a_managed_broker_says_that_it_stays_cordoned(reachable: Reachable) -> None:
+    reachable.ok("topic", "delete", "t", "--yes")
+    try:
+        out = reachable.ok("broker", "drain", 2, "--yes")
+    finally:
+        reachable.ok("broker", "uncordon", 2)
+        reachable.cluster.create_topic("t", assignment=[[0, 1, 2], [1, 2, 0], [2, 0, 1]])
+    assert "broker 2 stays cordoned until: penstock broker uncordon 2; the operator does" in out
 
 
 def test_a_drain_is_taken_back_while_its_broker_is_away(reachable: Reachable, admin: Admin) -> None:
@@ -123,7 +136,8 @@ def test_a_drain_is_taken_back_while_its_broker_is_away(reachable: Reachable, ad
     [
         ((), "give --node or --broker"),
         (("--node", "n", "--broker", "1"), "give --node or --broker"),
-        (("--broker", "1", "--cancel", "--data"), "--cancel goes with none of"),
+        (("--broker", "1", "--cancel", "--data"), "--cancel does not go with --data"),
+        (("--broker", "1", "--data", "-o", "json"), "give --yes"),
         (("--broker", "7"), "has no pod of broker 7; it has pods of 0, 1, 2"),
         (("--node", "nowhere"), "no broker of Cluster"),
         (("--node", "nowhere", "--cancel"), "is named with --broker"),
