@@ -80,9 +80,12 @@ def test_functions_stay_short() -> None:
 def is_command(name: str, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Typer reads a command's options from its parameters: their number is the user's interface.
 
-    Those are decorated as commands, or are what `cli/` names after the command it registers.
+    Those are decorated as commands, or are what `cli/` names after the command it registers, or the
+    kubectl plugin's, which are in one module.
     """
     if name.startswith("src/penstock/cli/") and Path(name).stem == function.name:
+        return True
+    if name == "src/penstock/cli/kube/commands.py" and not function.name.startswith("_"):
         return True
     return any(
         isinstance(decorator, ast.Call)

@@ -1,4 +1,4 @@
-"""Where everything is to be tested, nothing is skipped for want of a program."""
+"""Where everything is to be tested, a missing program fails a test."""
 
 import re
 from pathlib import Path
