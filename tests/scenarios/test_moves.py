@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.cluster import PATIENT, Cluster
-from support.load import Load, assert_nothing_noticed
+from support.load import Load, MakeLoad, assert_nothing_noticed
 from support.waiting import wait_until
 
 from penstock.client import (
@@ -21,11 +21,15 @@ from penstock.client import (
     ReplicaMove,
     TopicPartition,
 )
-from penstock.errors import UnreachableError
+from penstock.errors import ErrorCode, UnreachableError
 
 BROKERS = 4
 COPY_BYTES_PER_SECOND = "200000"
 """About what the load writes per second, of which each broker gets three quarters."""
+RECORDS_TO_COPY = 1_500
+"""Of each partition: about a second's copy."""
+ROUNDS = 5
+"""A move may be quicker than who cancels it."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +59,10 @@ def outside(partition: PartitionDescription) -> int:
     return next(broker for broker in range(BROKERS) if broker not in partition.replicas)
 
 
-def begin(admin: Admin, topic: str) -> dict[int, tuple[PartitionDescription, int, int]]:
+Began = dict[int, tuple[PartitionDescription, int, int]]
+
+
+def begin(admin: Admin, topic: str) -> Began:
     """Each partition replaces its leader's successor, or with every other one its leader, by the
     broker outside. By partition: what it was, who leaves, who joins."""
     found = {}
@@ -69,6 +76,11 @@ def begin(admin: Admin, topic: str) -> dict[int, tuple[PartitionDescription, int
         found[partition.partition] = partition, leaving, joining
     assert [one.error for one in admin.alter_replicas(moves)] == [None] * len(moves)
     return found
+
+
+def has_moved(began: Began, partition: PartitionDescription) -> bool:
+    _, left, joined = began[partition.partition]
+    return joined in partition.replicas and left not in partition.replicas
 
 
 def open_moves(admin: Admin, topic: str) -> dict[int, MoveDescription]:
@@ -141,11 +153,7 @@ def test_partitions_move_while_a_process_that_takes_part_is_killed(
     cluster.wait_controller()
     wait_ended(admin, topic)
 
-    def has_moved(partition: PartitionDescription) -> bool:
-        _, left, joined = began[partition.partition]
-        return joined in partition.replicas and left not in partition.replicas
-
-    wait_replicas(admin, topic, has_moved, "all have moved")
+    wait_replicas(admin, topic, lambda one: has_moved(began, one), "all have moved")
     cluster.wait_in_sync(topic)
     load.wait_writing()
     assert_kept_where_described(cluster, admin, topic)
@@ -178,6 +186,119 @@ def test_cancelled_moves_leave_the_replicas_as_they_were(
     cluster.wait_in_sync(topic)
     assert_kept_where_described(cluster, admin, topic)
     assert_nothing_noticed(load.judge())
+
+
+def cancel_at(admin: Admin, topic: str, share: float) -> set[int]:
+    """Cancels each move once so much of it is copied, and waits until all have ended: those that
+    were cancelled in time."""
+    sizes: dict[int, int] = {}
+    asked: set[int] = set()
+    cancelled: set[int] = set()
+
+    def look() -> bool:
+        moves = {at: one for at, one in open_moves(admin, topic).items() if one.target}
+        for at, move in moves.items():
+            left = move.bytes_left
+            if left is None or at in asked or not sizes.setdefault(at, left):
+                continue
+            if left <= sizes[at] * (1 - share):
+                asked.add(at)
+                [outcome] = admin.alter_replicas([ReplicaMove(TopicPartition(topic, at))])
+                assert outcome.error is None or outcome.error.code is ErrorCode.NO_MOVE
+                cancelled.update({at} if outcome.error is None else ())
+        return not moves
+
+    wait_until(look, what="all moves have ended or were cancelled", timeout_s=120)
+    return cancelled
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_a_move_that_is_cancelled_on_its_way_leaves_no_trace(
+    cluster: Cluster, admin: Admin, load: Load, share: float
+) -> None:
+    topic = load.config.topic
+    cluster.wait_in_sync(topic)
+    wait_until(
+        lambda: min(load.watch.ends.values()) > RECORDS_TO_COPY, what="there is much to copy"
+    )
+    cancelled: set[int] = set()
+    for _ in range(ROUNDS):
+        began = begin(admin, topic)
+        cancelled = cancel_at(admin, topic, share)
+        wait_ended(admin, topic)
+
+        def is_as_told(partition: PartitionDescription) -> bool:
+            before, left, joined = began[partition.partition]  # noqa: B023 - called at once
+            if partition.partition in cancelled:  # noqa: B023
+                return partition.replicas == before.replicas
+            return joined in partition.replicas and left not in partition.replicas
+
+        wait_replicas(admin, topic, is_as_told, "what was cancelled stays, the rest has moved")
+        if cancelled:
+            break
+    assert cancelled
+    cluster.wait_in_sync(topic)
+    assert_kept_where_described(cluster, admin, topic)
+    assert_nothing_noticed(load.judge())
+
+
+def test_a_move_that_is_cancelled_behind_its_switch_has_happened(
+    cluster: Cluster, admin: Admin, load: Load
+) -> None:
+    topic = load.config.topic
+    cluster.wait_in_sync(topic)
+    began = begin(admin, topic)
+
+    def switched() -> list[int]:
+        moves = open_moves(admin, topic)
+        return [at for at in began if at not in moves or not moves[at].target]
+
+    at = wait_until(switched, what="a partition has moved", timeout_s=120)[0]
+    [outcome] = admin.alter_replicas([ReplicaMove(TopicPartition(topic, at))])
+    assert outcome.error is not None
+    assert outcome.error.code is ErrorCode.NO_MOVE
+    wait_ended(admin, topic)
+    wait_replicas(admin, topic, lambda one: has_moved(began, one), "all have moved")
+    cluster.wait_in_sync(topic)
+    assert_kept_where_described(cluster, admin, topic)
+    assert_nothing_noticed(load.judge())
+
+
+def test_a_topic_of_one_replica_gets_three_and_then_two(
+    cluster: Cluster, admin: Admin, make_load: MakeLoad
+) -> None:
+    """With two, every other partition has lost its leader."""
+    configs = {"min.insync.replicas": "1", "retention.ms": "-1"}
+    with make_load(replication_factor=1, topic_configs=configs) as load:
+        topic = load.config.topic
+        for factor in (3, 2):
+            moves = [
+                ReplicaMove(TopicPartition(topic, one.partition), target, one.replicas)
+                for one in partitions(admin, topic)
+                if (target := with_factor(one, factor))
+            ]
+            outcomes = admin.alter_replicas(moves, change_factor=True)
+            assert [one.error for one in outcomes] == [None] * load.config.partitions
+            wait_ended(admin, topic)
+            wanted = {(one.where.partition, one.target) for one in moves}
+
+            def has_them(partition: PartitionDescription) -> bool:
+                return (partition.partition, partition.replicas) in wanted  # noqa: B023
+
+            wait_replicas(admin, topic, has_them, f"all have {factor} replicas")
+            cluster.wait_in_sync(topic)
+            load.wait_writing()
+        assert_kept_where_described(cluster, admin, topic)
+        assert_nothing_noticed(load.judge())
+
+
+def with_factor(partition: PartitionDescription, factor: int) -> tuple[int, ...]:
+    """Fewer: without the first, or the last replica."""
+    if factor < len(partition.replicas):
+        first = partition.partition % 2
+        return partition.replicas[first : first + factor]
+    others = (one for one in range(BROKERS) if one not in partition.replicas)
+    return (*partition.replicas, *others)[:factor]
 
 
 def test_a_dead_broker_is_drained_and_what_it_still_stores_goes_when_it_is_back(
