@@ -28,8 +28,8 @@ COPY_BYTES_PER_SECOND = "200000"
 """About what the load writes per second, of which each broker gets three quarters."""
 RECORDS_TO_COPY = 1_500
 """Of each partition: about a second's copy."""
-ROUNDS = 5
-"""A move may be quicker than who cancels it."""
+ROUNDS = 20
+"""A move may be quicker than who cancels it: in one round of three it is."""
 
 
 @pytest.fixture(scope="module")
