@@ -64,6 +64,7 @@ def differing_findings(brokers: "Mapping[int, LogDescription]") -> Iterator[Find
 
 _DECIDE: Final = (
     "penstock scrub status shows which replicas agree; have one with the right records lead, then "
-    "move each odd one to another broker and back: it is copied again"
+    "move each odd one to another broker and back, or replace its volume where no broker is free: "
+    "it is copied again"
 )
 _TO_DO: Final = "nothing while it goes on; for what nobody has: penstock partitions accept-loss"
