@@ -32,7 +32,7 @@ from e2e.harness.scenario import Stage, scenario
 from tools.snippets.output import matches
 from tools.snippets.page import How, Snippet, read_page
 from tools.snippets.page import documents as every_page
-from tools.snippets.shell import sessions
+from tools.snippets.shell import script, sessions
 
 HERE = "e2e/scenarios/documents.py"
 README = "README.md"
@@ -72,10 +72,9 @@ def played(snippets: Sequence[Snippet]) -> list[Snippet]:
 def build_command(page: str) -> str:
     """What the page builds images by, in a checkout."""
     (command,) = [
-        session.command
+        script(snippet.language, snippet.text)
         for snippet in read_page(ROOT, page)
         if snippet.how is How.ELSEWHERE and snippet.detail == HERE
-        for session in sessions(snippet.text)
     ]
     return command
 

@@ -4,7 +4,14 @@ import pytest
 from support.documents import ROOT
 
 from e2e.harness.scenario import REGISTRY
-from e2e.scenarios.documents import TUTORIAL, image_command, pages, played
+from e2e.scenarios.documents import (
+    README,
+    TUTORIAL,
+    build_command,
+    image_command,
+    pages,
+    played,
+)
 from tools.snippets.page import SHELL, How, read, read_page
 
 PAGE = """# Page
@@ -63,3 +70,8 @@ def test_the_image_of_the_page_on_spark_is_built_on_the_base_that_there_is() -> 
     assert "--build-arg" not in published
     assert "-f examples/spark/Dockerfile" in published
     assert own == published.replace("build ", "build --build-arg BASE=penstock-python:3.12 ")
+
+
+def test_all_images_are_built_as_two_pages_show_it() -> None:
+    for page in (README, TUTORIAL):
+        assert build_command(page).split()[:2] == ["make", "images"]
