@@ -6,7 +6,6 @@ TAB ─▶ the cluster that the command would talk to, unless that is on Kuberne
 To reach a Cluster on Kubernetes alone takes longer than that: no names of one are completed.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -56,6 +55,8 @@ def _named(context: typer.Context, incomplete: str, ask: "Ask") -> list[str]:
 
 
 def _asked(context: typer.Context, ask: "Ask") -> Iterable[str]:
+    import asyncio  # noqa: PLC0415 - not for --help
+
     from penstock.cli.connect import Wanted  # noqa: PLC0415 - it needs the options of commands
 
     before: dict[str, Any] = context.find_root().params
@@ -73,6 +74,8 @@ def _asked(context: typer.Context, ask: "Ask") -> Iterable[str]:
 
 async def _in_time(bootstrap: str, options: "ClientOptions", ask: "Ask") -> Iterable[str]:
     """Raises TimeoutError."""
+    import asyncio  # noqa: PLC0415 - not for --help
+
     from penstock.client import AsyncAdmin  # noqa: PLC0415 - grpc only when it is needed
 
     async with asyncio.timeout(TIMEOUT_S), AsyncAdmin(bootstrap, **options) as admin:
