@@ -23,6 +23,8 @@ from penstock.errors import ErrorCode, PenstockError, UnreachableError
 from penstock.verify.probe import PAUSE_S, ClusterProbe
 
 PIPE_READER: Final = "pipe"
+NOT_YET: Final = ErrorCode.LEADER_NOT_AVAILABLE
+"""Of a broker that has just started."""
 
 Record = Callable[[str, str, ConsumedBatch], None]
 """(reader, kind of event, batch): writes down what a batch held."""
@@ -99,7 +101,10 @@ class Pipe:
         while not self._finished.is_set():
             try:
                 self._live_once(f"{name}.{life}")
-            except UnreachableError:  # it started while every broker was down
+            except PenstockError as error:
+                # It started while every broker was down, or had not heard from a controller yet.
+                if not isinstance(error, UnreachableError) and error.code is not NOT_YET:
+                    raise
                 self._finished.wait(PAUSE_S)
             life += 1
 
