@@ -19,6 +19,18 @@ def operator_pods(stage: Stage) -> list[str]:
     return [pod["metadata"]["name"] for pod in pods]
 
 
+def kill_operators(stage: Stage) -> None:
+    """All at once; others take their places."""
+    stage.penstock.operator.delete("pod", *operator_pods(stage), now=True, wait_s=None)
+
+
+def kill_controllers(stage: Stage) -> None:
+    """As `kill_operators`."""
+    penstock = stage.penstock
+    names = [pod["metadata"]["name"] for pod in penstock.controller_pods()]
+    penstock.streams.delete("pod", *names, now=True, wait_s=None)
+
+
 @scenario("Operators are killed at every step of a roll")
 def operator_killed_in_a_roll(stage: Stage) -> None:
     """All pods of the operator are killed whenever a broker restarts; the roll still succeeds."""
@@ -35,7 +47,7 @@ def operator_killed_in_a_roll(stage: Stage) -> None:
                 partial(_has_restarted, stage, before, step),
                 ROLL_S,
             )
-            penstock.operator.delete("pod", *operator_pods(stage), now=True, wait_s=None)
+            kill_operators(stage)
         wait_until("brokers restarted", lambda: rolled(stage, before), ROLL_S)
         running.goes_on()
         verdict = running.finish()
@@ -58,7 +70,7 @@ def two_operators(stage: Stage) -> None:
             CLUSTERS, penstock.cluster, {"spec": {"config": {"cache.bytes": 42_000_000}}}
         )
         for _ in range(5):
-            _steal(penstock.operator)
+            steal_lease(penstock.operator)
             running.goes_on(20)
         wait_until("brokers restarted", lambda: rolled(stage, before), ROLL_S)
         running.goes_on()
@@ -67,7 +79,7 @@ def two_operators(stage: Stage) -> None:
     restore(stage, {"spec": {"config": {"cache.bytes": None}}})
 
 
-def _steal(kubectl: Kubectl) -> None:
+def steal_lease(kubectl: Kubectl) -> None:
     """Nobody holds the Lease: the standby takes it while the other still believes it has it."""
     kubectl.patch("lease", "penstock-operator", {"spec": {"holderIdentity": ""}})
 
@@ -78,8 +90,7 @@ def controllers_killed(stage: Stage) -> None:
     penstock, load = stage.penstock, stage.load()
     with stage.workload(load) as running:
         running.started()
-        names = [pod["metadata"]["name"] for pod in penstock.controller_pods()]
-        penstock.streams.delete("pod", *names, now=True, wait_s=None)
+        kill_controllers(stage)
         running.goes_on(30, 30.0)
         began = time.monotonic()
         penstock.wait_ready()

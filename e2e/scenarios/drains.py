@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from e2e.harness.kubectl import Manifest
-from e2e.harness.penstock import CLUSTERS, OPERATOR_SELECTOR, condition
+from e2e.harness.penstock import CLUSTERS, condition
 from e2e.harness.process import CommandError, E2EError, wait_until
 from e2e.harness.scenario import Stage, scenario
 from e2e.harness.workload import Load, Verdict
+from e2e.scenarios.control import kill_controllers, kill_operators, steal_lease
 from e2e.scenarios.operations import uids
 
 MIB: Final = 1024 * 1024
@@ -50,12 +51,11 @@ def drained_through_faults(stage: Stage) -> None:
             _rate_is_near(stage, 2 * MIB)
             stage.say(condition(_cluster(stage), "Reconciling")["message"])
             made = _topics_each_second(stage, 3)
-            _kill_operators(stage)
+            kill_operators(stage)
             running.goes_on(20)
             _api_server_away(stage)
             running.goes_on(20)
-            names = [pod["metadata"]["name"] for pod in penstock.controller_pods()]
-            penstock.streams.delete("pod", *names, now=True, wait_s=None)
+            kill_controllers(stage)
             running.goes_on(20)
             penstock.wait_ready(240.0)
         _rate_follows(stage)
@@ -115,9 +115,7 @@ def lease_stolen_in_a_drain(stage: Stage) -> None:
             _scale(stage, 3)
             since = {n: row["since"] for n, row in _drains(stage, lambda r: {*r} == {3, 4}).items()}
             for _ in range(5):
-                penstock.operator.patch(
-                    "lease", "penstock-operator", {"spec": {"holderIdentity": ""}}
-                )
+                steal_lease(penstock.operator)
                 running.goes_on(20)
             now = {n: row["since"] for n, row in _drains(stage, bool).items()}
             for broker, when in now.items():
@@ -187,12 +185,6 @@ def _topics_each_second(stage: Stage, count: int) -> list[str]:
     return names
 
 
-def _kill_operators(stage: Stage) -> None:
-    pods = stage.penstock.operator.list("pod", OPERATOR_SELECTOR)
-    names = [pod["metadata"]["name"] for pod in pods]
-    stage.penstock.operator.delete("pod", *names, now=True, wait_s=None)
-
-
 def _api_server_away(stage: Stage) -> None:
     """Copies go on, nothing switches: each broker has the replicas afterwards that it had."""
     before = _rows(_cluster(stage))
@@ -213,7 +205,7 @@ def _until_gone(stage: Stage, seen: list[str]) -> None:
         for row in _rows(_cluster(stage)).values():
             if row["state"] not in seen:
                 seen.append(row["state"])
-                _kill_operators(stage)
+                kill_operators(stage)
         return len(stage.penstock.broker_pods()) == 3
 
     wait_until("three brokers", gone, DRAINED_S)
