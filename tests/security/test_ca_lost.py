@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 from support.apiserver import ApiServer
-from support.background import Background
 from support.operator_process import OURS, condition
+from support.rotating_load import TOPIC, Producing, login, read_all
 from support.rotating_pods import RotatingPods
 from support.waiting import wait_until
 
-from penstock.client import Admin, Consumer, Producer, TopicPartition
+from penstock.client import Admin
 
-TOPIC = "t"
 WAIT_S = 60
 
 
@@ -24,57 +23,40 @@ def pods(api_server: ApiServer, tmp_path: Path) -> Iterator[RotatingPods]:
         yield made
 
 
-class Producing(Background):
-    """Sends numbers without a pause."""
-
-    def __init__(self, bootstrap: str, given: dict[str, str]) -> None:
-        super().__init__()
-        self._bootstrap, self._given = bootstrap, given
-        self.acknowledged: list[bytes] = []
-
-    def goes_on(self) -> None:
-        before = len(self.acknowledged)
-        wait_until(
-            lambda: self.failures or len(self.acknowledged) > before + 20, what="some more arrive"
-        )
-        assert self.failures == []
-
-    def _run(self) -> None:
-        with Producer(self._bootstrap, **self._given) as producer:  # type: ignore[arg-type]
-            while not self._stop.is_set():
-                value = f"{len(self.acknowledged)}".encode()
-                try:
-                    producer.send(TOPIC, value).result(60)
-                except Exception as error:  # noqa: BLE001 - the test reads it
-                    self.failures.append(error)
-                    return
-                self.acknowledged.append(value)
-
-
 def stalled(pods: RotatingPods) -> dict[str, Any]:
     return condition(pods.object(OURS, "clusters", pods.names.cluster), "Stalled")
+
+
+def lose(pods: RotatingPods) -> dict[str, Any]:
+    """Deletes the Secret, and waits until the Cluster says so. Returns a backup."""
+    backup: dict[str, Any] = pods.waited("/api/v1", "secrets", pods.names.authority)
+    pods.server.request("DELETE", f"{secrets(pods)}/{pods.names.authority}")
+    wait_until(
+        lambda: stalled(pods).get("reason") == "AuthorityLost",
+        what="the Cluster says so",
+        timeout_s=WAIT_S,
+    )
+    assert pods.names.authority in stalled(pods)["message"]
+    return backup
+
+
+def secrets(pods: RotatingPods) -> str:
+    return f"/api/v1/namespaces/{pods.names.namespace}/secrets"
+
+
+def is_well(pods: RotatingPods) -> bool:
+    return bool(stalled(pods).get("status") == "False")
 
 
 def test_a_lost_ca_is_told_of_and_what_runs_goes_on_until_it_is_restored(
     pods: RotatingPods,
 ) -> None:
-    token = pods.path / "admin-token"
-    token.write_text(pods.token(pods.names.admin, pods.names.audience))
-    given = {"ca_file": str(pods.path / "client" / "ca.crt"), "token_file": str(token)}
+    given = login(pods)
     with Admin(pods.bootstrap, **given) as admin:  # type: ignore[arg-type]
         admin.create_topic(TOPIC, 1, 3)
-    secrets = f"/api/v1/namespaces/{pods.names.namespace}/secrets"
-    backup = pods.object("/api/v1", "secrets", pods.names.authority)
-    assert backup is not None
-    with Producing(pods.bootstrap, given) as producing:
+    with Producing(pods) as producing:
         producing.goes_on()
-        pods.server.request("DELETE", f"{secrets}/{pods.names.authority}")
-        wait_until(
-            lambda: stalled(pods).get("reason") == "AuthorityLost",
-            what="the Cluster says so",
-            timeout_s=WAIT_S,
-        )
-        assert pods.names.authority in stalled(pods)["message"]
+        backup = lose(pods)
         producing.goes_on()
 
         # A broker gets a new certificate from a controller's memory.
@@ -94,21 +76,29 @@ def test_a_lost_ca_is_told_of_and_what_runs_goes_on_until_it_is_restored(
         assert "--ca-certificate" in dies.log_text().splitlines()[-1]
         producing.goes_on()
 
-        restored = {
-            **backup,
-            "metadata": {
-                key: backup["metadata"][key] for key in ("name", "labels", "ownerReferences")
-            },
-        }
-        pods.server.request("POST", secrets, restored)
-        wait_until(
-            lambda: stalled(pods).get("status") == "False", what="all is well", timeout_s=WAIT_S
-        )
+        kept = {key: backup["metadata"][key] for key in ("name", "labels", "ownerReferences")}
+        pods.server.request("POST", secrets(pods), {**backup, "metadata": kept})
+        wait_until(lambda: is_well(pods), what="all is well", timeout_s=WAIT_S)
         dies.start()
         producing.goes_on()
     assert producing.failures == []
-    with Consumer(pods.bootstrap, auto_offset_reset="earliest", **given) as consumer:  # type: ignore[arg-type]
-        consumer.assign([TopicPartition(TOPIC, 0)])
-        records = iter(consumer)
-        found = [next(records).value for _ in producing.acknowledged]
-    assert found == producing.acknowledged
+    assert read_all(pods, len(producing.acknowledged), **given) == producing.acknowledged
+
+
+def test_a_lost_ca_without_a_backup_is_replaced_while_controllers_run(pods: RotatingPods) -> None:
+    given = login(pods)
+    with Admin(pods.bootstrap, **given) as admin:  # type: ignore[arg-type]
+        admin.create_topic(TOPIC, 1, 3)
+    with Producing(pods) as producing:
+        producing.goes_on()
+        lose(pods)
+        pods.rotate("lost", wait_s=0)
+        pods.wait_state("Settled", secret="ca-2")
+        wait_until(lambda: is_well(pods), what="all is well", timeout_s=WAIT_S)
+        producing.goes_on()
+        for process in pods.controllers:
+            process.kill()
+            process.start()
+        producing.goes_on()
+    assert producing.failures == []
+    assert read_all(pods, len(producing.acknowledged), **given) == producing.acknowledged

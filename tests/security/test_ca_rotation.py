@@ -11,18 +11,16 @@ import grpc
 import pytest
 from cryptography import x509
 from support.apiserver import ApiServer
-from support.background import Background
 from support.operator_process import running
+from support.rotating_load import TOPIC, Producing, login, read_all
 from support.rotating_pods import RotatingPods
 from support.waiting import wait_until
 
-from penstock.client import Admin, Consumer, Producer, TopicPartition
+from penstock.client import Admin
 from penstock.proto.v1 import broker_pb2, journal_pb2
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
 from penstock.proto.v1.journal_pb2_grpc import JournalServiceStub
 from penstock_operator.names import GRPC_PORT, INTERNAL_PORT
-
-TOPIC = "t"
 
 
 @pytest.fixture
@@ -30,47 +28,6 @@ def pods(api_server: ApiServer, tmp_path: Path) -> Iterator[RotatingPods]:
     with RotatingPods(api_server, tmp_path) as made:
         made.start_all()
         yield made
-
-
-def login(pods: RotatingPods) -> dict[str, str]:
-    """Of an administrator, for any client; the mounted trust is kept up to date."""
-    token = pods.path / "admin-token"
-    token.write_text(pods.token(pods.names.admin, pods.names.audience))
-    return {"ca_file": str(pods.path / "client" / "ca.crt"), "token_file": str(token)}
-
-
-class Producing(Background):
-    """Sends numbers without a pause. What was acknowledged, and what failed."""
-
-    def __init__(self, pods: RotatingPods) -> None:
-        super().__init__()
-        self._pods, self._given = pods, login(pods)
-        self.acknowledged: list[bytes] = []
-
-    def goes_on(self) -> None:
-        before = len(self.acknowledged)
-        wait_until(
-            lambda: self.failures or len(self.acknowledged) > before + 20, what="some more arrive"
-        )
-        assert self.failures == []
-
-    def _run(self) -> None:
-        with Producer(self._pods.bootstrap, **self._given) as producer:  # type: ignore[arg-type]
-            number = 0
-            while not self._stop.is_set():
-                value, number = f"{number}".encode(), number + 1
-                try:
-                    producer.send(TOPIC, value).result(60)
-                    self.acknowledged.append(value)
-                except Exception as error:  # noqa: BLE001 - the test reads it
-                    self.failures.append(error)
-
-
-def read_all(pods: RotatingPods, count: int, **given: str) -> list[bytes]:
-    with Consumer(pods.bootstrap, auto_offset_reset="earliest", **given) as consumer:  # type: ignore[arg-type]
-        consumer.assign([TopicPartition(TOPIC, 0)])
-        records = iter(consumer)
-        return [next(records).value or b"" for _ in range(count)]
 
 
 def issuer_of(pods: RotatingPods, broker_id: int) -> bytes:
