@@ -1,7 +1,8 @@
 """Attack 25, its last part: no token or key where people and programs look.
 
-Arguments of processes, logs, what commands say, records of a workload, a stopped broker's dump,
-and what Spark's pages tell about a job. Paths of files with secrets may be there, never a secret.
+Arguments of processes, logs, metrics, what commands say, records of a workload, a stopped broker's
+dump, and what Spark's pages tell about a job. Paths of files with secrets may be there, never a
+secret.
 """
 
 import json
@@ -10,11 +11,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from support.local import processes_of, write_manifest
 
-from penstock_broker.local.cluster import LocalCluster, LocalOptions
+from penstock_broker.local.cluster import CONTROLLER, LocalCluster, LocalOptions, Target
 
 TOPIC = "flights"
 JOB = """
@@ -105,6 +107,14 @@ def test_arguments_of_processes_and_logs(secure: LocalCluster, secrets: set[str]
     assert len(logs) >= 2
     for log in logs:
         check(log.read_text(errors="replace"), secrets, log.name)
+
+
+def test_metrics(secure: LocalCluster, secrets: set[str]) -> None:
+    """Their port is the only one that is never encrypted."""
+    targets: list[Target] = [CONTROLLER, *secure.broker_ids]
+    for target in targets:
+        with urlopen(f"http://{secure.metrics_address(target)}/metrics", timeout=60) as answer:
+            check(answer.read().decode(), secrets, f"the metrics of {target}")
 
 
 def test_what_commands_say_and_workloads_record(
