@@ -88,8 +88,10 @@ def measure(peer: Peer, ours: LocalCluster, records: int, record_bytes: int) -> 
         figure("import: records copied", done.rate, "records/s", PRODUCER, wrote)
         whole = done.records / done.whole_s
         figure("import: looked at, copied and compared", whole, "records/s", CONSUMER, read)
-    looked, compared = records / done.looked_s, records / done.compared_s
-    figure("import: records looked at before", looked, "records/s", CONSUMER, read)
+    if done.looked_s:
+        looked = records / done.looked_s
+        figure("import: records looked at before", looked, "records/s", CONSUMER, read)
+    compared = records / done.compared_s
     figure("import: records compared after", compared, "records/s", CONSUMER, read)
 
 
@@ -199,6 +201,7 @@ class Imported:
     rate: float
     """Records copied per second, from the first line that tells of it to the last."""
     looked_s: float
+    """0: not known, as the copy was done before a second line told of it."""
     compared_s: float
     whole_s: float
 
@@ -216,7 +219,7 @@ def imported(peer: Peer, ours: LocalCluster) -> Imported:
     ) as running:
         assert running.stdout is not None
         assert running.stderr is not None
-        shown_at = 0.0
+        shown_at, line = 0.0, ""
         for line in running.stderr:
             now = monotonic()
             if line.startswith("copied:"):
@@ -227,7 +230,7 @@ def imported(peer: Peer, ours: LocalCluster) -> Imported:
         said = running.stdout.read()
     ended = monotonic()
     if running.returncode != 0:
-        raise SystemExit(f"penstock import: exit code {running.returncode}: {said}")
+        raise SystemExit(f"penstock import: exit code {running.returncode}: {line.rstrip()}")
     result = json.loads(said)
     partitions = result["partitions"]
     wrong = [each for each in partitions if each["checksum"] != "same"]
