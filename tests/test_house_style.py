@@ -77,15 +77,20 @@ def test_functions_stay_short() -> None:
     assert not broken, f"more than {FUNCTION_LINES_MAX} lines:\n" + "\n".join(broken)
 
 
+def has_output_option(parameter: ast.arg) -> bool:
+    return isinstance(parameter.annotation, ast.Name) and parameter.annotation.id == "OutputOption"
+
+
 def is_command(name: str, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Typer reads a command's options from its parameters: their number is the user's interface.
 
     Those are decorated as commands, or are what `cli/` names after the command it registers, or the
-    kubectl plugin's, which are in one module.
+    kubectl plugin's, which are registered by a call, and have an option for their output.
     """
     if name.startswith("src/penstock/cli/") and Path(name).stem == function.name:
         return True
-    if name == "src/penstock/cli/kube/commands.py" and not function.name.startswith("_"):
+    plugin = name == "src/penstock/cli/kube/commands.py"
+    if plugin and any(has_output_option(each) for each in function.args.kwonlyargs):
         return True
     return any(
         isinstance(decorator, ast.Call)
