@@ -55,8 +55,6 @@ def _named(context: typer.Context, incomplete: str, ask: "Ask") -> list[str]:
 
 
 def _asked(context: typer.Context, ask: "Ask") -> Iterable[str]:
-    import asyncio  # noqa: PLC0415 - not for --help
-
     from penstock.cli.connect import Wanted  # noqa: PLC0415 - it needs the options of commands
 
     before: dict[str, Any] = context.find_root().params
@@ -69,14 +67,17 @@ def _asked(context: typer.Context, ask: "Ask") -> Iterable[str]:
     if wanted.means_kubernetes(bootstrap):
         return ()
     where = wanted.locate(bootstrap)
-    return asyncio.run(_in_time(where.bootstrap, cast("Any", where.options), ask))
+    return _in_time(where.bootstrap, cast("Any", where.options), ask)
 
 
-async def _in_time(bootstrap: str, options: "ClientOptions", ask: "Ask") -> Iterable[str]:
+def _in_time(bootstrap: str, options: "ClientOptions", ask: "Ask") -> Iterable[str]:
     """Raises TimeoutError."""
     import asyncio  # noqa: PLC0415 - not for --help
 
     from penstock.client import AsyncAdmin  # noqa: PLC0415 - grpc only when it is needed
 
-    async with asyncio.timeout(TIMEOUT_S), AsyncAdmin(bootstrap, **options) as admin:
-        return await ask(admin)
+    async def asked() -> Iterable[str]:
+        async with asyncio.timeout(TIMEOUT_S), AsyncAdmin(bootstrap, **options) as admin:
+            return await ask(admin)
+
+    return asyncio.run(asked())

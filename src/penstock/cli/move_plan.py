@@ -5,7 +5,7 @@ approved is what is submitted, for the topics that it was made for.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def show(plan: Plan, topic_ids: Mapping[str, str], output: Output, rate: int) ->
 
 def summary(plan: Plan, rate: int) -> str:
     """One line: how many moves, how much, how long."""
-    moves = f"{len(plan.moves)} move" + ("s" if len(plan.moves) != 1 else "")
+    moves = _counted(plan.moves)
     leaders = f"{plan.leaders_moved} preferred leaders change"
     if not plan.copied_bytes or plan.minutes is None:
         return f"plan {plan.id}: {moves}, {size(plan.copied_bytes)} to copy; {leaders}"
@@ -87,8 +87,12 @@ def show_saved(saved: SavedPlan) -> None:
     copied = sum(move.copied_bytes for move in saved.moves)
     changed = sum(move.target[:1] != move.expected[:1] for move in saved.moves)
     name = f"plan {saved.id}: " if saved.id else ""
-    moves = f"{len(saved.moves)} move" + ("s" if len(saved.moves) != 1 else "")
+    moves = _counted(saved.moves)
     typer.echo(f"{name}{moves}, {size(copied)} to copy; {changed} preferred leaders change")
+
+
+def _counted(moves: Collection[Move]) -> str:
+    return f"{len(moves)} move" + ("s" if len(moves) != 1 else "")
 
 
 def _change(before: str, after: str) -> str:

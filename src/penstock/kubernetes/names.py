@@ -38,8 +38,6 @@ TRUST_COPY_LABEL: Final = f"{GROUP}/trust-copy"
 """On every copy of such a ConfigMap, besides `trust_copy_label`."""
 AUTHORITY_ENDS: Final = "AuthorityEnds"
 """Reason of the condition Secured of a Cluster: its CA ends soon."""
-AUTHORITY_LOST: Final = "AuthorityLost"
-"""Reason of the condition Stalled of a Cluster: the Secret of its CA is gone."""
 SERVER_CERTIFICATE_ENDS: Final = "ServerCertificateEnds"
 """Reason of that condition: a broker's or controller's certificate ends soon, though it should have
 been renewed."""

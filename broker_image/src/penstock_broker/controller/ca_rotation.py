@@ -89,8 +89,8 @@ class CaRotation:
         return self._authorities.load(self.rotation.signer)
 
     def use(self, tls: Tls) -> Mapping[Slot, Authority]:
-        """Trusts and shows what the state says, as far as this controller sees the CAs. Returns
-        those that it sees."""
+        """Trusts and shows what the state says, as far as this controller has the CAs. Returns
+        those that it has."""
         found, problem = self._authorities.found(self.rotation.relied_on), ""
         try:
             if self._own.use(self.signer(), roots_of(self.rotation, found)):

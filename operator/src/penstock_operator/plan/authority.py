@@ -1,4 +1,5 @@
 """When a Cluster gets a CA, and when another one: the operator makes it, controllers do the rest.
+Also what is said of one that is lost.
 
     no trust published ─▶ the first        annotation with a new id, or old age ─▶ the other Secret
 
@@ -6,10 +7,15 @@ An id counts as done once the CA in use was made for it. So it is done once, who
 however often, and nothing has to be remembered elsewhere.
 """
 
-from penstock.kubernetes.names import AUTHORITY_LOST, ROTATE_CA
+from typing import Final
+
+from penstock.kubernetes.names import ROTATE_CA
 from penstock.kubernetes.rotation import SETTLED
 from penstock_operator.model import MakeAuthority, Object, Observed, Severity, Wait
 from penstock_operator.objects import DesiredCluster
+
+AUTHORITY_LOST: Final = "AuthorityLost"
+"""Reason of the condition Stalled."""
 
 
 def plan_authority(desired: DesiredCluster, observed: Observed) -> tuple[MakeAuthority, ...]:
