@@ -214,6 +214,29 @@ def test_a_log_with_a_damaged_index_is_copied_from_the_leader(tmp_path: Path) ->
         assert read(cluster, topic, RECORDS) == values
 
 
+def test_a_damaged_index_that_retention_meets_costs_one_replica_and_not_its_broker(
+    tmp_path: Path,
+) -> None:
+    """In a cluster of its own: the damaged table has no other topic's index."""
+    topic, start = "retained", RECORDS - 20
+    with Cluster(tmp_path, brokers=3, controller_config=PATIENT) as cluster:
+        values = filled(cluster, topic, 0, 1, 2)
+        to_disk(cluster, 0)
+        flip_index(cluster, 0)
+        cluster.brokers[0].start()
+        lead(cluster, topic, 0)
+        running = cluster.brokers[0].pid
+        with Admin(cluster.bootstrap) as admin:
+            admin.delete_records({TopicPartition(topic, 0): start})
+        log = cluster.brokers[0].log_text
+        wait_until(lambda: "replica damaged" in log(), what="the damage is found")
+        write(cluster, topic, [b"after"])
+        wait_until(lambda: "replica is copied again" in log(), what="it is rebuilt")
+        wait_well(cluster, topic)
+        assert read(cluster, topic, 21, start=start) == [*values[start:], b"after"]
+        assert cluster.brokers[0].pid == running, "it goes on"
+
+
 def test_a_scrub_finds_a_flipped_bit_of_a_follower(cluster: Cluster) -> None:
     topic = "follower-blob"
     values = filled(cluster, topic, 0, 1, 2)

@@ -21,8 +21,10 @@ from penstock_broker.clock import SystemClock
 from penstock_broker.replication.pace import SMALL_BYTES
 from penstock_broker.replication.ticks import TickFacts
 from penstock_broker.replication.writer import LogWriter
-from penstock_broker.store.interface import PartitionWrite, Rewrite, Slot
+from penstock_broker.store.interface import DamagedLogError, PartitionWrite, Rewrite, Slot
 from penstock_broker.store.memory import MemoryLogStore
+
+DAMAGE = ClusterError("the index is damaged", ErrorCode.DATA_CORRUPTED)
 
 
 class StoreClock(SystemClock):
@@ -35,7 +37,10 @@ class StoreClock(SystemClock):
 
 
 class SlowStore(MemoryLogStore):
-    """Writes wait for `gate` and take `takes_ms`; the next one raises `failure` instead."""
+    """Writes wait for `gate` and take `takes_ms`; the next one raises `failure` instead.
+
+    Logs in `stuck` cannot have anything removed or rewritten, those in `dead` cannot be written.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,6 +52,8 @@ class SlowStore(MemoryLogStore):
         self.gate = threading.Event()
         self.gate.set()
         self.failure: Exception | None = None
+        self.stuck: set[Slot] = set()
+        self.dead: set[Slot] = set()
         self.writes: list[tuple[list[PartitionWrite], bool]] = []
 
     def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
@@ -57,7 +64,16 @@ class SlowStore(MemoryLogStore):
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
+        for write in writes:
+            removes = bool(write.rewrites) or write.log_start_offset is not None
+            if write.slot in self.dead or (removes and write.slot in self.stuck):
+                raise DamagedLogError(write.slot, DAMAGE)
         super().write(writes, sync=sync)
+
+    def recover(self, slot: Slot) -> RecoveredLog:
+        if slot in self.stuck:
+            raise DAMAGE
+        return super().recover(slot)
 
     def try_write(self, writes: Sequence[PartitionWrite]) -> bool:
         return not self.asks_to_wait and self.gate.is_set() and super().try_write(writes)
@@ -83,6 +99,9 @@ class Owner:
 
     def truncated(self, log: RecoveredLog) -> None:
         self.heard.append(("truncated", log.log_end_offset))
+
+    def damaged(self, error: ClusterError, *, written: bool) -> None:
+        self.heard.append(("damaged", error.code, written))
 
 
 class Rig:
@@ -411,6 +430,64 @@ async def test_a_disk_that_is_lost_under_the_event_loop_ends_the_writer(failure:
         await lose_the_disk()
     assert ended.group_contains(ClusterError, match="io")
     assert heard == []
+
+
+@pytest.mark.parametrize("warm", [0, 40], ids=["by the thread", "by the event loop"])
+async def test_a_log_that_cannot_be_written_is_left_out_of_a_write(warm: int) -> None:
+    async with rig() as r:
+        await Appending(r).write(warm)
+        first, dead, last = (r.owner(partition) for partition in (1, 2, 3))
+        r.store.dead = {dead.slot}
+        for owner in (first, dead, last):
+            r.writer.append(owner, 1, [batch_at(0)], None, sync=False)
+        await hears(dead, ("damaged", ErrorCode.DATA_CORRUPTED, False))
+        await hears(first, ("persisted", 1, False))
+        await hears(last, ("persisted", 1, False))
+        assert [len(writes) for writes, _ in r.store.writes[-2:]] == [3, 2]
+        r.store.dead = set()
+        r.writer.append(dead, 2, [batch_at(0)], None, sync=True)
+        await wait_until_async(
+            lambda: dead.heard[-1] == ("persisted", 2, True), what="the writer goes on"
+        )
+
+
+@pytest.mark.parametrize("warm", [0, 40], ids=["by the thread", "by the event loop"])
+async def test_what_cannot_be_removed_from_a_damaged_log_stays_and_what_is_added_is_written(
+    warm: int,
+) -> None:
+    async with rig() as r:
+        await Appending(r).write(warm)
+        owner, other = r.owner(1), r.owner(2)
+        r.writer.append(owner, 1, [batch_at(0)], None, sync=False)
+        await hears(owner, ("persisted", 1, False))
+        r.store.stuck = {owner.slot}
+        r.writer.move_log_start(owner, Offset(1))
+        rewriting = r.writer.rewrite(owner, Rewrite((batch_at(0),)), None)
+        r.writer.append(owner, 2, [batch_at(1)], None, sync=False)
+        r.writer.append(other, 1, [batch_at(0)], None, sync=False)
+        await hears(
+            owner,
+            ("persisted", 1, False),
+            ("damaged", ErrorCode.DATA_CORRUPTED, True),
+            ("persisted", 2, False),
+        )
+        await hears(other, ("persisted", 1, False))
+        assert not await rewriting
+        r.store.stuck = set()
+        log = r.store.recover(owner.slot)
+        assert (log.checkpoint.log_start_offset, log.log_end_offset) == (0, 2)
+
+
+async def test_a_log_that_cannot_be_read_after_a_truncation_stops_nothing_else() -> None:
+    async with rig() as r:
+        owner, other = r.owner(1), r.owner(2)
+        r.writer.append(owner, 1, [batch_at(0), batch_at(1)], None, sync=False)
+        await hears(owner, ("persisted", 1, False))
+        r.store.stuck = {owner.slot}
+        r.writer.truncate(owner, Offset(1), None)
+        r.writer.append(other, 1, [batch_at(0)], None, sync=False)
+        await hears(owner, ("persisted", 1, False), ("damaged", ErrorCode.DATA_CORRUPTED, False))
+        await hears(other, ("persisted", 1, False))
 
 
 async def test_the_event_loop_writes_what_is_asked_for_in_one_turn_together() -> None:

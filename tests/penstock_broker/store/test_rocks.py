@@ -10,7 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import rocksdict
@@ -20,7 +22,7 @@ from penstock.core.replication.contract import Checkpoint
 from penstock.core.types import LeaderEpoch, Offset, ProducerId, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.store import layout
-from penstock_broker.store.interface import PartitionWrite, Slot
+from penstock_broker.store.interface import DamagedLogError, PartitionWrite, Rewrite, Slot
 from penstock_broker.store.options import StoreOptions, database_options
 from penstock_broker.store.rocks import RocksLogStore
 
@@ -237,6 +239,37 @@ def test_a_damaged_index_does_not_look_like_the_end_of_the_log(path: Path) -> No
         with pytest.raises(ClusterError) as caught:
             ask()
         assert caught.value.code is ErrorCode.DATA_CORRUPTED
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        {"log_start_offset": Offset(190)},
+        {"truncate_to": Offset(10)},
+        {"rewrites": [Rewrite([batch(offset) for offset in range(60, 140)])]},
+    ],
+    ids=lambda write: next(iter(write)),
+)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_write_that_a_damaged_index_is_in_the_way_of_names_the_log_and_does_nothing(
+    path: Path, write: dict[str, Any], at_once: bool
+) -> None:
+    slot = stored_on_disk(path, count=200)
+    [table] = [f for f in path.glob("*.sst") if layout.index_prefix(slot) in f.read_bytes()]
+    flip(table, 9000)
+    store = RocksLogStore(path)
+    sound = store.open_slot(ReplicaKey(TopicId("sound"), 0))
+    writes = [PartitionWrite(sound, [batch(0)]), PartitionWrite(slot, **write)]
+    attempt = store.try_write if at_once else partial(store.write, sync=True)
+    with pytest.raises(DamagedLogError) as caught:
+        attempt(writes)
+    assert (caught.value.slot, caught.value.code) == (slot, ErrorCode.DATA_CORRUPTED)
+    assert store.recover(sound).log_end_offset == 0
+    assert store.header(slot, Offset(0)) == batch(0).header
+    assert store.header(slot, Offset(199)) == batch(199).header
+    store.write(writes[:1], sync=True)
+    assert store.recover(sound).log_end_offset == 1
     store.close()
 
 

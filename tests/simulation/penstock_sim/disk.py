@@ -14,7 +14,7 @@ from penstock.core.batch import Batch, BatchHeader
 from penstock.core.replication.contract import RecoveredLog
 from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode
-from penstock_broker.store.interface import PartitionWrite, Slot
+from penstock_broker.store.interface import DamagedLogError, PartitionWrite, Slot
 from penstock_broker.store.memory import MemoryLogStore
 from penstock_sim.scheduler import Scheduler
 
@@ -52,9 +52,11 @@ class SimDisk:
         return self._current._slots.get(key)
 
     def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
-        """Writes all or nothing; raises ClusterError(DISK_FULL)."""
+        """Writes all or nothing; raises ClusterError(DISK_FULL) and DamagedLogError."""
         if self.full and any(write.batches for write in writes):
             raise ClusterError("no space left on the simulated disk", ErrorCode.DISK_FULL)
+        for write in writes:
+            self._check_removal(write)
         self._current.write(writes, sync=sync)
         if self._flipped:
             for write in writes:
@@ -122,6 +124,15 @@ class SimDisk:
     def _check_index(self, slot: Slot) -> None:
         if slot in self._bad_index:
             raise ClusterError(f"the index of slot {slot} is damaged", ErrorCode.DATA_CORRUPTED)
+
+    def _check_removal(self, write: PartitionWrite) -> None:
+        """What is removed or replaced is looked up in the index; what is added is not."""
+        changed = write.truncate_to is not None or write.log_start_offset is not None
+        if changed or write.rewrites:
+            try:
+                self._check_index(write.slot)
+            except ClusterError as error:
+                raise DamagedLogError(write.slot, error) from error
 
     def header(self, slot: Slot, offset: Offset) -> BatchHeader | None:
         """As the store answers."""

@@ -15,6 +15,7 @@ from penstock.core.aborted import AbortedIndex
 from penstock.core.replication.contract import (
     Checkpoint,
     Event,
+    LogDamaged,
     Marks,
     Persisted,
     PersistFailed,
@@ -39,7 +40,7 @@ from penstock.core.replication.contract_leader import (
 from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.topic import TopicConfig
 from penstock.core.types import BrokerId, Offset, ReplicaKey
-from penstock.errors import PenstockError
+from penstock.errors import ClusterError, PenstockError
 from penstock_broker.counts import Flow, Probe
 from penstock_broker.replication.recent import RecentBatches
 from penstock_broker.store.interface import Slot
@@ -95,6 +96,7 @@ class Shell(Protocol):
     snapshot_bytes: int
 
     def handle(self, replica: Replica, event: Event) -> None: ...
+    def found_damaged(self, replica: Replica, damage: LogDamaged) -> None: ...
     def now_ms(self) -> int: ...
     def now_s(self) -> float: ...
 
@@ -110,6 +112,7 @@ class Replica:
         "config",
         "feeders",
         "flow",
+        "index_damaged",
         "is_opened",
         "isr",
         "key",
@@ -145,7 +148,9 @@ class Replica:
         self.recent = recent
         self.config = TopicConfig()
         self.is_opened = True
-        """False: what is stored of the log could not be read, and the machine knows nothing."""
+        """False: what is stored of the log could not be read, and the machine has stopped."""
+        self.index_damaged = False
+        """Batches cannot be removed from its log: what has to be read for that is damaged."""
         self.aborted = AbortedIndex()
         self.waiters: set[Waiter] = set()
         """Wait for the high watermark."""
@@ -246,6 +251,13 @@ class Replica:
         self.recent.clear()
         self._shell.handle(self, PersistFailed(persist_id, error))
         self.aborted.cut(self.marks.log_end_offset)
+
+    def damaged(self, error: ClusterError, *, written: bool) -> None:
+        """What was to be removed stays until the log is copied again; a replica whose log cannot be
+        written stops."""
+        self.is_opened = self.is_opened and written
+        self.index_damaged = True
+        self._shell.found_damaged(self, LogDamaged(error, unopened=not written))
 
     def truncated(self, log: RecoveredLog) -> None:
         self.removed_before = min(self.removed_before, log.checkpoint.log_start_offset)

@@ -7,7 +7,7 @@ A `Pending` grows until a tick takes it; its owner gets the outcome.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from penstock.core.aborted import AbortedTransaction
@@ -16,7 +16,7 @@ from penstock.core.compaction.plan import Cleaned
 from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
 from penstock.core.types import Offset
 from penstock.core.value import value
-from penstock.errors import PenstockError
+from penstock.errors import ClusterError, PenstockError
 from penstock_broker.store.interface import PartitionWrite, Rewrite, Slot
 
 
@@ -36,6 +36,11 @@ class WriteOwner(Protocol):
     def persist_failed(self, persist_id: int, error: PenstockError) -> None: ...
 
     def truncated(self, log: RecoveredLog) -> None: ...
+
+    def damaged(self, error: ClusterError, *, written: bool) -> None:
+        """The log is damaged where it had to be read for a write. `written`: the rest of that write
+        is done without its removals and rewrites; otherwise the log can be written no more."""
+        ...
 
 
 @dataclass(slots=True)
@@ -101,6 +106,23 @@ class Tick:
     sync: bool
     size_bytes: int
     started_s: float
+
+    def leave_out(self, slot: Slot) -> tuple[Pending, bool]:
+        """Takes out of it what cannot be written to a damaged log, whose entry it returns.
+
+        True: only removals and rewrites, which free space and need to read the most. False: all.
+        """
+        entry = next(one for one in self.pending if one.owner.slot == slot)
+        entry.rewritten(done=False)
+        at = next(n for n, write in enumerate(self.writes) if write.slot == slot)
+        write = self.writes[at]
+        spared = replace(write, rewrites=(), cleaned=None, log_start_offset=None)
+        if spared == write or write.truncate_to is not None:
+            self.pending.remove(entry)
+            del self.writes[at]
+            return entry, False
+        self.writes[at] = spared
+        return entry, True
 
 
 @value(frozen=True, slots=True)

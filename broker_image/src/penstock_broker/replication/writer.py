@@ -13,7 +13,8 @@ requested for one produce serves all that wait with it. Writes leave in the orde
 machines requested them, so the `Ready` order of each replica holds. The sources of writes bound the
 memory of what is pending: produce budget and replication windows (I23).
 
-A full disk refuses a write before any part of it is done, and the machines are told. After any
+A full disk refuses a write before any part of it is done, and so does a log that is damaged where
+it must be read for it: the machines are told, and what is for other logs is written. After any
 other failure, what is on disk is unknown: the writer ends, and with it the process, which recovers
 from disk when it restarts; meanwhile other brokers lead.
 """
@@ -39,7 +40,13 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.clock import Clock
 from penstock_broker.replication.pace import SMALL_BYTES, DiskPace
 from penstock_broker.replication.ticks import Pending, Tick, TickFacts, WriteOwner
-from penstock_broker.store.interface import LogStore, PartitionWrite, Rewrite, Slot
+from penstock_broker.store.interface import (
+    DamagedLogError,
+    LogStore,
+    PartitionWrite,
+    Rewrite,
+    Slot,
+)
 
 TICK_BYTES: Final = 8 * 1024 * 1024
 """Of batches in one tick, about. The store holds the interpreter's lock while it copies, 1.5 ms per
@@ -103,12 +110,7 @@ class LogWriter:
             opened: dict[ReplicaKey, tuple[Slot, RecoveredLog | ClusterError]] = {}
             for key in keys:
                 slot = self._store.open_slot(key)
-                try:
-                    opened[key] = (slot, self._store.recover(slot))
-                except ClusterError as error:
-                    if error.code is not ErrorCode.DATA_CORRUPTED:
-                        raise
-                    opened[key] = (slot, error)
+                opened[key] = (slot, self._recovered(slot))
             return opened
 
         return await self._in_thread(blocking)
@@ -130,7 +132,8 @@ class LogWriter:
         return await self._in_thread(blocking)
 
     async def repair(self, write: PartitionWrite) -> None:
-        """Replaces damaged batches, by `mended` or `lost` of the write alone, fsynced."""
+        """Replaces or removes damaged batches, by `mended`, `lost` or `log_start_offset` of the
+        write alone, fsynced."""
         await self._in_thread(partial(self._store.write, [write], sync=True))
 
     async def drop(self, slot: Slot) -> None:
@@ -196,7 +199,8 @@ class LogWriter:
     def truncate(
         self, owner: WriteOwner, offset: Offset, producers: Sequence[ProducerEntry] | None
     ) -> None:
-        """Removes batches from `offset` on; then calls `truncated` of `owner` with what is left.
+        """Removes batches from `offset` on; then calls `truncated` of `owner` with what is left, or
+        `damaged` if that cannot be read.
 
         No write to this log is pending: machines truncate only a log at rest. `producers` replaces
         the stored producers, None keeps them.
@@ -297,6 +301,11 @@ class LogWriter:
                 self._handed = tick
                 self._wake.set()
                 return
+        except DamagedLogError as damage:
+            self._handed = tick
+            self._wake.set()
+            self._leave_out(tick, damage)
+            return
         except PenstockError as error:
             self._refuse(tick, error)
         else:
@@ -309,6 +318,10 @@ class LogWriter:
         assert tick is not None, "woken for nothing"
         try:
             logs = await self._in_thread(partial(self._write, tick))
+        except DamagedLogError as damage:
+            self._wake.set()  # for the rest of it
+            self._leave_out(tick, damage)
+            return
         except PenstockError as error:
             self._refuse(tick, error)
         else:
@@ -326,12 +339,16 @@ class LogWriter:
         size_bytes = sum(entry.size_bytes for entry in pending)
         return Tick(pending, writes, sync, size_bytes, monotonic())
 
-    def _finish(self, tick: Tick, logs: Mapping[Slot, RecoveredLog]) -> None:
+    def _finish(self, tick: Tick, logs: Mapping[Slot, RecoveredLog | ClusterError]) -> None:
         """Notifies the owners that it is written. `logs`: those that were truncated, recovered."""
         for entry in tick.pending:
             entry.rewritten(done=True)
-            if entry.truncate_to is not None:
-                entry.owner.truncated(logs[entry.owner.slot])
+            log = logs.get(entry.owner.slot)
+            if isinstance(log, ClusterError):
+                entry.owner.damaged(log, written=False)
+                continue
+            if log is not None:
+                entry.owner.truncated(log)
             if entry.persist_ids:
                 entry.owner.persisted(entry.persist_ids[-1], synced=tick.sync)
         seconds = monotonic() - tick.started_s
@@ -356,6 +373,11 @@ class LogWriter:
             taken.append(self._pending.pop(slot))
         return taken
 
+    def _leave_out(self, tick: Tick, damage: DamagedLogError) -> None:
+        """Takes out of a tick, of which nothing was written, what cannot be written."""
+        entry, written = tick.leave_out(damage.slot)
+        entry.owner.damaged(damage, written=written)
+
     def _refuse(self, tick: Tick, error: PenstockError) -> None:
         """On a full disk, drops later writes of the same owners, which need the refused ones, and
         notifies the owners. Raises `error` if it is anything else."""
@@ -368,7 +390,7 @@ class LogWriter:
             if entry.persist_ids:
                 entry.owner.persist_failed(entry.persist_ids[0], error)
 
-    def _write(self, tick: Tick) -> dict[Slot, RecoveredLog]:
+    def _write(self, tick: Tick) -> dict[Slot, RecoveredLog | ClusterError]:
         """In the thread: writes, and recovers every log that was truncated."""
         started_ms = self._clock.now_ms()
         if tick.writes or tick.sync:
@@ -376,7 +398,16 @@ class LogWriter:
         if not tick.sync:
             self._pace.took(self._clock.now_ms() - started_ms)
         truncated = {write.slot for write in tick.writes if write.truncate_to is not None}
-        return {slot: self._store.recover(slot) for slot in truncated}
+        return {slot: self._recovered(slot) for slot in truncated}
+
+    def _recovered(self, slot: Slot) -> RecoveredLog | ClusterError:
+        """In the thread: what is in a log; DATA_CORRUPTED if it is damaged where that is."""
+        try:
+            return self._store.recover(slot)
+        except ClusterError as error:
+            if error.code is not ErrorCode.DATA_CORRUPTED:
+                raise
+            return error
 
     def _may_write_here(self, tick: Tick) -> bool:
         """Whether the event loop may write it: it is small, the disk is quick, nothing is read."""

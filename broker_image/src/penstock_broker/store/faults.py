@@ -9,6 +9,8 @@
 a table was found damaged: RocksDB writes nothing more once it has tried to merge such a one.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Condition
 from types import TracebackType
 from typing import Final
@@ -16,6 +18,7 @@ from typing import Final
 import rocksdict
 
 from penstock.errors import ClusterError, ErrorCode
+from penstock_broker.store.interface import DamagedLogError, Slot
 
 _NO_SPACE: Final = ("No space left on device", "NoSpace", "Disk quota exceeded")
 _CORRUPTION: Final = ("Corruption:", "checksum mismatch")
@@ -68,6 +71,17 @@ class storage_errors:  # noqa: N801 - used like a function, as contextlib's are
     ) -> None:
         if type(error) is Exception or isinstance(error, rocksdict.DbClosedError | OSError):
             raise translate(error, self._doing) from error
+
+
+@contextmanager
+def damage_of(slot: Slot) -> Iterator[None]:
+    """Names the log in whose stored state damage was found, by a DamagedLogError."""
+    try:
+        yield
+    except ClusterError as error:
+        if error.code is not ErrorCode.DATA_CORRUPTED:
+            raise
+        raise DamagedLogError(slot, error) from error
 
 
 class CallGate:

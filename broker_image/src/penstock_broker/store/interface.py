@@ -22,6 +22,7 @@ from penstock.core.compaction.plan import Cleaned, LogFacts
 from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
 from penstock.core.types import Offset, ReplicaKey
 from penstock.core.value import value
+from penstock.errors import ClusterError, ErrorCode
 
 Slot = NewType("Slot", int)
 
@@ -80,6 +81,15 @@ class PartitionWrite:
     lost: Sequence[BatchHeader] = ()
 
 
+class DamagedLogError(ClusterError):
+    """DATA_CORRUPTED: a write to the log in `slot` cannot be prepared, because what is stored of it
+    cannot be read. Nothing of the call was written: the writes to other logs still can be."""
+
+    def __init__(self, slot: Slot, error: ClusterError) -> None:
+        super().__init__(str(error), ErrorCode.DATA_CORRUPTED)
+        self.slot = slot
+
+
 @dataclass(frozen=True, slots=True)
 class TimeIndexEntry:
     offset: Offset
@@ -113,7 +123,11 @@ class LogStore(Protocol):
         ...
 
     def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
-        """Writes everything or nothing, in order; `sync`: fsynced when it returns."""
+        """Writes everything or nothing, in order; `sync`: fsynced when it returns.
+
+        Raises DamagedLogError if one of the logs is damaged where it must be read for this: to
+        truncate it, to remove or rewrite batches, to store producers.
+        """
         ...
 
     def try_write(self, writes: Sequence[PartitionWrite]) -> bool:

@@ -31,7 +31,7 @@ from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.store import checks, compacting, layout
 from penstock_broker.store.database import Database, Operations, Tail
-from penstock_broker.store.faults import CallGate, storage_errors
+from penstock_broker.store.faults import CallGate, damage_of, storage_errors
 from penstock_broker.store.interface import PartitionWrite, Slot, StoreLoad, TimeIndexEntry
 from penstock_broker.store.layout import IndexEntry, batch_key
 from penstock_broker.store.lookups import SlotLookup
@@ -114,8 +114,8 @@ class RocksLogStore:
             self._check_space(writes)
         batch = Operations()
         staged: dict[Slot, StagedSlot] = {}
-        with storage_errors("preparing a write"):
-            for write in writes:
+        for write in writes:
+            with damage_of(write.slot), storage_errors(f"preparing a write to slot {write.slot}"):
                 if write.slot not in staged:
                     tail = self._writable_tail(write.slot)
                     staged[write.slot] = StagedSlot(self._database, batch, write.slot, tail)
