@@ -71,7 +71,8 @@ def caught_up(world: World, *isr: int) -> c.IsrOutcome:
     return world.alter_isr(state.leader, (*(isr or state.isr), *state.adding))
 
 
-def report(world: World, broker_id: int, **fields: Any) -> None:
+def report(world: World, broker_id: int, **fields: Any) -> tuple[ReplicaKey, ...]:
+    """What a broker says of its replicas; those of them that keep a seat."""
     outcome = world.ask(
         m.ReportReplicas,
         broker_id=BrokerId(broker_id),
@@ -80,6 +81,7 @@ def report(world: World, broker_id: int, **fields: Any) -> None:
     )
     assert isinstance(outcome, m.ReplicasReported), outcome
     assert outcome.metadata_version == world.machine.stored.metadata_version
+    return outcome.seated
 
 
 def dropped(world: World, broker_id: int) -> None:
@@ -89,16 +91,16 @@ def dropped(world: World, broker_id: int) -> None:
     report(world, broker_id, dropped=(one,))
 
 
-def damaged(world: World, broker_id: int) -> None:
-    report(world, broker_id, damaged=(ReplicaKey(world.topic().topic_id, 0),))
+def damaged(world: World, broker_id: int) -> tuple[ReplicaKey, ...]:
+    return report(world, broker_id, damaged=(ReplicaKey(world.topic().topic_id, 0),))
 
 
 def sound(world: World, broker_id: int) -> None:
     report(world, broker_id, sound=(ReplicaKey(world.topic().topic_id, 0),))
 
 
-def missing(world: World, broker_id: int) -> None:
-    report(world, broker_id, missing=(ReplicaKey(world.topic().topic_id, 0),))
+def missing(world: World, broker_id: int) -> tuple[ReplicaKey, ...]:
+    return report(world, broker_id, missing=(ReplicaKey(world.topic().topic_id, 0),))
 
 
 def refused(error: object, code: ErrorCode) -> str:

@@ -17,9 +17,11 @@ from penstock.core.batch import (
 )
 from penstock.core.encode import encode_columns
 from penstock.core.records import build_batch
+from penstock.core.replication.contract import Tick
+from penstock.core.replication.contract_follower import BatchesReceived, EpochAnswered
 from penstock.core.replication.follower import BrokenLogError
 from penstock.core.replication.losses import emptied
-from penstock.core.types import LeaderEpoch, Offset, ProducerId
+from penstock.core.types import NO_EPOCH, BrokerId, LeaderEpoch, Offset, ProducerId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import replication_pb2
 from penstock_broker.replication import mending as module
@@ -122,8 +124,16 @@ async def test_a_log_is_dropped_only_when_the_newest_mark_is_confirmed() -> None
         assert (world.replica.marks.log_end_offset, world.mending.rebuilt_replicas) == (0, 1)
         assert world.replica.slot != before.slot
         assert list(world.disk.slots().values()) == [world.replica.slot]
-        assert world.replicas.damage.sound == {KEY: None}
         assert world.replicas.damage.found == {}
+        world.replicas.handle(world.replica, Tick())
+        assert world.replicas.damage.sound == {}, "the leader may count what it acknowledged before"
+
+        def is_sound() -> bool:
+            world.replicas.handle(world.replica, answered(end_offset=0))
+            return world.replicas.damage.sound == {KEY: None}
+
+        await until(is_sound, "its leader has answered")
+        assert world.replicas.damage.rebuilt == set()
 
 
 async def test_a_log_that_a_full_disk_keeps_is_dropped_later(
@@ -148,6 +158,50 @@ async def test_a_log_that_a_full_disk_keeps_is_dropped_later(
         await until(lambda: world.replica is not before, "it is copied again")
         assert refusals == [before.slot]
         assert (world.replica.marks.log_end_offset, world.mending.rebuilt_replicas) == (0, 1)
+
+
+async def test_what_is_damaged_before_the_log_start_is_removed_before_the_log_is_called_sound() -> (
+    None
+):
+    """A machine that stops has its removals done no more."""
+    async with mended(**FOLLOWS) as world:
+        before, offset = world.replica, Offset(10)
+
+        def follows() -> bool:
+            world.replicas.handle(before, answered(end_offset=20, epoch=1))
+            return before.machine.is_answered
+
+        await until(follows, "its leader has answered")
+        world.replicas.handle(
+            before,
+            BatchesReceived(
+                leader=BrokerId(1),
+                leader_epoch=LeaderEpoch(2),
+                batches=(),
+                high_watermark=Offset(20),
+                log_start_offset=offset,
+                sync_through=Offset(0),
+            ),
+        )
+        assert before.machine.log_start_offset == offset
+        world.disk.lost = {3}
+        world.found()
+        assert world.disk.recover(before.slot).checkpoint.log_start_offset == 0
+        await until(world.is_back, "it is mended, and open again")
+        assert world.others.asked == []
+        assert world.disk.header(before.slot, Offset(0)) == BATCHES[10].header
+        assert world.replica.marks.log_start_offset == offset
+
+
+def answered(*, end_offset: int, epoch: int = NO_EPOCH) -> EpochAnswered:
+    """By broker 1, which leads; ignored by who does not ask."""
+    return EpochAnswered(
+        leader=BrokerId(1),
+        leader_epoch=LeaderEpoch(2),
+        epoch=LeaderEpoch(epoch),
+        end_offset=Offset(end_offset),
+        log_start_offset=Offset(0),
+    )
 
 
 @pytest.mark.parametrize("many", [True, False], ids=["many", "compacted"])

@@ -38,6 +38,7 @@ class Listening(ControllerServiceServicer):
         self.missing: list[list[int]] = []
         self.refuses = False
         self.stores = False
+        self.seated: list[int] = []
 
     async def Session(  # noqa: N802 - as the service names it
         self, requests: Any, context: Any
@@ -68,7 +69,8 @@ class Listening(ControllerServiceServicer):
         self.missing.append([one.partition for one in request.missing])
         if self.refuses:
             return pb.ReportReplicasResponse(error=error_to_wire(REFUSAL))
-        return pb.ReportReplicasResponse(metadata_version=9, stored=self.stores)
+        seated = [pb.ReplicaName(topic_id="id-of-t", partition=one) for one in self.seated]
+        return pb.ReportReplicasResponse(metadata_version=9, stored=self.stores, seated=seated)
 
 
 @dataclass
@@ -205,6 +207,33 @@ async def test_a_given_up_log_is_reported_until_its_mark_is_in_the_store_itself(
     scene.controller.stores = True
     await wait_until_async(lambda: scene.damage.confirmed, what="it is stored")
     assert scene.damage.confirmed == {ZERO: 9}
+
+
+async def test_a_given_up_log_is_kept_while_the_replica_has_a_seat_that_no_image_shows(
+    scene: Scene,
+) -> None:
+    scene.damage.mending, scene.controller.stores, scene.controller.seated = None, True, [0]
+    scene.damage.found = {ZERO: None, ONE: None}
+    scene.damage.given_up = {ZERO, ONE}
+    outside = {"replicas": [0, 1], "isr": [1], "damaged": [0]}
+    scene.image(3, outside, outside)
+    assert await scene.heard(3) == [({}, [0, 1]), ({}, [0]), ({}, [0])]
+    assert scene.damage.confirmed == {ONE: 9}
+    scene.controller.seated = []
+    await wait_until_async(lambda: ZERO in scene.damage.confirmed, what="the seat is gone")
+
+
+async def test_a_missing_log_does_not_begin_anew_while_the_replica_has_a_seat_that_no_image_shows(
+    scene: Scene,
+) -> None:
+    scene.damage.found = {ZERO: None}
+    scene.damage.missing = {ZERO: LeaderEpoch(4)}
+    scene.controller.seated = [0]
+    scene.image(3, {"replicas": [0, 1], "isr": [1], "damaged": [0], "leader_epoch": 5})
+    await scene.heard(3)
+    assert scene.damage.missing == {ZERO: 4}
+    scene.controller.seated = []
+    await wait_until_async(lambda: not scene.damage.missing, what="it begins anew")
 
 
 async def test_a_damaged_copy_is_reported_until_it_is_none_any_more(scene: Scene) -> None:

@@ -451,7 +451,7 @@ class Checks:
         canon = self.canon(key)
         self.lossy.add(key)
         slot = broker.disk.open_slot(key)
-        log_start = broker.disk.recover(slot).checkpoint.log_start_offset
+        log_start = broker.disk.store.recover(slot).checkpoint.log_start_offset
         self.world.scheduler.note("checks", "loss beyond the promise", key, canon.disk_end)
         self.moving.rewound(key)
         canon.rewind_to(max(canon.disk_end, min(log_start, canon.end)), broker.disk.batches(slot))

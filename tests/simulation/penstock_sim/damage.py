@@ -5,7 +5,8 @@
 
 A flip takes a replica out as if its disk were lost: so it happens only where the promise of I7 has
 room for one more loss, and to each replica only once. What is flipped comes
-from a generator of its own, and only in histories that want it: the others are what they were.
+from generators of its own, and only in histories that want it: the others are what they were. Where
+the members of a partition have changed, something is flipped at once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from random import Random
 
     from penstock.core.batch import BatchHeader
     from penstock_broker.store.interface import Slot
@@ -30,6 +32,9 @@ _LOOK_MS: Final = 20
 _STANDING_MS: Final = 700
 """What is wrong for so long, while nothing else is, was not on its way to be right."""
 _CHUNK_BYTES: Final = 500
+_APART_MS: Final = 500
+"""Between two hits of a partition: so long a report of the first may wait for the metadata store,
+and the replica be mended meanwhile. The seat that it then loses is a loss as well."""
 
 
 class Damage:
@@ -38,8 +43,10 @@ class Damage:
     def __init__(self, world: World) -> None:
         self.world = world
         self._random = world.scheduler.generator("damage")
+        self._strikes = world.scheduler.generator("damage of members that change")
         self._pace_ms = self._random.uniform(40, 200)
         self._hit: set[tuple[int, ReplicaKey]] = set()
+        self._hit_ms: dict[ReplicaKey, float] = {}
         self._standing: dict[tuple[ReplicaKey, BrokerId], tuple[int, int]] = {}
         """Damaged replicas with a seat beside a sound one: since when, and in which version."""
         self.flips = 0
@@ -56,7 +63,7 @@ class Damage:
     def _act(self) -> None:
         if not self.world.chaotic:
             return
-        self._flip()
+        self._flip(self._random)
         self._next()
 
     def _look(self) -> None:
@@ -65,27 +72,30 @@ class Damage:
 
     # ------------------------------------------------------------ flips
 
-    def _flip(self) -> None:
-        key = self._random.choice(self.world.keys)
-        broker = self._random.choice(list(self.world.brokers.values()))
+    def _flip(self, chance: Random, key: ReplicaKey | None = None) -> None:
+        key = chance.choice(self.world.keys) if key is None else key
+        broker = chance.choice(list(self.world.brokers.values()))
         slot = broker.disk.slot(key)
         if (int(broker.id), key) in self._hit:
             return  # what is said about the first flip may still be on its way
+        if self.world.scheduler.now_ms < self._hit_ms.get(key, -_APART_MS) + _APART_MS:
+            return
         if slot is None or not self._may_be_lost(broker, key):
             return
         present = broker.disk.batches(slot)
         batches = [one for one in broker.disk.batches(slot, durable=True) if one in present]
         if not batches:
             return
-        index = broker.intact and self._random.random() < _INDEX
+        index = broker.intact and chance.random() < _INDEX
         if index:
             broker.disk.flip_index(slot)
         else:
-            broker.disk.flip(slot, self._random.choice(batches).header)
+            broker.disk.flip(slot, chance.choice(batches).header)
         self.flips += 1
         self._hit.add((int(broker.id), key))
+        self._hit_ms[key] = self.world.scheduler.now_ms
         self.world.scheduler.note(broker.name, "flip", key, "index" if index else "batch")
-        delay_ms = self._random.choice((1, 20, 100, 300))
+        delay_ms = chance.choice((1, 20, 100, 300))
         self.world.scheduler.after(delay_ms, self._scrub, broker, key)
 
     def _may_be_lost(self, broker: SimBroker, key: ReplicaKey) -> bool:
@@ -156,6 +166,8 @@ class Damage:
         """After a change of the stored partition, or of a journal that counts."""
         if before is None:
             return
+        if {*before.state.replicas} != {*after.state.replicas} and self.world.chaotic:
+            self.world.scheduler.after(0, self._flip, self._strikes, key)
         damaged = {*after.state.damaged}
         joined = {*after.state.isr} - {*before.state.isr}
         beside = {*after.state.isr} - damaged

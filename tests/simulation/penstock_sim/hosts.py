@@ -63,11 +63,18 @@ class WatchedHost(MachineHost[Any, Any, Any]):
         try:
             await super().load()
         except PenstockError as error:
-            if error.code in {ErrorCode.DATA_CORRUPTED, ErrorCode.CORRUPT_BATCH}:
+            corrupt = error.code in {ErrorCode.DATA_CORRUPTED, ErrorCode.CORRUPT_BATCH}
+            if corrupt and not self._may_be_damaged():
                 self.world.scheduler.fail(error)
             raise
         if self.serving:
             self.world.scheduler.note(self.broker.name, "coordinates", self)
+
+    def _may_be_damaged(self) -> bool:
+        """Where bits flip: it ends until somebody sound leads."""
+        damage = self.world.damage
+        assert isinstance(self.log, ReplicaLog)
+        return damage is not None and damage.may_stop(self.broker, self.log.replica.key)
 
     def handle(self, event: Any) -> None:
         outer, self._event = self._event, event

@@ -8,6 +8,7 @@ from typing import Any, Final
 from penstock.core.control import election
 from penstock_broker.replication import exact
 from penstock_broker.replication.damage import Damage
+from penstock_broker.replication.mending import Mending
 from penstock_broker.store.memory import _Log
 from penstock_sim.planted_moving import in_function
 from penstock_sim.planted_shells import all_of, in_text
@@ -56,6 +57,15 @@ DAMAGE_BUGS: Final[dict[str, tuple[Callable[[Any], None], tuple[str, ...]]]] = {
             election._choose_leader, "sound, staying = isr - damaged,", "sound, staying = isr,"
         ),
         (),
+    ),
+    "sound_before_the_leader_knows_that_the_log_begins_anew": (
+        in_text(
+            Mending,
+            "_rebuild",
+            "self._replicas.damage.note_rebuilt(opened.key)",
+            "self._replicas.found_sound(opened)",
+        ),
+        ("I5", "I7", "I33"),
     ),
     "report_sound_before_it_is_mended": (report_sound_before_it_is_mended, ("I33",)),
     "mend_from_another_header": (all_of(*HEADER_LOOKS.values()), ("I33",)),

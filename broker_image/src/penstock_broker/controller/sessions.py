@@ -132,7 +132,12 @@ class ControllerService(ControllerServiceServicer):
             return pb.ReportReplicasResponse(error=error_to_wire(error))
         assert isinstance(result, ReplicasReported)
         return pb.ReportReplicasResponse(
-            metadata_version=result.metadata_version, stored=result.stored
+            metadata_version=result.metadata_version,
+            stored=result.stored,
+            seated=[
+                pb.ReplicaName(topic_id=key.topic_id, partition=key.partition)
+                for key in result.seated
+            ],
         )
 
 

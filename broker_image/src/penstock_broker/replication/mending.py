@@ -200,7 +200,7 @@ class Mending:
 
     async def _read_all(self, replica: Replica) -> _Case:
         """Reads the whole log, and mends on the way what can be mended."""
-        case, found = _Case(replica), list[BatchHeader]()
+        case, found = await self._trimmed(replica), list[BatchHeader]()
         marks = replica.marks
         offset, end = marks.log_start_offset, marks.written_end
         _events.info("reading a damaged replica", replica=replica, offset=offset, up_to=end)
@@ -223,9 +223,20 @@ class Mending:
                     case.lost.append(header)
                 elif not await self._mend(case, header):
                     case.lost.append(header)
-        if not replica.is_opened:
-            case.hopeless = "its log could not be opened"
         return case
+
+    async def _trimmed(self, replica: Replica) -> _Case:
+        """A new case, with nothing left before the log start, which nobody would mend."""
+        if not replica.is_opened:
+            return _Case(replica, hopeless="its log could not be opened")
+        try:
+            await self._replicas.trim(replica)
+        except PenstockError as error:
+            if error.code is not ErrorCode.DATA_CORRUPTED:
+                raise
+            replica.index_damaged = True
+        damaged = "nothing can be removed from its log, whose index is damaged"
+        return _Case(replica, hopeless=damaged if replica.index_damaged else "")
 
     async def _header(self, case: _Case, offset: Offset) -> BatchHeader | None:
         """What the batch that cannot be read must be; None: that is damaged, too, or it is gone."""
@@ -308,8 +319,9 @@ class Mending:
         self._cases.pop(replica.key, None)  # not before: a full disk may have refused to drop it
         self.rebuilt_replicas += 1
         if opened is not None:
-            # Nothing damaged is left, and who copies a log gets no seat before it has all of it.
-            self._replicas.found_sound(opened)
+            # Nothing damaged is left, and who copies a log gets no seat before it has all of it,
+            # from a leader that knows that it begins anew.
+            self._replicas.damage.note_rebuilt(opened.key)
 
     def _may_rebuild(self, replica: Replica, state: PartitionState) -> bool:
         local, version = self._replicas.broker_id, self._replicas.damage.confirmed.get(replica.key)

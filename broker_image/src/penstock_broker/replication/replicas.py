@@ -132,6 +132,8 @@ class ReplicaSet:
             self._obey(replica, ready)
         if replica.feeders:
             self._ask_for_sync(replica)
+        if replica.key in self.damage.rebuilt and replica.machine.is_answered:
+            self.found_sound(replica)
         wants_tick = replica.machine.wants_tick
         if wants_tick != replica.ticks:
             self._tick_or_not(replica, ticks=wants_tick)
@@ -297,6 +299,14 @@ class ReplicaSet:
     async def mend(self, replica: Replica, batch: Batch) -> None:
         """Writes the bytes of a damaged batch of its log once more, fsynced."""
         await self._writer.repair(PartitionWrite(replica.slot, mended=(batch,)))
+
+    async def trim(self, replica: Replica) -> None:
+        """Removes what is before its log start, fsynced: a stopped machine has that done no more.
+
+        Raises ClusterError, with DATA_CORRUPTED if the log is damaged where it must be read for it.
+        """
+        log_start = replica.marks.log_start_offset
+        await self._writer.repair(PartitionWrite(replica.slot, log_start_offset=log_start))
 
     async def accept_loss(self, replica: Replica, lost: Sequence[BatchHeader]) -> None:
         """Has batches of its log emptied that nobody has (`core.replication.losses`), fsynced."""

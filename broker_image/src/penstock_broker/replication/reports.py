@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.core.types import ReplicaKey
+from penstock.core.types import ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.rpc.errors import error_from_wire
@@ -164,8 +164,8 @@ class ReplicaReports:
         return state is not None and local in state.isr and local not in state.damaged
 
     def _needs_word(self, key: ReplicaKey) -> bool:
-        """Its log is given up only when a controller has stored that it is damaged, or, if it only
-        copies, has asked for it to be deleted, which older ones do not."""
+        """Its log is given up only when a controller has stored that it is damaged and has no seat,
+        or, if it only copies, has asked for it to be deleted, which older ones do not."""
         state = self._view.state(key)
         copies = state is not None and self._replicas.broker_id in state.adding
         return key in self._damage.given_up and (copies or key not in self._damage.confirmed)
@@ -203,11 +203,14 @@ class ReplicaReports:
         self._session.saw(answer.metadata_version)
         self._heard.update(report.damaged, report.missing)
         self._note_opened()
+        seated = {ReplicaKey(TopicId(one.topic_id), one.partition) for one in answer.seated}
         if answer.stored:
-            # They stay damaged until this broker says otherwise.
-            self._damage.confirm(report.damaged, answer.metadata_version)
+            # They stay damaged, and without a seat, until this broker says otherwise.
+            unseated = [key for key in report.damaged if key not in seated]
+            self._damage.confirm(unseated, answer.metadata_version)
         for key in seatless:
-            self._damage.begins_anew(key)  # nor is it eligible outside the ISR, from now on
+            if key not in seated:
+                self._damage.begins_anew(key)
         return True
 
     async def confirm_damage(self, key: ReplicaKey) -> int:

@@ -45,7 +45,7 @@ class LogVerification:
             self._tried = {k: r for k, r in self._tried.items() if k in damage.marked}
             for replica in list(damage.marked.values()):
                 key = replica.key
-                known = key in damage.found or key in damage.sound
+                known = key in damage.found or key in damage.sound or key in damage.rebuilt
                 if not known and self._tried.get(key) is not replica:
                     self._tried[key] = replica
                     await self._verify(replica)

@@ -170,10 +170,12 @@ class ReplicasReported:
     """`metadata_version`: of the cluster, with the changes in it.
 
     `stored`: all that this controller has decided is in the store itself, nothing in a journal.
+    `seated`: damaged and missing ones that are in ISR or ELR still, so that their logs are kept.
     """
 
     metadata_version: int = 0
     stored: bool = False
+    seated: tuple[ReplicaKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from penstock.core.control.moves import dropped, found_damaged, found_sound
 from penstock.core.control.partition import PartitionDocument
 from penstock.core.control.requests import check_cluster_id, check_session
 from penstock.core.control.sessions import Sessions
-from penstock.core.types import BrokerId, TopicId
+from penstock.core.types import BrokerId, ReplicaKey, TopicId
 
 
 def decide_report(
@@ -57,7 +57,15 @@ def decide_report(
                     partition=key.partition,
                     broker=report.broker_id,
                 )
-    return ReplicasReported(stored=not draft.journaling)
+    seated = tuple(
+        key for key in (*report.damaged, *report.missing) if _has_seat(draft, key, report.broker_id)
+    )
+    return ReplicasReported(stored=not draft.journaling, seated=seated)
+
+
+def _has_seat(draft: Draft, key: ReplicaKey, broker_id: BrokerId) -> bool:
+    found = _reported(draft, key.topic_id, key.partition)
+    return found is not None and broker_id in {*found[1].state.isr, *found[1].elr}
 
 
 def _missing(

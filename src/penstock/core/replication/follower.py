@@ -91,6 +91,11 @@ class Follower:
         """In a pause, or waiting for an answer that may not come."""
         return self._phase in (_Phase.PAUSED, _Phase.ASKING)
 
+    @property
+    def is_answered(self) -> bool:
+        """The leader has answered the look-up, and with that forgotten older acknowledgements."""
+        return self._phase in (_Phase.CUTTING, _Phase.FOLLOWING)
+
     # ------------------------------------------------------------ look-up
 
     def ask(self, out: Outbox, now_ms: int) -> None:

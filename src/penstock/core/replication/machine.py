@@ -129,6 +129,14 @@ class ReplicaMachine:
         """Why this partition was stopped; None if it was not."""
         return self._error
 
+    @property
+    def is_answered(self) -> bool:
+        """No leader counts what this broker has acknowledged before this log was opened: it leads
+        itself, or its leader has answered its look-up (`Follower`). False: not so, for all that is
+        known."""
+        role = self._roles.current
+        return role.is_answered if isinstance(role, Follower) else isinstance(role, Leader)
+
     def traffic_to(self, broker: BrokerId) -> Traffic:
         """The class of what the leader of this partition sends to `broker`, as known here."""
         state, role = self._roles.state, self._roles.current

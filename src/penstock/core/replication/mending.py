@@ -42,9 +42,10 @@ def donors(
 def may_rebuild(state: PartitionState, local: BrokerId, live: Container[BrokerId]) -> bool:
     """Whether nobody relies on the log here, and somebody sound leads, from whom it can be copied.
 
-    A mark that is stored keeps the replica out of ISR and ELR for as long as it is there, because a
-    live member that is sound has its seat: the leader. Who only copies is not marked: it may be
-    switched to before it learns that. The controller has its copy deleted, and begun again.
+    A mark that is stored keeps the replica from a new seat in ISR or ELR for as long as it is
+    there. Whether it still has one in the ELR, no image shows: ask the controller first, whose
+    answer does. Who only copies is not marked: it may be switched to before it learns that. The
+    controller has its copy deleted, and begun again.
     """
     sound_leader = state.leader in live and state.leader not in {local, *state.damaged}
     return sound_leader and local in state.damaged and local not in state.isr

@@ -727,6 +727,7 @@ class ReportReplicasResponse(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     METADATA_VERSION_FIELD_NUMBER: _builtins.int
     STORED_FIELD_NUMBER: _builtins.int
+    SEATED_FIELD_NUMBER: _builtins.int
     metadata_version: _builtins.int
     """The version that includes the changes, as in AlterIsrResponse."""
     stored: _builtins.bool
@@ -735,16 +736,24 @@ class ReportReplicasResponse(_message.Message):
     """
     @_builtins.property
     def error(self) -> _errors_pb2.Error: ...
+    @_builtins.property
+    def seated(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaName]:
+        """Those of the damaged and missing ones that keep a seat: in the ISR, or eligible outside it, which
+        no image shows. Nobody sound is known to have what they have, so their logs are kept. An older
+        controller names none.
+        """
+
     def __init__(
         self,
         *,
         error: _errors_pb2.Error | None = ...,
         metadata_version: _builtins.int = ...,
         stored: _builtins.bool = ...,
+        seated: _abc.Iterable[Global___ReplicaName] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "metadata_version", b"metadata_version", "stored", b"stored"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "metadata_version", b"metadata_version", "seated", b"seated", "stored", b"stored"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

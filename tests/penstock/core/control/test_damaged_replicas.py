@@ -1,5 +1,6 @@
 """Damaged replicas: they lead only if nobody sound can, and hold no seat beside one (I33)."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -22,7 +23,7 @@ from penstock.core.control import contract as c
 from penstock.core.control import move_contract as m
 from penstock.core.control.election import ElectionKind, Liveness, Settings, settle
 from penstock.core.control.partition import PartitionDocument
-from penstock.core.types import BrokerId, LeaderEpoch, PartitionState
+from penstock.core.types import BrokerId, LeaderEpoch, PartitionState, ReplicaKey
 from penstock.errors import ErrorCode
 
 
@@ -150,6 +151,26 @@ def test_a_missing_log_is_not_led_while_who_may_have_the_records_is_away() -> No
     world.register(1, run=2)
     state = document(world).state
     assert (state.leader, state.isr) == (1, ids(1))
+
+
+@pytest.mark.parametrize("reported", [damaged, missing])
+def test_a_seat_outside_the_isr_is_kept_and_said_to_be_until_somebody_sound_is_there(
+    reported: Callable[[World, int], tuple[ReplicaKey, ...]],
+) -> None:
+    """No image shows it, and a broker without a seat gives its log up."""
+    world = moving_world(min_insync_replicas="2")
+    world.kill(2)
+    world.kill(1)
+    world.kill(0)
+    world.register(1, run=2, opening=True)
+    key = ReplicaKey(world.topic().topic_id, 0)
+    assert reported(world, 1) == (key,)
+    found = document(world)
+    assert (found.state.isr, found.elr, found.state.damaged) == (ids(0), ids(1), ids(1))
+    world.register(0, run=2)
+    assert document(world).state.leader == 0
+    assert document(world).elr == ()
+    assert reported(world, 1) == ()
 
 
 def test_a_damaged_replica_does_not_join_until_it_is_sound() -> None:
