@@ -502,6 +502,8 @@ class Checks:
             if found and found[0] == batch:
                 holders.add(int(broker.id))
         lost = self.missing(key) & {*map(int, self.stored[key].state.replicas)}
+        if self.world.damage is not None:
+            lost |= self.world.damage.losses(key)
         required = {int(member) for member in self.stored[key].state.isr} - lost
         trimmed = any(
             replica.machine.marks.log_start_offset > batch.base_offset

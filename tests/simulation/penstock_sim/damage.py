@@ -215,7 +215,14 @@ class Damage:
         As the metadata store has it: a journal may be lost.
         """
         document = self.world.checks.stored.get(key)
-        if document is None or broker.id not in document.state.damaged:
+        if document is None:
+            return False
+        if broker.id not in {*document.state.replicas, *document.state.adding}:
+            # Others have its place meanwhile; after a crash it would have no seat in older images.
+            may = broker.shell is not None and key in broker.shell.replicas.damage.given_up
+        else:
+            may = broker.id in document.state.damaged
+        if not may:
             return False
         if broker.id in {*document.state.isr, *document.elr}:
             raise RuleError(f"I33: {broker.name} gives up its log, and has a seat: {document}")

@@ -320,7 +320,7 @@ class Mending:
         self.rebuilt_replicas += 1
         if opened is not None:
             # Nothing damaged is left, and who copies a log gets no seat before it has all of it,
-            # from a leader that knows that it begins anew.
+            # from a leader that knows of the new one.
             self._replicas.damage.note_rebuilt(opened.key)
 
     def _may_rebuild(self, replica: Replica, state: PartitionState) -> bool:
