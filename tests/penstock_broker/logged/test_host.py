@@ -491,6 +491,29 @@ async def test_a_machine_that_cannot_be_loaded_is_not_guessed_at(
         assert await world.total() == 5, "tried again, in a while"
 
 
+@pytest.mark.parametrize(
+    ("isr", "code"),
+    [((0,), ErrorCode.DATA_CORRUPTED), ((0, 1), ErrorCode.COORDINATOR_LOADING)],
+    ids=["alone", "with others"],
+)
+async def test_a_damaged_log_is_waited_for_while_others_have_it(
+    isr: tuple[int, ...], code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them leads soon, or gives it the batch: clients ask again."""
+    monkeypatch.setattr(hosts_module, "_CORRUPT_RETRY_S", 0.2)
+    async with running() as world:
+        await world.add(2)
+        await world.add(3)
+        world.isr, world.store.damaged_reads = isr, True
+        await world.lead(0, 2)
+        assert (await error_of(world.made[1])).code is code
+        with pytest.raises(ClusterError, match="wrong CRC") as caught:
+            world.find("any")
+        assert caught.value.code is code
+        world.store.damaged_reads = False
+        assert await world.total() == 5, "tried again, in a while"
+
+
 async def test_appends_that_could_not_succeed_are_refused_before_the_machine_decides() -> None:
     async with running() as world:
         host = await world.serving()

@@ -15,7 +15,7 @@ from penstock.core.replication.contract_leader import ProduceReply, ProduceReque
 from penstock.core.topic import TopicConfig
 from penstock.core.types import Acks, LeaderEpoch, Offset, Sync
 from penstock.errors import PenstockError
-from penstock_broker.replication.reads import LogReader
+from penstock_broker.replication.reads import LogReader, waiting_for_others
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 
@@ -109,4 +109,5 @@ class ReplicaLog:
 
     async def read(self, offset: Offset, end: Offset) -> list[Batch]:
         """From memory or the store's threads; see `PartitionLog`."""
-        return await self._reader.read(self.replica, offset, self.read_bytes, end)
+        with waiting_for_others(self.replica):
+            return await self._reader.read(self.replica, offset, self.read_bytes, end)
