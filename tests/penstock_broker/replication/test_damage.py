@@ -14,6 +14,7 @@ from penstock.core.batch import Batch
 from penstock.core.replication.contract import UNPROMISED, Checkpoint
 from penstock.core.types import LeaderEpoch, Offset
 from penstock.errors import ClusterError, ErrorCode
+from penstock_broker.replication import verifying as module
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.verifying import LogVerification
 from penstock_broker.store.interface import Slot
@@ -202,18 +203,20 @@ async def test_a_replica_that_this_run_found_damaged_is_not_read_again() -> None
         assert verification._tried == {}
 
 
-async def test_a_marked_replica_that_could_not_be_read_to_the_end_is_not_known_to_be_sound() -> (
-    None
-):
+async def test_a_marked_replica_that_could_not_be_read_to_the_end_is_verified_in_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The disk did not answer, which says nothing about what is on it."""
+    monkeypatch.setattr(module, "_RETRY_S", 0.05)
     async with running(World()) as world, verifying(world) as verification:
         await world.append()
         await world.image(3, **MARKED)
         world.store.broken_reads = True
         verification.changed()
-        await wait_until_async(lambda: verification._tried, what="it is read")
-        verification.changed()
-        await wait_until_async(lambda: not verification._wake.is_set(), what="the reading ended")
+        await wait_until_async(lambda: verification._put_off, what="it was tried")
         assert (world.replicas.damage.sound, world.replicas.damage.found) == ({}, {})
+        world.store.broken_reads = False
+        await wait_until_async(lambda: KEY in world.replicas.damage.sound, what="it is verified")
 
 
 async def test_copies_and_marks_are_known_while_the_newest_image_has_them() -> None:

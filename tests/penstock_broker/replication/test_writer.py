@@ -400,6 +400,21 @@ async def test_what_the_store_asks_to_wait_with_is_written_by_the_thread() -> No
         assert r.store.recover(log.owner.slot).log_end_offset == 45
 
 
+async def test_what_is_to_be_removed_is_removed_though_the_disk_is_full() -> None:
+    """Batches of any log in the same write are refused, and it with them."""
+    async with rig() as r:
+        log, other = Appending(r), r.owner(1)
+        await log.write(40)
+        r.store.failure = ClusterError("no space", ErrorCode.DISK_FULL)
+        r.writer.append(other, 1, [batch_at(0)], None, sync=False)
+        r.writer.move_log_start(log.owner, Offset(30))
+        await hears(other, ("failed", 1, ErrorCode.DISK_FULL))
+        await wait_until_async(
+            lambda: r.store.recover(log.owner.slot).checkpoint.log_start_offset == 30,
+            what="it is removed",
+        )
+
+
 async def test_a_disk_that_is_full_is_heard_of_from_the_event_loop_too() -> None:
     async with rig() as r:
         log = Appending(r)

@@ -1,7 +1,8 @@
 """Replicas that a former run reported as damaged: this one reads their logs from start to end.
 
     image: damaged ─▶ read, 1 MiB at a time, resting as long ─▶ all readable ─▶ Damage.sound
-                                     └─ a batch cannot be read ─▶ Damage.found
+                                     ├─ a batch cannot be read ─▶ Damage.found
+                                     └─ the disk does not answer ─▶ again, in a while
 
 The mark outlives the run of the broker that found the damage, and what it found. A machine that
 stopped because of a defect leaves a sound log behind; whatever is wrong shows when it is read, or
@@ -9,16 +10,18 @@ when the follower compares it with its leader's (`BrokenLogError`), before it ma
 """
 
 import asyncio
+from contextlib import suppress
 from typing import Final
 
 from penstock.core.types import Offset, ReplicaKey
-from penstock.errors import PenstockError
+from penstock.errors import ErrorCode, PenstockError
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 
 _CHUNK_BYTES: Final = 1 << 20
+_RETRY_S: Final = 5.0
 _events = EventLog("verifying")
 
 
@@ -30,6 +33,8 @@ class LogVerification:
         self._reader = reader
         self._tried: dict[ReplicaKey, Replica] = {}
         """Marked replicas that were read since they were marked, or opened again."""
+        self._put_off = False
+        """One could not be read now, and is tried again after a while."""
         self._wake = asyncio.Event()
 
     def changed(self) -> None:
@@ -39,8 +44,11 @@ class LogVerification:
     async def run(self) -> None:
         """Verifies until cancelled."""
         while True:
-            await self._wake.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_RETRY_S if self._put_off else None):
+                    await self._wake.wait()
             self._wake.clear()
+            self._put_off = False
             damage = self._replicas.damage
             self._tried = {k: r for k, r in self._tried.items() if k in damage.marked}
             for replica in list(damage.marked.values()):
@@ -63,6 +71,9 @@ class LogVerification:
                 offset = await read_resting(self._reader, replica, offset, end)
         except PenstockError as error:
             _events.error("replica not sound", replica=replica, offset=offset, reason=str(error))
+            if error.code is not ErrorCode.DATA_CORRUPTED:
+                del self._tried[replica.key]
+                self._put_off = True
             return
         _events.info("replica is sound", replica=replica, up_to=end)
         self._replicas.found_sound(replica)

@@ -380,12 +380,20 @@ class LogWriter:
 
     def _refuse(self, tick: Tick, error: PenstockError) -> None:
         """On a full disk, drops later writes of the same owners, which need the refused ones, and
-        notifies the owners. Raises `error` if it is anything else."""
+        notifies the owners. Raises `error` if it is anything else.
+
+        Removals, which free space, are asked for again: batches were refused, not they.
+        """
         if error.code is not ErrorCode.DISK_FULL:
             raise error
+        appends = any(entry.batches for entry in tick.pending)
         for entry in tick.pending:
+            later = self._pending.get(entry.owner.slot, entry)
+            log_start = later.log_start_offset or entry.log_start_offset
             entry.rewritten(done=False)
             self.forget(entry.owner)
+            if appends and log_start is not None:
+                self.move_log_start(entry.owner, log_start)
         for entry in tick.pending:
             if entry.persist_ids:
                 entry.owner.persist_failed(entry.persist_ids[0], error)
