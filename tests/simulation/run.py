@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -25,6 +26,7 @@ from penstock_sim.world import simulate
 
 _EXAMPLES: Final = """examples:
   run.py --seeds 2000 --kept --fresh-seconds 60    as `make sim` does
+  run.py --damage --seeds 300                      bits flip on disks
   run.py --first 5000 --seeds 1000 --keep-going    a thousand seeds, all failures
   run.py --seed 901872 --trace                     one history, event by event
   run.py --planted                                 every planted bug, and the seeds it took
@@ -51,6 +53,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         metavar="N",
         help="then as many as N seconds allow, from a range that no run has played before; 0",
     )
+    parser.add_argument(
+        "--damage",
+        action="store_true",
+        help="bits flip on disks, in each history; not in those kept",
+    )
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--trace", action="store_true", help="print every event of it")
     parser.add_argument(
@@ -70,6 +77,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.store and options.planted is None:
         parser.error("--store goes with --planted")
+    if options.damage and (options.kept or options.planted is not None):
+        parser.error("--damage goes with neither --kept nor --planted")
     if options.workers < 1 or options.seeds < 0 or options.fresh_seconds < 0:
         parser.error("--workers is at least 1; --seeds and --fresh-seconds are not negative")
     return options
@@ -78,15 +87,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     """0: all seeds hold; 1: some do not; 130: interrupted."""
     options = parse()
+    damage = options.damage or None
     if options.seed is not None:
-        return 0 if report(simulate(options.seed, traced=options.trace), everything=True) else 1
+        history = simulate(options.seed, traced=options.trace, damage=damage)
+        return 0 if report(history, everything=True, damage=damage) else 1
     held = True
     try:
         if options.planted is not None:
             return 0 if look_for_bugs(options) else 1
-        with Workers(options.workers) as workers:
+        how = partial(simulate, damage=True) if damage else None
+        with Workers(options.workers, how) as workers:
             for which, seeds in parts(options):
-                held = play(workers, which, seeds, keep_going=options.keep_going) and held
+                held = play(workers, which, seeds, options) and held
                 if not held and not options.keep_going:
                     break
     except KeyboardInterrupt:
@@ -98,16 +110,17 @@ def main() -> int:
 def parts(options: argparse.Namespace) -> Iterator[tuple[str, Iterable[int]]]:
     """The parts to play, one after another: name and seeds."""
     first, count = options.first, options.seeds
+    how = " with bits that flip" if options.damage else ""
     if count:
-        yield f"seeds from {first}", range(first, first + count)
+        yield f"seeds from {first}{how}", range(first, first + count)
     if options.kept:
         yield "seeds that failed once", kept_seeds()
     if options.fresh_seconds:
         fresh = fresh_seeds(time.time_ns() // 1_000_000, options.fresh_seconds)
-        yield f"fresh seeds from {fresh.first}", fresh
+        yield f"fresh seeds from {fresh.first}{how}", fresh
 
 
-def play(workers: Workers, which: str, seeds: Iterable[int], *, keep_going: bool) -> bool:
+def play(workers: Workers, which: str, seeds: Iterable[int], options: argparse.Namespace) -> bool:
     """Whether all of them hold. Prints how many were played, even when interrupted."""
     print(f"playing {which}, {workers.count} at a time", flush=True)
     totals = Totals()
@@ -117,8 +130,8 @@ def play(workers: Workers, which: str, seeds: Iterable[int], *, keep_going: bool
         for history in workers.histories(seeds):
             progress.look()
             if history is not None and not totals.add(history):
-                report(history, everything=False)
-                if not keep_going:
+                report(history, everything=False, damage=options.damage or None)
+                if not options.keep_going:
                     break
     finally:
         print(totals.line(which), flush=True)

@@ -1,6 +1,7 @@
 """The command that plays seeds: what it plays, on how many cores, what it prints, how it ends."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from support.descendants import descendants_of, still_running
 from support.waiting import wait_until
 
 from penstock_sim.planted import PLANTED
+from penstock_sim.planted_damage import DAMAGE_BUGS
 from penstock_sim.seeds import fresh_seeds, kept_seeds
 from penstock_sim.totals import Progress, Totals
 from penstock_sim.workers import Workers
@@ -186,6 +188,25 @@ def test_a_failure_in_one_of_many_processes_ends_the_run() -> None:
     assert "replay: python tests/simulation/run.py --seed" in found.stdout
     assert "Assigned(" in found.stdout
     assert "failed once" not in found.stdout
+
+
+def test_bits_flip_in_all_histories_of_a_run_if_asked_for() -> None:
+    """And a failing one is replayed with them."""
+    found = command("--damage", "--seeds", "3", "--workers", "2")
+    assert found.returncode == 0, found.stderr
+    assert "3 seeds from 0 with bits that flip, 0 failed" in found.stdout
+    plain, damaged = (command(*how, "--seed", "1").stdout for how in ((), ("--damage",)))
+    assert plain.split("fingerprint")[1] != damaged.split("fingerprint")[1]
+
+
+def test_a_failing_seed_with_bits_that_flip_is_replayed_with_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["run.py", "--damage", "--seeds", "50", "--workers", "1"])
+    DAMAGE_BUGS["a_damaged_replica_keeps_its_seat"][0](monkeypatch)
+    assert run.main() == 1
+    printed = capsys.readouterr().out
+    assert re.search(r"replay: .* --seed \d+ --damage --trace", printed), printed
 
 
 def test_a_process_that_dies_is_a_failure_of_its_seed() -> None:

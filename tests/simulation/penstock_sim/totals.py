@@ -103,14 +103,17 @@ class Progress:
         )
 
 
-def report(history: History | Lost, *, everything: bool) -> bool:
-    """Prints one history, a failed one with the end of its trace; returns whether it held."""
+def report(history: History | Lost, *, everything: bool, damage: bool | None = None) -> bool:
+    """Prints one history, a failed one with the end of its trace; returns whether it held.
+
+    `damage`: as it was played.
+    """
     if isinstance(history, Lost):
         print(f"FAILED: the process that played seed {history.seed} ended: {history.exit_code}")
-        _print_replay(history.seed)
+        _print_replay(history.seed, damage)
         return False
     if history.violation is not None and not history.trace:
-        history = simulate(history.seed, traced=True)
+        history = simulate(history.seed, traced=True, damage=damage)
     for line in history.trace if everything else history.trace[-TRACE_LINES:]:
         print(line)
     print(
@@ -123,9 +126,10 @@ def report(history: History | Lost, *, everything: bool) -> bool:
     if history.violation is None:
         return True
     print(f"FAILED: {history.violation}")
-    _print_replay(history.seed)
+    _print_replay(history.seed, damage)
     return False
 
 
-def _print_replay(seed: int) -> None:
-    print(f"replay: python tests/simulation/run.py --seed {seed} --trace", flush=True)
+def _print_replay(seed: int, damage: bool | None) -> None:
+    how = "--damage --trace" if damage else "--trace"
+    print(f"replay: python tests/simulation/run.py --seed {seed} {how}", flush=True)
