@@ -159,7 +159,8 @@ def scaled(stage: Stage) -> None:
         penstock.cli("topic", "create", "on-four", "--partitions=12", "--replicas=3")
         used = {each for one in penstock.partitions("on-four") for each in one.replicas}
         stage.expect(3 in used, f"new partitions are on {sorted(used)}, not on broker 3")
-        streams.call("scale", f"{CLUSTERS}/{penstock.cluster}", "--replicas=3")
+        less = {"brokers": 3, "storage": {"whenScaledDown": "Delete"}}
+        streams.patch(CLUSTERS, penstock.cluster, {"spec": less})
         began = time.monotonic()
         seen = streams.wait(
             CLUSTERS,
@@ -171,6 +172,10 @@ def scaled(stage: Stage) -> None:
         stage.expect([each["broker"] for each in drains] == [3], f"drains: {drains}")
         wait_until("three brokers", lambda: len(penstock.broker_pods()) == 3, 180.0)
         stage.measure("fourth broker emptied and gone", time.monotonic() - began)
+        kept = {f"data-{penstock.cluster}-broker-{number}" for number in range(3)}
+        wait_until("its claim is gone", lambda: _claims(stage) == kept, 60.0)
+        retained = {"spec": {"storage": {"whenScaledDown": None}}}
+        streams.patch(CLUSTERS, penstock.cluster, retained)
         left = penstock.partitions("on-four")
         stage.expect(all(3 not in one.replicas for one in left), "a replica is on broker 3")
         stage.expect(all(len(one.replicas) == 3 for one in left), "a replica is missing")
@@ -179,6 +184,11 @@ def scaled(stage: Stage) -> None:
         verdict = running.finish()
     stage.measure("longest write gap of a partition", verdict.partition_write_gap_s, limit=1.0)
     penstock.wait_ready()
+
+
+def _claims(stage: Stage) -> set[str]:
+    found = stage.penstock.streams.list("pvc", f"penstock.dev/cluster={stage.penstock.cluster}")
+    return {each["metadata"]["name"] for each in found}
 
 
 @scenario("A Topic gets a third replica and loses it again, while it is written", short=True)

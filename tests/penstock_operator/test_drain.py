@@ -1,6 +1,7 @@
 """Scaling down: brokers that go are emptied first, and nothing goes that is not proven empty."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from support.operator_world import NAMES, World, advance, copying, desired, settled, where_of
 
 from penstock.client import Cordon, ReplicaMove
+from penstock.core.manifest.objects import WhenScaledDown
 from penstock.core.types import MoveReason, TopicPartition
 from penstock_operator.model import (
     CordonBrokers,
@@ -23,6 +25,7 @@ from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.waves import WAVE
 from penstock_operator.proofs import PROOF_S, Proofs, is_empty
+from penstock_operator.volume_model import DropClaim
 
 OURS = Cordon(placement=True, leadership=True, why="scaling down to 3 brokers", by="operator")
 THEIRS = Cordon(placement=True, leadership=False, why="a bad disk", by="penstock broker")
@@ -152,6 +155,64 @@ def test_the_first_format_is_finalized_before_anything_moves() -> None:
     world.partitions = [each for each in world.partitions if 3 not in each.replicas]
     assert run(world, desired(brokers=3)).is_idle, "what is empty goes, as it did before"
     assert sorted(world.pods) == [0, 1, 2]
+
+
+DELETE: dict[str, Any] = {"spec_when_scaled_down": WhenScaledDown.DELETE}
+
+
+def test_volumes_of_brokers_that_were_emptied_go_if_they_shall() -> None:
+    world = settled(desired(brokers=5, **DELETE), partitions=10)
+    kept = {at: claim for at, claim in world.claims.items() if at < 3}
+    for _ in range(300):
+        plan = advance(world, desired(brokers=3, **DELETE))
+        dropped = [one.broker_id for one in plan.actions if isinstance(one, DropClaim)]
+        assert not set(dropped) & brokers_of(world), "nobody needs what is on it"
+        if plan.is_idle:
+            break
+    assert world.claims == kept
+    assert (world.registered, world.lost) == ({0, 1, 2}, set())
+    assert run(world, desired(brokers=5, **DELETE)).is_idle
+    assert sorted(world.claims) == [0, 1, 2, 3, 4], "others are made"
+
+
+def test_an_operator_that_restarts_still_knows_which_volumes_go() -> None:
+    """The registration goes last, and only once the claim is gone."""
+    world = settled(desired(brokers=4, **DELETE), partitions=0)
+    world.claims[3] = replace(world.claims[3], deleting=True)
+    wish = desired(brokers=3, **DELETE)
+    run(world, wish, steps=30)
+    assert (sorted(world.pods), 3 in world.registered) == ([0, 1, 2], True)
+    del world.claims[3]
+    assert run(world, wish).is_idle
+    assert world.registered == {0, 1, 2}
+
+
+def test_a_volume_that_nobody_has_proven_empty_stays() -> None:
+    """Of a broker that was let go by name; and one that no broker was registered with, which may be
+    of a Cluster that was deleted before."""
+    world = settled(desired(brokers=4, **DELETE), partitions=0)
+    world.claims[4] = replace(world.claims[3], broker_id=4, name="data-4", uid="another")
+    world.pods[3] = replace(world.pods[3], ready=False, trouble="its node is gone")
+    world.alive.discard(3)
+    wish = desired(brokers=3, forget_broker=3, **DELETE)
+    assert run(world, wish).is_idle
+    assert world.registered == {0, 1, 2}
+    assert {3, 4} <= set(world.claims)
+
+
+@pytest.mark.parametrize("unknown", ["Pod", "PersistentVolumeClaim"])
+def test_no_broker_is_forgotten_while_it_is_not_known_what_goes_with_it(unknown: str) -> None:
+    world = settled(desired(brokers=4, **DELETE), partitions=0)
+    wish = desired(brokers=3, **DELETE)
+    plan = Plan()
+    for _ in range(300):
+        plan = plan_cluster(wish, world.observed())
+        if any(isinstance(one, DropClaim) for one in plan.actions):
+            break
+        advance(world, wish)
+    assert [type(one) for one in plan.actions] == [DropClaim]
+    world.unknown[unknown] = "forbidden"
+    assert not plan_cluster(wish, world.observed()).actions
 
 
 def test_a_broker_that_lists_a_log_stays_whatever_the_documents_say() -> None:

@@ -17,6 +17,7 @@ from support.reachable import Reachable
 from support.waiting import wait_until_async
 
 from penstock.client import AsyncAdmin, AsyncProducer, BrokerChange, Cordon, ReplicaMove
+from penstock.core.manifest.objects import WhenScaledDown
 from penstock.core.types import MoveReason
 from penstock.kubernetes.connect import connect
 from penstock_operator.act import Acting
@@ -27,6 +28,7 @@ from penstock_operator.move_model import MarkSpread
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.scale import Scale, forgotten, plan_scale
 from penstock_operator.plan.spread import plan_spread
+from penstock_operator.volume_model import DropClaim
 
 RECORDS = 200
 TIMEOUT_S = 90.0
@@ -48,9 +50,27 @@ class Bench:
         }
         self.world: World = settled(desired(brokers=4), partitions=0)
         self.names = names
+        self.when_scaled_down = WhenScaledDown.RETAIN
 
     def wish(self, brokers: int) -> DesiredCluster:
-        return desired(brokers=brokers, names=self.names)
+        return desired(
+            brokers=brokers, names=self.names, spec_when_scaled_down=self.when_scaled_down
+        )
+
+    async def make_claim(self, broker_id: int) -> None:
+        """The broker's claim is one that the API server has."""
+        claim = self.world.claims[broker_id]
+        spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+        body = {"metadata": {"name": claim.name}, "spec": spec}
+        made = await self.kube.create("PersistentVolumeClaim", self.names.namespace, body)
+        self.world.claims[broker_id] = replace(claim, uid=made["metadata"]["uid"])
+
+    async def has_claim(self, broker_id: int) -> bool:
+        """And it is not about to go, once nothing protects it."""
+        name = self.world.claims[broker_id].name
+        found = await self.kube.list("PersistentVolumeClaim", self.names.namespace, "")
+        named = [one["metadata"] for one in found if one["metadata"]["name"] == name]
+        return any("deletionTimestamp" not in one for one in named)
 
     async def observed(self, brokers: int) -> Observed:
         wish = self.wish(brokers)
@@ -120,6 +140,9 @@ async def test_real_brokers_are_emptied_and_unregistered(bench: Bench) -> None:
     bench.servers.brokers[3].kill()
     del bench.world.pods[3]
     bench.world.objects["StatefulSet", NAMES.broker]["spec"]["replicas"] = 3
+    await bench.make_claim(3)
+    bench.when_scaled_down = WhenScaledDown.DELETE
+    is_registered_when_it_goes: list[bool] = []
 
     async def is_forgotten() -> bool:
         observed = await bench.observed(3)
@@ -128,9 +151,25 @@ async def test_real_brokers_are_emptied_and_unregistered(bench: Bench) -> None:
         assert observed.moves is not None
         for action in forgotten(bench.wish(3), observed, live):
             await bench.acting.carry_out(action, bench.body, bench.wish(3), observed)
+        if 3 in bench.world.claims and not await bench.has_claim(3):
+            is_registered_when_it_goes.append(observed.moves.broker(3) is not None)
+            del bench.world.claims[3]
         return observed.moves.broker(3) is None
 
     await wait_until_async(is_forgotten, what="broker 3 is unregistered", timeout_s=TIMEOUT_S)
+    assert is_registered_when_it_goes == [True]
+
+
+async def test_a_claim_stays_whose_broker_came_back_after_its_end_was_decided(bench: Bench) -> None:
+    """The operator was frozen meanwhile, and its next step would be the claim's end."""
+    del bench.world.pods[3]
+    bench.world.objects["StatefulSet", NAMES.broker]["spec"]["replicas"] = 3
+    await bench.make_claim(3)
+    claim = bench.world.claims[3]
+    bench.when_scaled_down = WhenScaledDown.DELETE
+    action = DropClaim(3, claim.name, claim.uid)
+    await bench.acting.carry_out(action, bench.body, bench.wish(3), await bench.observed(3))
+    assert await bench.has_claim(3), "the broker answers"
 
 
 async def test_a_drain_of_real_brokers_is_taken_back(bench: Bench) -> None:
@@ -196,10 +235,14 @@ async def test_a_new_real_broker_gets_its_share(bench: Bench) -> None:
         moves = (await admin.describe_moves()).moves
         return not any(one.target for one in moves) and await is_fresh(admin, [])
 
+    async def is_known() -> bool:
+        """Brokers hear of a switch a little later than whoever asks the controller."""
+        seen = (await admin.describe_topics(["t"]))["t"].partitions
+        assert all(len(one.replicas) == 2 for one in seen)
+        return sum(3 in one.replicas for one in seen) == 3
+
     await wait_until_async(has_its_share, what="broker 3 has its share", timeout_s=TIMEOUT_S)
-    seen = (await admin.describe_topics(["t"]))["t"].partitions
-    assert sum(3 in one.replicas for one in seen) == 3
-    assert all(len(one.replicas) == 2 for one in seen)
+    await wait_until_async(is_known, what="brokers know it", timeout_s=TIMEOUT_S)
     assert not await bench.spread()
 
 

@@ -5,9 +5,8 @@ brokers, controllers and the operator's epochs. A test that holds without the bu
 in the line that is about its harm. Properties play up to 500 examples for that, always the same
 ones; what no property draws, or too rarely, is up to a single test.
 
-Of what the design names, three are not here. No claim is deleted before its broker is forgotten,
-because none is ever deleted when brokers go: `storage.whenScaledDown` does not exist. What a
-throttle counts, and bulk in a live window, are no plans but streams between brokers.
+Of what the design names, two are not here: what a throttle counts, and bulk in a live window, are
+no plans but streams between brokers.
 """
 
 import sys
@@ -29,7 +28,7 @@ from penstock.core.control.documents import FORMAT_NEWEST
 from penstock.core.types import ControllerEpoch
 from penstock_operator import proofs, volumes
 from penstock_operator.move_model import MoveFacts
-from penstock_operator.plan import pinning, roll_groups
+from penstock_operator.plan import pinning, roll_groups, scale
 from penstock_operator.plan import volumes as plan_of_volumes
 from penstock_operator.proofs import Proofs
 from penstock_sim.planted_moving import in_function
@@ -132,6 +131,16 @@ BUGS: Final = {
         HERE / "test_drain.py",
         "test_a_broker_is_empty_only_if_all_answers_say_so",
         "it shall get a replica",
+    ),
+    "a_claim_goes_that_nobody_has_proven_empty": Bug(  # 26
+        in_function(
+            scale._claim_to_go,
+            "if stays or desired.forget_broker == broker_id:",
+            "if stays:",
+        ),
+        HERE / "test_drain.py",
+        "test_a_volume_that_nobody_has_proven_empty_stays",
+        "assert {3, 4} <= set(world.claims)",
     ),
     "documents_alone_prove_it": Bug(  # 24
         in_function(

@@ -59,6 +59,7 @@ from penstock_operator.volume_model import (
     AnswerReplacement,
     BoundNode,
     ClaimState,
+    DropClaim,
     NodeState,
     ReplaceVolume,
 )
@@ -297,6 +298,11 @@ class World:
                 del self.objects[action.kind, action.name]
             case ReplaceVolume():
                 self._replace(action)
+            case DropClaim():
+                assert self.claims[action.broker_id].uid == action.claim_uid
+                assert action.broker_id not in self.pods
+                assert action.broker_id in self.registered, "it tells which claims go"
+                del self.claims[action.broker_id]
             case AnswerReplacement():
                 self.request = action.text or ""
             case MarkRack():

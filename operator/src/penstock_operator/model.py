@@ -26,6 +26,7 @@ from penstock_operator.volume_model import (
     AnswerReplacement,
     BoundNode,
     ClaimState,
+    DropClaim,
     ReplaceVolume,
 )
 
@@ -355,6 +356,7 @@ Action = (
     | MoveReplicas
     | MarkSpread
     | ReplaceVolume
+    | DropClaim
     | AnswerReplacement
     | Hibernate
     | SetThrottle

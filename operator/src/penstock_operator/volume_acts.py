@@ -12,8 +12,9 @@ from penstock_operator.model import GrowClaim, Object, Observed, PodState
 from penstock_operator.names import REPLACE_VOLUME, Names
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.observe import pod_state
+from penstock_operator.plan.scale import forgotten
 from penstock_operator.plan.volumes import EXPIRED, REPLACING, is_still_due
-from penstock_operator.volume_model import AnswerReplacement, ReplaceVolume
+from penstock_operator.volume_model import AnswerReplacement, DropClaim, ReplaceVolume
 
 _log = EventLog("penstock_operator.volume_acts")
 
@@ -26,7 +27,7 @@ class VolumeActs:
 
     async def carry_out(
         self,
-        action: GrowClaim | ReplaceVolume | AnswerReplacement,
+        action: GrowClaim | ReplaceVolume | DropClaim | AnswerReplacement,
         body: Object,
         desired: DesiredCluster,
         observed: Observed,
@@ -37,6 +38,8 @@ class VolumeActs:
                 await self._grow(action, body, desired.names.namespace)
             case ReplaceVolume():
                 await self._replace(action, body, desired, observed)
+            case DropClaim():
+                await self._drop(action, body, desired, observed)
             case AnswerReplacement():
                 await self._answer(action, body, desired.names.namespace)
                 if action.note:
@@ -74,6 +77,22 @@ class VolumeActs:
         where = ("PersistentVolumeClaim", namespace, action.claim, action.claim_uid)
         if await self._kube.delete(*where) and action.pod:
             await self._kube.delete("Pod", namespace, action.pod, action.pod_uid)
+
+    async def _drop(
+        self, action: DropClaim, body: Object, desired: DesiredCluster, observed: Observed
+    ) -> None:
+        """As in `_replace`, the brokers are asked once more, and for its pod."""
+        facts, moves = await self._brokers.replicas(desired)
+        pod = await self._pod(action.broker_id, desired.names)
+        now = replace(_with_pod(observed, action.broker_id, pod), brokers=facts, moves=moves)
+        live = now.live("StatefulSet", desired.names.broker)
+        if live is None or action not in forgotten(desired, now, live):
+            _log.warning("claim not deleted: no longer due", broker=action.broker_id)
+            return
+        note = f"claim {action.claim} of broker {action.broker_id}, which was emptied, is deleted"
+        await self._events.tell(body, "Cluster", "VolumeDeleted", note)
+        where = ("PersistentVolumeClaim", desired.names.namespace, action.claim, action.claim_uid)
+        await self._kube.delete(*where)
 
     async def _pod(self, broker_id: int, names: Names) -> PodState | None:
         """As it is now. Pods may be listed, and not read one by one."""

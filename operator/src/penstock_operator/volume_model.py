@@ -66,6 +66,15 @@ class ReplaceVolume:
 
 
 @dataclass(frozen=True, slots=True)
+class DropClaim:
+    """Deletes exactly this claim of a broker that was emptied and is gone."""
+
+    broker_id: int
+    claim: str
+    claim_uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerReplacement:
     """Writes down which claim a request to replace a volume is for, and since when.
 

@@ -219,8 +219,9 @@ def _brokers(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Trac
         wanted = _asleep(wanted, sleep.asleep)
     if live is None or not is_applied(wanted, live):
         return _Track((Apply(stamped(wanted)), *scale.actions), scale.waits, scale.drains)
-    knows = observed.knows(POD) and not sleep.holds_still
-    gone = forgotten(desired, observed, live) if knows else ()
+    # Whether a claim shall go has to be known before the registration goes, which remembers it.
+    knows = observed.knows(POD, CLAIM) and desired.knows(Section.STORAGE)
+    gone = forgotten(desired, observed, live) if knows and not sleep.holds_still else ()
     return _Track((*gone, *scale.actions), scale.waits, scale.drains)
 
 

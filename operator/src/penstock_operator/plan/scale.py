@@ -7,11 +7,13 @@ themselves list no log, twice (I34). The highest goes first, while others are st
 
 from dataclasses import dataclass
 
+from penstock.core.manifest.objects import WhenScaledDown
 from penstock_operator.model import Action, ForgetBroker, Object, Observed, Wait
 from penstock_operator.move_model import DrainState, MoveFacts
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.drain import describe, drain_states, plan_cancel, plan_drain
 from penstock_operator.plan.gates import trusted
+from penstock_operator.volume_model import ClaimState, DropClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +57,44 @@ def plan_scale(desired: DesiredCluster, observed: Observed, live: Object | None)
 
 def forgotten(
     desired: DesiredCluster, observed: Observed, live: Object
-) -> tuple[ForgetBroker, ...]:
-    """Brokers beyond the spec that have neither a pod nor a place in the StatefulSet `live`: they
-    were let go."""
+) -> tuple[ForgetBroker | DropClaim, ...]:
+    """What is done about brokers beyond the spec that have neither a pod nor a place in the
+    StatefulSet `live`: they were let go.
+
+    The claim goes before the registration, if it shall go: so whoever continues here, after a
+    restart as well, knows from the controller which ones were let go. A claim without that word is
+    never touched: it may be of a Cluster of the same name that was deleted and kept its data.
+    """
     facts, moves = trusted(observed), observed.moves
     if facts is None or moves is None:
         return ()
     kept = max(desired.spec.brokers, int(live["spec"].get("replicas", 1)))
-    return tuple(
-        ForgetBroker(one.broker_id, one.directory_id)
+    gone = [
+        one
         for one in moves.moving.brokers
         if one.broker_id >= kept
         and one.broker_id not in observed.pods
         and not one.alive
         and not moves.needs(one.broker_id)
         and not any(one.broker_id in each.replicas for each in facts.partitions)
-    )
+    ]
+    steps: list[ForgetBroker | DropClaim] = []
+    for one in gone:
+        claim = _claim_to_go(desired, observed, one.broker_id)
+        if claim is None:
+            steps.append(ForgetBroker(one.broker_id, one.directory_id))
+        elif not claim.deleting:
+            steps.append(DropClaim(one.broker_id, claim.name, claim.uid))
+    return tuple(steps)
+
+
+def _claim_to_go(desired: DesiredCluster, observed: Observed, broker_id: int) -> ClaimState | None:
+    """None: there is none, or it stays; so does that of a broker that was let go by name, because
+    nobody has proven it empty."""
+    stays = desired.spec.when_scaled_down is WhenScaledDown.RETAIN
+    if stays or desired.forget_broker == broker_id:
+        return None
+    return observed.claims.get(broker_id)
 
 
 def _may_go(

@@ -81,6 +81,13 @@ class ReplaceLost(Enum):
     NEVER = "Never"
 
 
+class WhenScaledDown(Enum):
+    """What happens to the volume of a broker that was emptied and is gone."""
+
+    RETAIN = "Retain"
+    DELETE = "Delete"
+
+
 @dataclass(frozen=True, slots=True)
 class Resources:
     """Kubernetes' requests and limits: quantities by resource. Empty = none."""
@@ -175,6 +182,7 @@ class ClusterSpec:
     max_parallel: Parallel = field(default_factory=Parallel)
     balance_mode: BalanceMode = BalanceMode.ON_SCALE
     replace_lost: ReplaceLost = ReplaceLost.NODE_GONE
+    when_scaled_down: WhenScaledDown = WhenScaledDown.RETAIN
     hibernate: bool = False
     copy_rate: int | None = None
 
@@ -209,6 +217,9 @@ class ClusterSpec:
             balance_mode=balance_mode,
             copy_rate=copy_rate,
             replace_lost=ReplaceLost(storage.text("replaceLost") or ReplaceLost.NODE_GONE.value),
+            when_scaled_down=WhenScaledDown(
+                storage.text("whenScaledDown") or WhenScaledDown.RETAIN.value
+            ),
             hibernate=values.flag("hibernate"),
         )
 

@@ -92,6 +92,14 @@ _STORAGE: Final = Field(
             "Absent = NodeGone.",
             choices=("NodeGone", "Never"),
         ),
+        Field(
+            name="whenScaledDown",
+            kind=Kind.TEXT,
+            doc="What happens to the volume of a broker that was scaled away, once it was proven "
+            "empty. Retain = it stays, and a broker that is added later finds it. Delete = its "
+            "claim is deleted. Absent = Retain.",
+            choices=("Retain", "Delete"),
+        ),
     ),
 )
 
