@@ -68,6 +68,10 @@ class Scene:
             Content_Type="application/merge-patch+json",
         )
 
+    def set_spec(self, group: str, plural: str, name: str, spec: dict[str, Any]) -> None:
+        where, how = self.path(group, plural, name), "application/merge-patch+json"
+        self._request("PATCH", where, {"spec": spec}, Content_Type=how)
+
     def get(self, group: str, plural: str, name: str) -> dict[str, Any]:
         return dict(self._request("GET", self.path(group, plural, name)))
 

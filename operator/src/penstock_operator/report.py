@@ -83,8 +83,8 @@ def _spread(plan: Object, desired: DesiredCluster) -> str:
     if desired.spec.balance_mode is BalanceMode.ON_SCALE:
         return f"plan {plan['id']}: {plan['text']}; it begins now"
     return (
-        f"plan {plan['id']}: {plan['text']}; nothing moves before annotation "
-        f"{APPROVE}: {plan['id']}"
+        f"plan {plan['id']}: {plan['text']}; nothing moves before `kubectl penstock approve "
+        f"{desired.names.cluster}`, or annotation {APPROVE}: {plan['id']}"
     )
 
 

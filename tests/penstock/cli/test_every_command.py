@@ -12,7 +12,7 @@ from support.command_tree import command_tree, leaves
 
 CHANGES: Final = frozenset(
     {
-        "acl allow", "acl revoke",
+        "acl allow", "acl revoke", "approve",
         "broker cordon", "broker drain", "broker uncordon",
         "cluster finalize",
         "drain", "elect", "export", "group delete", "group reset", "hibernate", "import",

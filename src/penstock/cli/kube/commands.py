@@ -60,6 +60,7 @@ def register(app: typer.Typer) -> None:
         (pause, ("penstock pause flights", "kubectl penstock pause flights --dry-run")),
         (resume, ("penstock resume flights",)),
         (upgrade, ("penstock upgrade flights --dry-run", "kubectl penstock upgrade flights")),
+        (approve, ("penstock approve flights --dry-run", "kubectl penstock approve flights")),
         (
             drain,
             (
@@ -217,7 +218,7 @@ def upgrade(
     plan = module_of("upgrade").plan_of(found)
     approves = bool(plan["plan"]) and not dry_run
     if output is Output.TABLE:
-        typer.echo(_upgrade_text(plan))
+        typer.echo(module_of("upgrade").upgrade_text(plan))
     if approves:
         confirm(f"Carry out plan {plan['plan']}?", yes=yes)
         module_of("upgrade").approve(api, found, plan["plan"])
@@ -227,22 +228,40 @@ def upgrade(
         typer.echo(f"approved; to see how far it is: `kubectl penstock why {cluster}`")
 
 
-def _upgrade_text(plan: dict[str, Any]) -> str:
-    if not plan["plan"]:
-        return f"Cluster {plan['cluster']} has all that its operator would give it"
-    image = f"image: {plan['from']} becomes {plan['to']}"
-    way_back = plan["way_back"] or "not known, as the brokers have not said what is stored"
-    stored = [] if plan["format"] is None else [f"metadata: format {plan['format']}, as it is"]
-    return "\n".join(
-        (
-            f"Cluster {plan['cluster']}, plan {plan['plan']}",
-            image if plan["from"] != plan["to"] else f"image: {plan['to']}, as it is",
-            *plan["changes"],
-            f"order: {plan['order']}",
-            *stored,
-            f"way back: {way_back}",
-        )
-    )
+def approve(
+    cluster: NamedCluster,
+    plan_id: Annotated[
+        str | None,
+        typer.Argument(metavar="[PLAN]", help="Its id; without it, the plan that waits now."),
+    ] = None,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan only.")] = False,
+    yes: Yes = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Let replicas move to new brokers, with spec.balance.mode Manual.
+
+    Shows the plan, and asks. Exit code 1 if none waits.
+    """
+    check_output(output, yes=yes, dry_run=dry_run)
+    api, choice = open_api(namespace, context, kubeconfig)
+    found = module_of("snapshot").choose_cluster(api, cluster, choice.namespace)
+    plan = module_of("upgrade").spread_of(found, plan_id)
+    waits = bool(plan["plan"]) and not plan["automatic"]
+    if output is Output.TABLE:
+        typer.echo(module_of("upgrade").spread_text(plan))
+    if waits and not dry_run:
+        confirm(f"Carry out plan {plan['plan']}?", yes=yes)
+        module_of("upgrade").approve(api, found, plan["plan"])
+    if output is not Output.TABLE:
+        print_document({**plan, "approved": waits and not dry_run}, output)
+    elif waits and not dry_run:
+        typer.echo(f"approved; to see how far it is: `kubectl penstock why {cluster}`")
+    if not waits:
+        raise typer.Exit(1)
 
 
 def drain(

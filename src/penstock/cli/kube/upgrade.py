@@ -1,10 +1,14 @@
-"""`kubectl penstock upgrade`: shows what the operator would give a Cluster's pods, and approves it.
+"""Plans that wait for a person.
 
-The operator computes the plan and puts it into the Cluster's status; approving is an annotation
-with the plan's id, so what is carried out is what was shown.
+    kubectl penstock upgrade ── what the operator would give a Cluster's pods
+    kubectl penstock approve ── how replicas would spread onto new brokers
+
+The operator computes a plan and puts it into the Cluster's status; approving is an annotation with
+the plan's id, so what is carried out is what was shown.
 """
 
 from penstock.cli.kube.snapshot import full_name, is_paused
+from penstock.core.manifest.upkeep import BalanceMode
 from penstock.errors import MisuseError
 from penstock.kubernetes.api import Api
 from penstock.kubernetes.names import APPROVE
@@ -29,6 +33,28 @@ def plan_of(cluster: Json) -> Json:
     }
 
 
+def spread_of(cluster: Json, wanted: str | None) -> Json:
+    """The spread that could begin. `plan` empty: there is none.
+
+    `automatic`: it begins without anybody's word. Raises MisuseError if it is not `wanted`.
+    """
+    shown: Json = (cluster.get("status") or {}).get("plan") or {}
+    plan = shown.get("id", "")
+    if wanted is not None and wanted != plan:
+        there = f"the one that waits is {plan!r}: {shown.get('text', '')}" if plan else "none waits"
+        raise MisuseError(f"{full_name(cluster)} has no plan {wanted!r}; {there}")
+    mode = ((cluster.get("spec") or {}).get("balance") or {}).get("mode")
+    return {
+        "cluster": full_name(cluster),
+        "plan": plan,
+        "text": shown.get("text", ""),
+        "moves": shown.get("moves"),
+        "bytes": shown.get("bytes"),
+        "minutes": shown.get("minutes"),
+        "automatic": mode != BalanceMode.MANUAL.value,
+    }
+
+
 def approve(api: Api, cluster: Json, plan: str) -> None:
     """Raises MisuseError if it cannot be carried out now, KubernetesError."""
     if is_paused(cluster):
@@ -38,6 +64,34 @@ def approve(api: Api, cluster: Json, plan: str) -> None:
     metadata = cluster["metadata"]
     path = path_of("Cluster", metadata["namespace"], metadata["name"])
     api.merge(path, {"metadata": {"annotations": {APPROVE: plan}}})
+
+
+def upgrade_text(plan: Json) -> str:
+    """What `plan_of` has found, for people."""
+    if not plan["plan"]:
+        return f"Cluster {plan['cluster']} has all that its operator would give it"
+    image = f"image: {plan['from']} becomes {plan['to']}"
+    way_back = plan["way_back"] or "not known, as the brokers have not said what is stored"
+    stored = [] if plan["format"] is None else [f"metadata: format {plan['format']}, as it is"]
+    return "\n".join(
+        (
+            f"Cluster {plan['cluster']}, plan {plan['plan']}",
+            image if plan["from"] != plan["to"] else f"image: {plan['to']}, as it is",
+            *plan["changes"],
+            f"order: {plan['order']}",
+            *stored,
+            f"way back: {way_back}",
+        )
+    )
+
+
+def spread_text(plan: Json) -> str:
+    """What `spread_of` has found, for people."""
+    if not plan["plan"]:
+        return f"Cluster {plan['cluster']} has no plan that waits: no broker is without its share"
+    begins = "; it begins by itself, as spec.balance.mode is not Manual"
+    text = f"Cluster {plan['cluster']}, plan {plan['plan']}\n{plan['text']}"
+    return text + begins if plan["automatic"] else text
 
 
 def _way_back(shown: Json) -> str:

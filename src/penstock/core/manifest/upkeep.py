@@ -58,8 +58,8 @@ BALANCE: Final = Field(
             name="mode",
             kind=Kind.TEXT,
             doc="When new brokers get their share of the replicas. OnScale = once all of them "
-            "serve. Manual = when somebody approves status.plan, by the annotation "
-            "penstock.dev/approve with its id. Absent = OnScale.",
+            "serve. Manual = when somebody approves status.plan (kubectl penstock approve). "
+            "Absent = OnScale.",
             choices=("OnScale", "Manual"),
         ),
         Field(

@@ -526,6 +526,48 @@ def test_a_cluster_that_is_offered_nothing_says_so(scene: Scene, run: Run) -> No
     assert json.loads(run("upgrade", "flights", "-y", "-o", "json").stdout)["approved"] is False
 
 
+def test_a_spread_is_shown_and_approved(scene: Scene, run: Run) -> None:
+    scene.healthy()
+    scene.set_spec(PENSTOCK, "clusters", "flights", {"balance": {"mode": "Manual"}})
+    text = "84 partitions move to brokers 3, 4, 41.3 GiB to copy, about 9 min"
+    plan = {"id": "cafe01", "moves": 84, "bytes": 44345655296, "minutes": 9, "text": text}
+    scene.set_status(PENSTOCK, "clusters", "flights", {"plan": plan})
+    dry = run("approve", "flights", "--dry-run")
+    assert dry.exit_code == 0, dry.output
+    assert dry.stdout == f"Cluster {scene.namespace}/flights, plan cafe01\n{text}\n"
+    assert json.loads(run("approve", "flights", "--dry-run", "-o", "json").stdout) == {
+        "cluster": f"{scene.namespace}/flights",
+        "plan": "cafe01",
+        "text": text,
+        "moves": 84,
+        "bytes": 44345655296,
+        "minutes": 9,
+        "automatic": False,
+        "approved": False,
+    }
+    wrong = run("approve", "flights", "beef02", "--yes")
+    assert wrong.exit_code != 0
+    assert f"has no plan 'beef02'; the one that waits is 'cafe01': {text}" in wrong.output
+    assert run("approve", "flights").exit_code != 0, "nobody has said yes"
+    assert "annotations" not in scene.get(PENSTOCK, "clusters", "flights")["metadata"]
+    done = run("approve", "flights", "cafe01", "--yes")
+    assert "approved; to see how far it is" in done.stdout
+    approved = scene.get(PENSTOCK, "clusters", "flights")["metadata"]["annotations"]
+    assert approved == {APPROVE: "cafe01"}
+
+
+def test_a_spread_that_nobody_has_to_approve_says_so(scene: Scene, run: Run) -> None:
+    scene.healthy()
+    none = run("approve", "flights", "--yes")
+    assert (none.exit_code, "has no plan that waits" in none.stdout) == (1, True)
+    assert "none waits" in run("approve", "flights", "cafe01", "--yes").output
+    plan = {"plan": {"id": "cafe01", "text": "3 partitions move to broker 3"}}
+    scene.set_status(PENSTOCK, "clusters", "flights", plan)
+    alone = run("approve", "flights", "--yes")
+    assert (alone.exit_code, "it begins by itself" in alone.stdout) == (1, True)
+    assert "annotations" not in scene.get(PENSTOCK, "clusters", "flights")["metadata"]
+
+
 def test_a_paused_cluster_is_not_upgraded(scene: Scene, run: Run) -> None:
     offer(scene, **OFFERED)
     assert run("pause", "flights").exit_code == 0
