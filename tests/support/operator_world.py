@@ -28,6 +28,7 @@ from penstock.core.manifest import ClusterSpec
 from penstock.core.manifest.objects import SecurityMode
 from penstock.core.types import BrokerId, MoveReason, TopicPartition
 from penstock.kubernetes.quantity import quantity
+from penstock_operator.format_model import FinalizeFormat
 from penstock_operator.hibernation_model import Hibernate, Record, Rest
 from penstock_operator.model import (
     Action,
@@ -107,6 +108,12 @@ class World:
     unknown: dict[str, str] = field(default_factory=dict)
     """Kinds that the API server does not list, and what it says."""
     format: int = 2
+    versions: dict[int, str] = field(default_factory=dict)
+    """Releases of brokers, unless it is 1; "": it has not registered with this controller yet."""
+    reads: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Formats that brokers read, unless it is both."""
+    pending_since: str = ""
+    """Since when the status says that an upgrade is not finalized."""
     cordons: dict[int, Cordon] = field(default_factory=dict)
     targets: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     reasons: dict[TopicPartition, MoveReason] = field(default_factory=dict)
@@ -164,6 +171,7 @@ class World:
             plaintext=self._told(),
             unknown=dict(self.unknown),
             at=self.at,
+            format_pending_since=self.pending_since,
             rest=Rest(
                 self.record,
                 self.seconds - self.since_s,
@@ -183,8 +191,8 @@ class World:
                 alive=each in self.alive,
                 fresh=each in self.fresh,
                 cordon=self.cordons.get(each),
-                software_version="1",
-                formats=(1, 2),
+                software_version=self.versions.get(each, "1"),
+                formats=self.reads.get(each, (1, 2)),
             )
             for each in sorted(self.registered)
         )
@@ -275,11 +283,13 @@ class World:
         return BrokerFacts("id", True, brokers, parts, topics, self.hibernating)
 
     def remember(self, plan: Plan) -> None:
-        """What a plan says of hibernation goes into the status."""
+        """What a plan says of hibernation and formats goes into the status."""
         if plan.hibernation is not None and plan.hibernation != self.record:
             if plan.hibernation.stage is not self.record.stage:
                 self.since_s = self.seconds
             self.record = plan.hibernation
+        if plan.format is not None:
+            self.pending_since = (self.pending_since or self.at) if plan.format.holds else ""
 
     # ── What actions do ───────────────────────────────────────────────────────────────────
 
@@ -326,6 +336,10 @@ class World:
                 self.cordons.pop(action.broker_id, None)
             case CordonBrokers():
                 self._cordon(action)
+            case FinalizeFormat():
+                assert self.registered <= self.alive, "the controller refuses it"
+                assert all(action.to in self.reads.get(one, (1, 2)) for one in self.alive)
+                self.format = action.to
             case MarkSpread():
                 self.fresh -= {change.broker_id for change in action.changes if change.spread}
             case SetThrottle():

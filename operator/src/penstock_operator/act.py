@@ -16,6 +16,7 @@ from penstock.logs import EventLog
 from penstock_operator.brokers import Brokers
 from penstock_operator.compare import as_decided
 from penstock_operator.events import Events
+from penstock_operator.format_model import FinalizeFormat
 from penstock_operator.hibernation_model import Hibernate
 from penstock_operator.kube import Kube
 from penstock_operator.model import (
@@ -88,6 +89,7 @@ class Acting:
                 | MarkSpread()
                 | Hibernate()
                 | SetThrottle()
+                | FinalizeFormat()
             ):
                 await self._tell_brokers(action, body, desired)
             case RemoveObject():
@@ -152,7 +154,8 @@ class Acting:
         | MoveReplicas
         | MarkSpread
         | Hibernate
-        | SetThrottle,
+        | SetThrottle
+        | FinalizeFormat,
         body: Object,
         desired: DesiredCluster,
     ) -> None:
@@ -177,6 +180,8 @@ class Acting:
                     await admin.alter_throttle(action.copy_rate, by=action.by)
                     note = f"copy rate of each broker: {rate_text(action.copy_rate)}"
                     await self._events.tell(body, "Cluster", "ThrottleChanged", note)
+                case FinalizeFormat():
+                    await self._finalize(action, body, desired)
                 case _:
                     assert_never(action)
         except PenstockError as error:
@@ -190,6 +195,21 @@ class Acting:
             done: Object = {"metadata": {"annotations": {FORGET_BROKER: None}}}
             namespace = desired.names.namespace
             await self._kube.merge("Cluster", namespace, body["metadata"]["name"], done)
+
+    async def _finalize(
+        self, action: FinalizeFormat, body: Object, desired: DesiredCluster
+    ) -> None:
+        try:
+            change = await (await self._brokers.admin(desired)).finalize(action.to)
+        except PenstockError as error:
+            note = f"format {action.to} is not stored yet: {error.message}"
+            await self._events.tell(body, "Cluster", "FinalizeRefused", note, warning=True)
+            raise
+        note = (
+            f"the stored metadata has format {change.after}: the release before can no longer be "
+            "started"
+        )
+        await self._events.tell(body, "Cluster", "Finalized", note)
 
     async def _move_replicas(
         self, action: MoveReplicas, body: Object, desired: DesiredCluster

@@ -26,6 +26,8 @@ from penstock.kubernetes.quantity import quantity
 from penstock.kubernetes.rotation import SETTLED, rotation_of
 from penstock_operator.brokers import Brokers
 from penstock_operator.clock import now_text
+from penstock_operator.conditions import holds_since
+from penstock_operator.format_model import FORMAT_PENDING
 from penstock_operator.hibernation_model import Record
 from penstock_operator.kube import Kube
 from penstock_operator.model import AuthorityState, Object, Observed, PodState
@@ -328,6 +330,7 @@ async def observe(
         authority=children.authority(desired),
         plaintext=plaintext,
         rest=rest_of(record, now),
+        format_pending_since=holds_since(status, FORMAT_PENDING),
         at=now,
         recorded_cluster_id=status.get("clusterId", ""),
         controllers_problem=children.controllers_problem(),

@@ -12,6 +12,7 @@ from penstock.kubernetes.names import APPROVE
 from penstock_operator.clock import now_text
 from penstock_operator.conditions import READY, STALLED
 from penstock_operator.events import Events
+from penstock_operator.format_model import FORMAT_PENDING
 from penstock_operator.kube import Kube
 from penstock_operator.metrics import Metrics
 from penstock_operator.model import Object, Observed, Plan, Severity
@@ -43,6 +44,8 @@ class Reporting:
         offered = status["upgrade"]
         if offered["plan"] and offered["plan"] != (before.get("upgrade") or {}).get("plan"):
             await self._events.tell(body, "Cluster", "UpgradeAvailable", _offer(offered))
+        if _pending(status) and not _pending(before):
+            await self._events.tell(body, "Cluster", FORMAT_PENDING, _pending(status))
         spread = status.get("plan") or {}
         if spread.get("id") and spread["id"] != (before.get("plan") or {}).get("id"):
             await self._events.tell(body, "Cluster", "PlanReady", _spread(spread, desired))
@@ -86,6 +89,14 @@ def _spread(plan: Object, desired: DesiredCluster) -> str:
         f"plan {plan['id']}: {plan['text']}; nothing moves before `kubectl penstock approve "
         f"{desired.names.cluster}`, or annotation {APPROVE}: {plan['id']}"
     )
+
+
+def _pending(status: Mapping[str, Any]) -> str:
+    """What the condition FormatPending says while it holds; empty: it does not."""
+    for each in status.get("conditions") or ():
+        if each["type"] == FORMAT_PENDING and each["status"] == "True":
+            return str(each["message"])
+    return ""
 
 
 def _stage(status: Mapping[str, Any]) -> str:

@@ -12,13 +12,15 @@ from penstock.certificates import first_end
 from penstock.core.control.documents import FORMATS
 from penstock.core.topic import DELETION_PROTECTION
 from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
-from penstock_operator.conditions import MESSAGE_MAX, condition, conditions
+from penstock_operator.conditions import MESSAGE_MAX, condition, conditions, holds_since
+from penstock_operator.format_model import FORMAT_PENDING
 from penstock_operator.hibernation_model import Stage
 from penstock_operator.model import BrokerFacts, Object, Observed, Plan, Severity, Wait
 from penstock_operator.move_rows import move_rows
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.broker import BROKER
 from penstock_operator.plan.damage import PARTITION_DAMAGED, condition_row
+from penstock_operator.plan.finalize import COMMAND, due
 from penstock_operator.plan.gates import is_serving
 from penstock_operator.plan.upgrade import upgrade_of, wanted_hash
 from penstock_operator.security_rows import certificate_rows, rotating, secured
@@ -56,6 +58,7 @@ def cluster_status(
         *secured(desired, observed, ends, known, now),
         *rotating(desired, observed, known, now),
         *_damaged(desired, observed, known, now),
+        *_format_pending(desired, plan, known, now),
     ]
     wanted = f"{COMPONENT_LABEL}={BROKER},{CLUSTER_LABEL}={desired.names.cluster}"
     numbers = _numbers(facts, before)
@@ -159,6 +162,29 @@ def _damaged(
         return [] if known is None else [dict(known)]
     if known is None and row[1] == "False":
         return []
+    return [condition(row, desired.generation, known, now)]
+
+
+def _format_pending(
+    desired: DesiredCluster, plan: Plan, before: Sequence[Mapping[str, Any]], now: str
+) -> list[Object]:
+    """None before the first upgrade; as before while nobody says which format is stored.
+
+    Nothing waits for it: the Cluster is Ready, and settled.
+    """
+    known = next((each for each in before if each["type"] == FORMAT_PENDING), None)
+    pending = plan.format
+    if pending is None or not (pending.holds or known):
+        return [] if known is None else [dict(known)]
+    message = pending.message
+    if pending.automatic:
+        since = holds_since({"conditions": before}, FORMAT_PENDING) or now
+        message = (
+            f"{message}. It is stored at {due(since):%Y-%m-%dT%H:%M:%SZ}, or as soon after that as "
+            "everything is there; from then on the release before cannot be started. Sooner: "
+            f"{COMMAND}; not by itself: spec.upgrade.finalize: Manual"
+        )
+    row = (FORMAT_PENDING, "True" if pending.holds else "False", pending.reason, message)
     return [condition(row, desired.generation, known, now)]
 
 

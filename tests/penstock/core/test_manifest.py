@@ -35,7 +35,7 @@ from penstock.core.manifest.schema import (
 )
 from penstock.core.manifest.schema_groups import CONSUMER_GROUP_SPEC
 from penstock.core.manifest.status import CLUSTER_STATUS, CONSUMER_GROUP_STATUS, TOPIC_STATUS
-from penstock.core.manifest.upkeep import UpgradePolicy
+from penstock.core.manifest.upkeep import FinalizePolicy, UpgradePolicy
 from penstock.core.offset_reset import ResetKind
 
 
@@ -757,6 +757,23 @@ def test_a_throttle_that_is_no_rate_is_refused(given: str, said: str) -> None:
         parse_manifest([cluster(balance={"throttle": given})], "f")
     assert "spec.balance.throttle" in str(refused.value)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("upgrade", "policy"),
+    [
+        (None, FinalizePolicy.MANUAL),
+        ({}, FinalizePolicy.MANUAL),
+        ({"finalize": "Manual"}, FinalizePolicy.MANUAL),
+        ({"finalize": "Automatic", "maxParallel": "34%"}, FinalizePolicy.AUTOMATIC),
+    ],
+)
+def test_an_upgrade_is_finalized_by_a_person_unless_the_spec_says_otherwise(
+    upgrade: dict[str, str] | None, policy: FinalizePolicy
+) -> None:
+    given: dict[str, Any] = {} if upgrade is None else {"upgrade": upgrade}
+    (found,) = parse_manifest([cluster(**given)], "f").clusters
+    assert found.spec.finalize is policy
 
 
 def test_an_upgrade_policy_that_is_none_is_refused_with_those_there_are() -> None:

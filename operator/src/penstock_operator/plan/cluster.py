@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock_operator.compare import is_applied, stamped
+from penstock_operator.format_model import FormatPending
 from penstock_operator.hibernation_model import Record
 from penstock_operator.hibernation_model import Stage as HibernationStage
 from penstock_operator.model import (
@@ -33,6 +34,7 @@ from penstock_operator.objects import (
 from penstock_operator.objects.broker import live_template_hash
 from penstock_operator.plan.authority import authority_lost, plan_authority
 from penstock_operator.plan.damage import plan_damage
+from penstock_operator.plan.finalize import plan_finalize
 from penstock_operator.plan.gates import can_lose_one
 from penstock_operator.plan.hibernate import Hibernation, plan_hibernation
 from penstock_operator.plan.pinning import broker_pods, controller_pods
@@ -56,6 +58,7 @@ class _Track:
     waits: tuple[Wait, ...] = ()
     drains: tuple[DrainState, ...] = ()
     offer: Offer | None = None
+    format: FormatPending | None = None
 
 
 def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
@@ -80,6 +83,7 @@ def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
         _brokers(brokers, reach, sleep),
         _spread(brokers, reach, sleep),
         _throttle(brokers, seen),
+        _finalize(brokers, seen, sleep),
         _racks(seen),
         _roll(brokers, reach, sleep),
         _Track(waits=() if sleep.stage.is_down else plan_damage(seen)),
@@ -93,7 +97,8 @@ def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
     resting = sleep.wait if sleep.holds_still else None
     never = sleep.record == Record() == observed.rest.record  # else the status has to forget it
     record = None if never else sleep.record
-    return Plan(actions, waits, drains, offer, record, resting)
+    pending = next((track.format for track in tracks if track.format is not None), None)
+    return Plan(actions, waits, drains, offer, record, resting, pending)
 
 
 def _may_scale(desired: DesiredCluster, reach: Reach) -> bool:
@@ -240,6 +245,18 @@ def _spread(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Track
 
 def _throttle(desired: DesiredCluster, observed: Observed) -> _Track:
     return _Track(*plan_throttle(desired, observed)) if desired.knows(Section.POLICY) else _Track()
+
+
+def _finalize(desired: DesiredCluster, observed: Observed, sleep: Hibernation) -> _Track:
+    """An hour asleep is none in which a release has shown itself."""
+    knows = observed.knows(POD, "StatefulSet", "Deployment") and desired.knows(Section.POLICY)
+    if sleep.holds_still:
+        text = "the cluster hibernates; which format it could have is looked at when it is awake"
+        return _Track(format=FormatPending(False, "Hibernates", text))
+    if not knows:
+        return _Track()
+    actions, pending = plan_finalize(desired, observed)
+    return _Track(actions, format=pending)
 
 
 def _racks(observed: Observed) -> _Track:

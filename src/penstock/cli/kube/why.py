@@ -176,6 +176,9 @@ def _said(snapshot: Snapshot, thing: Json, kind: str) -> Iterator[Finding]:
     rotating = condition(thing, "RotatingCA")
     if rotating.get("status") == "True":
         yield _of_condition(snapshot, subject, rotating, "gets another CA, and works meanwhile")
+    pending = condition(thing, "FormatPending")
+    if pending.get("status") == "True":
+        yield _of_condition(snapshot, subject, pending, "has an upgrade that is not finalized")
 
 
 def _changed(thing: Json) -> str | None:

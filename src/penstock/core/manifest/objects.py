@@ -20,6 +20,7 @@ from penstock.core.manifest.oidc import OidcIssuer, issuers_from_values
 from penstock.core.manifest.quotas import quotas_from_values
 from penstock.core.manifest.upkeep import (
     BalanceMode,
+    FinalizePolicy,
     Parallel,
     UpgradePolicy,
     balance_from_values,
@@ -180,6 +181,7 @@ class ClusterSpec:
     quotas: tuple[QuotaRule, ...] | None = None
     upgrade_policy: UpgradePolicy = UpgradePolicy.WHEN_ASKED
     max_parallel: Parallel = field(default_factory=Parallel)
+    finalize: FinalizePolicy = FinalizePolicy.MANUAL
     balance_mode: BalanceMode = BalanceMode.ON_SCALE
     replace_lost: ReplaceLost = ReplaceLost.NODE_GONE
     when_scaled_down: WhenScaledDown = WhenScaledDown.RETAIN
@@ -190,7 +192,7 @@ class ClusterSpec:
     def from_values(cls, values: Values) -> "ClusterSpec":
         rack, storage = values.nested("rack"), values.nested("storage")
         external, security = values.optional("external"), values.optional("security")
-        policy, max_parallel = upgrade_from_values(values.optional("upgrade"))
+        policy, max_parallel, finalize = upgrade_from_values(values.optional("upgrade"))
         balance_mode, copy_rate = balance_from_values(values.optional("balance"))
         return cls(
             brokers=values.integer("brokers"),
@@ -214,6 +216,7 @@ class ClusterSpec:
             quotas=quotas_from_values(values),
             upgrade_policy=policy,
             max_parallel=max_parallel,
+            finalize=finalize,
             balance_mode=balance_mode,
             copy_rate=copy_rate,
             replace_lost=ReplaceLost(storage.text("replaceLost") or ReplaceLost.NODE_GONE.value),

@@ -43,14 +43,16 @@ CONDITIONS: Final = Field(
     kind=Kind.OBJECTS,
     doc="Ready, Reconciling and Stalled, as kubectl wait and kstatus expect them; of a Cluster, "
     "Secured as well: whether callers are asked who they are; RotatingCA once its CA was asked "
-    "to be replaced; and PartitionDamaged once a replica was damaged.",
+    "to be replaced; PartitionDamaged once a replica was damaged; and FormatPending once an "
+    "upgrade was complete, and not finalized.",
     key="type",
     max_items=16,
     fields=(
         Field(
             name="type",
             kind=Kind.TEXT,
-            doc="Ready, Reconciling, Stalled, Secured, RotatingCA or PartitionDamaged.",
+            doc="Ready, Reconciling, Stalled, Secured, RotatingCA, PartitionDamaged or "
+            "FormatPending.",
             required=True,
             max_length=316,
         ),

@@ -35,6 +35,15 @@ UPGRADE: Final = Field(
             choices=("WhenAsked", "Automatic"),
         ),
         Field(
+            name="finalize",
+            kind=Kind.TEXT,
+            doc="When the stored metadata gets the format of a newer release, after which the "
+            "release before cannot be started again. Manual = when somebody says so (kubectl "
+            "penstock cluster finalize). Automatic = once every broker and controller has run that "
+            "release for an hour. Absent = Manual.",
+            choices=("Manual", "Automatic"),
+        ),
+        Field(
             name="maxParallel",
             kind=Kind.SCALAR,
             doc="How many brokers may restart together, as a number or as a share such as 34%, "
@@ -84,6 +93,13 @@ class UpgradePolicy(Enum):
     AUTOMATIC = "Automatic"
 
 
+class FinalizePolicy(Enum):
+    """When the stored metadata gets the format of a newer release."""
+
+    MANUAL = "Manual"
+    AUTOMATIC = "Automatic"
+
+
 class BalanceMode(Enum):
     """When new brokers get their share of the replicas."""
 
@@ -103,14 +119,15 @@ class Parallel:
         return max(1, self.brokers or brokers * self.percent // 100)
 
 
-def upgrade_from_values(upgrade: Values | None) -> tuple[UpgradePolicy, Parallel]:
+def upgrade_from_values(upgrade: Values | None) -> tuple[UpgradePolicy, Parallel, FinalizePolicy]:
     if upgrade is None:
-        return UpgradePolicy.WHEN_ASKED, Parallel()
+        return UpgradePolicy.WHEN_ASKED, Parallel(), FinalizePolicy.MANUAL
     policy = UpgradePolicy(upgrade.text("policy") or UpgradePolicy.WHEN_ASKED.value)
+    finalize = FinalizePolicy(upgrade.text("finalize") or FinalizePolicy.MANUAL.value)
     share = upgrade.text("maxParallel")
     if share.endswith("%"):
-        return policy, Parallel(percent=int(share.removesuffix("%")))
-    return policy, Parallel(brokers=int(share)) if share else Parallel()
+        return policy, Parallel(percent=int(share.removesuffix("%"))), finalize
+    return policy, Parallel(brokers=int(share)) if share else Parallel(), finalize
 
 
 def balance_from_values(balance: Values | None) -> tuple[BalanceMode, int | None]:

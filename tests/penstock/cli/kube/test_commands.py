@@ -314,6 +314,30 @@ def test_a_ca_that_ends_soon_is_a_finding_though_nothing_is_wrong_yet() -> None:
     assert found("Strict") == []
 
 
+def test_an_upgrade_that_is_not_finalized_is_a_finding_and_nothing_is_wrong() -> None:
+    def found(status: str) -> list[tuple[str, str]]:
+        pending = {"type": "FormatPending", "status": status, "reason": "FormatPending",
+                   "message": "format 1 is stored"}  # fmt: skip
+        ready = {"type": "Ready", "status": "True"}
+        cluster = {
+            "metadata": {"name": "flights", "namespace": "ns", "generation": 1},
+            "status": {"observedGeneration": 1, "conditions": [ready, pending]},
+        }
+        explanation = explain(Snapshot(now=datetime.now(UTC), cluster=cluster))
+        assert explanation.served
+        return [
+            (one.code, one.what) for one in explanation.findings if one.subject == "Cluster flights"
+        ]
+
+    assert found("True") == [
+        (
+            "FormatPending",
+            "has an upgrade that is not finalized: format 1 is stored (FormatPending)",
+        )
+    ]
+    assert found("False") == []
+
+
 def blocked(partition: int, *, producer: int, epoch: int, **owner: Any) -> BlockingTransaction:
     """Three offsets behind; `owner`: what its coordinator has, none = no coordinator has it."""
     listing = TransactionListing(

@@ -1,0 +1,130 @@
+"""When an upgrade is finalized: by a person, or an hour after it is complete (I36).
+
+    a newer format than is stored can be written, by controllers and brokers of one release
+        ─▶ condition FormatPending ─▶ Manual: until somebody finalizes
+                                   └▶ Automatic: 1 h later, once every broker is there
+
+The hour is counted from the condition's own lastTransitionTime, so it goes on under another
+operator. A roll, or servers of two releases, take the condition away, and the hour begins again; a
+broker that is down, or an answer that is missing, only has it wait. Pure.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Final
+
+from penstock.core.manifest.upkeep import FinalizePolicy
+from penstock_operator.format_model import FORMAT_PENDING, FinalizeFormat, FormatPending
+from penstock_operator.model import Object, Observed
+from penstock_operator.move_model import MoveFacts
+from penstock_operator.objects import DesiredCluster
+from penstock_operator.objects.broker import live_template_hash
+from penstock_operator.plan.gates import brokers_named, is_serving, trusted
+
+SOAK: Final = timedelta(hours=1)
+COMMAND: Final = "kubectl penstock cluster finalize"
+
+Track = tuple[tuple[FinalizeFormat, ...], FormatPending | None]
+
+
+def plan_finalize(desired: DesiredCluster, observed: Observed) -> Track:
+    """What is asked for, and what is said; None: nothing is known, and what was said last stays.
+
+    The StatefulSet, the Deployment and the pods are known.
+    """
+    moves = observed.moves
+    if trusted(observed) is None or moves is None:
+        return (), None
+    stored, newest = moves.moving.format, moves.moving.newest_format
+    if stored >= newest:
+        text = f"the stored metadata has format {stored}, which is the newest"
+        return (), FormatPending(False, "NewestFormat", text)
+    lead = f"the stored metadata has format {stored}, and could have {newest}"
+    if unfinished := next(_unfinished(desired, observed, moves, newest), ""):
+        return (), FormatPending(False, "UpgradeNotComplete", f"{lead}; first {unfinished}")
+    lead = f"{lead}: every broker and controller runs a release that reads it"
+    if desired.spec.finalize is FinalizePolicy.MANUAL:
+        text = (
+            f"{lead}. What is new in it is refused, and the release before can be started again, "
+            f"until somebody finalizes: {COMMAND}"
+        )
+        return (), FormatPending(True, FORMAT_PENDING, text)
+    waits_for = next(_absent(desired, observed, moves), "")
+    if waits_for:
+        lead = f"{lead}. It waits for {waits_for}"
+    pending = FormatPending(True, FORMAT_PENDING, lead, automatic=True)
+    is_due = bool(observed.format_pending_since) and _moment(observed.at) >= due(
+        observed.format_pending_since
+    )
+    return ((FinalizeFormat(newest),) if is_due and not waits_for else ()), pending
+
+
+def due(since: str) -> datetime:
+    """When it is finalized. `since`: when the condition began to hold, RFC 3339."""
+    return _moment(since) + SOAK
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _unfinished(
+    desired: DesiredCluster, observed: Observed, moves: MoveFacts, newest: int
+) -> Iterator[str]:
+    """Why not everything runs one release that reads the newest format."""
+    names = desired.names
+    controllers = observed.live("Deployment", names.controller)
+    brokers = observed.live("StatefulSet", names.broker)
+    if controllers is None or brokers is None:
+        yield "brokers and controllers have to be there"
+        return
+    if not _is_updated(controllers):
+        yield "the controllers have to restart"
+    outdated = [
+        at
+        for at, pod in sorted(observed.pods.items())
+        if pod.template_hash != live_template_hash(brokers)
+    ]
+    if outdated:
+        yield f"{brokers_named(outdated)} {_has(outdated)} to restart"
+    images = sorted({_image(brokers), _image(controllers)})
+    if len(images) > 1:
+        yield f"brokers and controllers have to run one image, not {' and '.join(images)}"
+    told = [one for one in moves.moving.brokers if one.software_version]
+    releases = {one.software_version for one in told}
+    if len(releases) > 1:
+        yield f"all brokers have to run one release, not {' and '.join(sorted(releases))}"
+    if behind := [one.broker_id for one in told if newest not in one.formats]:
+        verb = "does not read it" if len(behind) == 1 else "do not read it"
+        yield f"another release is needed: {brokers_named(behind)} {verb}"
+
+
+def _absent(desired: DesiredCluster, observed: Observed, moves: MoveFacts) -> Iterator[str]:
+    """Whom it has to wait for: the controller refuses it, too, while one is down."""
+    facts = observed.brokers
+    assert facts is not None, "they are trusted"
+    if moves.moving.paused:
+        yield "the metadata store, which is unavailable"
+    known = {one.broker_id for one in moves.moving.brokers if one.alive and one.software_version}
+    registered = {one.broker_id for one in moves.moving.brokers} | set(facts.brokers)
+    serving = {at for at, pod in observed.pods.items() if is_serving(pod, facts)}
+    wanted = set(range(desired.spec.brokers))
+    if away := sorted((registered - known) | (wanted - (known & serving))):
+        yield f"{brokers_named(away)}, which {'does' if len(away) == 1 else 'do'} not serve"
+
+
+def _has(brokers: list[int]) -> str:
+    return "has" if len(brokers) == 1 else "have"
+
+
+def _image(made: Object) -> str:
+    return str(made["spec"]["template"]["spec"]["containers"][0].get("image", ""))
+
+
+def _is_updated(deployment: Object) -> bool:
+    """Every replica has the newest template; one that starts again is not another release."""
+    status: Object = deployment.get("status") or {}
+    wanted: int = deployment["spec"].get("replicas", 1)
+    is_seen = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 1)
+    is_alone = status.get("replicas", 0) <= wanted
+    return bool(is_seen and is_alone and status.get("updatedReplicas", 0) >= wanted)
