@@ -1,9 +1,6 @@
 """Bytes change on the disks of brokers: nothing damaged is served, what can be had again comes
 back from other replicas, and nothing that was acknowledged is lost (I7, I22, I33)."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -11,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster import PATIENT, Cluster
-from support.documents import ROOT
+from support.commands_of_pages import commands_with, told
 from support.waiting import wait_until
 
 from penstock.client import (
@@ -23,7 +20,6 @@ from penstock.client import (
     TopicPartition,
 )
 from penstock.errors import ClusterError, ErrorCode, PenstockError
-from tools.snippets.page import read_page
 
 RECORDS = 300
 
@@ -332,28 +328,12 @@ def test_the_commands_of_the_page_find_and_accept_a_loss(cluster: Cluster) -> No
     with Admin(cluster.bootstrap) as admin:
         admin.start_scrub(topic, 3)
     wait_until(lambda: lost_at(cluster, topic) == ["100-109"], what="it is shown as lost")
-    (snippet,) = (one for one in read_page(ROOT, "docs/operations.md") if "accept-loss" in one.text)
-    look, plan, accept = snippet.text.splitlines()
+    look, plan, accept = commands_with("docs/operations.md", "accept-loss")
     assert "penstock partitions accept-loss flights/3 --offsets 100-109" in told(cluster, look)
     assert "100-109" in told(cluster, plan)
     assert lost_at(cluster, topic) == ["100-109"]
     assert "Give up 10 offsets of flights/3 for ever: 100-109?" in told(cluster, accept)
     assert not told(cluster, look), "nothing is lost any more"
-
-
-def told(cluster: Cluster, command: str) -> str:
-    """What a command says to somebody who agrees."""
-    here = os.environ | {
-        "PENSTOCK_BOOTSTRAP": cluster.bootstrap,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "COLUMNS": "200",
-    }
-    done = subprocess.run(
-        ["bash", "-euc", command],
-        input="y\n", env=here, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_a_loss_on_all_replicas_is_accepted_once_for_all_of_them(tmp_path: Path) -> None:

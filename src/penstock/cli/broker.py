@@ -2,15 +2,16 @@
 
 cordon ──▶ nothing new lands there        drain = cordon, and moves for all that it holds
 uncordon ◀── drain --cancel ◀── its moves are cancelled; what has moved stays where it is
+forget: one that is dead, and has nothing left by the stored metadata, is unregistered
 """
 
-import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli import move_plan, move_submit
+from penstock.cli import broker_forget, move_plan, move_submit
+from penstock.cli.broker_left import read_left, wait_until_empty
 from penstock.cli.changes import check_output, confirm, print_change
 from penstock.cli.connect import locate, open_admin
 from penstock.cli.move_facts import make_plan, read_facts
@@ -29,11 +30,10 @@ from penstock.core.types import BrokerId, MoveReason
 from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
-    from penstock.client import Admin, BrokerPlacement, MoveDescription, MoveOutcome
+    from penstock.client import Admin, BrokerPlacement, MoveOutcome, MovesDescription
     from penstock.client.admin.move_facts import ClusterFacts
 
-app = typer.Typer(help="Show, cordon and drain brokers.", no_args_is_help=True)
-WAIT_S: Final = 2.0
+app = typer.Typer(help="Show, cordon, drain and forget brokers.", no_args_is_help=True)
 
 Id = Annotated[int, typer.Argument(metavar="ID", min=0, max=COUNT_MAX, help="Id of the broker.")]
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="Shown to others.")]
@@ -67,7 +67,7 @@ def describe(
     """Show one broker, and the moves to and from it."""
     with open_admin(bootstrap) as admin:
         seen = read_facts(admin)
-    placement = _placement(seen, broker)
+    placement = _placement(seen.moving, broker)
     cordon = placement.cordon
     record = {
         **_row(seen, placement),
@@ -147,11 +147,11 @@ def _cordon(broker: "BrokerPlacement") -> str | None:
     return " and ".join(kinds)
 
 
-def _placement(seen: "ClusterFacts", broker: int) -> "BrokerPlacement":
-    for one in seen.moving.brokers:
+def _placement(seen: "MovesDescription", broker: int) -> "BrokerPlacement":
+    for one in seen.brokers:
         if one.broker_id == broker:
             return one
-    known = ", ".join(str(one.broker_id) for one in seen.moving.brokers)
+    known = ", ".join(str(one.broker_id) for one in seen.brokers)
     raise MisuseError(f"there is no broker {broker}; there are {known}", ErrorCode.INVALID_REQUEST)
 
 
@@ -263,12 +263,12 @@ def drain(
         made = show_and_ask(seen, wish, output, yes=yes, dry_run=dry_run)
         if made is None:
             return
-        cordon_for_drain(admin, _placement(seen, broker), why)
+        cordon_for_drain(admin, _placement(seen.moving, broker), why)
         outcomes = drain_as_shown(admin, wish, made, seen.topic_ids)
         if output is Output.TABLE:
             typer.echo(_stays_cordoned(broker, managed=where.reached is not None))
         if wait:
-            _wait_until_empty(admin, broker, lambda: drain_once(admin, wish))
+            wait_until_empty(admin, broker, lambda: drain_once(admin, wish))
             return
     move_submit.report(
         outcomes,
@@ -344,40 +344,30 @@ def cancel_drain(admin: "Admin", broker: int, *, dry_run: bool) -> "list[MoveOut
     return move_submit.send(admin, leaving, MoveReason.DRAIN, dry_run=dry_run)
 
 
-def _wait_until_empty(admin: "Admin", broker: int, again: "Callable[[], object]") -> None:
-    """Prints a line whenever it changes. Moves that were refused are submitted again.
+# ---------------------------------------------------------------- forget
 
-    A dead broker deletes nothing: its former copies go with it.
+
+@app.command(epilog=example("penstock broker forget 3 --dry-run", "penstock broker forget 3 --yes"))
+def forget(
+    broker: Id,
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Let go of a broker that is dead and will never come back: the cluster forgets it.
+
+    Refused while a partition has a replica there, or moves one to it: penstock broker drain moves
+    them to others. On Kubernetes the operator does that, by spec.brokers, or by an annotation.
     """
-    said = ""
-    while True:
-        seen = admin.describe_moves()
-        held, moving = _left(admin, seen.moves, broker)
-        alive = any(one.broker_id == broker and one.alive for one in seen.brokers)
-        dropping = sum(alive and broker in one.dropping for one in seen.moves)
-        line = (
-            f"broker {broker} has {held} replicas left, {moving} of them moving, and "
-            f"{dropping} former copies to delete"
-        )
-        if not held and not dropping:
-            break
-        if line != said:
-            typer.echo(line)
-            said = line
-        if held > moving:
-            again()
-        time.sleep(WAIT_S)
-    typer.echo(f"broker {broker} is empty")
-
-
-def _left(admin: "Admin", moves: "tuple[MoveDescription, ...]", broker: int) -> tuple[int, int]:
-    """Replicas on the broker, and how many of them are on their way to others."""
-    held = sum(
-        broker in one.replicas
-        for topic in admin.describe_topics().values()
-        for one in topic.partitions
-    )
-    moving = sum(
-        bool(one.target) and broker in one.replicas and broker not in one.target for one in moves
-    )
-    return held, moving
+    check_output(output, yes=yes, dry_run=dry_run)
+    where = locate(bootstrap)
+    with open_admin(where) as admin:
+        left, seen = read_left(admin, broker)
+        found = _placement(seen, broker)
+        if where.reached is not None:
+            raise MisuseError(
+                broker_forget.of_an_operator(broker, where.reached.name), ErrorCode.INVALID_REQUEST
+            )
+        broker_forget.forget(admin, found, left, output, yes=yes, dry_run=dry_run)

@@ -116,6 +116,23 @@ def test_a_drain_of_a_managed_broker_says_that_it_stays_cordoned(reachable: Reac
     assert "broker 2 stays cordoned until: penstock broker uncordon 2; the operator does" in out
 
 
+def test_a_managed_broker_is_forgotten_by_an_annotation(reachable: Reachable, admin: Admin) -> None:
+    process = reachable.start("broker", "forget", 2, "--yes")
+    try:
+        _, told = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    refused = told.decode()
+    assert "once spec.brokers is lower" in refused
+    assert (
+        f"kubectl annotate cluster.penstock.dev/flights -n {reachable.scene.namespace} "
+        "penstock.dev/forget-broker=2; " in refused
+    )
+    assert "penstock.dev/replace-volume=2\n" in refused
+    assert 2 in [one.broker_id for one in admin.describe_moves().brokers]
+
+
 def test_a_drain_is_taken_back_while_its_broker_is_away(reachable: Reachable, admin: Admin) -> None:
     broker = reachable.cluster.brokers[2]
     drain(reachable, "--broker", 2)
