@@ -5,31 +5,40 @@ Copies are throttled to less than what is written, so that a move takes some sec
 throttle counts the backlog only, so it ends nevertheless).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support.cluster import PATIENT, Cluster
+from support.live_moves import (
+    BROKERS,
+    SMALL_MESSAGES,
+    Began,
+    assert_kept_where_described,
+    begin,
+    fill,
+    has_moved,
+    open_moves,
+    outside,
+    partitions,
+    wait_copying,
+    wait_ended,
+    wait_replicas,
+)
 from support.load import Load, MakeLoad, assert_nothing_noticed
 from support.waiting import wait_until
 
-from penstock.client import (
-    Admin,
-    MoveDescription,
-    MoveState,
-    PartitionDescription,
-    ReplicaMove,
-    TopicPartition,
-)
-from penstock.errors import ErrorCode, UnreachableError
+from penstock.client import Admin, MoveState, PartitionDescription, ReplicaMove, TopicPartition
+from penstock.errors import ErrorCode
 
-BROKERS = 4
 COPY_BYTES_PER_SECOND = "200000"
 """About what the load writes per second, of which each broker gets three quarters."""
-RECORDS_TO_COPY = 1_500
-"""Of each partition: about a second's copy."""
+BATCHES_TO_COPY = 256
+"""Of each partition: 4 MB."""
+SLOW_BYTES_PER_SECOND = 6_000
+"""A batch in three seconds, so that leaders say that it is copied before the next one is."""
 ROUNDS = 20
-"""A move may be quicker than who cancels it: in one round of three it is."""
+"""A move may be quicker than who cancels it, on a crowded machine."""
 
 
 @pytest.fixture(scope="module")
@@ -39,98 +48,17 @@ def module_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster
         tmp_path_factory.mktemp("cluster"),
         brokers=BROKERS,
         controller_config=PATIENT,
-        broker_config={"replica.copy.bytes.per.second": COPY_BYTES_PER_SECOND},
+        broker_config={"replica.copy.bytes.per.second": COPY_BYTES_PER_SECOND, **SMALL_MESSAGES},
     ) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def admin(cluster: Cluster) -> Iterator[Admin]:
+    """The throttle is what it was when the test has ended."""
     with Admin(cluster.bootstrap) as admin:
         yield admin
-
-
-def partitions(admin: Admin, topic: str) -> Sequence[PartitionDescription]:
-    return admin.describe_topics([topic])[topic].partitions
-
-
-def outside(partition: PartitionDescription) -> int:
-    """The broker that has no replica of it."""
-    return next(broker for broker in range(BROKERS) if broker not in partition.replicas)
-
-
-Began = dict[int, tuple[PartitionDescription, int, int]]
-
-
-def begin(admin: Admin, topic: str) -> Began:
-    """Each partition replaces its leader's successor, or with every other one its leader, by the
-    broker outside. By partition: what it was, who leaves, who joins."""
-    found = {}
-    moves = []
-    for partition in partitions(admin, topic):
-        leaving = partition.replicas[partition.partition % 2]
-        joining = outside(partition)
-        target = tuple(joining if one == leaving else one for one in partition.replicas)
-        where = TopicPartition(topic, partition.partition)
-        moves.append(ReplicaMove(where, target=target, expected=partition.replicas))
-        found[partition.partition] = partition, leaving, joining
-    assert [one.error for one in admin.alter_replicas(moves)] == [None] * len(moves)
-    return found
-
-
-def has_moved(began: Began, partition: PartitionDescription) -> bool:
-    _, left, joined = began[partition.partition]
-    return joined in partition.replicas and left not in partition.replicas
-
-
-def open_moves(admin: Admin, topic: str) -> dict[int, MoveDescription]:
-    return {one.where.partition: one for one in admin.describe_moves([topic]).moves}
-
-
-def wait_copying(admin: Admin, topic: str) -> int:
-    """A partition that is copied now."""
-
-    def copied() -> list[int]:
-        moves = open_moves(admin, topic)
-        return [at for at, one in moves.items() if one.state is MoveState.COPYING]
-
-    return wait_until(copied, what="a partition is copied")[0]
-
-
-def wait_replicas(
-    admin: Admin, topic: str, fits: Callable[[PartitionDescription], bool], what: str
-) -> None:
-    """Brokers learn what the controller has decided a moment later than who asks it."""
-    wait_until(lambda: all(fits(one) for one in partitions(admin, topic)), what=what)
-
-
-def wait_ended(admin: Admin, topic: str) -> None:
-    """Until every move has ended, and what is left of it is deleted."""
-    wait_until(lambda: not open_moves(admin, topic), what="all moves have ended", timeout_s=120)
-
-
-def assert_kept_where_described(cluster: Cluster, admin: Admin, topic: str) -> None:
-    """Brokers store the replicas that the metadata names, and nothing else of the topic."""
-    wanted = {
-        (broker, partition.partition)
-        for partition in partitions(admin, topic)
-        for broker in partition.replicas
-    }
-
-    def kept() -> bool:
-        try:
-            found = admin.describe_logs()
-        except UnreachableError:
-            return False  # the address that a broker had before it was killed
-        stored = {
-            (one.broker_id, log.partition)
-            for one in found
-            for log in one.logs
-            if log.topic == topic
-        }
-        return stored == wanted and [one.orphans for one in found] == [()] * BROKERS
-
-    wait_until(kept, what="brokers store what the metadata names")
+        admin.alter_throttle(None)
 
 
 @pytest.mark.parametrize("who", ["leader", "joining", "leaving", "controller"])
@@ -188,58 +116,87 @@ def test_cancelled_moves_leave_the_replicas_as_they_were(
     assert_nothing_noticed(load.judge())
 
 
-def cancel_at(admin: Admin, topic: str, share: float) -> set[int]:
-    """Cancels each move once so much of it is copied, and waits until all have ended: those that
-    were cancelled in time."""
-    sizes: dict[int, int] = {}
-    asked: set[int] = set()
-    cancelled: set[int] = set()
+class CancelAt:
+    """Cancels each move of a topic once so much of it is copied.
 
-    def look() -> bool:
-        moves = {at: one for at, one in open_moves(admin, topic).items() if one.target}
+    Leaders say every two seconds how much is left. So the throttle follows what is left until
+    there: two thirds of that in two seconds, and a batch of it in the end.
+    """
+
+    def __init__(self, admin: Admin, topic: str, share: float) -> None:
+        self._admin = admin
+        self._topic = topic
+        self._share = share
+        self._sizes: dict[int, int] = {}
+        self._asked: set[int] = set()
+        self.cancelled: dict[int, float] = {}
+        """By partition that was cancelled in time: the share that was copied."""
+
+    def begin(self) -> Began:
+        """Moves every partition; of those that have ended before they could be cancelled, too."""
+        self._admin.alter_throttle(1)
+        self._sizes, self._asked, self.cancelled = {}, set(), {}
+        return begin(self._admin, self._topic)
+
+    def wait(self) -> None:
+        """Until every move has ended or was cancelled."""
+        wait_until(self._look, what="all moves have ended or were cancelled", timeout_s=240)
+        self._admin.alter_throttle(None)
+
+    def _look(self) -> bool:
+        moves = {at: one for at, one in open_moves(self._admin, self._topic).items() if one.target}
+        to_go = []
         for at, move in moves.items():
             left = move.bytes_left
-            if left is None or at in asked or not sizes.setdefault(at, left):
+            if left is None or at in self._asked or not self._sizes.setdefault(at, left):
                 continue
-            if left <= sizes[at] * (1 - share):
-                asked.add(at)
-                [outcome] = admin.alter_replicas([ReplicaMove(TopicPartition(topic, at))])
-                assert outcome.error is None or outcome.error.code is ErrorCode.NO_MOVE
-                cancelled.update({at} if outcome.error is None else ())
+            size = self._sizes[at]
+            if left <= size * (1 - self._share):
+                self._cancel(at, 1 - left / size)
+            else:
+                to_go.append(left - size * (1 - self._share))
+        if to_go:
+            self._admin.alter_throttle(max(int(min(to_go)) // 3, SLOW_BYTES_PER_SECOND))
         return not moves
 
-    wait_until(look, what="all moves have ended or were cancelled", timeout_s=120)
-    return cancelled
+    def _cancel(self, at: int, copied: float) -> None:
+        self._asked.add(at)
+        [outcome] = self._admin.alter_replicas([ReplicaMove(TopicPartition(self._topic, at))])
+        if outcome.error is None:
+            self.cancelled[at] = copied
+        else:
+            assert outcome.error.code is ErrorCode.NO_MOVE
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
 def test_a_move_that_is_cancelled_on_its_way_leaves_no_trace(
-    cluster: Cluster, admin: Admin, load: Load, share: float
+    cluster: Cluster, admin: Admin, make_load: MakeLoad, share: float
 ) -> None:
+    load = make_load(partitions=3)
+    fill(cluster, load, BATCHES_TO_COPY)
     topic = load.config.topic
-    cluster.wait_in_sync(topic)
-    wait_until(
-        lambda: min(load.watch.ends.values()) > RECORDS_TO_COPY, what="there is much to copy"
-    )
-    cancelled: set[int] = set()
-    for _ in range(ROUNDS):
-        began = begin(admin, topic)
-        cancelled = cancel_at(admin, topic, share)
-        wait_ended(admin, topic)
+    with load:
+        cluster.wait_in_sync(topic)
+        cancelling = CancelAt(admin, topic, share)
+        for _ in range(ROUNDS):
+            began = cancelling.begin()
+            cancelling.wait()
+            wait_ended(admin, topic)
 
-        def is_as_told(partition: PartitionDescription) -> bool:
-            before, left, joined = began[partition.partition]  # noqa: B023 - called at once
-            if partition.partition in cancelled:  # noqa: B023
-                return partition.replicas == before.replicas
-            return joined in partition.replicas and left not in partition.replicas
+            def is_as_told(partition: PartitionDescription) -> bool:
+                before, left, joined = began[partition.partition]  # noqa: B023 - called at once
+                if partition.partition in cancelling.cancelled:
+                    return partition.replicas == before.replicas
+                return joined in partition.replicas and left not in partition.replicas
 
-        wait_replicas(admin, topic, is_as_told, "what was cancelled stays, the rest has moved")
-        if cancelled:
-            break
-    assert cancelled
-    cluster.wait_in_sync(topic)
-    assert_kept_where_described(cluster, admin, topic)
-    assert_nothing_noticed(load.judge())
+            wait_replicas(admin, topic, is_as_told, "what was cancelled stays, the rest has moved")
+            if cancelling.cancelled:
+                break
+        print(f"cancelled at {cancelling.cancelled}")
+        assert cancelling.cancelled
+        cluster.wait_in_sync(topic)
+        assert_kept_where_described(cluster, admin, topic)
+        assert_nothing_noticed(load.judge())
 
 
 def test_a_move_that_is_cancelled_behind_its_switch_has_happened(
