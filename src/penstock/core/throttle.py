@@ -5,7 +5,8 @@
 
 It limits the backlog, not what is written meanwhile: what the copied partition grew by costs
 nothing. A throttle that counts that too never ends below the rate of writes (KIP-73 warns of it,
-L5). So a backlog falls at the rate, whatever is written.
+L5). So a backlog falls at the rate, whatever is written. Both ends count alike, each for itself:
+growth is kept for as long as a message is owed, because it will pay for that (ADR 100).
 
 The law: over any 10 s, all who copy out of a broker, or in, send at most 10 s of the rate, what the
 copied partitions grew by, and a message each. Buckets hold a burst, so that a timer that is late
@@ -15,7 +16,7 @@ Times are in ms of a clock that does not go back; sizes in bytes.
 """
 
 from collections.abc import Hashable, Mapping
-from math import inf
+from math import ceil, inf
 from typing import Final, TypeVar
 
 WINDOW_MS: Final = 10_000
@@ -25,7 +26,8 @@ BURST_MS: Final = 100
 _FILLED: Final = 1 - 3 * BURST_MS / WINDOW_MS
 """Of the rate. Bursts: of a bucket, and of leaders that came one by one (1 + 1/2 + 1/3)."""
 _GROWTH_MS: Final = 1_000
-"""How long growth counts that nobody used, at least; at most twice that."""
+"""How long growth counts that nobody used and nothing owed waits for, at least; at most twice
+that."""
 UNLIMITED_CREDIT: Final = 1 << 30
 """Unused, of each leader, if there is no limit."""
 
@@ -78,7 +80,14 @@ class Growth:
 
     def __init__(self) -> None:
         self._new = self._old = 0
+        self._owed = 0
         self._since_ms = 0.0
+
+    def pays(self, owed: float, now_ms: float) -> bool:
+        """Whether there is so much of it. Until this is asked again, as much does not grow old:
+        else what comes while a large debt is paid off would be backlog for ever."""
+        self._owed = ceil(owed)
+        return self.unused(now_ms) >= owed
 
     def gain(self, size: int, now_ms: float) -> None:
         """They grew."""
@@ -103,14 +112,15 @@ class Growth:
         spans = (now_ms - self._since_ms) // _GROWTH_MS
         if spans < 1:
             return
-        self._old = self._new if spans == 1 else 0
+        young = self._new if spans == 1 else 0
+        self._old = min(self._old + self._new, max(young, self._owed))
         self._new = 0
         self._since_ms += spans * _GROWTH_MS
 
 
 def may_go(bucket: Bucket, growth: Growth, now_ms: float) -> bool:
     """Whether a copy may be sent now: growth pays for the bucket's debt."""
-    return bucket.tokens(now_ms) + growth.unused(now_ms) >= 0
+    return growth.pays(max(-bucket.tokens(now_ms), 0.0), now_ms)
 
 
 def grants(bucket: Bucket, unused: Mapping[_Link, int], now_ms: float) -> dict[_Link, int]:

@@ -69,22 +69,38 @@ def test_a_copy_never_waits_longer_than_its_debt(rate: int, steps: list[tuple[fl
         assert may_go(bucket, Growth(), now_ms)
 
 
-@pytest.mark.parametrize("written_mib", [0, 1, 10, 100])
-def test_a_move_ends_whatever_is_written_meanwhile(written_mib: int) -> None:
-    """It counts no live bytes: 40 MiB of backlog at 10 MiB/s take 4 s at any rate of writes."""
-    bucket, growth = Bucket(10 * MIB), Growth()
-    backlog, now_ms = 40 * MIB, 0.0
+@pytest.mark.parametrize("rate", [50_000, 10 * MIB])
+@pytest.mark.parametrize("written_mib", [0, 0.1, 1, 10, 100])
+def test_a_move_ends_whatever_is_written_meanwhile(written_mib: float, rate: int) -> None:
+    """It counts no live bytes: 20 s of backlog take 20 s at any rate of writes, also where the debt
+    of one message takes ten seconds to pay off."""
+    bucket, growth = Bucket(rate), Growth()
+    backlog, now_ms = 20 * rate, 0.0
+    message = 512 * 1024
     while backlog > 0:
         now_ms += 10
-        written = written_mib * MIB // 100
+        written = int(written_mib * MIB / 100)
         growth.gain(written, now_ms)
         backlog += written
         while backlog > 0 and may_go(bucket, growth, now_ms):
-            size = min(512 * 1024, backlog)
+            size = min(message, backlog)
             bucket.take(growth.pay(size, now_ms), now_ms)
             backlog -= size
-        assert now_ms < 4_300
-    assert now_ms > 3_800
+        assert now_ms < 21_000
+    assert now_ms > 20_000 - (message / rate + BURST_MS / 1_000) * 1_000
+
+
+def test_growth_is_kept_for_as_long_as_it_is_owed_and_no_more_of_it() -> None:
+    growth = Growth()
+    growth.gain(100, 0)
+    assert not growth.pays(150, 500)
+    growth.gain(70, 30_000)
+    assert growth.unused(60_000) == 150
+    assert growth.pays(150, 60_000)
+    assert growth.pay(150, 60_000) == 0
+    growth.gain(10, 60_500)
+    assert growth.pays(0, 60_500)
+    assert growth.unused(63_000) == 0
 
 
 def test_growth_that_nobody_used_is_forgotten() -> None:

@@ -92,7 +92,7 @@ async def test_catching_up_needs_no_credit_and_waits_for_no_copy() -> None:
         for key in (T, U):
             stream.feed(await world.append(key, 4), feed_from(0))
         assert offsets(await until(stream, 4), U) == [0, 1, 2, 3]
-        assert (stream._spent, await idle(stream)) == (0, True)
+        assert (stream._copies.spent, await idle(stream)) == (0, True)
 
 
 async def test_copies_go_at_the_leaders_rate_and_end() -> None:
@@ -117,10 +117,10 @@ async def test_what_a_partition_grows_by_costs_neither_rate_nor_credit() -> None
         for end in (4, 7):
             stream.notify(await world.append(T, 3), urgent=True)
             assert offsets(await until(stream, end)) == list(range(end - 3, end))
-        assert stream._spent == 0
+        assert stream._copies.spent == 0
         stream.feed(world.replicas.by_key[T], feed_from(0))
         assert offsets(await said(stream)) == [0, 1], "backlog: with the credit there is"
-        assert stream._spent == 2 * world.size
+        assert stream._copies.spent == 2 * world.size
         assert await idle(stream)
 
 
@@ -136,6 +136,40 @@ async def test_growth_pays_a_debt_before_anything_goes() -> None:
         stream.notify(await world.append(T, 1), urgent=True)
         assert offsets(await until(stream, 4)) == [2, 3]
         assert await idle(stream)
+
+
+async def test_growth_pays_for_what_was_used_beyond_the_credit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(copies, "_GRANTING_MS", 3_600_000)
+    async with copying() as world:
+        stream = world.stream(window_batches=1_000)
+        stream.credited(1)
+        stream.feed(await world.append(T, 9), feed_from(0))
+        assert offsets(await until(stream, 2)) == [0, 1]
+        assert await idle(stream)
+        stream.notify(await world.append(T, 1), urgent=True)
+        assert await idle(stream)
+        stream.notify(await world.append(T, 1), urgent=True)
+        assert offsets(await until(stream, 4)) == [2, 3]
+        assert stream._copies.spent == 2 * world.size
+        assert await idle(stream)
+
+
+async def test_growth_waits_for_a_follower_that_grants_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its disk has no room."""
+    monkeypatch.setattr(copies, "_GRANTING_MS", 0)
+    async with copying() as world:
+        stream = world.stream(window_batches=1_000)
+        stream.credited(1)
+        stream.feed(await world.append(T, 3), feed_from(0))
+        assert offsets(await until(stream, 2)) == [0, 1]
+        stream.notify(await world.append(T, 5), urgent=True)
+        assert await idle(stream)
+        stream.credited(2 * world.size + 1)
+        assert offsets(await until(stream, 8)) == [2, 3, 4, 5, 6, 7]
 
 
 async def test_followers_take_turns() -> None:

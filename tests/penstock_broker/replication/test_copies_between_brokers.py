@@ -149,7 +149,7 @@ async def test_what_is_written_meanwhile_needs_no_credit(
         await me.has(20)
         stream = broker.process._replication.replicas.followers[ME]
         assert isinstance(stream, FollowerStream)
-        assert stream._spent == 0
+        assert stream._copies.spent == 0
 
 
 async def test_nothing_is_copied_to_a_disk_without_space(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The throttle of copies, both ends of it (ADR 66). The rules are `core.throttle`'s.
 
-    leader     FollowerStream, one per follower ─▶ CopyThrottle: one bucket for all of them
+    leader     FollowerStream, one per follower ─▶ CopyAllowance ─▶ CopyThrottle, of all of them
     receiver   CopyCredits ─ every 50 ms ─▶ LeaderLink.grant, of every leader that copies to it
 
 Nothing runs here while nothing is copied.
@@ -15,6 +15,8 @@ from penstock.core.types import BrokerId
 
 _GRANT_EVERY_S: Final = 0.05
 _PAUSE_MIN_S: Final = 0.001
+_GRANTING_MS: Final = 1_000
+"""Who lacks credit, and is granted none for so long, gets none: grants come every 50 ms."""
 
 
 def _now_ms() -> float:
@@ -55,12 +57,10 @@ class CopyThrottle:
         """Whether it will call `wake`."""
         return wake in self._waiting
 
-    def paid(self, growth: Growth, size: int) -> int:
-        """A copy was read; returns how much of it the throttle counts."""
+    def paid(self, growth: Growth, size: int) -> None:
+        """A copy was read; what growth does not pay for is taken from the bucket."""
         now_ms = _now_ms()
-        counted = growth.pay(size, now_ms)
-        self._bucket.take(counted, now_ms)
-        return counted
+        self._bucket.take(growth.pay(size, now_ms), now_ms)
 
     def _plan(self) -> None:
         if self._waiting and self._timer is None:
@@ -73,6 +73,67 @@ class CopyThrottle:
         del self._waiting[wake]
         wake()
         self._plan()
+
+
+class CopyAllowance:
+    """What may be copied to one follower, over the life of its stream: both throttles let it go.
+
+    Each counts for itself what the partitions grew by. Growth pays for a message that was larger
+    than the follower's credit, too, as long as more is granted: while nothing is, its disk has no
+    room, and growth waits.
+    """
+
+    def __init__(self, throttle: CopyThrottle, wake: Callable[[], None]) -> None:
+        """`wake` is called when it is worth asking again, if only the throttle here said no."""
+        self._throttle = throttle
+        self._wake = wake
+        self._growth, self._growth_there = Growth(), Growth()
+        self._credit = 0
+        self._granting_until_ms = 0.0
+        self.spent = self._spent_told = 0
+        """Of the credit: used, known to the follower."""
+
+    def credited(self, copy_credit: int) -> None:
+        """Granted since the stream began, as the follower says."""
+        if copy_credit > self._credit:
+            self._granting_until_ms = _now_ms() + _GRANTING_MS
+        self._credit = copy_credit
+
+    def grew(self, size: int) -> None:
+        """Partitions that are copied have so many more bytes."""
+        now_ms = _now_ms()
+        self._growth.gain(size, now_ms)
+        self._growth_there.gain(size, now_ms)
+
+    def may_go(self) -> bool:
+        """Whether the next message may be read."""
+        return self._has_credit() and self._throttle.may_go(self._growth, self._wake)
+
+    def _has_credit(self) -> bool:
+        now_ms, lacking = _now_ms(), max(self.spent + 1 - self._credit, 0)
+        pays = self._growth_there.pays(lacking, now_ms)
+        return not lacking or (pays and now_ms < self._granting_until_ms)
+
+    def pay(self, size: int) -> None:
+        """A message was read: what growth does not pay for is counted."""
+        self._throttle.paid(self._growth, size)
+        self.spent += self._growth_there.pay(size, _now_ms())
+
+    def newly_spent(self) -> int:
+        """The credit used so far, if that is news; else 0."""
+        news = self.spent != self._spent_told
+        self._spent_told = self.spent
+        return self.spent if news else 0
+
+    @property
+    def waits_here(self) -> bool:
+        """Whether the throttle of this broker holds copies back."""
+        return self._throttle.holds(self._wake)
+
+    @property
+    def lacks_credit(self) -> bool:
+        """Whether all that the follower granted is used."""
+        return self.spent >= self._credit
 
 
 class CopyLink(Protocol):

@@ -24,14 +24,13 @@ from penstock.core.batch import Batch
 from penstock.core.compaction.rewrite import trimmed
 from penstock.core.replication.contract_leader import Feed, SendEpochAnswer, SendRefusal
 from penstock.core.replication.traffic import Traffic
-from penstock.core.throttle import Growth
 from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey
 from penstock.errors import PenstockError
 from penstock.proto.v1 import replication_pb2 as pb
 from penstock.rpc.errors import error_to_wire
 from penstock.rpc.splice import leader_message
 from penstock_broker.observability import EventLog
-from penstock_broker.replication.copies import CopyThrottle
+from penstock_broker.replication.copies import CopyAllowance, CopyThrottle
 from penstock_broker.replication.lanes import Feeding, Lane
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replica import Replica
@@ -63,11 +62,6 @@ class FollowerStream:
         self._bulk = Lane(max(hello.window_bytes // BULK_WINDOW_PART, 1))
         self._message_bytes = message_bytes
         self._reader = reader
-        self._throttle = throttle
-        self._growth = Growth()
-        """Of the partitions that are copied to this follower."""
-        self._credit = self._spent = self._spent_told = 0
-        """Of copies, over the life of the stream: granted, used, known to the follower."""
         self._on_sent = on_sent
         self._feeding: dict[ReplicaKey, Feeding] = {}
         self._lazy: dict[ReplicaKey, None] = {}
@@ -82,6 +76,7 @@ class FollowerStream:
         self._bulk_planned = False
         self._wake = asyncio.Event()
         self._bulk_wake = asyncio.Event()
+        self._copies = CopyAllowance(throttle, self._bulk_wake.set)
 
     def close(self) -> None:
         """Sends and accepts nothing more: a newer stream took over, or this one broke."""
@@ -180,7 +175,7 @@ class FollowerStream:
 
     def credited(self, copy_credit: int) -> None:
         """The follower lets copies go up to this many bytes since the stream began."""
-        self._credit = copy_credit
+        self._copies.credited(copy_credit)
         self._bulk_wake.set()
 
     # ------------------------------------------------------------ the writing half
@@ -194,16 +189,10 @@ class FollowerStream:
             messages.append(answers.SerializeToString())
             self._answers, self._errors = [], []
         appends = self._send_ahead() if self._bulk_is_next else await self._collect()
-        if appends or self._spent > self._spent_told:
-            messages.append(leader_message(appends, copy_spent=self._newly_spent()))
+        spent = self._copies.newly_spent()
+        if appends or spent:
+            messages.append(leader_message(appends, copy_spent=spent))
         return messages
-
-    def _newly_spent(self) -> int:
-        """The copy credit used so far, if that is news; else 0."""
-        if self._spent == self._spent_told:
-            return 0
-        self._spent_told = self._spent
-        return self._spent
 
     async def _anything(self) -> None:
         while not self._is_urgent:
@@ -338,7 +327,7 @@ class FollowerStream:
             batches = await self._read(feeding, budget, bulk=True)
             budget -= _size(batches)
             if copies:
-                self._spent += self._throttle.paid(self._growth, _size(batches))
+                self._copies.pay(_size(batches))
             ahead.append((feeding, offset, batches))
             if budget <= 0:
                 break
@@ -348,20 +337,16 @@ class FollowerStream:
         """What keeps the copy of a partition from being faster at the moment; "": nothing."""
         if key not in self._feeding:
             return f"broker {self.follower}, which has not begun"
-        if self._throttle.holds(self._bulk_wake.set):
+        if self._copies.waits_here:
             return "the copy rate of the leader"
-        if self._spent >= self._credit:
+        if self._copies.lacks_credit:
             return f"the copy rate of broker {self.follower}"
         return f"broker {self.follower} to write" if self._ahead and not self._bulk_fits else ""
 
     def _may_copy(self, feeding: Feeding) -> bool:
         """Whether the throttles let it go on; if not, something will wake `read_ahead`."""
-        self._growth.gain(feeding.grown(), asyncio.get_running_loop().time() * 1_000)
-        if not feeding.has_more:
-            return True  # only marks
-        if self._spent >= self._credit:
-            return False
-        return self._throttle.may_go(self._growth, self._bulk_wake.set)
+        self._copies.grew(feeding.grown())
+        return not feeding.has_more or self._copies.may_go()  # or only marks
 
     async def _read(self, feeding: Feeding, max_bytes: int, *, bulk: bool = False) -> list[Batch]:
         """What comes next in a partition; nothing if it was all sent, or cannot be read."""
