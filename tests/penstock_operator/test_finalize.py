@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from support.operator_world import NAMES, World, desired, settled
 
 from penstock.core.manifest.upkeep import FinalizePolicy
-from penstock_operator.conditions import holds_since
-from penstock_operator.format_model import FORMAT_PENDING, FinalizeFormat, FormatPending
+from penstock_operator.format_model import FORMAT_PENDING, FinalizeFormat, FormatPending, FormatSaid
 from penstock_operator.model import Observed, Plan
 from penstock_operator.objects import DesiredCluster, Section
 from penstock_operator.plan import plan_cluster
@@ -77,9 +76,9 @@ def test_it_is_finalized_an_hour_after_the_upgrade_was_complete() -> None:
     assert world.format == 1
     assert finalizes(step(world, AUTOMATIC, 1))
     assert world.format == 2
-    settled_plan = step(world, AUTOMATIC)
-    assert settled_plan.is_idle
-    assert told(settled_plan).holds is False
+    last = step(world, AUTOMATIC)
+    assert (told(last).holds, told(last).reason) == (False, "NewestFormat")
+    assert step(world, AUTOMATIC) == Plan(), "a plan for what matches its spec is empty"
 
 
 def test_it_is_left_to_a_person_unless_the_spec_says_otherwise() -> None:
@@ -257,7 +256,7 @@ def test_an_hour_asleep_is_none() -> None:
     world.hibernating = True
     plan = step(world, wish(spec_hibernate=True), HOUR_S)
     assert not finalizes(plan)
-    assert (told(plan).holds, world.pending_since) == (False, "")
+    assert (told(plan).holds, world.format_said.since) == (False, "")
 
 
 def test_the_status_says_since_when_and_until_when_and_is_written_once() -> None:
@@ -269,7 +268,7 @@ def test_the_status_says_since_when_and_until_when_and_is_written_once() -> None
     assert (pending["status"], pending["reason"]) == ("True", "FormatPending")
     assert "It is stored at 2026-01-01T01:00:05Z, or as soon after that" in pending["message"]
     assert "Sooner: kubectl penstock cluster finalize" in pending["message"]
-    assert holds_since(first, FORMAT_PENDING) == "2026-01-01T00:00:05Z"
+    assert FormatSaid.of(first) == FormatSaid("FormatPending", "2026-01-01T00:00:05Z")
     assert first["phase"] == "Ready"
     assert shown(AUTOMATIC, world.observed(), first, "2026-01-01T00:30:00Z") == first
     by_hand = pending_of(shown(MANUAL, world.observed(), first, "2026-01-01T00:31:00Z"))
@@ -277,7 +276,7 @@ def test_the_status_says_since_when_and_until_when_and_is_written_once() -> None
     assert by_hand["message"].endswith(
         "until somebody finalizes: kubectl penstock cluster finalize"
     )
-    world.format = 2
+    world.format, world.format_said = 2, FormatSaid.of(first)
     after = pending_of(shown(AUTOMATIC, world.observed(), first, "2026-01-01T02:00:00Z"))
     assert (after["status"], after["reason"]) == ("False", "NewestFormat")
 

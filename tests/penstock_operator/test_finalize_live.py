@@ -20,9 +20,8 @@ from support.waiting import wait_until_async
 from penstock.core.manifest.upkeep import FinalizePolicy
 from penstock.kubernetes.connect import connect
 from penstock_operator.act import Acting
-from penstock_operator.conditions import holds_since
 from penstock_operator.events import Events
-from penstock_operator.format_model import FORMAT_PENDING, FinalizeFormat
+from penstock_operator.format_model import FORMAT_PENDING, FinalizeFormat, FormatSaid
 from penstock_operator.kube import Kube
 from penstock_operator.metrics import Metrics
 from penstock_operator.model import Plan
@@ -63,7 +62,7 @@ class Bench:
 
     @property
     def since(self) -> str:
-        return holds_since(self.body["status"], FORMAT_PENDING)
+        return FormatSaid.of(self.body["status"]).since
 
     async def step(self, at: str) -> Plan:
         """One pass at this time, with what an operator knows that has just started."""
@@ -78,7 +77,7 @@ class Bench:
             moves=moves,
             recorded_cluster_id=facts.cluster_id,
             at=at,
-            format_pending_since=holds_since(body.get("status") or {}, FORMAT_PENDING),
+            format_said=FormatSaid.of(body.get("status") or {}),
         )
         plan = plan_cluster(self.wish, observed)
         for action in plan.actions:

@@ -28,7 +28,7 @@ from penstock.core.manifest import ClusterSpec
 from penstock.core.manifest.objects import SecurityMode
 from penstock.core.types import BrokerId, MoveReason, TopicPartition
 from penstock.kubernetes.quantity import quantity
-from penstock_operator.format_model import FinalizeFormat
+from penstock_operator.format_model import FinalizeFormat, FormatSaid
 from penstock_operator.hibernation_model import Hibernate, Record, Rest
 from penstock_operator.model import (
     Action,
@@ -112,8 +112,8 @@ class World:
     """Releases of brokers, unless it is 1; "": it has not registered with this controller yet."""
     reads: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Formats that brokers read, unless it is both."""
-    pending_since: str = ""
-    """Since when the status says that an upgrade is not finalized."""
+    format_said: FormatSaid = field(default_factory=FormatSaid)
+    """What the status says of an upgrade that is not finalized."""
     cordons: dict[int, Cordon] = field(default_factory=dict)
     targets: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     reasons: dict[TopicPartition, MoveReason] = field(default_factory=dict)
@@ -171,7 +171,7 @@ class World:
             plaintext=self._told(),
             unknown=dict(self.unknown),
             at=self.at,
-            format_pending_since=self.pending_since,
+            format_said=self.format_said,
             rest=Rest(
                 self.record,
                 self.seconds - self.since_s,
@@ -289,7 +289,8 @@ class World:
                 self.since_s = self.seconds
             self.record = plan.hibernation
         if plan.format is not None:
-            self.pending_since = (self.pending_since or self.at) if plan.format.holds else ""
+            since = self.format_said.since or self.at
+            self.format_said = FormatSaid(plan.format.reason, since if plan.format.holds else "")
 
     # ── What actions do ───────────────────────────────────────────────────────────────────
 

@@ -62,13 +62,5 @@ def condition(
     }
 
 
-def holds_since(status: Mapping[str, Any], kind: str) -> str:
-    """Since when the condition of this type is True, RFC 3339; empty: it is not."""
-    for each in status.get("conditions") or ():
-        if each["type"] == kind and each["status"] == "True":
-            return str(each["lastTransitionTime"])
-    return ""
-
-
 def _all(waits: Sequence[Wait]) -> str:
     return "; ".join(dict.fromkeys(wait.message for wait in waits))

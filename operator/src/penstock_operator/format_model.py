@@ -1,9 +1,31 @@
 """What is known of an upgrade that is not finalized, and what is said about it, as frozen data."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 FORMAT_PENDING: Final = "FormatPending"
+NEWEST_FORMAT: Final = "NewestFormat"
+
+
+@dataclass(frozen=True, slots=True)
+class FormatSaid:
+    """The condition FormatPending as the status has it.
+
+    `reason` empty: there never was one. `since`: when it began to hold, RFC 3339; empty: it does
+    not.
+    """
+
+    reason: str = ""
+    since: str = ""
+
+    @classmethod
+    def of(cls, status: Mapping[str, Any]) -> "FormatSaid":
+        for each in status.get("conditions") or ():
+            if each["type"] == FORMAT_PENDING:
+                holds = each["status"] == "True"
+                return cls(each["reason"], each["lastTransitionTime"] if holds else "")
+        return cls()
 
 
 @dataclass(frozen=True, slots=True)

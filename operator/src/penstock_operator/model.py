@@ -20,7 +20,7 @@ from penstock.core.topic import DELETION_PROTECTION
 from penstock.core.types import MoveReason
 from penstock.kubernetes.certificate_ends import CertificateEnd
 from penstock.kubernetes.rotation import RotationState
-from penstock_operator.format_model import FinalizeFormat, FormatPending
+from penstock_operator.format_model import FinalizeFormat, FormatPending, FormatSaid
 from penstock_operator.hibernation_model import Hibernate, Record, Rest
 from penstock_operator.move_model import DrainState, MarkSpread, MoveFacts, Offer, SetThrottle
 from penstock_operator.volume_model import (
@@ -211,8 +211,8 @@ class Observed:
     """By broker; None: not asked, or not all of them say."""
     rest: Rest = field(default_factory=Rest)
     """How far hibernation is."""
-    format_pending_since: str = ""
-    """Since when the condition FormatPending holds, RFC 3339; empty: it does not."""
+    format_said: FormatSaid = field(default_factory=FormatSaid)
+    """What the status says of an upgrade that is not finalized."""
     at: str = ""
     """When it was looked, RFC 3339."""
     recorded_cluster_id: str = ""
@@ -392,7 +392,7 @@ class Plan:
         offer: A spread that has not begun.
         hibernation: What the status says of it; None: it never was asked for.
         resting: Why nobody is served, if that is what the spec wants.
-        format: Whether an upgrade waits to be finalized; None: nothing is known of that now.
+        format: Whether an upgrade waits to be finalized; None: what was said of it last.
     """
 
     actions: tuple[Action, ...] = ()

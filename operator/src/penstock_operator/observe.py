@@ -26,8 +26,7 @@ from penstock.kubernetes.quantity import quantity
 from penstock.kubernetes.rotation import SETTLED, rotation_of
 from penstock_operator.brokers import Brokers
 from penstock_operator.clock import now_text
-from penstock_operator.conditions import holds_since
-from penstock_operator.format_model import FORMAT_PENDING
+from penstock_operator.format_model import FormatSaid
 from penstock_operator.hibernation_model import Record
 from penstock_operator.kube import Kube
 from penstock_operator.model import AuthorityState, Object, Observed, PodState
@@ -330,7 +329,7 @@ async def observe(
         authority=children.authority(desired),
         plaintext=plaintext,
         rest=rest_of(record, now),
-        format_pending_since=holds_since(status, FORMAT_PENDING),
+        format_said=FormatSaid.of(status),
         at=now,
         recorded_cluster_id=status.get("clusterId", ""),
         controllers_problem=children.controllers_problem(),

@@ -12,8 +12,8 @@ from penstock.certificates import first_end
 from penstock.core.control.documents import FORMATS
 from penstock.core.topic import DELETION_PROTECTION
 from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
-from penstock_operator.conditions import MESSAGE_MAX, condition, conditions, holds_since
-from penstock_operator.format_model import FORMAT_PENDING
+from penstock_operator.conditions import MESSAGE_MAX, condition, conditions
+from penstock_operator.format_model import FORMAT_PENDING, FormatSaid
 from penstock_operator.hibernation_model import Stage
 from penstock_operator.model import BrokerFacts, Object, Observed, Plan, Severity, Wait
 from penstock_operator.move_rows import move_rows
@@ -178,7 +178,7 @@ def _format_pending(
         return [] if known is None else [dict(known)]
     message = pending.message
     if pending.automatic:
-        since = holds_since({"conditions": before}, FORMAT_PENDING) or now
+        since = FormatSaid.of({"conditions": before}).since or now
         message = (
             f"{message}. It is stored at {due(since):%Y-%m-%dT%H:%M:%SZ}, or as soon after that as "
             "everything is there; from then on the release before cannot be started. Sooner: "

@@ -250,6 +250,8 @@ def _throttle(desired: DesiredCluster, observed: Observed) -> _Track:
 def _finalize(desired: DesiredCluster, observed: Observed, sleep: Hibernation) -> _Track:
     """An hour asleep is none in which a release has shown itself."""
     knows = observed.knows(POD, "StatefulSet", "Deployment") and desired.knows(Section.POLICY)
+    if sleep.holds_still and not observed.format_said.since:
+        return _Track()
     if sleep.holds_still:
         text = "the cluster hibernates; which format it could have is looked at when it is awake"
         return _Track(format=FormatPending(False, "Hibernates", text))

@@ -14,7 +14,12 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from penstock.core.manifest.upkeep import FinalizePolicy
-from penstock_operator.format_model import FORMAT_PENDING, FinalizeFormat, FormatPending
+from penstock_operator.format_model import (
+    FORMAT_PENDING,
+    NEWEST_FORMAT,
+    FinalizeFormat,
+    FormatPending,
+)
 from penstock_operator.model import Object, Observed
 from penstock_operator.move_model import MoveFacts
 from penstock_operator.objects import DesiredCluster
@@ -28,7 +33,7 @@ Track = tuple[tuple[FinalizeFormat, ...], FormatPending | None]
 
 
 def plan_finalize(desired: DesiredCluster, observed: Observed) -> Track:
-    """What is asked for, and what is said; None: nothing is known, and what was said last stays.
+    """What is asked for, and what is said; None: what was said last stays (or nobody answers).
 
     The StatefulSet, the Deployment and the pods are known.
     """
@@ -37,8 +42,9 @@ def plan_finalize(desired: DesiredCluster, observed: Observed) -> Track:
         return (), None
     stored, newest = moves.moving.format, moves.moving.newest_format
     if stored >= newest:
-        text = f"the stored metadata has format {stored}, which is the newest"
-        return (), FormatPending(False, "NewestFormat", text)
+        if observed.format_said.reason in {"", NEWEST_FORMAT}:
+            return (), None
+        return (), FormatPending(False, NEWEST_FORMAT, "the stored metadata has the newest format")
     lead = f"the stored metadata has format {stored}, and could have {newest}"
     if unfinished := next(_unfinished(desired, observed, moves, newest), ""):
         return (), FormatPending(False, "UpgradeNotComplete", f"{lead}; first {unfinished}")
@@ -53,9 +59,8 @@ def plan_finalize(desired: DesiredCluster, observed: Observed) -> Track:
     if waits_for:
         lead = f"{lead}. It waits for {waits_for}"
     pending = FormatPending(True, FORMAT_PENDING, lead, automatic=True)
-    is_due = bool(observed.format_pending_since) and _moment(observed.at) >= due(
-        observed.format_pending_since
-    )
+    since = observed.format_said.since
+    is_due = bool(since) and _moment(observed.at) >= due(since)
     return ((FinalizeFormat(newest),) if is_due and not waits_for else ()), pending
 
 
