@@ -107,6 +107,8 @@ def test_a_move_to_a_full_disk_waits_and_writes_go_on(
 
         wait_until(held, what="both wait for the disk, and say so")
         assert words in told(cluster, "penstock partitions status")
+        why = told(cluster, "penstock why", code=1 if free_bytes < RESERVE_BYTES else 0)
+        assert f"the disk of broker {RECEIVER} is nearly full" in why
         admin.alter_throttle(None)
         load.wait_writing()
         left = lefts(admin, topic)

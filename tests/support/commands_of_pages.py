@@ -17,8 +17,8 @@ def commands_with(page: str, words: str) -> list[str]:
     return snippet.text.splitlines()
 
 
-def told(cluster: Cluster, command: str) -> str:
-    """What a command says to somebody who agrees."""
+def told(cluster: Cluster, command: str, *, code: int = 0) -> str:
+    """What a command says to somebody who agrees; it must end with `code`."""
     here = os.environ | {
         "PENSTOCK_BOOTSTRAP": cluster.bootstrap,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -28,5 +28,5 @@ def told(cluster: Cluster, command: str) -> str:
         ["bash", "-euc", command],
         input="y\n", env=here, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     return done.stdout

@@ -118,6 +118,12 @@ class Growth:
         self._since_ms += spans * _GROWTH_MS
 
 
+def room_for_copies(reserve_bytes: int, total_bytes: int) -> int:
+    """What must be free on a receiver's disk, in bytes, for it to grant credit: far more than its
+    reserve, so that a partition that moves there makes no write refused."""
+    return max(2 * reserve_bytes, total_bytes // 10)
+
+
 def may_go(bucket: Bucket, growth: Growth, now_ms: float) -> bool:
     """Whether a copy may be sent now: growth pays for the bucket's debt."""
     return growth.pays(max(-bucket.tokens(now_ms), 0.0), now_ms)

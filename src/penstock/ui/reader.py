@@ -20,6 +20,7 @@ from penstock.client import (
     ConfigEntry,
     GroupListing,
     LogDescription,
+    MoveDescription,
     TopicDescription,
     TopicPartition,
     TransactionListing,
@@ -29,7 +30,7 @@ from penstock.errors import PenstockError
 from penstock.ui.memo import Memo
 from penstock.views.answers import Answer, Logs, TopicTraffic, traffic
 from penstock.views.groups import GroupAnswer
-from penstock.views.overview import ClusterAnswers
+from penstock.views.overview import ClusterAnswers, without_room
 from penstock.views.shortfalls import Shortfall, topic_shortfalls
 from penstock.views.topics import Offsets, is_internal
 
@@ -81,6 +82,7 @@ class Reader:
             logs=logs.result(),
             short=short.result(),
             blocking=blocking.result(),
+            moves=await self._moves_to_full_disks(logs.result().value),
         )
 
     async def cluster(self) -> Answer[ClusterDescription]:
@@ -165,6 +167,17 @@ class Reader:
         )
         short = tuple(one for _, topic in ordered for one in topic_shortfalls(topic))
         return Answer(short, topics.problem)
+
+    async def _moves_to_full_disks(self, logs: Logs | None) -> Answer[tuple[MoveDescription, ...]]:
+        """All moves, asked only if some may wait for a disk: the controller goes through all
+        partitions for them."""
+        if not without_room(logs):
+            return Answer(())
+
+        async def ask() -> tuple[MoveDescription, ...]:
+            return (await self._admin.describe_moves()).moves
+
+        return await self._memo.answer("moves", ask)
 
     async def _all_logs(self) -> Logs:
         cluster = await self._admin.describe_cluster()

@@ -5,9 +5,10 @@ answers, nothing decides (controller), brokers that are down, partitions, disks,
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.throttle import room_for_copies
 from penstock.views import cells
 from penstock.views.answers import Answer, Logs
 from penstock.views.blocking import TRANSACTION_CODES, transaction_findings
@@ -17,7 +18,12 @@ from penstock.views.findings import Finding, some
 from penstock.views.shortfalls import Shortfall, partition_findings
 
 if TYPE_CHECKING:
-    from penstock.client import BlockingTransaction, BrokerDescription, ClusterDescription
+    from penstock.client import (
+        BlockingTransaction,
+        BrokerDescription,
+        ClusterDescription,
+        MoveDescription,
+    )
 
 NOT_SERVED: Final = frozenset({"no-answer", "refused", "offline", "under-min-isr", "disk-full"})
 """Codes of findings that mean: some clients cannot write or read."""
@@ -52,6 +58,8 @@ class ClusterAnswers:
     logs: Answer[Logs]
     short: Answer[tuple[Shortfall, ...]]
     blocking: "Answer[list[BlockingTransaction]]"
+    moves: "Answer[tuple[MoveDescription, ...]]" = field(default_factory=lambda: Answer(()))
+    """Asked only if a disk has no room for copies."""
 
 
 def explain(seen: ClusterAnswers) -> Explanation:
@@ -75,6 +83,7 @@ def explain(seen: ClusterAnswers) -> Explanation:
         *mending_findings(seen.logs.value.brokers if seen.logs.value else {}),
         *differing_findings(seen.logs.value.brokers if seen.logs.value else {}),
         *_disks(seen.logs.value),
+        *_held_moves(seen),
         *transaction_findings(seen.blocking.value or ()),
         *_gaps(seen),
     )
@@ -156,11 +165,35 @@ def _disks(logs: Logs | None) -> Iterator[Finding]:
         )
 
 
+def without_room(logs: Logs | None) -> frozenset[int]:
+    """Brokers to whose disks nothing is copied. An older one does not say its reserve."""
+    return frozenset(
+        broker_id
+        for broker_id, one in (logs.brokers if logs else {}).items()
+        if one.disk_reserve_bytes > 0
+        and one.disk_free_bytes < room_for_copies(one.disk_reserve_bytes, one.disk_total_bytes)
+    )
+
+
+def _held_moves(seen: ClusterAnswers) -> Iterator[Finding]:
+    for broker_id in sorted(without_room(seen.logs.value)):
+        held = [str(one.where) for one in seen.moves.value or () if broker_id in one.adding]
+        if held:
+            yield Finding(
+                f"the disk of broker {broker_id}",
+                "moves-held",
+                f"is nearly full: nothing is copied there, and these wait: {some(held)}",
+                do="give it a larger volume, or shorten retention.ms or retention.bytes of topics; "
+                f"to send them elsewhere, first: penstock partitions cancel --broker {broker_id}",
+            )
+
+
 def _gaps(seen: ClusterAnswers) -> Iterator[Finding]:
     for what, answer in (
         ("stored logs", seen.logs),
         ("partitions", seen.short),
         ("transactions that block readers", seen.blocking),
+        ("moves", seen.moves),
     ):
         if answer.problem:
             yield Finding(what, "not-readable", f"could not be read: {answer.problem}")

@@ -9,6 +9,8 @@ from penstock.client import (
     BrokerDescription,
     ClusterDescription,
     LogDescription,
+    MoveDescription,
+    MoveState,
     TopicPartition,
 )
 from penstock.views.answers import Answer, Logs
@@ -27,6 +29,14 @@ FINE = ClusterAnswers(
     short=Answer(()),
     blocking=Answer([]),
 )
+
+NEARLY_FULL = replace(FINE, logs=Answer(Logs(1.0, {2: replace(DISK, disk_free_bytes=19)})))
+"""Twice the reserve has to be free for copies."""
+MOVE = MoveDescription(
+    where=TopicPartition("flights", 3), topic_id="", state=MoveState.COPYING, reason=None, leader=0,
+    replicas=(0, 1), isr=(0, 1), target=(0, 2), adding=(2,), dropping=(), damaged=(),
+    waiting_for="", copies=(),
+)  # fmt: skip
 
 
 def short(kind: str) -> Answer[tuple[Shortfall, ...]]:
@@ -83,12 +93,23 @@ def test_all_is_well() -> None:
             "odd",
         ),
         (replace(FINE, blocking=Answer(problem="loading")), "not-readable", "odd"),
+        (replace(FINE, moves=Answer(problem="paused")), "not-readable", "odd"),
+        (replace(NEARLY_FULL, moves=Answer((MOVE,))), "moves-held", "odd"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(seen: ClusterAnswers, code: str, tone: str) -> None:
     why = explain(seen)
     assert [one.code for one in why.findings] == [code]
     assert why.tone == tone
+
+
+def test_moves_wait_for_the_disks_that_they_go_to_alone() -> None:
+    assert explain(NEARLY_FULL).tone == "good", "it takes writes"
+    elsewhere = replace(MOVE, adding=(1,))
+    assert explain(replace(NEARLY_FULL, moves=Answer((elsewhere,)))).tone == "good"
+    (finding,) = explain(replace(NEARLY_FULL, moves=Answer((MOVE, elsewhere)))).findings
+    assert finding.subject == "the disk of broker 2"
+    assert finding.what.endswith("and these wait: flights/3")
 
 
 def test_the_worst_is_in_the_sentence_although_causes_come_first() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Final
 
+from penstock.core.throttle import room_for_copies
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.observability import EventLog
 
@@ -47,8 +48,7 @@ class DiskGuard:
 
     @property
     def has_space_for_copies(self) -> bool:
-        """Far more is free than the reserve: a partition that moves here makes no write refused."""
-        return self.free_bytes >= max(2 * self.reserve_bytes, self.total_bytes // 10)
+        return self.free_bytes >= room_for_copies(self.reserve_bytes, self.total_bytes)
 
     def refusal(self) -> ClusterError | None:
         """Why writes are refused now; None while there is space."""
