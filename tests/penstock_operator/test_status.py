@@ -10,6 +10,7 @@ import yaml
 from support.operator_world import World, advance, copying, desired, settled
 
 from penstock.certificates import new_authority
+from penstock.client import Cordon
 from penstock.core.manifest.client_certificates import ClientCertificates
 from penstock.core.manifest.objects import SecurityMode
 from penstock.core.manifest.upkeep import BalanceMode
@@ -64,6 +65,27 @@ def test_a_cluster_says_that_it_is_protected_once_it_was() -> None:
     assert shown["protected"] is True
     assert unknown(shown, schema()) == []
     assert ready_status(shown)["protected"] is False
+
+
+def test_a_broker_that_is_cordoned_says_from_what_and_by_whom() -> None:
+    world = settled(WISH)
+
+    def rows(before: dict[str, Any], **blind: Any) -> tuple[dict[str, Any], list[Any]]:
+        seen = replace(world.observed(), **blind)
+        status = cluster_status(WISH, seen, Plan(), before, NOW)
+        return status, [each.get("cordoned") for each in status["brokerStatuses"]]
+
+    never, cordoned = rows({})
+    assert cordoned == [None, None, None]
+    assert not any("cordoned" in each for each in never["brokerStatuses"]), "no status is rewritten"
+    world.cordons = {1: Cordon(placement=False, leadership=True, why="a bad disk", by="somebody")}
+    status, cordoned = rows(never)
+    told = {"placement": False, "leadership": True, "by": "somebody", "why": "a bad disk"}
+    assert cordoned == [None, told, None]
+    assert unknown(status, schema()) == []
+    assert rows(status, moves=None) == (status, cordoned), "nobody says that it was lifted"
+    world.cordons = {}
+    assert rows(status)[1] == [None, None, None]
 
 
 def test_a_ready_cluster_says_so_to_kstatus() -> None:

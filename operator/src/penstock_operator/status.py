@@ -269,6 +269,7 @@ def _broker_statuses(observed: Observed, before: Mapping[str, Any]) -> list[Obje
     for broker_id, pod in sorted(observed.pods.items()):
         state = facts.brokers.get(broker_id) if facts else None
         last = known.get(broker_id, {})
+        cordoned = _cordoned(observed, broker_id, last)
         rows.append(
             {
                 "id": broker_id,
@@ -280,6 +281,23 @@ def _broker_statuses(observed: Observed, before: Mapping[str, Any]) -> list[Obje
                 "rack": state.rack if state else pod.rack,
                 "leaders": state.leaders if state else int(last.get("leaders", 0)),
                 "replicas": state.replicas if state else int(last.get("replicas", 0)),
+                **({} if cordoned is None else {"cordoned": cordoned}),
             }
         )
     return rows
+
+
+def _cordoned(observed: Observed, broker_id: int, last: Mapping[str, Any]) -> Object | None:
+    """None: it is not. As before while the controller does not say. `last`: its row of before."""
+    if observed.moves is None:
+        return last.get("cordoned")
+    placed = observed.moves.broker(broker_id)
+    cordon = None if placed is None else placed.cordon
+    if cordon is None:
+        return None
+    return {
+        "placement": cordon.placement,
+        "leadership": cordon.leadership,
+        "by": cordon.by,
+        "why": cordon.why,
+    }

@@ -130,6 +130,23 @@ _BROKER_STATUS: Final = Field(
         _count("leaders", "Partitions it leads."),
         _count("replicas", "Partition replicas it holds."),
         _text("version", "Penstock version it runs."),
+        Field(
+            name="cordoned",
+            kind=Kind.OBJECT,
+            doc="What it is kept from getting, until somebody lifts that; absent = nothing.",
+            optional=True,
+            fields=(
+                Field(name="placement", kind=Kind.BOOLEAN, doc="Whether it gets no new replicas."),
+                Field(name="leadership", kind=Kind.BOOLEAN, doc="Whether it gets no leaderships."),
+                _text(
+                    "by",
+                    "Who cordoned it: operator, because the spec has fewer brokers, or "
+                    "what a person used.",
+                    256,
+                ),
+                _text("why", "The reason that was given; empty = none.", 256),
+            ),
+        ),
     ),
 )
 
