@@ -318,7 +318,7 @@ def test_an_upgrade_that_is_not_finalized_is_a_finding_and_nothing_is_wrong() ->
     def found(status: str) -> list[tuple[str, str]]:
         pending = {"type": "FormatPending", "status": status, "reason": "FormatPending",
                    "message": "format 1 is stored"}  # fmt: skip
-        ready = {"type": "Ready", "status": "True"}
+        ready = {"type": "Ready", "status": "True", "observedGeneration": 1}
         cluster = {
             "metadata": {"name": "flights", "namespace": "ns", "generation": 1},
             "status": {"observedGeneration": 1, "conditions": [ready, pending]},
