@@ -178,8 +178,12 @@ def test_volumes_of_brokers_that_were_emptied_go_if_they_shall() -> None:
 def test_an_operator_that_restarts_still_knows_which_volumes_go() -> None:
     """The registration goes last, and only once the claim is gone."""
     world = settled(desired(brokers=4, **DELETE), partitions=0)
-    world.claims[3] = replace(world.claims[3], deleting=True)
     wish = desired(brokers=3, **DELETE)
+    for _ in range(300):
+        if any(isinstance(one, DropClaim) for one in plan_cluster(wish, world.observed()).actions):
+            break
+        advance(world, wish)
+    world.claims[3] = replace(world.claims[3], deleting=True)
     run(world, wish, steps=30)
     assert (sorted(world.pods), 3 in world.registered) == ([0, 1, 2], True)
     del world.claims[3]

@@ -28,7 +28,8 @@ from penstock_operator.move_model import MarkSpread
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.scale import Scale, forgotten, plan_scale
 from penstock_operator.plan.spread import plan_spread
-from penstock_operator.volume_model import DropClaim
+from penstock_operator.volume_model import DropClaim, MarkClaim
+from penstock_operator.volumes import claim_state
 
 RECORDS = 200
 TIMEOUT_S = 90.0
@@ -51,6 +52,8 @@ class Bench:
         self.world: World = settled(desired(brokers=4), partitions=0)
         self.names = names
         self.when_scaled_down = WhenScaledDown.RETAIN
+        self.claimed = -1
+        """The broker whose claim the API server has; -1: none."""
 
     def wish(self, brokers: int) -> DesiredCluster:
         return desired(
@@ -63,7 +66,18 @@ class Bench:
         spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
         body = {"metadata": {"name": claim.name}, "spec": spec}
         made = await self.kube.create("PersistentVolumeClaim", self.names.namespace, body)
-        self.world.claims[broker_id] = replace(claim, uid=made["metadata"]["uid"])
+        self.world.claims[broker_id] = claim_state(broker_id, made, expandable=False)
+        self.claimed = broker_id
+
+    async def _look_at_claim(self) -> None:
+        if self.claimed in self.world.claims:
+            name = self.world.claims[self.claimed].name
+            seen = await self.kube.list("PersistentVolumeClaim", self.names.namespace, "")
+            for one in seen:
+                if one["metadata"]["name"] == name:
+                    self.world.claims[self.claimed] = claim_state(
+                        self.claimed, one, expandable=False
+                    )
 
     async def has_claim(self, broker_id: int) -> bool:
         """And it is not about to go, once nothing protects it."""
@@ -74,6 +88,7 @@ class Bench:
 
     async def observed(self, brokers: int) -> Observed:
         wish = self.wish(brokers)
+        await self._look_at_claim()
         facts, problem = await self.brokers.ask(wish)
         assert facts is not None, problem
         seen = replace(self.world.observed(), brokers=facts, recorded_cluster_id=facts.cluster_id)
@@ -122,6 +137,8 @@ async def test_real_brokers_are_emptied_and_unregistered(bench: Bench) -> None:
         for at in range(RECORDS):
             await producer.send("t", b"some text", partition=at % 3)
     assert await bench.held(3) == 4
+    await bench.make_claim(3)
+    bench.when_scaled_down = WhenScaledDown.DELETE
     said: list[str] = []
 
     async def is_let_go() -> bool:
@@ -140,8 +157,6 @@ async def test_real_brokers_are_emptied_and_unregistered(bench: Bench) -> None:
     bench.servers.brokers[3].kill()
     del bench.world.pods[3]
     bench.world.objects["StatefulSet", NAMES.broker]["spec"]["replicas"] = 3
-    await bench.make_claim(3)
-    bench.when_scaled_down = WhenScaledDown.DELETE
     is_registered_when_it_goes: list[bool] = []
 
     async def is_forgotten() -> bool:
@@ -162,14 +177,32 @@ async def test_real_brokers_are_emptied_and_unregistered(bench: Bench) -> None:
 
 async def test_a_claim_stays_whose_broker_came_back_after_its_end_was_decided(bench: Bench) -> None:
     """The operator was frozen meanwhile, and its next step would be the claim's end."""
-    del bench.world.pods[3]
-    bench.world.objects["StatefulSet", NAMES.broker]["spec"]["replicas"] = 3
     await bench.make_claim(3)
     claim = bench.world.claims[3]
     bench.when_scaled_down = WhenScaledDown.DELETE
-    action = DropClaim(3, claim.name, claim.uid)
-    await bench.acting.carry_out(action, bench.body, bench.wish(3), await bench.observed(3))
+    mark = MarkClaim(3, claim.name, claim.uid, emptied=True)
+    await bench.acting.carry_out(mark, bench.body, bench.wish(3), await bench.observed(3))
+    del bench.world.pods[3]
+    bench.world.objects["StatefulSet", NAMES.broker]["spec"]["replicas"] = 3
+    seen = await bench.observed(3)
+    assert bench.world.claims[3].emptied
+    action = DropClaim(3, claim.name, claim.uid, bench.world.claims[3].version)
+    await bench.acting.carry_out(action, bench.body, bench.wish(3), seen)
     assert await bench.has_claim(3), "the broker answers"
+
+    bench.servers.brokers[3].kill()
+
+    async def is_dead() -> bool:
+        seen = await bench.observed(3)
+        assert seen.moves is not None
+        broker = seen.moves.broker(3)
+        return broker is not None and not broker.alive
+
+    await wait_until_async(is_dead, what="broker 3 is dead", timeout_s=TIMEOUT_S)
+    unmark = replace(mark, emptied=False)
+    await bench.acting.carry_out(unmark, bench.body, bench.wish(4), seen)
+    await bench.acting.carry_out(action, bench.body, bench.wish(3), seen)
+    assert await bench.has_claim(3), "it was changed since, to be used again"
 
 
 async def test_a_drain_of_real_brokers_is_taken_back(bench: Bench) -> None:

@@ -28,7 +28,7 @@ from penstock.core.control.documents import FORMAT_NEWEST
 from penstock.core.types import ControllerEpoch
 from penstock_operator import proofs, volumes
 from penstock_operator.move_model import MoveFacts
-from penstock_operator.plan import pinning, roll_groups, scale
+from penstock_operator.plan import claims, pinning, roll_groups, scale
 from penstock_operator.plan import volumes as plan_of_volumes
 from penstock_operator.proofs import Proofs
 from penstock_sim.planted_moving import in_function
@@ -135,12 +135,23 @@ BUGS: Final = {
     "a_claim_goes_that_nobody_has_proven_empty": Bug(  # 26
         in_function(
             scale._claim_to_go,
-            "if stays or desired.forget_broker == broker_id:",
-            "if stays:",
+            "if claim is None or not claim.emptied or desired.forget_broker == broker_id:",
+            "if claim is None or desired.forget_broker == broker_id:",
         ),
-        HERE / "test_drain.py",
-        "test_a_volume_that_nobody_has_proven_empty_stays",
-        "assert {3, 4} <= set(world.claims)",
+        HERE / "test_claims.py",
+        "test_a_volume_of_a_broker_that_was_given_up_by_name_stays",
+        "assert (3 in world.claims, world.registered) == (True, {0, 1, 2})",
+        lambda _module: {"takes_back": True},
+    ),
+    "a_broker_comes_back_to_a_claim_that_may_go": Bug(  # 26
+        in_function(
+            claims.stale_marks,
+            "if claim.emptied and (broker_id < wanted or broker_id in runs or retains)",
+            "if claim.emptied and (broker_id in runs or retains)",
+        ),
+        HERE / "test_claims.py",
+        "test_a_mark_is_taken_off_before_the_broker_is_used_again",
+        "assert marked(plan) == [(3, False)]",
     ),
     "documents_alone_prove_it": Bug(  # 24
         in_function(

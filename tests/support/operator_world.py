@@ -61,6 +61,7 @@ from penstock_operator.volume_model import (
     BoundNode,
     ClaimState,
     DropClaim,
+    MarkClaim,
     NodeState,
     ReplaceVolume,
 )
@@ -131,6 +132,8 @@ class World:
     """The annotation that asks for a new volume."""
     volumes: dict[int, BoundNode] = field(default_factory=dict)
     """Where the volumes are whose pods no node can take."""
+    dropped: list[int] = field(default_factory=list)
+    """Brokers that were let go, and whose claim was deleted, in order."""
     replaced: list[int] = field(default_factory=list)
     """Brokers whose volume was deleted, in order."""
     hibernating: bool = False
@@ -309,11 +312,8 @@ class World:
                 del self.objects[action.kind, action.name]
             case ReplaceVolume():
                 self._replace(action)
-            case DropClaim():
-                assert self.claims[action.broker_id].uid == action.claim_uid
-                assert action.broker_id not in self.pods
-                assert action.broker_id in self.registered, "it tells which claims go"
-                del self.claims[action.broker_id]
+            case MarkClaim() | DropClaim():
+                self._alter_claim(action)
             case AnswerReplacement():
                 self.request = action.text or ""
             case MarkRack():
@@ -348,6 +348,21 @@ class World:
             case MoveReplicas():
                 for move in action.moves:
                     self.alter(move, action.reason)
+
+    def _alter_claim(self, action: MarkClaim | DropClaim) -> None:
+        """A claim of another uid, or another version, is refused, as the API server does."""
+        broker_id, claim = action.broker_id, self.claims.get(action.broker_id)
+        if claim is None or claim.uid != action.claim_uid:
+            return
+        if isinstance(action, MarkClaim):
+            version = str(int(claim.version or "0") + 1)
+            self.claims[broker_id] = replace(claim, emptied=action.emptied, version=version)
+        elif claim.version == action.version:
+            assert broker_id not in self.pods, "a pod has it mounted"
+            assert broker_id in self.registered, "the registration goes last"
+            assert not self.stored(broker_id), "something is on it"
+            self.dropped.append(broker_id)
+            del self.claims[broker_id]
 
     def _cordon(self, action: CordonBrokers) -> None:
         for change in action.changes:

@@ -40,7 +40,7 @@ from penstock_operator.names import FORCE_ROLL, FORGET_BROKER, RACK
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.security import authority_owner, authority_secret
 from penstock_operator.volume_acts import VolumeActs
-from penstock_operator.volume_model import AnswerReplacement, DropClaim, ReplaceVolume
+from penstock_operator.volume_model import AnswerReplacement, DropClaim, MarkClaim, ReplaceVolume
 
 _AUTHORITY_AGAIN_S: Final = 60.0
 """Until the controllers publish it, which may take as long as to pull an image."""
@@ -66,7 +66,7 @@ class Acting:
                 await self._apply(action, body, observed)
             case MakeAuthority():
                 await self._make_authority(action, body, desired)
-            case GrowClaim() | ReplaceVolume() | DropClaim() | AnswerReplacement():
+            case GrowClaim() | ReplaceVolume() | DropClaim() | MarkClaim() | AnswerReplacement():
                 await self._volumes.carry_out(action, body, desired, observed)
             case OrphanSet():
                 note = (

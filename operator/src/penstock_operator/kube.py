@@ -94,11 +94,20 @@ class Kube:
         await self._merge(where, body)
 
     async def delete(
-        self, kind: str, namespace: str, name: str, uid: str, *, orphan: bool = False
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        uid: str,
+        *,
+        orphan: bool = False,
+        version: str = "",
     ) -> bool:
-        """Deletes exactly the object with this uid; False if it no longer exists."""
+        """Deletes exactly the object with this uid, if it still has this resourceVersion, when one
+        is given; False if there is no such object any longer."""
+        is_meant = {"uid": uid, **({"resourceVersion": version} if version else {})}
         body: Object = {
-            "preconditions": {"uid": uid},
+            "preconditions": is_meant,
             "propagationPolicy": "Orphan" if orphan else "Background",
         }
         where = path_of(kind, namespace, name)

@@ -28,6 +28,7 @@ from penstock_operator.volume_model import (
     BoundNode,
     ClaimState,
     DropClaim,
+    MarkClaim,
     ReplaceVolume,
 )
 
@@ -360,6 +361,7 @@ Action = (
     | MarkSpread
     | ReplaceVolume
     | DropClaim
+    | MarkClaim
     | AnswerReplacement
     | Hibernate
     | SetThrottle

@@ -54,6 +54,7 @@ class DrainStage(Enum):
     NOT_ANSWERING = "NotAnswering"
     PROVING = "Proving"
     STOPPING = "Stopping"
+    DELETING_VOLUME = "DeletingVolume"
 
 
 @dataclass(frozen=True, slots=True)

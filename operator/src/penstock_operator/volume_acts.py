@@ -9,12 +9,12 @@ from penstock_operator.brokers import Brokers
 from penstock_operator.events import Events
 from penstock_operator.kube import Kube
 from penstock_operator.model import GrowClaim, Object, Observed, PodState
-from penstock_operator.names import REPLACE_VOLUME, Names
+from penstock_operator.names import EMPTIED, REPLACE_VOLUME, Names
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.observe import pod_state
 from penstock_operator.plan.scale import forgotten
 from penstock_operator.plan.volumes import EXPIRED, REPLACING, is_still_due
-from penstock_operator.volume_model import AnswerReplacement, DropClaim, ReplaceVolume
+from penstock_operator.volume_model import AnswerReplacement, DropClaim, MarkClaim, ReplaceVolume
 
 _log = EventLog("penstock_operator.volume_acts")
 
@@ -27,7 +27,7 @@ class VolumeActs:
 
     async def carry_out(
         self,
-        action: GrowClaim | ReplaceVolume | DropClaim | AnswerReplacement,
+        action: GrowClaim | ReplaceVolume | DropClaim | MarkClaim | AnswerReplacement,
         body: Object,
         desired: DesiredCluster,
         observed: Observed,
@@ -40,6 +40,11 @@ class VolumeActs:
                 await self._replace(action, body, desired, observed)
             case DropClaim():
                 await self._drop(action, body, desired, observed)
+            case MarkClaim():
+                mark: Object = {EMPTIED: action.claim_uid if action.emptied else None}
+                marked: Object = {"metadata": {"uid": action.claim_uid, "annotations": mark}}
+                where = ("PersistentVolumeClaim", desired.names.namespace, action.claim)
+                await self._kube.merge(*where, marked)
             case AnswerReplacement():
                 await self._answer(action, body, desired.names.namespace)
                 if action.note:
@@ -81,7 +86,8 @@ class VolumeActs:
     async def _drop(
         self, action: DropClaim, body: Object, desired: DesiredCluster, observed: Observed
     ) -> None:
-        """As in `_replace`, the brokers are asked once more, and for its pod."""
+        """As in `_replace`, the brokers are asked once more, and for its pod. Whoever lets the
+        broker come back takes the mark off the claim first, which then has another version."""
         facts, moves = await self._brokers.replicas(desired)
         pod = await self._pod(action.broker_id, desired.names)
         now = replace(_with_pod(observed, action.broker_id, pod), brokers=facts, moves=moves)
@@ -89,10 +95,10 @@ class VolumeActs:
         if live is None or action not in forgotten(desired, now, live):
             _log.warning("claim not deleted: no longer due", broker=action.broker_id)
             return
-        note = f"claim {action.claim} of broker {action.broker_id}, which was emptied, is deleted"
-        await self._events.tell(body, "Cluster", "VolumeDeleted", note)
         where = ("PersistentVolumeClaim", desired.names.namespace, action.claim, action.claim_uid)
-        await self._kube.delete(*where)
+        if await self._kube.delete(*where, version=action.version):
+            what = f"claim {action.claim} of broker {action.broker_id}, which was emptied,"
+            await self._events.tell(body, "Cluster", "VolumeDeleted", f"{what} is deleted")
 
     async def _pod(self, broker_id: int, names: Names) -> PodState | None:
         """As it is now. Pods may be listed, and not read one by one."""

@@ -11,7 +11,8 @@ class ClaimState:
 
     `volume`: the PersistentVolume that it is bound to; empty: none yet, so that nothing is stored
     there. `selected_node`: where the scheduler wants one to be made. `deleting`: it goes once no
-    pod uses it.
+    pod uses it. `emptied`: it is marked to go with its broker (`names.EMPTIED`). `version`: its
+    resourceVersion, another one after each change.
     """
 
     broker_id: int
@@ -24,6 +25,8 @@ class ClaimState:
     volume: str = ""
     selected_node: str = ""
     deleting: bool = False
+    emptied: bool = False
+    version: str = ""
 
 
 class NodeState(Enum):
@@ -67,11 +70,23 @@ class ReplaceVolume:
 
 @dataclass(frozen=True, slots=True)
 class DropClaim:
-    """Deletes exactly this claim of a broker that was emptied and is gone."""
+    """Deletes exactly this claim of a broker that was emptied and is gone, and only if nobody has
+    changed it since (`version`)."""
 
     broker_id: int
     claim: str
     claim_uid: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkClaim:
+    """Writes onto a claim that it may go with its broker, or takes that back (`names.EMPTIED`)."""
+
+    broker_id: int
+    claim: str
+    claim_uid: str
+    emptied: bool
 
 
 @dataclass(frozen=True, slots=True)

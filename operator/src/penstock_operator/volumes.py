@@ -16,6 +16,7 @@ from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.quantity import quantity
 from penstock_operator.kube import Kube
 from penstock_operator.model import Object, PodState
+from penstock_operator.names import EMPTIED
 from penstock_operator.volume_model import BoundNode, ClaimState, NodeState
 
 GONE_S: Final = 300.0
@@ -113,6 +114,7 @@ def _host(term: Mapping[str, Any]) -> str:
 def claim_state(broker_id: int, claim: Object, *, expandable: bool) -> ClaimState:
     """A broker's claim as the plan sees it."""
     metadata, status = claim["metadata"], claim.get("status") or {}
+    annotations: Mapping[str, str] = metadata.get("annotations") or {}
     capacity = (status.get("capacity") or {}).get("storage")
     resizing = [
         str(each.get("message") or each["type"])
@@ -128,6 +130,8 @@ def claim_state(broker_id: int, claim: Object, *, expandable: bool) -> ClaimStat
         expandable=expandable,
         resizing="; ".join(resizing),
         volume=claim["spec"].get("volumeName") or "",
-        selected_node=(metadata.get("annotations") or {}).get(_SELECTED_NODE, ""),
+        selected_node=annotations.get(_SELECTED_NODE, ""),
         deleting="deletionTimestamp" in metadata,
+        emptied=annotations.get(EMPTIED) == metadata["uid"],
+        version=metadata.get("resourceVersion", ""),
     )

@@ -40,7 +40,7 @@ from penstock_operator.plan.hibernate import Hibernation, plan_hibernation
 from penstock_operator.plan.pinning import broker_pods, controller_pods
 from penstock_operator.plan.reach import BUDGET, CLAIM, POD, TRUST, Reach, former, reach_of
 from penstock_operator.plan.roll import plan_roll
-from penstock_operator.plan.scale import Scale, forgotten, plan_scale
+from penstock_operator.plan.scale import Scale, forgotten, going_volumes, plan_scale
 from penstock_operator.plan.security import Stage
 from penstock_operator.plan.spread import plan_spread
 from penstock_operator.plan.storage import plan_storage, with_claim_template
@@ -226,8 +226,14 @@ def _brokers(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Trac
         return _Track((Apply(stamped(wanted)), *scale.actions), scale.waits, scale.drains)
     # Whether a claim shall go has to be known before the registration goes, which remembers it.
     knows = observed.knows(POD, CLAIM) and desired.knows(Section.STORAGE)
-    gone = forgotten(desired, observed, live) if knows and not sleep.holds_still else ()
-    return _Track((*gone, *scale.actions), scale.waits, scale.drains)
+    if not knows or sleep.holds_still:
+        return _Track(scale.actions, scale.waits, scale.drains)
+    gone = forgotten(desired, observed, live)
+    waits, going = going_volumes(desired, observed, live)
+    ids = {one.broker_id for one in going}
+    others = [one for one in scale.drains if one.broker_id not in ids]
+    drains = sorted((*others, *going), key=lambda one: one.broker_id)
+    return _Track((*gone, *scale.actions), (*scale.waits, *waits), tuple(drains))
 
 
 def _asleep(wanted: Object, brokers: int) -> Object:

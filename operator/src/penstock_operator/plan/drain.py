@@ -168,7 +168,7 @@ def describe(
                 words.append(f"broker {broker_id} has {state.logs} former replicas to delete")
             case DrainStage.PROVING:
                 words.append(f"broker {broker_id} is empty, which is checked twice")
-            case DrainStage.STOPPING:
+            case DrainStage.STOPPING | DrainStage.DELETING_VOLUME:
                 pass
     waiting = [state.waiting_for for state in states if state.waiting_for]
     text = f"scaling down to {wanted}: {'; '.join([*words, *waiting[:1]])}"

@@ -5,15 +5,18 @@ first (`drain`), and their pods stay until the stored documents name them nowher
 themselves list no log, twice (I34). The highest goes first, while others are still emptied.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from penstock.core.manifest.objects import WhenScaledDown
+from penstock.client import BrokerPlacement
 from penstock_operator.model import Action, ForgetBroker, Object, Observed, Wait
-from penstock_operator.move_model import DrainState, MoveFacts
+from penstock_operator.move_model import DrainStage, DrainState, MoveFacts
 from penstock_operator.objects import DesiredCluster
+from penstock_operator.plan.claims import deletes, marks, stale_marks
 from penstock_operator.plan.drain import describe, drain_states, plan_cancel, plan_drain
 from penstock_operator.plan.gates import trusted
-from penstock_operator.volume_model import ClaimState, DropClaim
+from penstock_operator.plan.reach import CLAIM
+from penstock_operator.volume_model import ClaimState, DropClaim, MarkClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +35,38 @@ def plan_scale(desired: DesiredCluster, observed: Observed, live: Object | None)
     wanted = desired.spec.brokers
     present = observed.last_broker(desired.names.broker) + 1
     facts, moves = trusted(observed), observed.moves
+    made = present if live is None else int(live["spec"].get("replicas", 1))
+    proven: Collection[int] = () if moves is None else moves.proven
+    stale = stale_marks(desired, observed, 0 if moves is None else made, proven)
+    kept = [mark.broker_id for mark in stale if mark.broker_id < wanted]
+    if kept:
+        return Scale(max(present, min(kept)), stale)  # before anything can come to its volume
     cancelled = plan_cancel(moves, wanted) if facts is not None and moves is not None else ()
     if present <= wanted:
-        return Scale(wanted, cancelled)
+        return Scale(wanted, (*stale, *cancelled))
     if facts is None or moves is None:
         why = observed.moves_problem or observed.brokers_problem or "no controller is reachable"
         text = (
             f"scaling down to {wanted} needs the brokers' confirmation that nothing is lost: {why}"
         )
-        return Scale(present, waits=(Wait("BrokersDoNotAnswer", text),))
-    made = present if live is None else int(live["spec"].get("replicas", 1))
+        return Scale(present, stale, (Wait("BrokersDoNotAnswer", text),))
     leaving = range(wanted, present)
-    left = [one for one in leaving if not _may_go(desired, observed, moves, one, made)]
+    unmarked, marking = _unmarked(desired, observed, moves, made)
+    left = [
+        one
+        for one in leaving
+        if one in unmarked or not _may_go(desired, observed, moves, one, made)
+    ]
     drains = drain_states(moves, leaving, left)
     if cancelled:
         text = f"scaling down to {wanted}: ending the drain of brokers that are to stay"
-        return Scale(max([wanted - 1, *left]) + 1, cancelled, (Wait("Draining", text),), drains)
+        ending = (Wait("Draining", text),)
+        return Scale(max([wanted - 1, *left]) + 1, (*stale, *cancelled), ending, drains)
     if not left:
-        return Scale(wanted, drains=drains)
+        return Scale(wanted, stale, drains=drains)
     actions, waits = plan_drain(moves, leaving, wanted)
     waits = waits or (describe(observed, moves, drains, wanted),)
-    return Scale(max(left) + 1, actions, waits, drains)
+    return Scale(max(left) + 1, (*stale, *marking, *actions), waits, drains)
 
 
 def forgotten(
@@ -65,12 +79,37 @@ def forgotten(
     restart as well, knows from the controller which ones were let go. A claim without that word is
     never touched: it may be of a Cluster of the same name that was deleted and kept its data.
     """
+    steps: list[ForgetBroker | DropClaim] = []
+    for one, claim in _let_go(desired, observed, live):
+        if claim is None:
+            steps.append(ForgetBroker(one.broker_id, one.directory_id))
+        elif not claim.deleting:
+            steps.append(DropClaim(one.broker_id, claim.name, claim.uid, claim.version))
+    return tuple(steps)
+
+
+def going_volumes(
+    desired: DesiredCluster, observed: Observed, live: Object
+) -> tuple[tuple[Wait, ...], tuple[DrainState, ...]]:
+    """What is said of the claims that `forgotten` deletes, until they are gone."""
+    going = [claim for _, claim in _let_go(desired, observed, live) if claim is not None]
+    waits = tuple(
+        Wait("DeletingVolume", f"claim {claim.name} of broker {claim.broker_id} is being deleted")
+        for claim in going
+    )
+    return waits, tuple(DrainState(one.broker_id, DrainStage.DELETING_VOLUME) for one in going)
+
+
+def _let_go(
+    desired: DesiredCluster, observed: Observed, live: Object
+) -> list[tuple[BrokerPlacement, ClaimState | None]]:
+    """Registered brokers that were let go, each with its claim if that shall go first."""
     facts, moves = trusted(observed), observed.moves
     if facts is None or moves is None:
-        return ()
+        return []
     kept = max(desired.spec.brokers, int(live["spec"].get("replicas", 1)))
-    gone = [
-        one
+    return [
+        (one, _claim_to_go(desired, observed, one.broker_id))
         for one in moves.moving.brokers
         if one.broker_id >= kept
         and one.broker_id not in observed.pods
@@ -78,23 +117,31 @@ def forgotten(
         and not moves.needs(one.broker_id)
         and not any(one.broker_id in each.replicas for each in facts.partitions)
     ]
-    steps: list[ForgetBroker | DropClaim] = []
-    for one in gone:
-        claim = _claim_to_go(desired, observed, one.broker_id)
-        if claim is None:
-            steps.append(ForgetBroker(one.broker_id, one.directory_id))
-        elif not claim.deleting:
-            steps.append(DropClaim(one.broker_id, claim.name, claim.uid))
-    return tuple(steps)
 
 
 def _claim_to_go(desired: DesiredCluster, observed: Observed, broker_id: int) -> ClaimState | None:
-    """None: there is none, or it stays; so does that of a broker that was let go by name, because
-    nobody has proven it empty."""
-    stays = desired.spec.when_scaled_down is WhenScaledDown.RETAIN
-    if stays or desired.forget_broker == broker_id:
+    """None: there is none, or it stays; so does one that nobody has proven empty, as of a broker
+    that was let go by name, or whose pod somebody else has taken away."""
+    claim = observed.claims.get(broker_id)
+    if claim is None or not claim.emptied or desired.forget_broker == broker_id:
         return None
-    return observed.claims.get(broker_id)
+    return claim if deletes(desired) else None
+
+
+def _unmarked(
+    desired: DesiredCluster, observed: Observed, moves: MoveFacts, made: int
+) -> tuple[frozenset[int], tuple[MarkClaim, ...]]:
+    """Proven brokers that could go, were their claims marked to go with them; and what marks those.
+
+    While claims cannot be read, none goes whose claim may have to be marked.
+    """
+    if not deletes(desired):
+        return frozenset(), ()
+    ready = {one for one in moves.proven if not _was_let_go(observed, one, made)}
+    if not observed.knows(CLAIM):
+        return frozenset(ready), ()
+    marking = marks(desired, observed, ready)
+    return frozenset(mark.broker_id for mark in marking), marking
 
 
 def _may_go(
@@ -109,7 +156,9 @@ def _may_go(
         return False
     if broker is None:
         return True  # it has never registered, so it never had a replica
+    return _was_let_go(observed, broker_id, made) or broker_id in moves.proven
+
+
+def _was_let_go(observed: Observed, broker_id: int, made: int) -> bool:
     pod = observed.pods.get(broker_id)
-    if broker_id >= made and (pod is None or pod.terminating):
-        return True  # it was let go before
-    return broker_id in moves.proven
+    return broker_id >= made and (pod is None or pod.terminating)

@@ -234,7 +234,7 @@ _DRAINS: Final = Field(
         _text(
             "state",
             "Waiting, Draining, Deleting (former replicas), NotAnswering, Proving (that nothing is "
-            "left), Stopping.",
+            "left), Stopping, DeletingVolume.",
             63,
         ),
         _count("replicas", "Replicas it has left."),
