@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +9,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from support import command_line
 from support.cluster import PATIENT, Cluster
 from support.counting_child import LAUNCHER
 from support.group_wire import Groups
@@ -383,10 +382,9 @@ def scraped(cluster: Cluster, group: str) -> dict[str, dict[tuple[str, ...], flo
 
 
 def described(cluster: Cluster, group: str) -> Any:
-    command = [sys.executable, "-m", "penstock.cli", "group", "describe", group, "-o", "json"]
-    done = subprocess.run(
-        [*command, "--bootstrap", cluster.bootstrap], check=True, capture_output=True, timeout=300
-    )
+    words = ("group", "describe", group, "-o", "json", "--bootstrap", cluster.bootstrap)
+    done = command_line.run(*words)
+    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 

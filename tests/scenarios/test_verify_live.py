@@ -3,13 +3,13 @@
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import command_line
 from support.cluster import Cluster
 from support.load import MakeLoad, assert_nothing_noticed
 from support.waiting import wait_until
@@ -17,17 +17,9 @@ from support.waiting import wait_until
 from penstock.client import Acks, Admin, Sync
 from penstock.verify.history import read_history
 
-COMMAND = [sys.executable, "-m", "penstock.cli"]
-
 
 def verify(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, "verify", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return command_line.run("verify", *words)
 
 
 @contextmanager
@@ -37,8 +29,8 @@ def running_verify(
     """`penstock verify run` on its way, once its history has this: records are acknowledged."""
     words = ["verify", "run", "--bootstrap", cluster.bootstrap, "--duration", "600"]
     words += ["--topic", topic, "--history", str(history), "-o", "json"]
-    with subprocess.Popen(
-        [*COMMAND, *words, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    with command_line.start(
+        *words, *more, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             wait_until(

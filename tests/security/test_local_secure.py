@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ from typing import Any
 
 import jwt
 import pytest
+from support import command_line
 from support.local import write_manifest
 from support.waiting import wait_until
 
@@ -50,15 +49,8 @@ def files(secure: LocalCluster, **changes: str) -> Any:
 def penstock(secure: LocalCluster, *words: str, text: str = "", **environment: str) -> Any:
     """The command, as somebody who knows only the addresses and these variables."""
     bare = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
-    return subprocess.run(
-        [sys.executable, "-m", "penstock.cli", *words, "--bootstrap", secure.bootstrap],
-        env={**bare, **environment},
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    at = ("--bootstrap", secure.bootstrap)
+    return command_line.run(*words, *at, env={**bare, **environment}, stdin=text)
 
 
 def admin_variables(secure: LocalCluster) -> dict[str, str]:

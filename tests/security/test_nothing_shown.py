@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from support import command_line
 from support.local import processes_of, write_manifest
 
 from penstock_broker.local.cluster import CONTROLLER, LocalCluster, LocalOptions, Target
@@ -89,11 +90,7 @@ def variables(secure: LocalCluster) -> dict[str, str]:
 
 def said(secure: LocalCluster, *words: str, text: str = "") -> str:
     """By the command, to both outputs."""
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock.cli", *words],
-        env=variables(secure), input=text, capture_output=True, text=True, timeout=120,
-        check=False,
-    )  # fmt: skip
+    done = command_line.run(*words, env=variables(secure), stdin=text)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 

@@ -6,7 +6,6 @@ Outcome: a user's certificate never counts as a server's, nor a server's as a us
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from support import command_line
 from support.background import Background
 from support.channels import patient_channel
 from support.cluster import Cluster
@@ -450,13 +450,8 @@ def test_a_users_ca_that_is_the_clusters_is_refused_and_one_that_is_gone_lets_no
 
 def penstock(secured: Secured, *words: str) -> "subprocess.CompletedProcess[str]":
     bare = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
-    return subprocess.run(
-        [sys.executable, "-m", "penstock.cli", *words],
-        env={**bare, "PENSTOCK_CA_FILE": str(secured.users.clusters_ca)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    return command_line.run(
+        *words, env={**bare, "PENSTOCK_CA_FILE": str(secured.users.clusters_ca)}
     )
 
 

@@ -1,6 +1,6 @@
 """A process that has imported a program once, and forks a copy of itself for each of its starts.
 
-    python -P forkserver.py penstock_broker.__main__ ␣␣␣…      (standard input: a socket)
+    python -P forkserver.py penstock_broker.__main__ … ␣␣␣…    (standard input: a socket)
 
     tests ──words, environment, three files──▶ fork server ──fork──▶ middle ──fork──▶ the program
       ▲                                             │                   └ ends at once
@@ -116,7 +116,8 @@ def run(start: Start) -> None:
 
 
 if __name__ == "__main__":
-    importlib.import_module(sys.argv[1])
+    for name in sys.argv[1:-1]:
+        importlib.import_module(name)
     gc.freeze()  # what all forked programs share is not searched, so its pages stay shared
     wanted = serve()
     if wanted is not None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support import forked
+from support import command_line
 from support.apiserver import ApiServer
 from support.cluster import PATIENT, Cluster
 from support.kube_scene import Scene
@@ -48,11 +48,13 @@ class Reachable:
             "XDG_STATE_HOME": str(self.cluster.path),
         }
 
+    def _which(self, cluster: bool) -> list[str]:
+        return ["--cluster", self.name] if cluster else ["-n", self.scene.namespace]
+
     def start(self, *words: object, cluster: bool = True) -> "subprocess.Popen[bytes]":
-        which = ["--cluster", self.name] if cluster else ["-n", self.scene.namespace]
-        return forked.Popen(
-            forked.COMMAND_LINE,
-            ["-m", "penstock.cli", *which, *map(str, words)],
+        return command_line.start(
+            *self._which(cluster),
+            *words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -60,14 +62,10 @@ class Reachable:
         )
 
     def ok(self, *words: object, stdin: str = "", cluster: bool = True) -> str:
-        process = self.start(*words, cluster=cluster)
-        try:
-            out, err = process.communicate(stdin.encode(), timeout=300)
-        finally:
-            process.kill()
-        assert process.returncode == 0, err.decode()
-        assert b"penstock:" not in err, err.decode()  # progress is allowed, complaints are not
-        return out.decode()
+        done = command_line.run(*self._which(cluster), *words, env=self.environment, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        assert "penstock:" not in done.stderr, done.stderr  # progress is allowed, complaints not
+        return done.stdout
 
 
 @contextmanager

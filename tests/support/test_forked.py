@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import forked
+from support import command_line, forked
 from support.cluster import Cluster
 from support.descendants import descendants_of
 from support.processes import stop
@@ -110,6 +110,32 @@ def test_a_program_finds_the_same_whichever_way_it_was_started(tmp_path: Path, f
     assert plain[0]["environment"]["PENSTOCK_TEST_WORD"] == "of this start"
     assert plain[3] == {"0": 0, "3": 3, "fail": 1, "kill": -9}[fate]
     assert plain[0]["command"] == [sys.executable, "-P", str(program), fate, "--more=ü"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--help"], 0),
+        (["topic", "--help"], 0),
+        (["nonsense"], 2),
+        (["topic", "list", "--bootstrap", "127.0.0.1:1"], 1),
+        (["local", "status"], 1),
+        (["status", "--kubeconfig", "none"], 1),
+    ],
+)
+def test_a_command_does_the_same_whichever_way_it_was_started(
+    tmp_path: Path, words: list[str], code: int
+) -> None:
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    pipe = subprocess.PIPE
+    with plainly(
+        [*command_line.PYTHON, *words],
+        stdin=pipe, stdout=pipe, stderr=pipe, env=environment, cwd=tmp_path, text=True,
+    ) as process:  # fmt: skip
+        out, err = process.communicate(timeout=300)
+    by_fork = command_line.run(*words, env=environment, cwd=tmp_path)
+    assert (by_fork.returncode, by_fork.stdout, by_fork.stderr) == (process.returncode, out, err)
+    assert by_fork.returncode == code
 
 
 def test_a_process_is_frozen_and_killed_as_a_child(sleeper: "subprocess.Popen[Any]") -> None:

@@ -5,14 +5,13 @@ import json
 import os
 import pty
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from rich.console import Console
+from support import command_line
 from support.cluster import PATIENT, Cluster
 from support.waiting import wait_exit, wait_until
 from typer.testing import CliRunner
@@ -107,9 +106,9 @@ def test_a_cluster_that_does_not_answer_ends_with_1(reserve: Any) -> None:
 
 def test_the_live_view_shows_the_cluster_until_it_is_interrupted(cluster: Cluster) -> None:
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "penstock.cli", "top", "--bootstrap", cluster.bootstrap],
-        stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True,
+    process = command_line.start(
+        "top", "--bootstrap", cluster.bootstrap,
+        stdin=theirs, stdout=theirs, stderr=theirs,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"},
     )  # fmt: skip
     os.close(theirs)

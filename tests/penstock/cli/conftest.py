@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import forked
+from support import command_line
 from support.local import processes_of, write_manifest
 from support.waiting import wait_until
 
-TIMEOUT_S = 300
 _HOMES = ("state", "config")
 
 
@@ -30,25 +29,18 @@ class Program:
         return {**clean, **homes, "COLUMNS": "200"}
 
     def start(
-        self, *words: object, python: Sequence[str] = ("-m", "penstock.cli"), **options: Any
+        self, *words: object, python: Sequence[str] = command_line.PYTHON, **options: Any
     ) -> "subprocess.Popen[bytes]":
         """In the background; standard input, output and error are pipes. `python`: words before."""
         pipe = subprocess.PIPE
-        return forked.Popen(
-            forked.COMMAND_LINE,
-            [*python, *map(str, words)],
-            stdin=pipe, stdout=pipe, stderr=pipe, env=self.environment, cwd=self.folder, **options,
+        return command_line.start(
+            *words, python=python, stdin=pipe, stdout=pipe, stderr=pipe,
+            env=self.environment, cwd=self.folder, **options,
         )  # fmt: skip
 
     def run(self, *words: object, stdin: str = "") -> "subprocess.CompletedProcess[str]":
         """To its end, whatever its exit code. No run may ever print a traceback."""
-        process = self.start(*words)
-        try:
-            out, err = process.communicate(stdin.encode(), timeout=TIMEOUT_S)
-        finally:
-            process.kill()
-        said = [str(word) for word in words]
-        done = subprocess.CompletedProcess(said, process.returncode, out.decode(), err.decode())
+        done = command_line.run(*words, env=self.environment, stdin=stdin, cwd=self.folder)
         assert "Traceback" not in done.stderr, done.stderr
         return done
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from support import command_line
 from support.cluster import Cluster
 from support.waiting import wait_until
 
@@ -143,9 +144,7 @@ def test_what_a_killed_member_read_and_did_not_commit_is_read_again(
     cluster.create_topic("t", partitions=4)
     fill(cluster, "t", 0, 40, 4)
     words = ["consume", "t", "-g", "t", "--bootstrap", cluster.bootstrap]
-    killed = subprocess.Popen(
-        [sys.executable, "-m", "penstock.cli", *words], stdout=subprocess.PIPE
-    )
+    killed = command_line.start(*words, stdout=subprocess.PIPE)
     try:
         assert killed.stdout is not None
         printed = [int(killed.stdout.readline()) for _ in range(40)]
