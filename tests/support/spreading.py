@@ -1,8 +1,9 @@
 """How tests are spread over processes: whole files, those that take long first.
 
 A file's tests share a cluster, so one process runs all of them; the files with a JVM share that,
-too. Many tests wait for clusters more than they compute: more processes than cores keep the cores
-busy. Long files come first, because one that begins last would leave the other cores idle.
+too. Many tests wait for clusters more than they compute: two processes per core keep the cores
+busy. Long files come first, because one that begins last would leave the other cores idle; those on
+Spark are the longest.
 """
 
 import os
@@ -13,8 +14,8 @@ from xdist.scheduler import LoadFileScheduling
 
 SPARK = "tests/penstock/spark/test_spark_"
 LONG_FIRST = (
-    "tests/simulation/",
     SPARK,
+    "tests/simulation/",
     "tests/scenarios/",
     "tests/documents/",
     "tests/examples/",
@@ -34,8 +35,8 @@ LONG_FIRST = (
 
 
 def processes() -> int:
-    """For `-n auto`: half as many again as there are cores."""
-    return -(-3 * (os.cpu_count() or 1) // 2)
+    """For `-n auto`: two per core."""
+    return 2 * (os.cpu_count() or 1)
 
 
 def rank(nodeid: str) -> int:
