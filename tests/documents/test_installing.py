@@ -51,6 +51,7 @@ class Fresh:
         here = {
             "PATH": f"{self.programs}{os.pathsep}{os.environ['PATH']}",
             "HOME": str(self._home),
+            "PIP_NO_COMPILE": "1",  # of 800 modules, the programs here import some
             "PIP_NO_INDEX": "1",
             "PIP_FIND_LINKS": str(self._wheels),
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",

@@ -71,7 +71,11 @@ def test_an_entry_whose_line_is_gone_is_stale(tmp_path: Path) -> None:
     (tmp_path / "some.py").write_text("def f():\n    return 3\n")
     gone = Equivalent(path="some.py", scope="f", was="return 1", now="return 2", why="?")
     here = Equivalent(path="some.py", scope="f", was="return 3", now="return 4", why="?")
-    assert Equivalents([gone, here]).stale(tmp_path) == [gone]
+    parts = Equivalent(path="…", scope="f", was="def …:…return 3", now="pass", why="?")
+    other_order = Equivalent(path="…", scope="f", was="return 3…def", now="pass", why="?")
+    overlap = Equivalent(path="…", scope="f", was="return…turn 3", now="pass", why="?")
+    stale = Equivalents([gone, here, parts, other_order, overlap]).stale(tmp_path)
+    assert stale == [gone, other_order, overlap]
 
 
 def test_the_listed_equivalents_stand_in_the_code() -> None:

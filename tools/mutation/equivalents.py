@@ -55,19 +55,25 @@ class Equivalents:
 
 
 def _matches(pattern: str, text: str) -> bool:
-    return re.fullmatch(_regular(pattern), text) is not None
+    return re.fullmatch(".*".join(map(re.escape, pattern.split(_ANY))), text) is not None
 
 
-def _regular(pattern: str) -> str:
-    return ".*".join(re.escape(part) for part in pattern.split(_ANY))
+def _contains(text: str, pattern: str) -> bool:
+    """Whether the pattern is somewhere in the text, which is a whole file: a regular expression
+    would try all ends for all beginnings."""
+    at = 0
+    for part in pattern.split(_ANY):
+        at = text.find(part, at)
+        if at < 0:
+            return False
+        at += len(part)
+    return True
 
 
 def _stands(root: Path, entry: Equivalent) -> bool:
     """Whether a file that is meant has the line."""
     return any(
-        re.search(
-            _regular(entry.was), " ".join(line.strip() for line in file.read_text().splitlines())
-        )
+        _contains(" ".join(line.strip() for line in file.read_text().splitlines()), entry.was)
         for file in root.glob(entry.path.replace(_ANY, "**/*.py"))
         if file.is_file()
     )
