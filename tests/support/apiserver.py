@@ -12,6 +12,8 @@ The binaries are looked for in ${PENSTOCK_KUBERNETES_CACHE:-${XDG_CACHE_HOME:-$H
 penstock-kubernetes}/bin; without them the tests skip.
 """
 
+import email.message
+import io
 import itertools
 import json
 import os
@@ -27,6 +29,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import urllib3
 import yaml
 from support.missing import cannot_run
 from support.processes import HOST, ReservedPort, stop
@@ -78,6 +81,8 @@ class ApiServer:
         (directory / "tokens.csv").write_text(f'{_ADMIN_TOKEN},admin,admin,"system:masters"\n')
         self.write_kubeconfig(self.kubeconfig, _ADMIN_TOKEN)
         self._context = ssl.create_default_context(cafile=str(directory / "ca.crt"))
+        # Kept open: tests ask it again and again, and a handshake costs more than most answers.
+        self._connections = urllib3.PoolManager(ssl_context=self._context, maxsize=8)
         try:
             self._start_etcd()
             self.start()
@@ -88,19 +93,29 @@ class ApiServer:
     # ------------------------------------------------------------ for tests
 
     def request(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
-        """One call as administrator; the decoded answer. Raises urllib.error.HTTPError."""
-        request = urllib.request.Request(
-            f"{self.url}{path}",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={
-                "Authorization": f"Bearer {_ADMIN_TOKEN}",
-                "Content-Type": "application/json",
-                **{name.replace("_", "-"): value for name, value in headers.items()},
-            },
-        )
-        with urllib.request.urlopen(request, timeout=_REQUEST_S, context=self._context) as answer:
-            return json.loads(answer.read())
+        """One call as administrator; the decoded answer. Raises urllib.error.HTTPError, and
+        URLError where it was not answered."""
+        url = f"{self.url}{path}"
+        try:
+            answer = self._connections.request(
+                method,
+                url,
+                body=None if body is None else json.dumps(body).encode(),
+                headers={
+                    "Authorization": f"Bearer {_ADMIN_TOKEN}",
+                    "Content-Type": "application/json",
+                    **{name.replace("_", "-"): value for name, value in headers.items()},
+                },
+                timeout=_REQUEST_S,
+                retries=False,
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise urllib.error.URLError(error) from error
+        if answer.status >= 400:
+            said = email.message.Message()
+            content = io.BytesIO(answer.data)
+            raise urllib.error.HTTPError(url, answer.status, answer.reason or "", said, content)
+        return json.loads(answer.data)
 
     def namespace(self, prefix: str = "test") -> str:
         """A fresh namespace."""
@@ -220,6 +235,7 @@ class ApiServer:
         unwatch(self)
         for process in (self._server, self._etcd):
             _end(process, signal.SIGKILL)  # nothing of it is kept
+        self._connections.clear()
         self._server = self._etcd = None
         for port in self._reserved:
             port.close()

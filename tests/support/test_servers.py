@@ -85,6 +85,16 @@ def test_patience_is_time_of_a_machine_to_oneself() -> None:
     assert patience.is_over()
 
 
+def test_what_takes_long_is_looked_at_less_often() -> None:
+    now_s = [0.0]
+    patience = Patience(100.0, clock=lambda: now_s[0], crowd=lambda: 1.0)
+    steps = []
+    for now_s[0] in (0.1, 1.0, 5.0, 50.0):
+        assert not patience.is_over()
+        steps.append(patience.step_s)
+    assert steps == [0.02, 0.05, 0.1, 0.1]
+
+
 def test_a_machine_that_stood_still_was_no_time_to_do_anything() -> None:
     now_s = [0.0]
     patience = Patience(10.0, clock=lambda: now_s[0], crowd=lambda: 1.0)

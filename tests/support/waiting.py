@@ -18,6 +18,8 @@ from typing import Any, TypeVar, overload
 
 A = TypeVar("A")
 STEP_S = 0.02
+_LONGEST_STEP_S = 0.1
+_STEP_PART = 0.05
 _STEP_CHARGED_S = 5.0
 _watched: dict[object, Callable[[], None]] = {}
 
@@ -55,7 +57,14 @@ class Patience:
         self._left_s = seconds
         self._clock = clock
         self._crowd = crowd
-        self._looked_s = clock()
+        self._began_s = self._looked_s = clock()
+
+    @property
+    def step_s(self) -> float:
+        """Until the next look: a twentieth of the time waited so far, within limits. A look often
+        is a call, and what takes seconds need not be seen at once."""
+        waited_s = self._looked_s - self._began_s
+        return min(_LONGEST_STEP_S, max(STEP_S, waited_s * _STEP_PART))
 
     def is_over(self) -> bool:
         """To be asked at every look. Time between two looks counts for five seconds at most: a
@@ -86,7 +95,7 @@ def wait_until(condition: Callable[[], A | None], *, what: str, timeout_s: float
         if answer:
             return answer
         _go_on(answer, patience, what, timeout_s)
-        time.sleep(STEP_S)
+        time.sleep(patience.step_s)
 
 
 @overload
@@ -112,7 +121,7 @@ async def wait_until_async(
         if answer:
             return answer
         _go_on(answer, patience, what, timeout_s)
-        await asyncio.sleep(STEP_S)
+        await asyncio.sleep(patience.step_s)
 
 
 def _go_on(answer: object, patience: Patience, what: str, timeout_s: float) -> None:
