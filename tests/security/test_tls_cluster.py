@@ -4,7 +4,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from support.background import Background
+from support.background import PAUSE_S, Background
 from support.cluster import PATIENT, Cluster
 from support.metrics import scrape
 from support.secure import Certificates
@@ -29,7 +29,7 @@ def certificates_of(cluster: Cluster) -> Certificates:
 
 
 class Producing(Background):
-    """Appends to topic t without a pause, acks=all: over one connection that stays, and over new
+    """Appends to topic t all the time, acks=all: over one connection that stays, and over new
     ones. Whatever fails is kept."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -42,7 +42,7 @@ class Producing(Background):
     def _run(self) -> None:
         address = self._cluster.internal[self._cluster.leader("t")]
         with Wire(address, self._tls) as kept:
-            while not self._stop.is_set():
+            while not self._stop.wait(PAUSE_S):
                 self._tls.look_now()
                 with Wire(address, self._tls) as new:
                     for wire in (kept, new):

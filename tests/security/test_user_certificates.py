@@ -18,7 +18,7 @@ import grpc
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from support import command_line
-from support.background import Background
+from support.background import PAUSE_S, Background
 from support.channels import patient_channel
 from support.cluster import Cluster
 from support.secure import Certificates
@@ -338,7 +338,7 @@ def test_a_stream_ends_with_its_certificate(secured: Secured) -> None:
 
 
 class Producing(Background):
-    """Appends to a topic without a pause, over one client that stays. Whatever fails is kept."""
+    """Appends to a topic all the time, over one client that stays. Whatever fails is kept."""
 
     def __init__(self, secured: Secured, topic: str, **options: Any) -> None:
         super().__init__()
@@ -351,7 +351,7 @@ class Producing(Background):
         self._producer.close()
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        while not self._stop.wait(PAUSE_S):
             try:
                 self._producer.send(self._topic, b"%d" % self.acknowledged).result(30)
                 self.acknowledged += 1

@@ -4,6 +4,10 @@ import threading
 from abc import ABC, abstractmethod
 from typing import Self
 
+PAUSE_S = 0.01
+"""Between a record and the next, of a load that only shows that writing goes on: more records would
+take the cores from what the test waits for."""
+
 
 class Background(ABC):
     """`_run` is called once, and returns soon after `_stop` is set."""

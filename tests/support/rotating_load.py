@@ -1,6 +1,6 @@
-"""What is written to `RotatingPods` without a pause, by an administrator, and read at the end."""
+"""What is written to `RotatingPods` all the time, by an administrator, and read at the end."""
 
-from support.background import Background
+from support.background import PAUSE_S, Background
 from support.rotating_pods import RotatingPods
 from support.waiting import wait_until
 
@@ -17,7 +17,7 @@ def login(pods: RotatingPods) -> dict[str, str]:
 
 
 class Producing(Background):
-    """Sends numbers without a pause. What was acknowledged, and what failed."""
+    """Sends numbers, one at a time. What was acknowledged, and what failed."""
 
     def __init__(self, pods: RotatingPods) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Producing(Background):
     def _run(self) -> None:
         with Producer(self._pods.bootstrap, **self._given) as producer:  # type: ignore[arg-type]
             number = 0
-            while not self._stop.is_set():
+            while not self._stop.wait(PAUSE_S):
                 value, number = f"{number}".encode(), number + 1
                 try:
                     producer.send(TOPIC, value).result(60)
