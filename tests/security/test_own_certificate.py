@@ -1,12 +1,10 @@
 """A server that is given another's certificate, or one that ended, says so in one line and ends."""
 
-import os
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from support import forked
 from support.secure import CLUSTER_ID, HOSTS, Certificates, Holder
 
 from penstock.core.types import BrokerId
@@ -19,14 +17,7 @@ HOST = "127.0.0.1"
 
 def start(*words: str) -> str:
     """What a process says that must refuse to start."""
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock_broker", *words],
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = forked.run(forked.BROKER, ["-m", "penstock_broker", *words])
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr.strip().splitlines()[-1]

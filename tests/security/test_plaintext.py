@@ -5,11 +5,10 @@ on all addresses. Outcome: it does not start, unless whoever started it has said
 """
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import forked
 from support.processes import HOST
 from support.secure import Certificates
 
@@ -22,13 +21,8 @@ ELSEWHERE = "192.0.2.1:0"
 
 def start(*words: str, **environment: str) -> tuple[int, str]:
     """A process that must refuse to start: its exit code and what it says."""
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock_broker", *words],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+    done = forked.run(
+        forked.BROKER, ["-m", "penstock_broker", *words], env={**os.environ, **environment}
     )
     return done.returncode, done.stderr.strip().splitlines()[-1]
 

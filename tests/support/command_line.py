@@ -9,7 +9,6 @@ from typing import Any
 
 from support import forked
 
-TIMEOUT_S = 300
 PYTHON = ("-m", "penstock.cli")
 
 
@@ -24,11 +23,5 @@ def run(
     *words: object, env: Mapping[str, str] | None = None, stdin: str = "", **options: Any
 ) -> "subprocess.CompletedProcess[str]":
     """To its end, whatever its exit code. `env` None: that of the tests."""
-    pipe = subprocess.PIPE
-    process = start(*words, stdin=pipe, stdout=pipe, stderr=pipe, env=env, **options)
-    try:
-        out, err = process.communicate(stdin.encode(), timeout=TIMEOUT_S)
-    finally:
-        process.kill()
-    said = [str(word) for word in words]
-    return subprocess.CompletedProcess(said, process.returncode, out.decode(), err.decode())
+    said = [*PYTHON, *map(str, words)]
+    return forked.run(forked.COMMAND_LINE, said, env=env, stdin=stdin, **options)

@@ -32,6 +32,7 @@ COMMAND_LINE: Imported = (
     "penstock_broker.local.foreground",
     "typer._adapters",
 )
+RUN_TIMEOUT_S = 300
 _PROGRAM = Path(__file__).with_name("forkserver.py")
 _COMMAND_BYTES_MAX = 16 * 1024
 _PR_SET_CHILD_SUBREAPER = 36
@@ -90,6 +91,24 @@ class Popen(subprocess.Popen[Any]):
         finally:
             self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]  # as the method it replaces
         self._child_created = True
+
+
+def run(
+    imported: Imported,
+    words: list[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    stdin: str = "",
+    **options: Any,
+) -> "subprocess.CompletedProcess[str]":
+    """To its end, whatever its exit code. See `Popen`; `env` None: that of the tests."""
+    pipe = subprocess.PIPE
+    process = Popen(imported, words, stdin=pipe, stdout=pipe, stderr=pipe, env=env, **options)
+    try:
+        out, err = process.communicate(stdin.encode(), timeout=RUN_TIMEOUT_S)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(words, process.returncode, out.decode(), err.decode())
 
 
 class _ForkServer:
