@@ -19,10 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from examples.flights.flights import Flights, load
 from examples.flights.jobs import Job, SparkJob, transformer
-from examples.flights.kills import Place, kill_leader, kill_with_open_transaction
+from examples.flights.kills import Place, kill_leader, kill_with_open_transaction, note_returned
 from examples.flights.live import Board
 from examples.flights.readback import read_topic, settle
 from examples.flights.screen import show_outcome, showing
@@ -143,7 +144,6 @@ class Demo:
         left = kill_with_open_transaction(job, topic, self._admin, self.board, self._step)
         self._left_open[topic] = left
         job.start()
-        self.board.dead.discard(job.name)
         self.board.tell(f"{job.name} is started again", "green")
 
     def _kill_broker(self) -> None:
@@ -199,8 +199,10 @@ class Demo:
         """Looks after everybody; brings the broker back when it is time."""
         if self._sender.error is not None:
             raise ClusterError(f"producing failed: {self._sender.error}")
-        for job in (self._transformer, self._spark):
+        jobs = (self._transformer, self._spark)
+        for job in jobs:
             job.check()
+        note_returned(jobs, self.board)
         if self._victim is not None:
             self._bring_back(*self._victim)
         time.sleep(0.05)
@@ -257,7 +259,7 @@ def main() -> int:
             console.print("[bold]interrupted[/]: everything was stopped")
             return 130
         except PenstockError as error:
-            console.print(f"[bold red]FAIL[/]: {error}; logs are kept in {KEPT}/")
+            console.print(f"[bold red]FAIL[/]: {escape(str(error))}; logs are kept in {KEPT}/")
             return 1
         finally:
             if demo is not None:

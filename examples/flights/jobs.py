@@ -24,7 +24,8 @@ Report = dict[str, Any]
 
 
 class Job:
-    """`hear` is called with each report, in a thread of the job's."""
+    """`hear` is called with each report, in a thread of the job's. `ready`: it works as soon as it
+    is started; others know when."""
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class Job:
         hear: Callable[[Report], None] = lambda _: None,
     ) -> None:
         self.name = name
+        self.ready = True
         self._command = [sys.executable, "-m", module, *arguments]
         self._results, self._hear = results, hear
         self._log = results / f"{module.rpartition('.')[2]}.log"

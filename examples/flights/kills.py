@@ -7,7 +7,7 @@ begins is kept: the verdict looks there.
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from examples.flights.jobs import Job
@@ -58,6 +58,13 @@ def kill_with_open_transaction(
     said = "in a transaction" if left else "between transactions"
     board.tell(f"kill -9 {job.pid}: {job.name}, {said}", "bold red")
     return left
+
+
+def note_returned(jobs: Iterable[Job], board: Board) -> None:
+    """Who does its work again is not shown as down any longer."""
+    for job in jobs:
+        if job.ready:
+            board.dead.discard(job.name)
 
 
 def kill_leader(cluster: LocalCluster, board: Board, partition: int) -> int:

@@ -1,7 +1,7 @@
 """The live view: how far the flights are, transactions, who leads, what was killed.
 
-`Board` is the state, filled by the demo's threads; `render` turns it into one screen. Without a
-terminal (CI, a pipe) `line` gives the same in one line.
+`Board` is the state, filled by the demo's threads; `render` turns it into one screen of a
+terminal's size. Without a terminal (CI, a pipe) `line` gives the same in one line.
 """
 
 from dataclasses import dataclass, field
@@ -14,6 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 EVENTS_SHOWN = 8
+LEADERS_WIDTH = 48
+WIDE = 100
+"""Columns from which on the leaders and the story are next to each other."""
+BAR_WIDTH = 54
 
 
 @dataclass(slots=True)
@@ -70,22 +74,31 @@ class Board:
         return "none yet" if self.write_gap_s is None else f"{self.write_gap_s:.2f} s"
 
 
-def render(board: Board) -> RenderableType:
-    """One screen, about 100 columns wide."""
+def render(board: Board, width: int = WIDE, height: int = 25) -> RenderableType:
+    """One screen of so many columns and lines. On a narrow one the story is below the leaders, and
+    has as many of its newest lines as there is room for."""
     elapsed = monotonic() - board.began
-    title = f"[bold]Penstock[/] · 336,776 flights of 2013 · {elapsed:5.1f} s"
-    lower = Table.grid(expand=True)
-    lower.add_column(width=48)
-    lower.add_column(ratio=1)
-    lower.add_row(_leaders(board), _story(board))
-    return Group(Panel(_bars(board), title=title, border_style="cyan"), lower)
+    title = f"[bold]Penstock[/] · {board.total:,} flights of 2013 · {elapsed:5.1f} s"
+    bars, leaders = _bars(board, width), _leaders(board)
+    upper = Panel(bars, title=title, border_style="cyan")
+    if width >= WIDE:
+        lower = Table.grid(expand=True)
+        lower.add_column(width=LEADERS_WIDTH)
+        lower.add_column(ratio=1)
+        lower.add_row(leaders, _story(board, EVENTS_SHOWN, max(len(board.partitions), 6) + 4))
+        return Group(upper, lower)
+    # Three frames of two lines, the heading of the leaders, and the line that Live ends with.
+    room = height - bars.row_count - len(board.partitions) - 8
+    shown = max(1, min(EVENTS_SHOWN, room))
+    return Group(upper, leaders, _story(board, shown, shown + 2))
 
 
-def _bars(board: Board) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(justify="right")
-    grid.add_column(width=54)
-    grid.add_column(justify="right")
+def _bars(board: Board, width: int) -> Table:
+    wide = width >= WIDE
+    grid = Table.grid(padding=(0, 2 if wide else 1), expand=not wide)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(width=BAR_WIDTH if wide else None, ratio=None if wide else 1, no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
     rows = [
         ("produced", board.produced, "white"),
         ("acknowledged by all replicas", board.acknowledged, "green"),
@@ -94,13 +107,14 @@ def _bars(board: Board) -> Table:
         ("in Spark's windows, committed", board.in_windows, "magenta"),
     ]
     for label, count, style in rows:
-        bar = ProgressBar(total=board.total, completed=count, complete_style=style, width=54)
+        bar = ProgressBar(total=board.total, completed=count, complete_style=style)
         grid.add_row(label, bar, f"{count:,}")
     sink = f"{board.updates:,} updates of {board.windows:,} hourly windows"
     grid.add_row("written back by Spark", Text(sink, style="magenta"))
     grid.add_row("transactions", _transactions(board))
     style = "bold red" if board.waiting_since is not None else "bold"
-    grid.add_row("longest write gap, killed leader's partition", Text(board.gap_text, style=style))
+    gap = Text(board.gap_text, style=style).append(", killed leader's partition", style="default")
+    grid.add_row("longest write gap", gap)
     return grid
 
 
@@ -139,14 +153,12 @@ def _down(board: Board) -> str:
     return f"{', '.join(names)} down" if names else ""
 
 
-def _story(board: Board) -> Panel:
-    text = Text()
-    for at, line, style in board.events[-EVENTS_SHOWN:]:
+def _story(board: Board, shown: int, height: int) -> Panel:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for at, line, style in board.events[-shown:]:
         text.append(f"{at:5.1f} s  ", style="dim")
         text.append(line + "\n", style=style)
-    return Panel(
-        text, title="what happened", border_style="blue", height=max(len(board.partitions), 6) + 4
-    )
+    return Panel(text, title="what happened", border_style="blue", height=height)
 
 
 def line(board: Board) -> str:

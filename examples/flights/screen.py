@@ -11,12 +11,14 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from examples.flights.live import Board, line, render
 from examples.flights.verdict import Outcome
 
 PROCESSES_KILLED = 3
+PICTURE_WIDTH = 118
 
 
 @contextlib.contextmanager
@@ -38,10 +40,10 @@ def showing(console: Console, board: Board, screenshot: Path | None) -> Iterator
 
 
 def _paint_live(console: Console, board: Board, stop: threading.Event) -> None:
-    with Live(render(board), console=console, refresh_per_second=8) as live:
+    with Live(render(board, *console.size), console=console, refresh_per_second=8) as live:
         while not stop.wait(0.125):
-            live.update(render(board))
-        live.update(render(board))
+            live.update(render(board, *console.size))
+        live.update(render(board, *console.size))
 
 
 def _print_lines(console: Console, board: Board, stop: threading.Event) -> None:
@@ -49,10 +51,11 @@ def _print_lines(console: Console, board: Board, stop: threading.Event) -> None:
     stopped = False
     while not stopped:
         stopped = stop.wait(5)
-        for at, text, _ in board.events[told:]:
-            console.print(f"{at:5.1f} s · [bold]{text}[/]")
-        told = len(board.events)
-        console.print(line(board), highlight=False)
+        new = board.events[told:]
+        told += len(new)
+        for at, text, _ in new:
+            console.print(f"{at:5.1f} s · [bold]{escape(text)}[/]", soft_wrap=True)
+        console.print(line(board), highlight=False, markup=False, soft_wrap=True)
 
 
 def _shoot(board: Board, screenshot: Path, stop: threading.Event) -> None:
@@ -60,8 +63,8 @@ def _shoot(board: Board, screenshot: Path, stop: threading.Event) -> None:
     while not stop.wait(0.2):
         if len(board.killed) >= PROCESSES_KILLED and board.waiting_since is None:
             stop.wait(1)
-            picture = Console(record=True, width=118, file=io.StringIO())
-            picture.print(render(board))
+            picture = Console(record=True, width=PICTURE_WIDTH, file=io.StringIO())
+            picture.print(render(board, PICTURE_WIDTH))
             drawn = picture.export_svg(title="make demo")
             # The picture must not fetch fonts: any monospaced one will do.
             screenshot.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))
@@ -78,7 +81,7 @@ def show_outcome(console: Console, board: Board, outcome: Outcome) -> None:
     table = Table(title="What Spark has written back, by carrier", title_style="bold")
     for column in ("carrier", "flights", "cancelled", "mean delay", ""):
         table.add_column(column, justify="left" if column in ("carrier", "") else "right")
-    most = int(sums["flights"].max())
+    most = max(sums["flights"].tolist(), default=0) or 1
     for carrier, row in sums.iterrows():
         mean = row["delay"] / row["departed"] if row["departed"] else 0.0
         bar = "█" * max(1, round(30 * row["flights"] / most))
@@ -99,7 +102,7 @@ def show_outcome(console: Console, board: Board, outcome: Outcome) -> None:
         f"{board.write_gap_s or 0:.2f} s · {time.monotonic() - board.began:.0f} s in all"
     )
     for reason in outcome.reasons:
-        console.print(f"[bold red]FAIL[/]: {reason}")
+        console.print(f"[bold red]FAIL[/]: {escape(reason)}")
     if not outcome.reasons:
         console.print(
             "[bold green]PASS[/]: every flight arrived and was enriched exactly once, in order per "
