@@ -1,60 +1,24 @@
 """Rules in a cluster of real processes, with TLS and tokens: by the client, as users use it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster import Cluster
-from support.tokens import Issuer, write_issuers
+from support.secured import Secured, secured_cluster
 from support.waiting import wait_until
 
-from penstock.client import Admin, Consumer, Producer
+from penstock.client import Consumer
 from penstock.core.authorization import CLUSTER, Kind, Operation, Prefix, Resource, Rule
 from penstock.errors import ErrorCode, PenstockError
 
 T = Resource(Kind.TOPIC, "orders")
 G = Resource(Kind.GROUP, "readers")
-ROOT, ADA, BOB = (f"serviceaccount:etl/{name}" for name in ("root", "ada", "bob"))
-
-
-@dataclass(frozen=True)
-class Secured:
-    """The cluster, and what its users show."""
-
-    cluster: Cluster
-    issuer: Issuer
-    path: Path
-
-    def options(self, name: str) -> dict[str, Any]:
-        """For a client of etl/`name`."""
-        token = self.path / f"{name}.token"
-        token.write_text(self.issuer.token(f"etl/{name}"))
-        certificates = self.cluster.certificates
-        assert certificates is not None
-        return {"ca_file": certificates.stranger().files.ca, "token_file": token}
-
-    def admin(self, name: str = "root") -> Admin:
-        return Admin(self.cluster.bootstrap, request_timeout_ms=20_000, **self.options(name))
-
-    def producer(self, name: str, **more: Any) -> Producer:
-        return Producer(self.cluster.bootstrap, **self.options(name), **more)
+ADA, BOB = (f"serviceaccount:etl/{name}" for name in ("ada", "bob"))
 
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    path, issuer = tmp_path_factory.mktemp("secured"), Issuer()
-    issuers = write_issuers(path / "issuers.json", issuer)
-    roles = ["--admin", ROOT]
-    with Cluster(
-        path / "cluster",
-        brokers=2,
-        secure=True,
-        broker_options=["--token-issuers", str(issuers), *roles],
-        controller_options=roles,
-    ) as cluster:
-        made = Secured(cluster, issuer, path)
+    with secured_cluster(tmp_path_factory.mktemp("secured")) as made:
         with made.admin() as admin:
             admin.create_topic("orders", partitions=2, replication_factor=2)
         yield made
