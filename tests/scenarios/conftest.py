@@ -10,13 +10,8 @@ from typing import Any
 
 import pytest
 from support.cluster import PATIENT, Cluster
-from support.faults import Faults
+from support.faults import Faults, faulty_cluster, make_well
 from support.load import Load, MakeLoad
-
-from penstock.client import Producer
-from penstock.core.transactions.config import TRANSACTIONS_TOPIC
-
-RESERVE = {"disk.reserve.bytes": str(1 << 30)}
 
 
 @pytest.fixture(scope="module")
@@ -69,31 +64,15 @@ def module_faulty(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Cluster, list[Faults]]]:
     """Three brokers that die when a test says so."""
-    folder = tmp_path_factory.mktemp("faulty")
-    with Cluster(
-        folder, brokers=3, controller_config=PATIENT, broker_config=RESERVE, start=False
-    ) as cluster:
-        faults = [
-            Faults(broker, folder / f"faults-{broker_id}")
-            for broker_id, broker in cluster.brokers.items()
-        ]
-        cluster.start()
-        with Producer(cluster.bootstrap, transactional_id="first") as producer:
-            producer.transaction().begin()  # creates the coordinators
-        yield cluster, faults
+    with faulty_cluster(tmp_path_factory.mktemp("faulty")) as made:
+        yield made
 
 
 @pytest.fixture
 def faulty(module_faulty: tuple[Cluster, list[Faults]]) -> tuple[Cluster, list[Faults]]:
     """All of them well and there, whatever the test before has done."""
-    cluster, faults = module_faulty
-    for broker, fault in zip(cluster.brokers.values(), faults, strict=True):
-        fault.heal()
-        if not broker.is_running:
-            broker.start(wait=False)
-    cluster.wait_alive(set(cluster.brokers))
-    cluster.wait_in_sync(TRANSACTIONS_TOPIC)
-    return cluster, faults
+    make_well(*module_faulty)
+    return module_faulty
 
 
 def _topic(request: pytest.FixtureRequest) -> str:

@@ -4,15 +4,22 @@ faults = Faults(cluster.brokers[1], tmp_path / "faults")     before it starts, o
 faults.die_at("marker", "before"); …; cluster.brokers[1].wait_end(); faults.heal()
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from support.cluster import PATIENT, Cluster
 from support.processes import ServerProcess
+
+from penstock.client import Producer
+from penstock.core.transactions.config import TRANSACTIONS_TOPIC
 
 POINTS = ("join", "data", "decision", "marker", "finished")
 """The writes of a transaction, in their order. The coordinator's: a participant joins, how it ends,
 all participants have heard. The leader's: records, the marker."""
 OFFSET_POINTS = ("pending", "ended")
 """The group coordinator's writes: offsets are kept until the transaction ends, how it ended."""
+RESERVE = {"disk.reserve.bytes": str(1 << 30)}
 CHILD = Path(__file__).with_name("faulty_child.py")
 
 
@@ -51,3 +58,30 @@ class Faults:
         part = self._folder / f"{name}.part"
         part.write_text(text)
         part.replace(self._folder / name)
+
+
+@contextmanager
+def faulty_cluster(folder: Path) -> Iterator[tuple[Cluster, list[Faults]]]:
+    """Three brokers that die when a test says so, with coordinators of transactions, and the faults
+    of each."""
+    with Cluster(
+        folder, brokers=3, controller_config=PATIENT, broker_config=RESERVE, start=False
+    ) as cluster:
+        faults = [
+            Faults(broker, folder / f"faults-{broker_id}")
+            for broker_id, broker in cluster.brokers.items()
+        ]
+        cluster.start()
+        with Producer(cluster.bootstrap, transactional_id="first") as producer:
+            producer.transaction().begin()  # creates the coordinators
+        yield cluster, faults
+
+
+def make_well(cluster: Cluster, faults: Sequence[Faults]) -> None:
+    """Until all of them are well and there, whatever a test has done."""
+    for broker, fault in zip(cluster.brokers.values(), faults, strict=True):
+        fault.heal()
+        if not broker.is_running:
+            broker.start(wait=False)
+    cluster.wait_alive(set(cluster.brokers))
+    cluster.wait_in_sync(TRANSACTIONS_TOPIC)

@@ -81,7 +81,10 @@ def _dying(writes: Sequence[PartitionWrite], write: Callable[[], _T]) -> _T:
 
 
 def _kill(victims: Sequence[str]) -> None:
-    (FOLDER / "kill").unlink()
+    try:
+        (FOLDER / "kill").unlink()
+    except FileNotFoundError:
+        return  # another thread's write has done it
     for victim in victims:
         os.kill(int(victim) or os.getpid(), signal.SIGKILL)
 

@@ -4,11 +4,10 @@ first:   batch 0, rows in the log ── stands still ────────�
 second:            the same batch 0, another run ── stands still ─▶ commits
 """
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from support import spark_copy
+from support.gates import Gate
 from support.waiting import wait_exit, wait_until
 
 from penstock.client import Consumer, OpenTransaction, TopicPartition
@@ -25,24 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 COUNT = 300
-
-
-class Gate:
-    """A FIFO at which tasks wait until it is opened; who comes later does not."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._waited_at = path.with_suffix(".waited-at")
-        os.mkfifo(self._waited_at)
-        os.link(self._waited_at, path)
-
-    def open(self) -> None:
-        """May be called again."""
-        passed = self.path.with_suffix(".open")
-        passed.touch()
-        passed.replace(self.path)
-        with suppress(OSError):  # nobody waits
-            os.close(os.open(self._waited_at, os.O_WRONLY | os.O_NONBLOCK))
 
 
 @contextmanager
