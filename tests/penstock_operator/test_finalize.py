@@ -15,10 +15,10 @@ from penstock_operator.format_model import FORMAT_PENDING, FinalizeFormat, Forma
 from penstock_operator.model import Observed, Plan
 from penstock_operator.objects import DesiredCluster, Section
 from penstock_operator.plan import plan_cluster
-from penstock_operator.plan.finalize import SOAK
+from penstock_operator.plan.finalize import FINALIZED_AFTER
 from penstock_operator.status import cluster_status
 
-HOUR_S = SOAK / timedelta(seconds=1)
+HOUR_S = FINALIZED_AFTER / timedelta(seconds=1)
 MANUAL = desired()
 ONE_IMAGE = "brokers and controllers have to run one image"
 

@@ -26,7 +26,7 @@ from penstock_operator.kube import Kube
 from penstock_operator.metrics import Metrics
 from penstock_operator.model import Plan
 from penstock_operator.plan import plan_cluster
-from penstock_operator.plan.finalize import SOAK
+from penstock_operator.plan.finalize import FINALIZED_AFTER
 from penstock_operator.report import Reporting
 
 TIMEOUT_S = 90.0
@@ -105,7 +105,7 @@ async def bench(api_server: ApiServer, tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 def later(since: str) -> str:
-    return f"{datetime.fromisoformat(since) + SOAK:%Y-%m-%dT%H:%M:%SZ}"
+    return f"{datetime.fromisoformat(since) + FINALIZED_AFTER:%Y-%m-%dT%H:%M:%SZ}"
 
 
 async def test_another_operator_finalizes_an_hour_after_the_first_saw_that_it_can(

@@ -96,6 +96,24 @@ def test_a_pod_that_cannot_be_scheduled_says_so_first() -> None:
     assert pod_state(pod(conditions=[scheduled])).trouble == ""
 
 
+@pytest.mark.parametrize(
+    ("is_ready", "since", "shown", "start_s"),
+    [
+        ("True", "2026-01-01T00:00:40Z", "2026-01-01T00:00:40Z", 40),
+        ("True", None, "2026-01-01T00:00:00Z", 0),
+        ("False", "2026-01-01T00:00:40Z", "", 0),
+    ],
+)
+def test_since_when_a_pod_is_ready_is_what_its_kubelet_says(
+    is_ready: str, since: str | None, shown: str, start_s: int
+) -> None:
+    ready = {"type": "Ready", "status": is_ready, "lastTransitionTime": since}
+    made = pod(conditions=[{"type": "Initialized", "status": "True"}, ready])
+    made["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    seen = pod_state(made)
+    assert (seen.ready_since, seen.start_s) == (shown, start_s)
+
+
 def test_a_claim_is_read_whole() -> None:
     claim = {
         "metadata": {"name": "data-flights-broker-1", "uid": "u1"},

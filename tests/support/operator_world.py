@@ -437,7 +437,8 @@ class World:
         self.objects[key] = wanted
 
     def _stop(self, broker_id: int) -> None:
-        self.pods[broker_id] = replace(self.pods[broker_id], terminating=True, ready=False)
+        stopping = replace(self.pods[broker_id], terminating=True, ready=False, ready_since="")
+        self.pods[broker_id] = stopping
         self.alive.discard(broker_id)
         if self.hibernating:
             return  # it keeps its seats
@@ -468,7 +469,7 @@ class World:
             if pod.terminating and self.maybe():
                 del self.pods[broker_id]
             elif not (pod.terminating or pod.ready or pod.trouble) and self.maybe():
-                self.pods[broker_id] = replace(pod, ready=True)
+                self.pods[broker_id] = replace(pod, ready=True, ready_since=self.at)
                 self.alive.add(broker_id)
                 if broker_id not in self.registered and self.format > 1:
                     self.fresh.add(broker_id)
@@ -518,7 +519,8 @@ class World:
             if broker_id not in self.pods:
                 made = self.pod(broker_id, template, ready=False)
                 mode = SecurityMode.of_pod(live["spec"]["template"])
-                self.pods[broker_id] = replace(made, mode=mode)
+                (container,) = live["spec"]["template"]["spec"]["containers"]
+                self.pods[broker_id] = replace(made, mode=mode, image=container["image"])
             if broker_id not in self.claims:
                 self.claims[broker_id] = self.claim(broker_id, int(quantity(size) or 0))
         for broker_id in [i for i in self.pods if i >= replicas]:

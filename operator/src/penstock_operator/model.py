@@ -55,6 +55,8 @@ class PodState:
     restarts: int = 0
     start_s: int = 0
     """From its creation until it was ready; 0: it is not."""
+    ready_since: str = ""
+    """Since when it is ready without a break, RFC 3339, by its node's clock; empty: it is not."""
     mode: SecurityMode = SecurityMode.DISABLED
     unschedulable: bool = False
 

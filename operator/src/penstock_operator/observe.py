@@ -369,6 +369,7 @@ def pod_state(pod: Object) -> PodState:
         trouble=_trouble(status, containers[0]),
         restarts=int(containers[0].get("restartCount", 0)),
         start_s=_start_s(metadata, status),
+        ready_since=_ready_since(metadata, status),
         mode=SecurityMode.of_pod(pod),
         unschedulable=_condition(status, "PodScheduled") == "False",
     )
@@ -376,14 +377,18 @@ def pod_state(pod: Object) -> PodState:
 
 def _start_s(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> int:
     """From its creation until it became ready as it is now; 0: it is not ready."""
-    since = metadata.get("creationTimestamp")
+    since, until = metadata.get("creationTimestamp"), _ready_since(metadata, status)
+    if not (since and until):
+        return 0
+    return int((datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds())
+
+
+def _ready_since(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    """See `PodState`. A kubelet that does not say counts as if it had been ready at once."""
     for each in status.get("conditions") or ():
-        until = each.get("lastTransitionTime")
-        if (each["type"], each["status"]) == ("Ready", "True") and since and until:
-            return int(
-                (datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds()
-            )
-    return 0
+        if (each["type"], each["status"]) == ("Ready", "True"):
+            return str(each.get("lastTransitionTime") or metadata.get("creationTimestamp") or "")
+    return ""
 
 
 def _trouble(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:

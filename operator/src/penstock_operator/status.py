@@ -22,6 +22,7 @@ from penstock_operator.objects.broker import BROKER
 from penstock_operator.plan.damage import PARTITION_DAMAGED, condition_row
 from penstock_operator.plan.finalize import COMMAND, due
 from penstock_operator.plan.gates import is_serving
+from penstock_operator.plan.soak import SOAKING
 from penstock_operator.plan.upgrade import upgrade_of, wanted_hash
 from penstock_operator.security_rows import certificate_rows, rotating, secured
 
@@ -222,7 +223,7 @@ def _phase(desired: DesiredCluster, plan: Plan, *, ready: bool, before: Mapping[
         return _STAGES[plan.hibernation.stage]
     if any(wait.severity is Severity.BLOCKED for wait in plan.waits):
         return "Blocked"
-    if reasons & {"Rolling", "MovingLeaders"}:
+    if reasons & {"Rolling", "MovingLeaders", SOAKING}:
         return "Rolling"
     if not ready:
         was = before.get("phase") or "Creating"

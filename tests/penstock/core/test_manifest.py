@@ -776,6 +776,23 @@ def test_an_upgrade_is_finalized_by_a_person_unless_the_spec_says_otherwise(
     assert found.spec.finalize is policy
 
 
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [(None, 0), ("0s", 0), ("90s", 90), ("1h30m", 5_400), ("2d", 172_800), ("1d1h1m1s", 90_061)],
+)
+def test_a_soak_is_a_duration(given: str | None, seconds: int) -> None:
+    upgrade = {} if given is None else {"soak": given}
+    (found,) = parse_manifest([cluster(upgrade=upgrade)], "f").clusters
+    assert found.spec.soak_s == seconds
+
+
+@pytest.mark.parametrize("given", ["h", "90", "-1h", "1m1h", "1.5h", "an hour", 3_600, "9999999s"])
+def test_a_soak_that_is_none_is_refused_with_what_it_must_be(given: object) -> None:
+    with pytest.raises(ManifestError) as refused:
+        parse_manifest([cluster(upgrade={"soak": given})], "f")
+    assert "spec.upgrade.soak" in str(refused.value)
+
+
 def test_an_upgrade_policy_that_is_none_is_refused_with_those_there_are() -> None:
     with pytest.raises(ManifestError) as refused:
         parse_manifest([cluster(upgrade={"policy": "Never"})], "f")

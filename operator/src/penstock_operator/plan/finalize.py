@@ -26,7 +26,7 @@ from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.broker import live_template_hash
 from penstock_operator.plan.gates import brokers_named, is_serving, trusted
 
-SOAK: Final = timedelta(hours=1)
+FINALIZED_AFTER: Final = timedelta(hours=1)
 COMMAND: Final = "kubectl penstock cluster finalize"
 
 Track = tuple[tuple[FinalizeFormat, ...], FormatPending | None]
@@ -66,7 +66,7 @@ def plan_finalize(desired: DesiredCluster, observed: Observed) -> Track:
 
 def due(since: str) -> datetime:
     """When it is finalized. `since`: when the condition began to hold, RFC 3339."""
-    return _moment(since) + SOAK
+    return _moment(since) + FINALIZED_AFTER
 
 
 def _moment(text: str) -> datetime:

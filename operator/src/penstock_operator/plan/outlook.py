@@ -5,7 +5,7 @@ have the same outlook, so that a status with it does not change all the time.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median_high
 from typing import Final
 
@@ -27,6 +27,13 @@ class Outlook:
 
     groups: tuple[Group, ...]
     minutes: int | None
+
+    def after(self, soak_s: int) -> "Outlook":
+        """With the time for which the first broker shows another image; alone, it shows it to
+        nobody."""
+        if self.minutes is None or len(self.groups) < 2:
+            return self
+        return replace(self, minutes=self.minutes - -soak_s // 60)
 
     def __str__(self) -> str:
         steps = f"in {len(self.groups)} step{'s' if len(self.groups) != 1 else ''}"

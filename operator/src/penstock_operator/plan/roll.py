@@ -2,8 +2,9 @@
 
     outdated and broken            restart at once: it serves no clients
     otherwise, in this order       controllers rolled ─▶ every broker serves ─▶ those restarted are
-                                   in sync ─▶ a group whose partitions are (`roll_groups`) ─▶
-                                   leaderships moved away from all of it ─▶ restart ─▶ (again)
+                                   in sync ─▶ what is new has shown itself (`soak`) ─▶ a group
+                                   whose partitions are in sync (`roll_groups`) ─▶ leaderships
+                                   moved away from all of it ─▶ restart ─▶ (again)
 
 Every step is decided again from a fresh snapshot, so a restarted operator continues where the last
 one stopped: if it ends in the middle of a group, the rest of the group waits until those that were
@@ -35,6 +36,7 @@ from penstock_operator.plan.gates import (
 )
 from penstock_operator.plan.outlook import outlook
 from penstock_operator.plan.roll_groups import Sharing, lagging, missing, sharing
+from penstock_operator.plan.soak import SOAKING, soak
 
 Track = tuple[tuple[Action, ...], tuple[Wait, ...]]
 
@@ -65,12 +67,14 @@ def plan_roll(
         return (), (Wait(wait.reason, f"{left}; {wait.message}", wait.severity),)
     assert facts is not None
     updated = {
-        pod.broker_id
-        for pod in observed.pods.values()
+        broker_id: pod
+        for broker_id, pod in observed.pods.items()
         if pod.template_hash == newest and is_serving(pod, facts)
     }
     ahead = outlook(desired, observed, tuple(outdated), is_first=not updated)
     left = left if ahead is None else f"{left}, {ahead}"
+    if soaks := soak(desired, observed, facts, outdated.values(), updated.values()):
+        return (), (Wait(SOAKING, f"{left}; {soaks}"),)
     behind = lagging(facts, outdated)
     ready = [broker_id for broker_id in outdated if broker_id not in behind]
     group = _together(desired, observed, facts, is_first=not updated).group(ready)

@@ -77,6 +77,8 @@ def upgrade_of(desired: DesiredCluster, observed: Observed) -> Upgrade | None:
     ahead = None
     if not made[0].is_newest:
         ahead = outlook(desired, observed, sorted(observed.pods), is_first=True)
+        if ahead is not None and images[0] != images[1]:
+            ahead = ahead.after(desired.spec.soak_s)
     return Upgrade(_plan_id(stage), *images, tuple(changes), ahead)
 
 

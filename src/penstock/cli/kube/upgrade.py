@@ -26,7 +26,7 @@ def plan_of(cluster: Json) -> Json:
         "changes": list(shown.get("changes") or ()),
         "steps": list(shown.get("steps") or ()),
         "minutes": shown.get("minutes"),
-        "order": _order(shown),
+        "order": _order(shown, _soak(cluster, shown)),
         "format": shown.get("format"),
         "newest_format": shown.get("newestFormat"),
         "way_back": _way_back(shown),
@@ -104,11 +104,19 @@ def _way_back(shown: Json) -> str:
     return f"at any time: this release stores format {stored}, too"
 
 
-def _order(shown: Json) -> str:
+def _soak(cluster: Json, shown: Json) -> str:
+    """How long the first broker shows another image; empty: it does not."""
+    upgrade = (cluster.get("spec") or {}).get("upgrade") or {}
+    return str(upgrade.get("soak") or "") if shown.get("from") != shown.get("to") else ""
+
+
+def _order(shown: Json, soak: str) -> str:
     """`steps` are brokers that restart together."""
     steps, minutes = shown.get("steps") or (), shown.get("minutes")
     brokers = "one broker or one group after the other"
     if steps:
         brokers = f"brokers {'; '.join(steps)}"
     text = f"controllers first, then {brokers}, each once all replicas are in sync"
+    if soak:
+        text = f"{text}, and all but the first once that one was ready for {soak}"
     return text if minutes is None else f"{text}; about {minutes} min"

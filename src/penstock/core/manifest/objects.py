@@ -23,8 +23,8 @@ from penstock.core.manifest.upkeep import (
     FinalizePolicy,
     Parallel,
     UpgradePolicy,
+    Upgrading,
     balance_from_values,
-    upgrade_from_values,
 )
 from penstock.core.offset_reset import ResetKind
 from penstock.core.quotas import QuotaRule
@@ -182,6 +182,7 @@ class ClusterSpec:
     upgrade_policy: UpgradePolicy = UpgradePolicy.WHEN_ASKED
     max_parallel: Parallel = field(default_factory=Parallel)
     finalize: FinalizePolicy = FinalizePolicy.MANUAL
+    soak_s: int = 0
     balance_mode: BalanceMode = BalanceMode.ON_SCALE
     replace_lost: ReplaceLost = ReplaceLost.NODE_GONE
     when_scaled_down: WhenScaledDown = WhenScaledDown.RETAIN
@@ -192,7 +193,7 @@ class ClusterSpec:
     def from_values(cls, values: Values) -> "ClusterSpec":
         rack, storage = values.nested("rack"), values.nested("storage")
         external, security = values.optional("external"), values.optional("security")
-        policy, max_parallel, finalize = upgrade_from_values(values.optional("upgrade"))
+        upgrading = Upgrading.from_values(values.optional("upgrade"))
         balance_mode, copy_rate = balance_from_values(values.optional("balance"))
         return cls(
             brokers=values.integer("brokers"),
@@ -214,9 +215,10 @@ class ClusterSpec:
             client_certificates=client_certificates_from_values(security),
             access=rules_from_values(values),
             quotas=quotas_from_values(values),
-            upgrade_policy=policy,
-            max_parallel=max_parallel,
-            finalize=finalize,
+            upgrade_policy=upgrading.policy,
+            max_parallel=upgrading.max_parallel,
+            finalize=upgrading.finalize,
+            soak_s=upgrading.soak_s,
             balance_mode=balance_mode,
             copy_rate=copy_rate,
             replace_lost=ReplaceLost(storage.text("replaceLost") or ReplaceLost.NODE_GONE.value),

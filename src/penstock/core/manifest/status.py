@@ -175,7 +175,7 @@ _UPGRADE_STATUS: Final = Field(
             max_items=BROKERS_MAX,
             max_length=STEP_MAX_CHARS,
         ),
-        _count("minutes", "How long that takes, about; absent = not known."),
+        _count("minutes", "How long that takes, about, soak included; absent = not known."),
         _count("format", "Format of the stored metadata, which stays; absent = not known."),
         _count(
             "newestFormat",

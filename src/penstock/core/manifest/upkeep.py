@@ -3,7 +3,7 @@
 The rows, what they mean, and the values they come to. Local mode ignores both.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -11,12 +11,21 @@ from penstock.core.limits import COPY_RATE_MAX
 from penstock.core.manifest.fields import Values
 from penstock.core.manifest.problems import Report
 from penstock.core.manifest.rows import Field, Kind
+from penstock.core.offset_reset import parse_duration_ms
 from penstock.core.quantities import QUANTITY_PATTERN, parse_bytes
 
 THROTTLE: Final = "spec.balance.throttle"
 NO_LIMIT: Final = "none"
 _SHARE_PATTERN: Final = r"[1-9][0-9]{0,3}|([1-9][0-9]?|100)%"
 _SHARE_DOC: Final = "a whole number of 1 or more, or 1% to 100%"
+_DAYS: Final = "[0-9]{1,3}d"
+_HOURS: Final = "[0-9]{1,4}h"
+_MINUTES: Final = "[0-9]{1,5}m"
+_DURATION_PATTERN: Final = (
+    f"{_DAYS}|({_DAYS})?{_HOURS}|({_DAYS})?({_HOURS})?{_MINUTES}|"
+    f"({_DAYS})?({_HOURS})?({_MINUTES})?[0-9]{{1,6}}s"
+)
+_DURATION_DOC: Final = "a duration such as 90s, 1h30m or 2d"
 _RATE_DOC: Final = "bytes per second, as 40Mi or 1048576, or none for no limit"
 
 UPGRADE: Final = Field(
@@ -53,6 +62,16 @@ UPGRADE: Final = Field(
             max_length=4,
             pattern=_SHARE_PATTERN,
             pattern_doc=_SHARE_DOC,
+        ),
+        Field(
+            name="soak",
+            kind=Kind.TEXT,
+            doc="How long the first broker with another image or release has to be ready, without "
+            "a break, before the others restart with it, such as 1h30m or 2d. It holds up neither "
+            "scaling nor repairs, nor the way back. Absent = 0s, not at all.",
+            max_length=20,
+            pattern=_DURATION_PATTERN,
+            pattern_doc=_DURATION_DOC,
         ),
     ),
 )
@@ -119,15 +138,32 @@ class Parallel:
         return max(1, self.brokers or brokers * self.percent // 100)
 
 
-def upgrade_from_values(upgrade: Values | None) -> tuple[UpgradePolicy, Parallel, FinalizePolicy]:
-    if upgrade is None:
-        return UpgradePolicy.WHEN_ASKED, Parallel(), FinalizePolicy.MANUAL
-    policy = UpgradePolicy(upgrade.text("policy") or UpgradePolicy.WHEN_ASKED.value)
-    finalize = FinalizePolicy(upgrade.text("finalize") or FinalizePolicy.MANUAL.value)
-    share = upgrade.text("maxParallel")
+@dataclass(frozen=True, slots=True)
+class Upgrading:
+    """`spec.upgrade`. `soak_s`: how long the first broker shows another image; 0: no time."""
+
+    policy: UpgradePolicy = UpgradePolicy.WHEN_ASKED
+    max_parallel: Parallel = field(default_factory=Parallel)
+    finalize: FinalizePolicy = FinalizePolicy.MANUAL
+    soak_s: int = 0
+
+    @classmethod
+    def from_values(cls, upgrade: Values | None) -> "Upgrading":
+        if upgrade is None:
+            return cls()
+        soak = upgrade.text("soak")
+        return cls(
+            UpgradePolicy(upgrade.text("policy") or UpgradePolicy.WHEN_ASKED.value),
+            _parallel(upgrade.text("maxParallel")),
+            FinalizePolicy(upgrade.text("finalize") or FinalizePolicy.MANUAL.value),
+            parse_duration_ms(soak) // 1_000 if soak else 0,
+        )
+
+
+def _parallel(share: str) -> Parallel:
     if share.endswith("%"):
-        return policy, Parallel(percent=int(share.removesuffix("%"))), finalize
-    return policy, Parallel(brokers=int(share)) if share else Parallel(), finalize
+        return Parallel(percent=int(share.removesuffix("%")))
+    return Parallel(brokers=int(share)) if share else Parallel()
 
 
 def balance_from_values(balance: Values | None) -> tuple[BalanceMode, int | None]:

@@ -542,6 +542,18 @@ def test_an_upgrade_says_until_when_one_can_go_back(scene: Scene, run: Run) -> N
     assert "way back: not known" in shown
 
 
+def test_an_upgrade_says_how_long_the_first_broker_shows_another_image(
+    scene: Scene, run: Run
+) -> None:
+    offer(scene, **OFFERED)
+    scene.set_spec(PENSTOCK, "clusters", "flights", {"upgrade": {"soak": "1h"}})
+    waits = "in sync, and all but the first once that one was ready for 1h; about 2 min\n"
+    assert waits in run("upgrade", "flights", "--dry-run").stdout
+    same = {"upgrade": {**OFFERED, "from": OFFERED["to"]}}
+    scene.set_status(PENSTOCK, "clusters", "flights", same)
+    assert "in sync; about 2 min\n" in run("upgrade", "flights", "--dry-run").stdout
+
+
 def test_a_cluster_that_is_offered_nothing_says_so(scene: Scene, run: Run) -> None:
     scene.healthy()
     done = run("upgrade", "flights", "--yes")
