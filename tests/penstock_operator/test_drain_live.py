@@ -25,7 +25,9 @@ from penstock_operator.events import Events
 from penstock_operator.kube import Kube
 from penstock_operator.model import Action, MoveReplicas, Observed
 from penstock_operator.move_model import MarkSpread
+from penstock_operator.move_rows import placement_rows
 from penstock_operator.objects import DesiredCluster
+from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.scale import Scale, forgotten, plan_scale
 from penstock_operator.plan.spread import plan_spread
 from penstock_operator.volume_model import DropClaim, MarkClaim
@@ -137,6 +139,11 @@ async def test_real_brokers_are_emptied_and_unregistered(bench: Bench) -> None:
         for at in range(RECORDS):
             await producer.send("t", b"some text", partition=at % 3)
     assert await bench.held(3) == 4
+    look = await bench.observed(3)
+    (placed,) = [one for one in (await admin.describe_moves()).brokers if one.broker_id == 3]
+    row = placement_rows(look, plan_cluster(bench.wish(3), look), 3, {})
+    assert (row["directoryId"], row["version"]) == (placed.directory_id, placed.software_version)
+    assert row["bytes"] > RECORDS * len(b"some text") / 10, "it is compressed"
     await bench.make_claim(3)
     bench.when_scaled_down = WhenScaledDown.DELETE
     said: list[str] = []

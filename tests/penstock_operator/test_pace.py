@@ -57,6 +57,10 @@ def test_what_is_there_already_is_not_written() -> None:
             status(brokerStatuses=[{"id": 3, "replicas": 9, "ready": True}]),
             status(brokerStatuses=[{"id": 3, "replicas": 8, "ready": True}]),
         ),
+        (
+            status(brokerStatuses=[{"id": 3, "bytes": 9}]),
+            status(brokerStatuses=[{"id": 3, "bytes": 8}]),
+        ),
     ],
 )
 def test_numbers_of_moves_are_written_every_ten_seconds(
@@ -86,6 +90,10 @@ def test_numbers_of_moves_are_written_every_ten_seconds(
         (
             status(brokerStatuses=[{"id": 3, "ready": True}]),
             status(brokerStatuses=[{"id": 3, "ready": False}]),
+        ),
+        (
+            status(brokerStatuses=[{"id": 3, "bytes": 9}]),
+            status(brokerStatuses=[{"id": 3, "bytes": 9, "damaged": 1}]),
         ),
     ],
 )

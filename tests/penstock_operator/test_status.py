@@ -18,6 +18,7 @@ from penstock.core.types import TopicPartition
 from penstock.kubernetes.certificate_ends import CertificateEnd
 from penstock_operator.conditions import conditions
 from penstock_operator.model import PartitionState, Plan, Severity, Wait
+from penstock_operator.move_model import MoveFacts
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.security import users_ca_problem
 from penstock_operator.plan import plan_cluster
@@ -86,6 +87,73 @@ def test_a_broker_that_is_cordoned_says_from_what_and_by_whom() -> None:
     assert rows(status, moves=None) == (status, cordoned), "nobody says that it was lifted"
     world.cordons = {}
     assert rows(status)[1] == [None, None, None]
+
+
+def rows_of(world: World, before: dict[str, Any], **blind: Any) -> list[dict[str, Any]]:
+    """What is said of each broker."""
+    seen = replace(world.observed(), **blind)
+    status = cluster_status(WISH, seen, plan_cluster(WISH, seen), before, NOW)
+    assert unknown(status, schema()) == []
+    found: list[dict[str, Any]] = status["brokerStatuses"]
+    return found
+
+
+def test_a_broker_says_which_directory_and_which_release_it_is_registered_with() -> None:
+    world = settled(WISH)
+    world.versions = {1: "2", 2: ""}
+    rows = rows_of(world, {})
+    assert [row["directoryId"] for row in rows] == ["directory-0", "directory-1", "directory-2"]
+    assert [row.get("version") for row in rows] == ["1", "2", None]
+    assert rows_of(world, {"brokerStatuses": rows}, moves=None) == rows
+    world.versions, world.registered = {1: ""}, {0, 1}
+    rows = rows_of(world, {"brokerStatuses": rows})
+    assert [row.get("version") for row in rows] == ["1", "2", None], "it has not registered since"
+    assert "directoryId" not in rows[2]
+
+
+def test_a_broker_says_how_many_of_its_replicas_are_damaged_if_any_are() -> None:
+    world = settled(WISH)
+    assert not any("damaged" in row for row in rows_of(world, {}))
+    world.damaged = {TopicPartition("t", 0): {1, 2}, TopicPartition("t", 3): {1}}
+    rows = rows_of(world, {})
+    assert [row.get("damaged") for row in rows] == [None, 2, 1]
+    assert rows_of(world, {"brokerStatuses": rows}, moves=None) == rows, "nobody says"
+    world.damaged = {}
+    assert not any("damaged" in row for row in rows_of(world, {"brokerStatuses": rows}))
+
+
+def test_what_replicas_take_is_told_while_partitions_move_and_never_at_rest() -> None:
+    world = settled(WISH, partitions=2)
+
+    def sized(mebibytes: int) -> MoveFacts:
+        moves = world.moves()
+        assert moves.seen is not None
+        parts = tuple(
+            replace(one, size_bytes=(mebibytes << 20) * (1 + at))
+            for at, one in enumerate(moves.seen.facts.partitions)
+        )
+        facts = replace(moves.seen.facts, partitions=parts)
+        return replace(moves, seen=replace(moves.seen, facts=facts))
+
+    rest = rows_of(world, {}, moves=sized(7))
+    assert not any("bytes" in row for row in rest)
+    assert rows_of(world, {"brokerStatuses": rest}, moves=sized(8)) == rest, "nothing is written"
+    world.partitions[1] = replace(world.partitions[1], replicas=(1, 2), isr=(1, 2))
+    world.targets = {TopicPartition("t", 1): (0, 2)}
+    rows = rows_of(world, {}, moves=sized(7))
+    assert [row["bytes"] >> 20 for row in rows] == [7, 21, 21]
+    assert rows_of(world, {"brokerStatuses": rows}, moves=None) == rows
+    unasked = replace(sized(7), seen=None)
+    assert not any("bytes" in row for row in rows_of(world, {}, moves=unasked))
+
+
+def test_a_broker_that_is_emptied_says_what_is_left_on_it() -> None:
+    world = settled(desired(4), partitions=4)
+    seen = world.observed()
+    plan = plan_cluster(WISH, seen)
+    assert plan.drains
+    rows = cluster_status(WISH, seen, plan, {}, NOW)["brokerStatuses"]
+    assert [row["bytes"] for row in rows] == [0, 0, 0, 0], "before anything moves, too"
 
 
 def test_a_ready_cluster_says_so_to_kstatus() -> None:

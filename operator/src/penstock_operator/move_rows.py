@@ -5,9 +5,9 @@ takes a key away. While brokers do not say what moves, everything stays as it wa
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from penstock.client import MoveDescription
+from penstock.client import Cordon, MoveDescription
 from penstock.client.admin.move_model import MoveState
 from penstock_operator.model import Object, Observed, Plan
 from penstock_operator.move_model import DrainState
@@ -31,6 +31,41 @@ def move_rows(observed: Observed, plan: Plan, before: Mapping[str, Any], now: st
     if plan.offer is not None or "plan" in before:
         rows["plan"] = _offer(plan)
     return rows
+
+
+_PLACEMENT: Final = ("cordoned", "directoryId", "version", "bytes", "damaged")
+
+
+def placement_rows(
+    observed: Observed, plan: Plan, broker_id: int, before: Mapping[str, Any]
+) -> Object:
+    """What a broker's row says of it as a place for replicas. `before`: its row as it is now."""
+    if observed.moves is None:
+        return {key: before[key] for key in _PLACEMENT if key in before}
+    rows: Object = {}
+    moving, placed = observed.moves.moving, observed.moves.broker(broker_id)
+    if placed is not None:
+        if placed.cordon is not None:
+            rows["cordoned"] = _cordon(placed.cordon)
+        rows["directoryId"] = placed.directory_id
+        if version := placed.software_version or before.get("version"):
+            rows["version"] = version
+    seen = observed.moves.seen
+    # Sizes change all the time: at rest they would be written all the time.
+    if seen is not None and (plan.drains or any(one.target for one in moving.moves)):
+        rows["bytes"] = seen.held_bytes(broker_id)
+    if damaged := sum(broker_id in one.damaged for one in moving.moves):
+        rows["damaged"] = damaged
+    return rows
+
+
+def _cordon(cordon: Cordon) -> Object:
+    return {
+        "placement": cordon.placement,
+        "leadership": cordon.leadership,
+        "by": cordon.by,
+        "why": cordon.why,
+    }
 
 
 def _moves(running: list[MoveDescription], now: str) -> Object:

@@ -16,7 +16,7 @@ PROGRESS_S: Final = 10.0
 MOVING_REASONS: Final = frozenset({"Draining", "ProvingEmpty", "Spreading", "ChangingFactor"})
 """Their messages count what is left."""
 _NUMBERS: Final = ("message", "moving", "moves", "plan")
-_BROKER_NUMBERS: Final = ("leaders", "replicas")
+_BROKER_NUMBERS: Final = ("leaders", "replicas", "bytes")
 _DRAIN_NUMBERS: Final = ("replicas", "bytesLeft", "bytesTotal", "eta", "waitingFor")
 
 

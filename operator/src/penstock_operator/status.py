@@ -16,7 +16,7 @@ from penstock_operator.conditions import MESSAGE_MAX, condition, conditions
 from penstock_operator.format_model import FORMAT_PENDING, FormatSaid
 from penstock_operator.hibernation_model import Stage
 from penstock_operator.model import BrokerFacts, Object, Observed, Plan, Severity, Wait
-from penstock_operator.move_rows import move_rows
+from penstock_operator.move_rows import move_rows, placement_rows
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.broker import BROKER
 from penstock_operator.plan.damage import PARTITION_DAMAGED, condition_row
@@ -84,7 +84,7 @@ def cluster_status(
         "selector": wanted,
         "storage": {"size": desired.spec.storage_size},
         "upgrade": _upgrade(desired, observed, before.get("upgrade") or {}),
-        "brokerStatuses": _broker_statuses(observed, before),
+        "brokerStatuses": _broker_statuses(observed, plan, before),
         **move_rows(observed, plan, before, now),
         **hibernation_row(plan, before, now),
         **protected_row(before, protected=desired.spec.config.get(DELETION_PROTECTION) == "true"),
@@ -263,14 +263,13 @@ def _numbers(facts: BrokerFacts | None, before: Mapping[str, Any]) -> Object:
     }
 
 
-def _broker_statuses(observed: Observed, before: Mapping[str, Any]) -> list[Object]:
+def _broker_statuses(observed: Observed, plan: Plan, before: Mapping[str, Any]) -> list[Object]:
     facts = observed.brokers
     known = {each["id"]: each for each in before.get("brokerStatuses") or ()}
     rows = []
     for broker_id, pod in sorted(observed.pods.items()):
         state = facts.brokers.get(broker_id) if facts else None
         last = known.get(broker_id, {})
-        cordoned = _cordoned(observed, broker_id, last)
         rows.append(
             {
                 "id": broker_id,
@@ -282,23 +281,7 @@ def _broker_statuses(observed: Observed, before: Mapping[str, Any]) -> list[Obje
                 "rack": state.rack if state else pod.rack,
                 "leaders": state.leaders if state else int(last.get("leaders", 0)),
                 "replicas": state.replicas if state else int(last.get("replicas", 0)),
-                **({} if cordoned is None else {"cordoned": cordoned}),
+                **placement_rows(observed, plan, broker_id, last),
             }
         )
     return rows
-
-
-def _cordoned(observed: Observed, broker_id: int, last: Mapping[str, Any]) -> Object | None:
-    """None: it is not. As before while the controller does not say. `last`: its row of before."""
-    if observed.moves is None:
-        return last.get("cordoned")
-    placed = observed.moves.broker(broker_id)
-    cordon = None if placed is None else placed.cordon
-    if cordon is None:
-        return None
-    return {
-        "placement": cordon.placement,
-        "leadership": cordon.leadership,
-        "by": cordon.by,
-        "why": cordon.why,
-    }

@@ -34,6 +34,14 @@ class ClusterFacts:
     topic_ids: Mapping[str, str]
     moving: MovesDescription
 
+    def held(self, broker_id: int) -> tuple[PartitionFacts, ...]:
+        """The partitions that it has a replica of."""
+        return tuple(one for one in self.facts.partitions if BrokerId(broker_id) in one.replicas)
+
+    def held_bytes(self, broker_id: int) -> int:
+        """What those replicas take, as large as their leaders have them."""
+        return sum(one.size_bytes or 0 for one in self.held(broker_id))
+
 
 def cluster_facts(
     moving: MovesDescription,

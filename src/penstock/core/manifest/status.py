@@ -129,7 +129,14 @@ _BROKER_STATUS: Final = Field(
         _text("incarnation", "Changes each time the broker starts."),
         _count("leaders", "Partitions it leads."),
         _count("replicas", "Partition replicas it holds."),
-        _text("version", "Penstock version it runs."),
+        _text("version", "Penstock version it runs; absent = it has not said."),
+        _text("directoryId", "The data directory it is registered with; absent = it is not."),
+        _count(
+            "bytes",
+            "What its replicas take, each as large as its leader has it; absent = not known: it is "
+            "asked for while partitions move because brokers come or go.",
+        ),
+        _count("damaged", "How many of its replicas are damaged; absent = none."),
         Field(
             name="cordoned",
             kind=Kind.OBJECT,
