@@ -5,13 +5,14 @@ from contextlib import ExitStack
 
 import pytest
 from support.apiserver import TIMEOUTS, ApiServer
-from support.kube_scene import Scene
+from support.kube_scene import PENSTOCK, Scene
 
 from penstock.client import AsyncAdmin
 from penstock.core.control.documents import OperatorLease
 from penstock.errors import ClusterError, ErrorCode
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.errors import KubernetesError
+from penstock_operator.act import Acting
 from penstock_operator.events import Events
 from penstock_operator.fence import Fence, FencedError
 from penstock_operator.kube import Kube
@@ -55,6 +56,16 @@ class Brokers(AsyncAdmin):
         self, epoch: Callable[[], Awaitable[int]], refused: Callable[[str], None]
     ) -> None:
         self.epoch, self.refused = epoch, refused
+
+
+class Refused(Acting):
+    """The brokers refuse the first thing that it asks for."""
+
+    def __init__(self, fence: Fence) -> None:
+        self.fence = fence
+
+    async def carry_out(self, *_: object) -> None:
+        self.fence._refused("another operator has taken over")
 
 
 def fenced(held: Held, *answers: int | Exception) -> tuple[Fence, Brokers]:
@@ -162,3 +173,18 @@ async def test_an_operator_that_is_refused_with_its_own_lease_says_so(
     path = f"/apis/events.k8s.io/v1/namespaces/{scene.namespace}/events"
     told = {each["reason"]: each["note"] for each in api_server.request("GET", path)["items"]}
     assert told["OperatorRefused"] == "gets no epoch: delete the Lease"
+
+
+async def test_a_pass_that_was_refused_writes_no_status(
+    kube: Kube, closing: ExitStack, api_server: ApiServer
+) -> None:
+    """What is true is for the successor to say (ADR 0102)."""
+    scene = Scene(api_server)
+    scene.cluster()
+    deps = Deps(kube, Events(kube, "test"), Metrics(), Installation("penstock-broker:test"), Held())
+    worker = Worker(deps, scene.namespace, "flights")
+    closing.callback(worker._credentials.close)
+    before = scene.get(PENSTOCK, "clusters", "flights")["status"]
+    worker._acting = Refused(worker._fence)
+    assert await worker._pass() is Outcome.FAILED
+    assert scene.get(PENSTOCK, "clusters", "flights")["status"] == before

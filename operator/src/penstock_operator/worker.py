@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from penstock.core.authorization import CLUSTER
 from penstock.kubernetes.errors import KubernetesError
-from penstock.kubernetes.names import API_VERSION, ClusterNames
+from penstock.kubernetes.names import API_VERSION, OPERATOR_REFUSED, ClusterNames
 from penstock.logs import EventLog
 from penstock_operator.access import AccessRules
 from penstock_operator.act import Acting
@@ -199,7 +199,7 @@ class Worker:
         """We have the Lease and were refused: it may be so for ever, and nothing else says it."""
         why, self._refusal = self._refusal, ""
         if why:
-            await self._deps.events.tell(body, "Cluster", "OperatorRefused", why, warning=True)
+            await self._deps.events.tell(body, "Cluster", OPERATOR_REFUSED, why, warning=True)
 
     # ── One pass ──────────────────────────────────────────────────────────────────────────
 

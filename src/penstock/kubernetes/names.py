@@ -41,6 +41,8 @@ AUTHORITY_ENDS: Final = "AuthorityEnds"
 SERVER_CERTIFICATE_ENDS: Final = "ServerCertificateEnds"
 """Reason of that condition: a broker's or controller's certificate ends soon, though it should have
 been renewed."""
+OPERATOR_REFUSED: Final = "OperatorRefused"
+"""Reason of an Event of a Cluster: its operator may change nothing in its brokers."""
 APPROVE: Final = f"{GROUP}/approve"
 """Annotation of a Cluster: the id of the plan, as its status shows it, that may be carried out."""
 PAUSED: Final = f"{GROUP}/paused"

@@ -10,6 +10,7 @@ themselves say comes first, because that is what the user asked about.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from typing import Final
 
 from penstock.cli.kube.pods import pod_findings
@@ -17,6 +18,7 @@ from penstock.cli.kube.snapshot import (
     OPERATOR,
     Snapshot,
     condition,
+    event_time,
     full_name,
     is_paused,
     name_of,
@@ -33,8 +35,13 @@ from penstock.cli.kube.status import (
     shortfalls,
     topic_name,
 )
-from penstock.cli.kube.words import warnings_about
-from penstock.kubernetes.names import AUTHORITY_ENDS, PAUSED, SERVER_CERTIFICATE_ENDS
+from penstock.cli.kube.words import last_told, warnings_about
+from penstock.kubernetes.names import (
+    AUTHORITY_ENDS,
+    OPERATOR_REFUSED,
+    PAUSED,
+    SERVER_CERTIFICATE_ENDS,
+)
 from penstock.kubernetes.quantity import quantity
 from penstock.kubernetes.resources import Json
 from penstock.views.blocking import TRANSACTION_CODES, transaction_findings
@@ -53,6 +60,8 @@ _ENDING: Final = {
     SERVER_CERTIFICATE_ENDS: "has a server whose certificate was not renewed",
 }
 """By the reason of the condition Secured."""
+_TOLD_AGAIN: Final = timedelta(minutes=15)
+"""While it is so, an operator repeats an Event every ten minutes."""
 _NOT_SERVED: Final = frozenset({"offline", "under-min-isr", PARTITION_DAMAGED, *TRANSACTION_CODES})
 """Codes of findings that mean: clients cannot write or read. They count whatever `Ready` says,
 which the operator set a moment ago without knowledge of transactions."""
@@ -204,7 +213,8 @@ def _of_condition(snapshot: Snapshot, subject: str, seen: Json, what: str) -> Fi
 
 
 def _operator(snapshot: Snapshot) -> Iterator[Finding]:
-    """Nothing changes while no operator is active; brokers keep serving."""
+    """Nothing changes while no operator is active, or brokers refuse it; they keep serving."""
+    yield from _refused(snapshot)
     operator = snapshot.operator
     if any(not lease_expired(lease, snapshot.now) for lease in operator.leases):
         return
@@ -241,6 +251,19 @@ def _operator(snapshot: Snapshot) -> Iterator[Finding]:
         since=age(snapshot.now, renewed or None),
         do="check the operator's pods and their logs",
     )
+
+
+def _refused(snapshot: Snapshot) -> Iterator[Finding]:
+    """Only an Event says it: an operator that brokers refuse writes no status (ADR 0102)."""
+    after = snapshot.now - _TOLD_AGAIN
+    event = last_told(snapshot.events, "Cluster", snapshot.name, OPERATOR_REFUSED, after)
+    if event is not None:
+        yield Finding(
+            "the operator",
+            "operator-refused",
+            f"may change nothing in the brokers: {event.get('message')}",
+            since=age(snapshot.now, event_time(event)),
+        )
 
 
 def _missing_pods(snapshot: Snapshot) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from penstock.client import (
 )
 from penstock.kubernetes.names import APPROVE, ROTATE_CA, ROTATION
 from penstock.kubernetes.rotation import RotationState
+from penstock.views.findings import Finding
 
 Run = Callable[..., Any]
 
@@ -312,6 +313,32 @@ def test_a_ca_that_ends_soon_is_a_finding_though_nothing_is_wrong_yet() -> None:
         )
     ]
     assert found("Strict") == []
+
+
+def test_an_operator_that_brokers_refuse_is_a_finding_while_it_says_so() -> None:
+    """It writes no status, so nothing else would say why nothing happens."""
+    now = datetime.now(UTC)
+
+    def found(minutes_ago: int, cluster: str = "flights") -> list[Finding]:
+        event = {
+            "type": "Warning",
+            "reason": "OperatorRefused",
+            "message": "operator 'b' gets no epoch",
+            "involvedObject": {"kind": "Cluster", "name": cluster},
+            "eventTime": (now - timedelta(minutes=minutes_ago)).isoformat(),
+            "metadata": {},
+        }
+        metadata = {"name": "flights", "namespace": "ns", "generation": 1}
+        seen = Snapshot(now=now, cluster={"metadata": metadata}, events=(event,))
+        return [one for one in explain(seen).findings if one.code == "operator-refused"]
+
+    (told,) = found(14)
+    assert (told.what, told.since) == (
+        "may change nothing in the brokers: operator 'b' gets no epoch",
+        "14m",
+    )
+    assert found(16) == [], "it would have said it again"
+    assert found(1, "another") == []
 
 
 def test_an_upgrade_that_is_not_finalized_is_a_finding_and_nothing_is_wrong() -> None:
