@@ -1,5 +1,6 @@
 """The simulator as part of every test run; `make sim` runs far more seeds."""
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from penstock_sim import planting
 from penstock_sim.planted_transactions import append_without_a_second_look, keep_guards_at_the_end
 from penstock_sim.planting import ALL_BUGS, Found, find, find_again, row
 from penstock_sim.seeds import kept_seeds
-from penstock_sim.world import History, simulate
+from penstock_sim.world import History, World, simulate
 
 SEEDS = 40
 """Of those that `make sim` plays as well: these are for whoever runs only the tests."""
@@ -38,6 +39,13 @@ def test_histories_full_of_faults_break_no_invariant(histories: list[History]) -
 
 def test_brokers_keep_journals_while_the_store_is_unavailable(histories: list[History]) -> None:
     assert sum(history.journals for history in histories) > 10
+
+
+def test_a_history_leaves_nothing_behind(histories: list[History]) -> None:
+    """Thousands are played by one process."""
+    assert histories
+    gc.collect()
+    assert [each for each in gc.get_objects() if isinstance(each, World)] == []
 
 
 @pytest.mark.parametrize("seed", kept_seeds())

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from penstock_sim.world import World
 
 _T = TypeVar("_T")
-_UNHEARD: Final = StoreUnavailableError("no answer")
 _PATIENCE_MS: Final = 250
 """So long at most a call takes whose store does not answer: 2 s of a controller."""
 
@@ -177,7 +176,7 @@ class SimStore:
             if self._world.journal and self._world.chaotic and chance(0.4):
                 act_late()
             patience_ms = _PATIENCE_MS if chance(0.3) else between(0.5, 20)
-            self._scheduler.after(patience_ms, self._settle, answer, None, _UNHEARD)
+            self._scheduler.after(patience_ms, self._settle, answer, None, _unheard())
             return
         result, error = None, None
         try:
@@ -201,7 +200,7 @@ class SimStore:
         doubt = random.random() if self._world.chaotic else 1.0
         if doubt < 0.01:
             self._write_late(changes, learned=learned)
-            raise _UNHEARD
+            raise _unheard()
         done = changes[: random.randrange(len(changes) + 1)] if doubt < 0.03 else changes
         versions = {}
         for change in done:
@@ -209,7 +208,7 @@ class SimStore:
             if isinstance(change, Put):
                 versions[change.key] = version
         if doubt < 0.05:
-            raise _UNHEARD
+            raise _unheard()
         return versions
 
     def _write_late(self, changes: list[Change], *, learned: bool) -> None:
@@ -223,3 +222,8 @@ class SimStore:
                 return
 
         self._scheduler.after(self._scheduler.between(1, 60), act)
+
+
+def _unheard() -> StoreUnavailableError:
+    """A new one each time: one that is kept would keep the frames of all that have raised it."""
+    return StoreUnavailableError("no answer")
