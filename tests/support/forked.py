@@ -27,7 +27,7 @@ OPERATOR: Imported = ("penstock_operator.__main__",)
 COMMAND_LINE: Imported = (
     "penstock.cli.main",
     # What commands import once they run: a command would else spend most of its time on that.
-    "penstock.client",
+    "penstock.client.exported",
     "penstock.kubernetes.connect",
     "penstock_broker.local.foreground",
     "typer._adapters",

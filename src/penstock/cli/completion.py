@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import typer
 
 if TYPE_CHECKING:
-    from penstock.client import AsyncAdmin
+    from penstock.client.admin.asking import Asking
     from penstock.client.config import ClientOptions
 
-    Ask = Callable[[AsyncAdmin], Awaitable[Iterable[str]]]
+    Ask = Callable[[Asking], Awaitable[Iterable[str]]]
 
 TIMEOUT_S: Final = 0.3
 """Of connecting and the request together; what Python needs to start comes on top."""
@@ -23,14 +23,25 @@ TIMEOUT_S: Final = 0.3
 
 def topics(context: typer.Context, incomplete: str) -> list[str]:
     """Names of topics that begin so."""
-    return _named(context, incomplete, lambda admin: admin.list_topics())
+
+    def ask() -> "Ask":
+        from penstock.client.admin.topic_calls import list_topics  # noqa: PLC0415 - as below
+
+        return list_topics
+
+    return _named(context, incomplete, ask)
 
 
 def groups(context: typer.Context, incomplete: str) -> list[str]:
     """Ids of groups that begin so."""
 
-    async def ask(admin: "AsyncAdmin") -> list[str]:
-        return [one.group_id for one in await admin.list_groups()]
+    def ask() -> "Ask":
+        from penstock.client.admin.group_calls import list_groups  # noqa: PLC0415 - as below
+
+        async def ids(asking: "Asking") -> list[str]:
+            return [one.group_id for one in await list_groups(asking)]
+
+        return ids
 
     return _named(context, incomplete, ask)
 
@@ -47,14 +58,14 @@ def setting_names(incomplete: str) -> list[str]:
     return [key.name for key in CONFIG_KEYS if key.name.startswith(incomplete)]
 
 
-def _named(context: typer.Context, incomplete: str, ask: "Ask") -> list[str]:
+def _named(context: typer.Context, incomplete: str, ask: "Callable[[], Ask]") -> list[str]:
     try:
         return sorted(name for name in _asked(context, ask) if name.startswith(incomplete))
     except Exception:  # noqa: BLE001 - see the module
         return []
 
 
-def _asked(context: typer.Context, ask: "Ask") -> Iterable[str]:
+def _asked(context: typer.Context, ask: "Callable[[], Ask]") -> Iterable[str]:
     from penstock.cli.connect import Wanted  # noqa: PLC0415 - it needs the options of commands
 
     before: dict[str, Any] = context.find_root().params
@@ -70,14 +81,19 @@ def _asked(context: typer.Context, ask: "Ask") -> Iterable[str]:
     return _in_time(where.bootstrap, cast("Any", where.options), ask)
 
 
-def _in_time(bootstrap: str, options: "ClientOptions", ask: "Ask") -> Iterable[str]:
+def _in_time(bootstrap: str, options: "ClientOptions", ask: "Callable[[], Ask]") -> Iterable[str]:
     """Raises TimeoutError."""
     import asyncio  # noqa: PLC0415 - not for --help
 
-    from penstock.client import AsyncAdmin  # noqa: PLC0415 - grpc only when it is needed
+    # grpc, only when it is needed; of the client's modules, only those of this one call.
+    from penstock.client.admin.asking import asking_once  # noqa: PLC0415
+    from penstock.client.config import ClientConfig  # noqa: PLC0415
+
+    call = ask()
 
     async def asked() -> Iterable[str]:
-        async with asyncio.timeout(TIMEOUT_S), AsyncAdmin(bootstrap, **options) as admin:
-            return await ask(admin)
+        config = ClientConfig(**options)
+        async with asyncio.timeout(TIMEOUT_S), asking_once(bootstrap, config) as asking:
+            return await call(asking)
 
     return asyncio.run(asked())

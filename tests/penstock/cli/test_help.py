@@ -227,7 +227,8 @@ def test_the_shell_completes_commands(typed: str, offered: list[str]) -> None:
 
 @pytest.mark.parametrize("typed", ["topic describe f", "group describe g", "topic alter f --set r"])
 def test_completion_loads_nothing_heavy(typed: str) -> None:
-    """Whoever types waits for it: a name needs grpc, and nothing else that takes its time."""
+    """Whoever types waits for it: a name needs grpc, one call of the client, and nothing else that
+    takes its time."""
     program = (
         "import sys, json\n"
         "from penstock.cli.main import main\n"
@@ -261,7 +262,13 @@ def test_completion_loads_nothing_heavy(typed: str) -> None:
         "rich",
         "rocksdict",
         "starlette",
+        "penstock.client.exported",
+        "penstock.client.admin.admin",
+        "penstock.client.consumer",
+        "penstock.core.control",
     }
     assert heavy.isdisjoint(modules)
+    assert ("penstock.client.admin.topic_calls" in modules) is ("topic describe" in typed)
+    assert ("penstock.client.admin.group_calls" in modules) is ("group describe" in typed)
     assert "penstock.core.manifest" not in modules
     assert ("grpc" in modules) is ("--set" not in typed)

@@ -25,7 +25,7 @@ from penstock.client.admin import (
     transaction_calls,
 )
 from penstock.client.admin.access_calls import AccessDecision
-from penstock.client.admin.asking import Asking
+from penstock.client.admin.asking import asking_of
 from penstock.client.admin.config_calls import BrokerConfigEntry
 from penstock.client.admin.damage_model import ScrubDescription
 from penstock.client.admin.move_model import (
@@ -43,8 +43,7 @@ from penstock.client.admin.transaction_model import (
     TransactionListing,
     TransactionState,
 )
-from penstock.client.cluster.cluster import Cluster
-from penstock.client.config import ClientConfig, ClientOptions, parse_bootstrap
+from penstock.client.config import ClientConfig, ClientOptions
 from penstock.client.documented import with_settings
 from penstock.client.group.model import GroupDescription, GroupListing, GroupState, OffsetChange
 from penstock.client.model import (
@@ -81,8 +80,8 @@ class AsyncAdmin:
         if config is not None and options:
             raise MisuseError("give a config or keyword options, not both")
         self.config = config or ClientConfig(**options)
-        self._cluster = Cluster(parse_bootstrap(bootstrap), self.config, sticky=True)
-        self._asking = Asking(self._cluster)
+        self._asking = asking_of(bootstrap, self.config)
+        self._cluster = self._asking.cluster
 
     async def __aenter__(self) -> Self:
         return self

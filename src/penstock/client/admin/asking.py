@@ -4,12 +4,14 @@ Every call is retried, also at other brokers, until it succeeds, is refused, or 
 has passed; so it must be safe to repeat.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.credentials import Metadata
+from penstock.client.config import ClientConfig, parse_bootstrap
 from penstock.client.process import ProcessGuard
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 from penstock.proto.v1 import errors_pb2
@@ -109,6 +111,22 @@ class Asking:
     ) -> None:
         """See `AsyncAdmin.name_operator`."""
         self._operator = (epoch, refused)
+
+
+def asking_of(bootstrap: str | Sequence[str], config: ClientConfig) -> Asking:
+    """Connects on first use; whoever asks closes its `cluster`. Raises MisuseError."""
+    return Asking(Cluster(parse_bootstrap(bootstrap), config, sticky=True))
+
+
+@asynccontextmanager
+async def asking_once(bootstrap: str, config: ClientConfig) -> AsyncIterator[Asking]:
+    """For one of the calls, without `AsyncAdmin`: to import all of them takes 0.2 s of a core,
+    which the shell's completion does not have."""
+    asking = asking_of(bootstrap, config)
+    try:
+        yield asking
+    finally:
+        await asking.cluster.aclose()
 
 
 def checked(result: Result) -> Result:

@@ -223,7 +223,7 @@ def test_an_answer_for_an_event_loop_that_is_closed_is_not_reported(
 def test_importing_the_client_brings_in_nothing_heavy() -> None:
     ended = run(
         "import sys\n"
-        "import penstock.client\n"
+        "import penstock.client.exported\n"
         "heavy = {'numpy', 'pyarrow', 'pandas', 'zstandard', 'lz4', 'rocksdict', 'pyspark'}\n"
         "heavy |= {'penstock.core.groups.machine', 'penstock.core.replication.machine'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
