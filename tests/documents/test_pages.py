@@ -7,7 +7,7 @@ from support.cluster import Cluster
 from support.documents import ROOT, PageRun, is_run, missing_programs, starts_a_cluster
 from support.missing import cannot_run
 
-from tools.snippets.check import problems
+from tools.snippets.check import named_problems, problems
 from tools.snippets.page import SnippetError, documents, read_page
 
 PAGES = documents(ROOT)
@@ -24,6 +24,11 @@ def runs(page: str) -> bool:
 @pytest.mark.parametrize("page", PAGES)
 def test_the_snippets_of_a_page_have_the_form_that_they_need(page: str) -> None:
     assert problems(read_page(ROOT, page), ROOT) == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_that_a_text_names_exist(page: str) -> None:
+    assert named_problems((ROOT / page).read_text(), page) == []
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if runs(page)])

@@ -6,7 +6,7 @@ import pytest
 from support.cluster import Cluster
 from support.documents import ROOT, PageRun, starts_a_cluster
 
-from tools.snippets.check import problems
+from tools.snippets.check import named_problems, problems
 from tools.snippets.output import matches
 from tools.snippets.page import How, SnippetError, read
 from tools.snippets.shell import commands
@@ -86,6 +86,19 @@ def test_a_page_that_does_not_say_how_its_snippet_is_tested_is_refused(
         ("penstock topic", "names no command"),
         ("kubectl -n a penstock wy flights", "there is no command wy"),
         ("kubectl gett pods", "kubectl has no command gett"),
+        ("kubectl get poods", "there is no kind poods"),
+        ("kubectl -n a get pvc,topik -o name", "there is no kind topik"),
+        ("kubectl wait cluster.penstock.de/flights --for=delete", "no kind cluster.penstock.de"),
+        ("kubectl delete crd topic.penstock.dev topik.penstock.dev", "no CRD topik.penstock.dev"),
+        ("kubectl explain cluster.spec.broker", "cluster.spec.broker: there is no field broker"),
+        (
+            "kubectl annotate pod a penstock.dev/paussed-",
+            "reads an annotation or label penstock.dev/pa",
+        ),
+        (
+            "kubectl get pods -l a=b,penstock.dev/clustr=a",
+            "reads an annotation or label penstock.dev/c",
+        ),
         ("helm instal x charts/penstock", "helm has no command instal"),
         ("helm install x charts/pen", "there is no chart charts/pen"),
         ("make everything", "make has no target everything"),
@@ -142,6 +155,45 @@ def test_a_program_that_takes_from_us_what_is_not_there_is_found(
 def test_a_wrong_manifest_is_found(language: str, text: str, message: str) -> None:
     (found,) = wrong(page(language, text))
     assert message in found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("`penstock topic lits`", "page.md:3: penstock topic lits: there is no command lits"),
+        ("`kubectl penstock wy …`", "page.md:3: kubectl penstock wy …: there is no command wy"),
+        ("`penstock\n  topic list --al`", "penstock topic list --al: there is no option --al"),
+        ("`kubectl get poods`", "page.md:3: kubectl get poods: there is no kind poods"),
+        ("`penstock consume 'a`", "is no shell"),
+    ],
+)
+def test_a_wrong_command_in_a_text_is_found(text: str, found: str) -> None:
+    (problem,) = named_problems(f"# Page\n\n{text}\n", "page.md")
+    assert found in problem
+
+
+def test_a_text_may_name_the_beginning_of_a_command_and_a_runbook_may_not() -> None:
+    text = "`penstock txn abort`, `penstock txn`, `penstock import … --follow`, `penstock top`\n"
+    assert named_problems(text, "docs/page.md") == []
+    assert [one.split(";")[0] for one in named_problems(text, "docs/runbooks/page.md")] == [
+        "docs/runbooks/page.md:1: penstock txn abort: ID is missing",
+        "docs/runbooks/page.md:1: penstock txn: names no command",
+    ]
+
+
+def test_to_look_at_a_command_changes_nothing_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The option that installs completion would do so when it is parsed."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert named_problems("`penstock --install-completion`\n", "page.md") == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_text_of_a_page_is_what_stands_outside_its_snippets() -> None:
+    text = page("sh", "echo `penstock lits`") + "`penstock list`\n"
+    (problem,) = named_problems(text, "page.md")
+    assert problem.startswith("page.md:6: penstock list: ")
 
 
 def test_what_is_right_is_not_found_wrong() -> None:

@@ -1,4 +1,7 @@
-"""Every alert has a page, every page an alert; commands on docs/runbooks/*.md exist and answer."""
+"""Every alert has a page, every page an alert; the looks of docs/runbooks/*.md answer.
+
+That commands exist, also those in the text, `tests/documents/test_pages.py` checks on all pages.
+"""
 
 import re
 import shlex
@@ -6,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import typer
 import yaml
 from support.cluster import Cluster
 from support.recordings import RULES
@@ -19,8 +21,6 @@ from tools.snippets.page import How, read_page
 
 ROOT: Final = RULES.parents[4]
 PAGES: Final = ROOT / "docs" / "runbooks"
-_COMMAND: Final = re.compile(r"^(?:kubectl )?penstock .*", re.MULTILINE)
-_INLINE: Final = re.compile(r"`((?:kubectl )?penstock [^`…]+)`")
 
 
 def rules() -> list[dict[str, Any]]:
@@ -30,13 +30,6 @@ def rules() -> list[dict[str, Any]]:
 
 def pages() -> dict[str, str]:
     return {path.stem: path.read_text() for path in PAGES.glob("Penstock*.md")}
-
-
-def commands() -> list[str]:
-    """Of all pages, those in the text as well."""
-    texts = pages().values()
-    found = {line for text in texts for line in (*_COMMAND.findall(text), *_INLINE.findall(text))}
-    return sorted(found)
 
 
 def looks() -> list[str]:
@@ -71,18 +64,6 @@ def test_a_page_has_the_same_parts_in_the_same_order(name: str) -> None:
     assert f"({name}.md)" in (PAGES / "README.md").read_text()
 
 
-@pytest.mark.parametrize("line", commands())
-def test_a_command_is_one_of_the_command_line(line: str) -> None:
-    words = shlex.split(line.removeprefix("kubectl "))[1:]
-    command: Any = typer.main.get_command(app)
-    context = command.make_context("penstock", ["--help"], resilient_parsing=True)
-    while hasattr(command, "commands"):
-        command = command.get_command(context, words.pop(0))
-        assert command is not None, line
-    # Unknown options, missing arguments and values of the wrong kind are usage errors.
-    command.make_context("penstock", words, parent=context)
-
-
 def test_what_looks_at_the_brokers_answers_from_a_cluster(shared_cluster: Cluster) -> None:
     shared_cluster.create_topic("flights")
     with Consumer(
@@ -95,11 +76,6 @@ def test_what_looks_at_the_brokers_answers_from_a_cluster(shared_cluster: Cluste
             words = [*shlex.split(line)[1:], "--bootstrap", shared_cluster.bootstrap]
             done = CliRunner().invoke(app, words)
             assert done.exit_code == 0, f"{line}: {done.output}"
-
-
-def test_a_command_that_does_not_exist_would_be_noticed() -> None:
-    with pytest.raises(AssertionError):
-        test_a_command_is_one_of_the_command_line("penstock broker resurrect 2")
 
 
 def test_links_lead_to_pages() -> None:

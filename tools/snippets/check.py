@@ -1,11 +1,21 @@
-"""The form of all snippets of a page: `problems`, one line per mistake, with its place."""
+"""The form of all snippets of a page: `problems`, one line per mistake, with its place.
 
+`named_problems` looks at the commands in its text, between single backticks.
+"""
+
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from tools.snippets import commands, programs, values
 from tools.snippets.page import SHELL, VALUES, How, Snippet
 from tools.snippets.shell import script
+
+_FENCED: Final = re.compile(r"^( *)(`{3,}).*?^\1\2\s*?$", re.MULTILINE | re.DOTALL)
+_NAMED: Final = re.compile(r"`((?:penstock|kubectl)\s[^`]+)`")
+WHOLE: Final = "docs/runbooks/"
+"""There, commands in the text are to be typed as they stand."""
 
 
 def problems(snippets: Sequence[Snippet], root: Path) -> list[str]:
@@ -15,6 +25,18 @@ def problems(snippets: Sequence[Snippet], root: Path) -> list[str]:
     for snippet in snippets:
         found += [f"{snippet.place}: {one}" for one in _problems(snippet, before, root)]
         before = snippet
+    return found
+
+
+def named_problems(text: str, page: str) -> list[str]:
+    """Of the commands of ours and of kubectl that the text of a page names outside its snippets."""
+    outside = _FENCED.sub(lambda fence: "\n" * fence[0].count("\n"), text)
+    found = []
+    for named in _NAMED.finditer(outside):
+        command = " ".join(named[1].split())
+        if problem := commands.problem_of_named(command, whole=page.startswith(WHOLE)):
+            line = outside.count("\n", 0, named.start()) + 1
+            found.append(f"{page}:{line}: {command}: {problem}")
     return found
 
 

@@ -1,8 +1,9 @@
 """Commands as a page shows them, held against the programs there are.
 
 Ours are parsed by the program's own parser: commands, options, arguments and their values. Of
-others only the name is known, of kubectl and helm the verb, too; what we make ourselves (targets of
-make, Python modules, extras of the package) must exist.
+kubectl the verb is known, and of what kinds and keys there are (`kubectl.py`); of helm the verb, of
+others the name. What we make ourselves (targets of make, Python modules, extras of the package)
+must exist.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import importlib
 import importlib.util
 import io
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -21,16 +23,10 @@ from typer.exceptions import Exit, TyperException
 
 from penstock.cli import usage
 from penstock.cli.main import PLUGIN, Elsewhere, app
+from tools.snippets import kubectl
 from tools.snippets.shell import commands
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-KUBECTL: Final = frozenset(
-    (
-        "annotate", "apply", "config", "cordon", "create", "delete", "describe", "drain", "edit",
-        "exec", "explain", "get", "label", "logs", "patch", "port-forward", "replace", "rollout",
-        "run", "scale", "set", "top", "uncordon", "version", "wait",
-    )
-)  # fmt: skip
 HELM: Final = frozenset(("get", "install", "list", "rollback", "status", "uninstall", "upgrade"))
 OTHERS: Final = frozenset(
     (
@@ -39,8 +35,10 @@ OTHERS: Final = frozenset(
         "sleep", "sort", "tail", "tee", "test", "true", "uniq", "wait", "watch", "wc",
     )
 )  # fmt: skip
-_VALUED: Final = frozenset(("-n", "--namespace", "--context", "--kubeconfig", "-C"))
-"""Options before a verb that take a value."""
+_ACTS: Final = ("--install-completion", "--show-completion")
+"""Options of the program that do something as soon as they are parsed: they are not."""
+_ABBREVIATED: Final = frozenset(("MissingParameter", "NoArgsIsHelpError", "BadOptionUsage"))
+"""What is wrong with a command of which only the beginning is named."""
 
 
 def problems(script: str) -> list[str]:
@@ -50,6 +48,23 @@ def problems(script: str) -> list[str]:
     except ValueError as error:
         return [f"is no shell: {error}"]
     return [problem for words in found for problem in _problems(words)]
+
+
+def problem_of_named(command: str, *, whole: bool = False) -> str:
+    """What is wrong with a command of ours or of kubectl that a text names; "" if nothing is.
+
+    A text may leave out arguments and options unless it is to be `whole`, and `…` stands for any;
+    those it has must exist.
+    """
+    try:
+        program, *words = shlex.split(command.replace("…", ""))
+    except ValueError as error:
+        return f"is no shell: {error}"
+    name, rest = kubectl.verb(words)
+    if program == "kubectl" and name != "penstock":
+        return kubectl.problem(words)
+    program, words = (PLUGIN, rest) if program == "kubectl" else (program, words)
+    return wrong_usage(words, program, abbreviated=not whole or "…" in command)
 
 
 def _problems(words: list[str]) -> Iterator[str]:
@@ -67,8 +82,15 @@ def _problems(words: list[str]) -> Iterator[str]:
         yield f"{' '.join(words)}: {problem}"
 
 
-def wrong_usage(words: Sequence[str], program: str = "penstock") -> str:
-    """What the program would say of these arguments before it does anything; "" if it would run."""
+def wrong_usage(
+    words: Sequence[str], program: str = "penstock", *, abbreviated: bool = False
+) -> str:
+    """What the program would say of these arguments before it does anything; "" if it would run.
+
+    `abbreviated`: or if it only lacks some.
+    """
+    if words and words[0] in _ACTS:
+        return ""
     command: Any = typer.main.get_command(app)
     name, context, rest = program, None, list(words)
     try:
@@ -84,29 +106,22 @@ def wrong_usage(words: Sequence[str], program: str = "penstock") -> str:
     except Exit:  # --help, --version
         return ""
     except TyperException as error:
+        if abbreviated and type(error).__name__ in _ABBREVIATED:
+            return ""
         return "names no command" if usage.is_help(error) else usage.describe(error)
 
 
 def _kubectl(words: list[str]) -> str:
-    verb, rest = _verb(words)
-    if verb == "penstock":
-        return wrong_usage(rest, PLUGIN)
-    return "" if verb in KUBECTL else f"kubectl has no command {verb}"
+    name, rest = kubectl.verb(words)
+    return wrong_usage(rest, PLUGIN) if name == "penstock" else kubectl.problem(words)
 
 
 def _helm(words: list[str]) -> str:
-    verb, rest = _verb(words)
+    verb, rest = kubectl.verb(words)
     charts = [word for word in rest if word.startswith("charts/")]
     if missing := [chart for chart in charts if not (ROOT / chart / "Chart.yaml").exists()]:
         return f"there is no chart {missing[0]}"
     return "" if verb in HELM else f"helm has no command {verb}"
-
-
-def _verb(words: list[str]) -> tuple[str, list[str]]:
-    rest = list(words)
-    while rest and rest[0].startswith("-"):
-        rest = rest[2 if rest[0] in _VALUED else 1 :]
-    return (rest[0], rest[1:]) if rest else ("", [])
 
 
 def _make(words: list[str]) -> str:
