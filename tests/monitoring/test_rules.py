@@ -15,7 +15,7 @@ import yaml
 from support.alert_rules import fires, fires_in_health, recorded
 from support.fault_recordings import FAULTS, SCENES
 from support.fault_recordings import HEALTH as IN_HEALTH
-from support.recordings import FAULTY_S, HEALTHY_S, RECORDED, RULES
+from support.recordings import FAULTY_S, HEALTHY_S, RECORDED, RULES, Series
 
 PAGE: Final = RULES.parents[4] / "docs" / "monitoring.md"
 _ROW: Final = re.compile(r"\| `Penstock(\w+)` \| ([^|]+?) \| ([\d,]+) \|")
@@ -62,6 +62,7 @@ def test_no_alert_fires_while_groups_transactions_and_compaction_work(tmp_path: 
         ("RebalanceStorm", "[10m]) > 20", "[10m]) > 0.5"),
         ("TransactionOpenTooLong", "open_seconds) > 960", "open_seconds) > 0.01"),
         ("CompactionBehind", "waiting_seconds > 3600", "waiting_seconds >= 0"),
+        ("ScrubLate", "scrub_age_seconds > 2 * (", "scrub_age_seconds > 0 * ("),
         ("TransactionNotFinished", "finishing_seconds) > 60", "finishing_seconds) >= 0"),
         ("GroupStuck", "committed_offset[10m])) == 0", "committed_offset[10m])) > 0"),
     ],
@@ -106,6 +107,15 @@ def test_a_paused_cluster_that_is_not_ready_is_left_alone(tmp_path: Path) -> Non
     (paused,) = [name for name in series if name.startswith("penstock_operator_cluster_paused")]
     found = fires({**series, paused: [1.0] * len(series[paused])}, shortened(tmp_path))
     assert found.keys() == table()["pod-not-ready"].keys() - {"ClusterNotReady"}
+
+
+def test_a_scrub_that_is_only_asked_for_is_never_late(tmp_path: Path) -> None:
+    series = recorded("scrub-held-up")
+    intervals = [name for name in series if name.startswith("penstock_scrub_interval_seconds")]
+    assert len(intervals) == 3
+    none: Series = {name: [0.0] * len(series[name]) for name in intervals}
+    found = fires({**series, **none}, shortened(tmp_path))
+    assert found.keys() == table()["scrub-held-up"].keys() - {"ScrubLate"}
 
 
 def test_a_broken_rule_is_seen(tmp_path: Path) -> None:

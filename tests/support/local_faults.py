@@ -9,7 +9,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,12 +22,16 @@ from support.processes import HOST
 from support.waiting import wait_until
 
 from penstock.client import Acks, Admin, Consumer, Producer, ReplicaMove, TopicPartition
+from penstock.core.replication.scrub import ScrubProgress
 from penstock.errors import PenstockError
 from penstock_broker.certificates.authority import Authority
+from penstock_broker.datadir import DurableFile
 from penstock_broker.groups.lag import PARTITIONS_MAX as WATCHED_MAX
+from penstock_broker.maintenance import scrub_record
 
 Make = Callable[[Cluster, ExitStack], None]
 MIB: Final = 1024 * 1024
+DAY_MS: Final = 24 * 60 * 60 * 1000
 GROUPS: Final = 40
 NOT_QUICK_S: Final = 0.001
 
@@ -196,6 +200,27 @@ def replica_damaged(cluster: Cluster, _: ExitStack) -> None:
         assert admin.start_scrub("alone", 0) == 1
 
 
+def _scrub_file(cluster: Cluster) -> DurableFile:
+    return DurableFile(cluster.data_dir(1) / "scrub.json")
+
+
+def scrub_recorded(cluster: Cluster, _: ExitStack) -> None:
+    """Of broker 1, whose scrub knows all of its logs."""
+    file = _scrub_file(cluster)
+    wait_until(lambda: len(scrub_record.load(file).logs) >= 2, what="the scrub has a record")
+
+
+def scrub_held_up(cluster: Cluster, stack: ExitStack) -> None:
+    """The record of broker 1's scrub is made 15 days older, and the disk is full: none is read."""
+    leaves_free(32 * MIB)(cluster, stack)
+    assert cluster.brokers[1].stop() == 0
+    file = _scrub_file(cluster)
+    known = scrub_record.load(file)
+    older = {key: ScrubProgress(one.since_ms - 15 * DAY_MS) for key, one in known.logs.items()}
+    scrub_record.save(file, replace(known, logs=older))
+    cluster.brokers[1].start()
+
+
 # ── Compaction ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -357,6 +382,7 @@ LOCAL_FAULTS: Final[dict[str, LocalFault]] = {
     "unclean-election": LocalFault(make=unclean_election),
     "disk-filling": LocalFault(make=leaves_free(100 * MIB), before=small_disk),
     "disk-full": LocalFault(make=leaves_free(32 * MIB), before=small_disk),
+    "scrub-held-up": LocalFault(make=scrub_held_up, before=small_disk, work=scrub_recorded),
     "disk-slow": LocalFault(make=disk_slow, before=disk_to_slow_down),
     "replica-damaged": LocalFault(make=replica_damaged),
     "logs-differ": LocalFault(make=logs_differ),

@@ -55,6 +55,7 @@ HEALTHY: Final = {
     "token_grace": 0,
     "topics_left_out": 0,
     "partitions_left_out": 0,
+    "scrub_interval_seconds": 7 * 86_400,
     "store_stalled": 0,
     "store_pending_compaction_bytes": 0,
 }

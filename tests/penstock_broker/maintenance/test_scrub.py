@@ -264,6 +264,28 @@ async def test_a_log_that_comes_here_is_not_old() -> None:
         assert world.scrub._logs[T] == ScrubProgress(NOW_MS)
 
 
+async def test_the_age_is_that_of_logs_which_are_scrubbed() -> None:
+    """Not of one that is damaged, nor of one whose replica is gone and that waits to be deleted."""
+    async with scrubbed() as world:
+        await until(lambda: world.scrub._stored.logs, "the record is loaded")
+        replicas = world.parts.replicas
+        world.scrub._logs[T] = ScrubProgress(NOW_MS - 5 * DAY_MS)
+        world.scrub._logs[U] = ScrubProgress(NOW_MS - 1 * DAY_MS)
+        assert world.counted("age_seconds") == 5 * DAY_MS / 1000
+        replicas.damage.found[T] = None
+        assert world.counted("age_seconds") == 1 * DAY_MS / 1000
+        del replicas.damage.found[T]
+        gone = replicas.by_key.pop(T)
+        assert world.counted("age_seconds") == 1 * DAY_MS / 1000
+        replicas.by_key[T] = gone
+
+
+async def test_the_interval_is_exported_and_0_is_none() -> None:
+    for days in (7, 0):
+        async with scrubbed(interval_days=days) as world:
+            assert world.counted("interval_seconds") == days * DAY_MS / 1000
+
+
 async def test_what_differed_before_a_restart_is_still_known() -> None:
     file = File()
     within = OffsetRange(Offset(0), Offset(8))

@@ -105,6 +105,7 @@ class Scrub:
         """Set when something may be more urgent than what is read now."""
         self._read_bytes = self._damage_found = 0
         metrics.observe_age(self._age_s)
+        metrics.interval.set(self._interval_ms / 1000)
 
     # ------------------------------------------------------------ what is asked for
 
@@ -149,8 +150,10 @@ class Scrub:
         )
 
     def _age_s(self) -> float:
-        """Called by the metrics thread."""
-        here = list(self._logs.values())
+        """Of logs that are scrubbed. Called by the metrics thread, which copies what may change."""
+        by_key, damaged = dict(self._replicas.by_key), set(self._replicas.damage.found)
+        logs = dict(self._logs)
+        here = [logs[key] for key in by_key.keys() & logs.keys() - damaged]
         return (self._clock.wall_ms() - min(one.since_ms for one in here)) / 1000 if here else 0.0
 
     # ------------------------------------------------------------ life

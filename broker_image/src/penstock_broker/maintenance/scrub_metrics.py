@@ -32,7 +32,13 @@ class ScrubMetrics:
         self._age = Gauge(
             "penstock_scrub_age_seconds",
             "How long ago the log that waits longest was last read as a whole, or came here. Above "
-            "two scrub.interval.days: the scrub does not keep up.",
+            "two scrub.interval.days: the scrub does not keep up. Damaged logs do not count.",
+            registry=registry,
+        )
+        self.interval = Gauge(
+            "penstock_scrub_interval_seconds",
+            "In what time the scrub is to read every log once: scrub.interval.days. 0: only when "
+            "asked.",
             registry=registry,
         )
 
