@@ -22,6 +22,7 @@ from support.fault_scene import Scene
 from support.local_faults import Load
 from support.operator_process import OURS, Operator, get, install_crds
 from support.processes import HOST
+from support.reached_pods import ReachedPods
 from support.waiting import wait_until
 
 from penstock_operator.names import POD_INDEX, Names
@@ -242,6 +243,14 @@ def _operated(make: Callable[[Operated], None]) -> Callable[[Path], Any]:
     return scene
 
 
+@contextmanager
+def _authority_lost(folder: Path) -> Iterator[Scene]:
+    folder.mkdir()
+    with api_server() as server, ReachedPods(server, folder) as pods:
+        pods.become_ready()
+        yield Scene(pods.targets, pods.lose_authority)
+
+
 KUBERNETES_FAULTS: Final[dict[str, Callable[[Path], Any]]] = {
     "controller-hangs": _controllers(TwoControllers.hang),
     "api-server-away": _controllers(TwoControllers.cut),
@@ -250,4 +259,5 @@ KUBERNETES_FAULTS: Final[dict[str, Callable[[Path], Any]]] = {
     "operator-refused": _operated(Operated.refuse_clusters),
     "operator-without-lease": _operated(Operated.lose_lease),
     "operator-gone": _operated(Operated.kill_operator),
+    "authority-lost": _authority_lost,
 }

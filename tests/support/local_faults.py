@@ -5,35 +5,35 @@ Each cluster has a controller and three brokers, the topics `flights` (on all, m
 needs `flights`. What a fault starts lasts until its `stack` is closed.
 """
 
-import os
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from support.background import Background
 from support.cluster import Cluster
 from support.differing import logs_differ
+from support.disk_faults import (
+    MIB,
+    disk_slow,
+    disk_to_slow_down,
+    leaves_free,
+    scrub_held_up,
+    scrub_recorded,
+    small_disk,
+)
 from support.fault_scene import Scene
-from support.faults import Faults
 from support.processes import HOST
 from support.waiting import wait_until
 
 from penstock.client import Acks, Admin, Consumer, Producer, ReplicaMove, TopicPartition
-from penstock.core.replication.scrub import ScrubProgress
 from penstock.errors import PenstockError
 from penstock_broker.certificates.authority import Authority
-from penstock_broker.datadir import DurableFile
 from penstock_broker.groups.lag import PARTITIONS_MAX as WATCHED_MAX
-from penstock_broker.maintenance import scrub_record
 
 Make = Callable[[Cluster, ExitStack], None]
-MIB: Final = 1024 * 1024
-DAY_MS: Final = 24 * 60 * 60 * 1000
 GROUPS: Final = 40
-NOT_QUICK_S: Final = 0.001
 
 
 def _nothing(_cluster: Cluster, _stack: ExitStack) -> None:
@@ -126,39 +126,6 @@ def unclean_election(cluster: Cluster, _: ExitStack) -> None:
 # ── Disks ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def small_disk(cluster: Cluster, stack: ExitStack) -> None:
-    """Broker 1 has a file system of 1 GiB to itself; only root may make one."""
-    folder = cluster.data_dir(1)
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1g", "penstock", str(folder)]
-    subprocess.run(mount, check=True)
-    stack.callback(subprocess.run, ["umount", str(folder)], check=True)
-
-
-def leaves_free(free_bytes: int) -> Make:
-    """Somebody else's file fills the disk of broker 1 up to here."""
-
-    def make(cluster: Cluster, _: ExitStack) -> None:
-        disk = os.statvfs(cluster.data_dir(1))
-        with (cluster.data_dir(1) / "of-somebody-else").open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, disk.f_bavail * disk.f_frsize - free_bytes)
-
-    return make
-
-
-def _disk_of(cluster: Cluster, broker_id: int) -> Faults:
-    return Faults(cluster.brokers[broker_id], cluster.path / f"disk-{broker_id}")
-
-
-def disk_to_slow_down(cluster: Cluster, _: ExitStack) -> None:
-    _disk_of(cluster, 1).slow(NOT_QUICK_S)
-
-
-def disk_slow(cluster: Cluster, _: ExitStack) -> None:
-    """Each write of broker 1, which follows `flights` or leads it, takes 1.5 s more."""
-    _disk_of(cluster, 1).slow(1.5)
-
-
 def _value(number: int) -> bytes:
     """2 KB that no other record has: a batch of its own in a blob file."""
     return f"<{number:07}>".encode() * 230
@@ -198,27 +165,6 @@ def replica_damaged(cluster: Cluster, _: ExitStack) -> None:
     cluster.wait_leader("alone", 0, 2)
     with Admin(cluster.bootstrap) as admin:
         assert admin.start_scrub("alone", 0) == 1
-
-
-def _scrub_file(cluster: Cluster) -> DurableFile:
-    return DurableFile(cluster.data_dir(1) / "scrub.json")
-
-
-def scrub_recorded(cluster: Cluster, _: ExitStack) -> None:
-    """Of broker 1, whose scrub knows all of its logs."""
-    file = _scrub_file(cluster)
-    wait_until(lambda: len(scrub_record.load(file).logs) >= 2, what="the scrub has a record")
-
-
-def scrub_held_up(cluster: Cluster, stack: ExitStack) -> None:
-    """The record of broker 1's scrub is made 15 days older, and the disk is full: none is read."""
-    leaves_free(32 * MIB)(cluster, stack)
-    assert cluster.brokers[1].stop() == 0
-    file = _scrub_file(cluster)
-    known = scrub_record.load(file)
-    older = {key: ScrubProgress(one.since_ms - 15 * DAY_MS) for key, one in known.logs.items()}
-    scrub_record.save(file, replace(known, logs=older))
-    cluster.brokers[1].start()
 
 
 # ── Compaction ────────────────────────────────────────────────────────────────────────────────

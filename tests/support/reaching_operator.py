@@ -6,11 +6,12 @@
 
 import os
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from penstock.client import AsyncAdmin, ClientConfig
-from penstock_operator.brokers import Brokers
+from penstock.client import AsyncAdmin
+from penstock_operator.brokers import Brokers, _config
 from penstock_operator.objects import DesiredCluster
 
 LAUNCHER: Final = ("-P", str(Path(__file__)))
@@ -18,8 +19,11 @@ BOOTSTRAP: Final = "PENSTOCK_TEST_BOOTSTRAP"
 
 
 async def _admin(self: Brokers, desired: DesiredCluster) -> AsyncAdmin:
-    if self._admin is None:
-        self._admin = AsyncAdmin(os.environ[BOOTSTRAP], ClientConfig(request_timeout_ms=20_000))
+    shown = None if self._credentials is None else await self._credentials.files(desired)
+    if self._admin is None or self._connected[1] != shown:
+        await self.close()
+        config = replace(_config(shown), request_timeout_ms=20_000)
+        self._admin, self._connected = AsyncAdmin(os.environ[BOOTSTRAP], config), ("", shown)
         if self._fence is not None:
             self._fence.guard(self._admin)
     return self._admin

@@ -52,7 +52,7 @@ class StrictPods:
         install_crds(server)
         self._mode = mode
         self.server, self.path = server, path
-        self.names = Names("flights", server.namespace("strict"))
+        self.names = Names("flights", self.make_namespace())
         self.stack = ExitStack()
         self._operator = ExitStack()
         self.stack.push(self._operator)
@@ -68,6 +68,10 @@ class StrictPods:
 
     def __exit__(self, *_: object) -> None:
         self.stack.close()
+
+    def make_namespace(self) -> str:
+        """Its name."""
+        return self.server.namespace("strict")
 
     def spec(self) -> dict[str, Any]:
         """What the Cluster has besides."""
