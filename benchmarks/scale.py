@@ -5,7 +5,8 @@
 The controller's own machine, the encoding of its documents, its images and the planner run in this
 process, on documents in memory: a change costs processor time of the one thread that decides. What
 the store takes is counted, not waited for: objects written and their sizes. Each figure has its
-limit beside it; a ratio of 1 is where it is reached.
+limit beside it; a ratio of 1 is where it is reached. Then the same with a store (`scale_store`),
+and what Topics cost the operator (`scale_topics`): these two need an API server, and wait for it.
 """
 
 import argparse
@@ -76,6 +77,9 @@ class Size:
 
 SIZES = (Size(3, 100, 10), Size(20, 5_000, 500), Size(200, 100_000, 10_000))
 QUICK = (Size(3, 100, 10),)
+TOPICS = 5_000
+TOPICS_QUICK = 20
+"""Resources that the operator looks after."""
 
 
 class Cluster:
@@ -255,13 +259,13 @@ def measure(size: Size) -> None:
     _time("take-over: documents decoded and adopted", size, cluster.load, 1.0)
     gc.collect()
     resident = resident_bytes(os.getpid()) / MIB
-    figure(_named("memory of the process", size), resident, "MiB", "limit", MEMORY_MIB)
+    figure(named("memory of the process", size), resident, "MiB", "limit", MEMORY_MIB)
     _change("all brokers register", cluster, cluster.register, 1.0)
     cluster.rest(2 * cluster.config.preferred_leader_interval_ms / 1_000)
     began = time.process_time()
     cluster.rest(REST_S)
     share = (time.process_time() - began) / REST_S
-    figure(_named("at rest", size), share, "cores", "limit", REST_SHARE, goal="ratio at most 1")
+    figure(named("at rest", size), share, "cores", "limit", REST_SHARE, goal="ratio at most 1")
     _change("a topic is created", cluster, cluster.create, CHANGE_S)
     _change("an ISR shrinks", cluster, cluster.shrink, CHANGE_S)
     _image("of the last change", cluster, cluster.machine.stored.metadata_version - 1, CHANGE_S)
@@ -276,18 +280,18 @@ def sizes_of(cluster: Cluster) -> None:
     size, texts = cluster.size, cluster.texts
     topics = [len(text) for key, text in texts.items() if key != CLUSTER_KEY]
     default = ControlConfig().partitions_max
-    figure(_named("partitions", size), size.partitions, "", "max.partitions", default)
-    figure(_named("largest topic", size), max(topics), "bytes", "object", OBJECT_BYTES)
-    figure(_named("all documents", size), sum(map(len, texts.values())), "bytes")
+    figure(named("partitions", size), size.partitions, "", "max.partitions", default)
+    figure(named("largest topic", size), max(topics), "bytes", "object", OBJECT_BYTES)
+    figure(named("all documents", size), sum(map(len, texts.values())), "bytes")
     known = decode_cluster(texts[CLUSTER_KEY], CLUSTER_KEY)
     plain = encode_cluster(replace(known, access=ClusterAccess()))
-    figure(_named("brokers", size), len(plain), "bytes", "object", OBJECT_BYTES)
+    figure(named("brokers", size), len(plain), "bytes", "object", OBJECT_BYTES)
     rules = len(encode_cluster(replace(known, access=_access(size.groups)))) - len(plain)
     title = f"rules of {size.groups:,} groups"
-    figure(_named(title, size), rules, "bytes", "limit of rules", CLUSTER_BYTES_MAX)
+    figure(named(title, size), rules, "bytes", "limit of rules", CLUSTER_BYTES_MAX)
 
 
-def _named(name: str, size: Size) -> str:
+def named(name: str, size: Size) -> str:
     return f"scale: {name}, {size.title}"
 
 
@@ -295,14 +299,14 @@ def _time(name: str, size: Size, run: Callable[[], object], limit_s: float) -> N
     began = time.process_time()
     run()
     took = time.process_time() - began
-    figure(_named(name, size), took, "s", "limit", limit_s, goal="ratio at most 1")
+    figure(named(name, size), took, "s", "limit", limit_s, goal="ratio at most 1")
 
 
 def _change(name: str, cluster: Cluster, run: Callable[[], object], limit_s: float) -> None:
     writes, written = cluster.writes, cluster.written_bytes
     _time(name, cluster.size, run, limit_s)
-    figure(_named(f"{name}: objects written", cluster.size), cluster.writes - writes, "")
-    figure(_named(f"{name}: written", cluster.size), cluster.written_bytes - written, "bytes")
+    figure(named(f"{name}: objects written", cluster.size), cluster.writes - writes, "")
+    figure(named(f"{name}: written", cluster.size), cluster.written_bytes - written, "bytes")
 
 
 def _image(name: str, cluster: Cluster, since: int, limit_s: float) -> None:
@@ -313,10 +317,10 @@ def _image(name: str, cluster: Cluster, since: int, limit_s: float) -> None:
         made.append(image_to_wire(cluster.machine.image(since)).SerializeToString())
 
     _time(f"image {name}", cluster.size, make, limit_s)
-    title = _named(f"image {name}: size", cluster.size)
+    title = named(f"image {name}: size", cluster.size)
     figure(title, len(made[0]), "bytes", "message", IMAGE_BYTES)
     sent = len(made[0]) * cluster.size.brokers
-    figure(_named(f"image {name}: sent to all brokers", cluster.size), sent / MIB, "MiB")
+    figure(named(f"image {name}: sent to all brokers", cluster.size), sent / MIB, "MiB")
 
 
 def _plan(size: Size) -> None:
@@ -348,8 +352,29 @@ def _plan(size: Size) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small: shows only that it works")
-    sizes = QUICK if parser.parse_args().quick else SIZES
-    return run_parts({size.title: partial(measure, size) for size in sizes})
+    parser.add_argument("--only", choices=("machine", "store", "operator"), help="this part")
+    args = parser.parse_args()
+    sizes = QUICK if args.quick else SIZES
+    parts: dict[str, Callable[[], None]] = {}
+    if args.only in {None, "machine"}:
+        parts |= {f"machine, {size.title}": partial(measure, size) for size in sizes}
+    if args.only in {None, "store"}:
+        parts |= {f"store, {size.title}": partial(_with_store, size) for size in sizes}
+    if args.only in {None, "operator"}:
+        parts["operator"] = partial(_with_topics, TOPICS_QUICK if args.quick else TOPICS)
+    return run_parts(parts)
+
+
+def _with_store(size: Size) -> None:
+    from benchmarks import scale_store  # noqa: PLC0415 - it uses this module
+
+    scale_store.measure(size)
+
+
+def _with_topics(count: int) -> None:
+    from benchmarks import scale_topics  # noqa: PLC0415 - with all that tests need
+
+    scale_topics.measure(count)
 
 
 if __name__ == "__main__":

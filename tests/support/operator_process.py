@@ -107,6 +107,10 @@ class Operator:
         assert code is None, f"the operator ended by itself: exit {code}\n{self.tail()}"
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def address(self) -> str:
         """Of health and metrics."""
         return self._reserved.address

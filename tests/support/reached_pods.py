@@ -10,13 +10,14 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 from support import reaching_operator
-from support.operator_process import Operator
+from support.apiserver import ApiServer
+from support.operator_process import Operator, get
 from support.rotating_load import TOPIC, Producing, login
 from support.rotating_pods import BROKERS, CONTROLLERS, MERGE, RotatingPods
 from support.waiting import wait_until
 
 from penstock.client import Admin
-from penstock_operator.names import METRICS_PORT, POD_INDEX
+from penstock_operator.names import METRICS_PORT, POD_INDEX, Names
 
 
 class ReachedPods(RotatingPods):
@@ -44,7 +45,7 @@ class ReachedPods(RotatingPods):
             environment={reaching_operator.BOOTSTRAP: self.bootstrap},
         )
         self.stack.callback(self.operator.kill)
-        self._roll_out()
+        tell_rolled_out(self.server, self.names, CONTROLLERS)
         wait_until(lambda: self.said("ready") == 1, what="it is Ready", timeout_s=120)
 
     @property
@@ -98,13 +99,12 @@ class ReachedPods(RotatingPods):
         status = {"status": {"conditions": [ready]}}
         self.server.request("PATCH", f"{pods}/{name}/status", status, Content_Type=MERGE)
 
-    def _roll_out(self) -> None:
-        """What the Deployment's controller says of the controllers."""
-        found = self.waited("/apis/apps/v1", "deployments", self.names.controller)
-        counts = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
-        status = dict.fromkeys(counts, CONTROLLERS)
-        status["observedGeneration"] = found["metadata"]["generation"]
-        path = f"/apis/apps/v1/namespaces/{self.names.namespace}/deployments"
-        body = {"status": status}
-        name = f"{path}/{self.names.controller}/status"
-        self.server.request("PATCH", name, body, Content_Type=MERGE)
+
+def tell_rolled_out(server: ApiServer, names: Names, controllers: int) -> None:
+    """What the Deployment's controller says of a Cluster's controllers."""
+    path = f"/apis/apps/v1/namespaces/{names.namespace}/deployments/{names.controller}"
+    found = wait_until(lambda: get(server, path), what="the Deployment", timeout_s=60)
+    counts = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
+    status = dict.fromkeys(counts, controllers)
+    status["observedGeneration"] = found["metadata"]["generation"]
+    server.request("PATCH", f"{path}/status", {"status": status}, Content_Type=MERGE)
