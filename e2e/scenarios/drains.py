@@ -20,7 +20,15 @@ from e2e.harness.process import CommandError, E2EError, wait_until
 from e2e.harness.scenario import Stage, scenario
 from e2e.harness.workload import Load, Verdict
 from e2e.scenarios.control import kill_controllers, kill_operators, steal_lease
-from e2e.scenarios.operations import uids
+from e2e.scenarios.operations import (
+    MISSING_IMAGE,
+    ROLL_S,
+    names_missing_image,
+    restore,
+    rolled,
+    set_image,
+    uids,
+)
 
 MIB: Final = 1024 * 1024
 PREFILLED_MIB: Final = int(os.environ.get("PENSTOCK_E2E_DRAIN_MIB", "384"))
@@ -125,6 +133,37 @@ def lease_stolen_in_a_drain(stage: Stage) -> None:
         _until_gone(stage, [])
         _no_error(stage, load, running.finish())
     penstock.wait_settled(240.0)
+
+
+@scenario("Brokers restart in a drain, and the roll's image is missing: it stops, copies go on")
+def rolled_in_a_drain(stage: Stage) -> None:
+    """No broker is touched while the image is missing; with another one, both end."""
+    penstock, load = stage.penstock, stage.load()
+    with stage.workload(load) as running, _prefilled(stage):
+        running.started()
+        _to_five(stage)
+        before = uids(stage)
+        with _throttled(stage, SLOW):
+            _scale(stage, 3)
+            _drains(stage, lambda rows: any(one["state"] == "Draining" for one in rows.values()))
+            spec = {"image": MISSING_IMAGE, "config": {"cache.bytes": 40_000_000}}
+            penstock.streams.patch(CLUSTERS, penstock.cluster, {"spec": spec})
+            wait_until("the missing image is named", lambda: names_missing_image(stage), 120.0)
+            left = _replicas(_rows(_cluster(stage)))
+            stage.expect(left > 0, "nothing was left to move when the roll stopped")
+            _drains(stage, lambda rows: _replicas(rows) < left)
+            stage.expect(names_missing_image(stage), "the image is no longer named")
+            stage.expect(uids(stage) == before, "a broker was restarted")
+            running.goes_on()
+            set_image(stage, None)
+        began = time.monotonic()
+        _until_gone(stage, [])
+        stayed = {penstock.pod(broker): before[penstock.pod(broker)] for broker in range(3)}
+        wait_until("brokers restarted", lambda: rolled(stage, stayed), ROLL_S)
+        stage.measure("drained and rolled", time.monotonic() - began)
+        running.goes_on()
+        _no_error(stage, load, running.finish())
+    restore(stage, {"spec": {"config": {"cache.bytes": None}}})
 
 
 # ---------------------------------------------------------------------- what is done

@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import ExitStack
 
 from e2e.harness.penstock import CLUSTERS, condition
 from e2e.harness.plugin import STREAMS_CLUSTER, plugin
@@ -15,9 +16,10 @@ SLEEP_S = 240.0
 ISR_S = 60.0
 
 
-@scenario("A Cluster hibernates under load: no pod is left, and everything is there at wake")
+@scenario("A Cluster hibernates under load, nodes reboot: everything is there at wake")
 def hibernated(stage: Stage) -> None:
-    """The limit: ISRs are full a minute after the wake, and no error reaches a client."""
+    """No pod of it is left meanwhile. The limit: ISRs are full a minute after the wake, and no
+    error reaches a client."""
     penstock, load = stage.penstock, stage.load()
     streams = penstock.streams
     streams.apply(topic("slept"))
@@ -28,8 +30,10 @@ def hibernated(stage: Stage) -> None:
     committed = _offsets(stage)
     stage.expect(bool(committed), "the group has committed nothing")
     whole = _isrs(stage)
-    with stage.workload(load) as running:
-        running.started()
+    with ExitStack() as stack:
+        with stage.nodes.cordoned(*stage.nodes.workers()):  # the load's node does not reboot
+            running = stack.enter_context(stage.workload(load))
+            running.started()
         began = time.monotonic()
         plugin("hibernate", *STREAMS_CLUSTER, "--wait", timeout_s=SLEEP_S)
         stage.measure("asleep", time.monotonic() - began)
@@ -46,6 +50,7 @@ def hibernated(stage: Stage) -> None:
         claims = {each["metadata"]["name"] for each in streams.list("pvc")}
         lost = {f"data-{penstock.cluster}-broker-{number}" for number in range(3)} - claims
         stage.expect(not lost, f"volumes are gone: {sorted(lost)}")
+        _reboot_workers(stage)
         began = time.monotonic()
         plugin("wake", *STREAMS_CLUSTER, "--wait", timeout_s=SLEEP_S)
         stage.measure("awake", time.monotonic() - began)
@@ -59,6 +64,15 @@ def hibernated(stage: Stage) -> None:
     stage.expect(stored == RECORDS, f"{stored} records of {RECORDS}")
     streams.delete(TOPICS, "slept")
     penstock.cli("topic", "delete", "slept", "--yes")
+
+
+def _reboot_workers(stage: Stage) -> None:
+    """One after the other, and the operators with them."""
+    stage.penstock.end_tool()  # its node may be one of them
+    for node in stage.nodes.workers():
+        stage.say(f"rebooting {node}")
+        stage.nodes.kill(node)
+        stage.nodes.start(node, 180.0)
 
 
 def _pods(stage: Stage) -> list[str]:

@@ -12,6 +12,7 @@ from e2e.harness.scenario import Stage, scenario
 from e2e.scenarios.resources import TOPICS, topic
 
 ROLL_S = 300.0
+MISSING_IMAGE = "penstock-broker:does-not-exist"
 DRAIN_REASONS = {"Draining", "ProvingEmpty"}
 
 
@@ -67,17 +68,17 @@ def image_changed(stage: Stage) -> None:
     with stage.workload(load) as running:
         running.started()
         before = uids(stage)
-        _image(stage, "penstock-broker:does-not-exist")
-        wait_until("the missing image is named", lambda: _stuck(stage), 120.0)
+        set_image(stage, MISSING_IMAGE)
+        wait_until("the missing image is named", lambda: names_missing_image(stage), 120.0)
         running.goes_on()
         ready = [pod for pod in penstock.controller_pods() if pod_ready(pod)]
         stage.expect(len(ready) == 2, f"{len(ready)} controllers are ready, two were before")
-        _image(stage, None)
+        set_image(stage, None)
         penstock.wait_settled(ROLL_S)
         stage.expect(uids(stage) == before, "a broker was restarted")
         before = uids(stage)
         began = time.monotonic()
-        _image(stage, newer)
+        set_image(stage, newer)
         wait_until("the newer image runs", lambda: rolled(stage, before), ROLL_S)
         stage.measure("three brokers on another image", time.monotonic() - began)
         running.goes_on()
@@ -129,13 +130,15 @@ def _offered(stage: Stage) -> bool:
     return bool(found["status"].get("upgrade", {}).get("available"))
 
 
-def _image(stage: Stage, image: str | None) -> None:
+def set_image(stage: Stage, image: str | None) -> None:
+    """None: the operator's own."""
     stage.penstock.streams.patch(CLUSTERS, stage.penstock.cluster, {"spec": {"image": image}})
 
 
-def _stuck(stage: Stage) -> bool:
+def names_missing_image(stage: Stage) -> bool:
+    """The Cluster says that nobody has it."""
     found = stage.penstock.streams.get(CLUSTERS, stage.penstock.cluster)
-    return "does-not-exist" in str(found["status"].get("conditions"))
+    return MISSING_IMAGE in str(found["status"].get("conditions"))
 
 
 @scenario("Three brokers become four, which get equal shares, and three again", short=True)

@@ -13,6 +13,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from e2e.harness.images import BROKER
@@ -23,6 +24,7 @@ from e2e.harness.plugin import plugin
 from e2e.harness.process import CommandError, E2EError, kubeconfig, wait_until
 from e2e.harness.scenario import Stage, scenario
 from e2e.harness.workload import Load, Workload, client_pod
+from e2e.scenarios.certificates import users_show_certificates
 from e2e.scenarios.resources import TOPICS, cluster, topic
 
 NAMESPACE = "bank"
@@ -90,6 +92,8 @@ def secure(stage: Stage) -> None:
             _people_log_in(stage, ada, bob)
             _pods_log_in(stage, kubectl, ada)
             _another_namespace(stage, kubectl)
+            without_token = Login("till", TRUST, None)
+            users_show_certificates(stage, kubectl, without_token, TOPIC, partial(_penstock, ada))
             _parts_die(stage, strict, ada)
             _bundle_tells_nothing(stage, strict, ada, Path(folder))
     except E2EError:
