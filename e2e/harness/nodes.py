@@ -180,7 +180,10 @@ class Nodes:
         """Takes back every fault that is still there and waits until all nodes are Ready."""
         for node in self._frozen[:]:
             self.thaw(node)
-        for node in reversed(self._dead[:]):  # see `last_to_return`
+        returning = [*reversed(self._dead)]  # see `last_to_return`
+        for node in returning:
+            run("docker", "start", node)  # the network is repaired on all of them, or fails
+        for node in returning:
             self.start(node)
         self._mend()
         for node in self._cordoned[:]:
