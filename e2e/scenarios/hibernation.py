@@ -34,6 +34,8 @@ def hibernated(stage: Stage) -> None:
         with stage.nodes.cordoned(*stage.nodes.workers()):  # the load's node does not reboot
             running = stack.enter_context(stage.workload(load))
             running.started()
+        awake = {"spec": {"hibernate": None}}
+        stack.callback(streams.patch, CLUSTERS, penstock.cluster, awake)  # if anything fails
         began = time.monotonic()
         plugin("hibernate", *STREAMS_CLUSTER, "--wait", timeout_s=SLEEP_S)
         stage.measure("asleep", time.monotonic() - began)
