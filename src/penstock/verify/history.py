@@ -33,6 +33,7 @@ history cut off by a crash is readable up to its last whole line.
 import gzip
 import json
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Self
@@ -68,11 +69,24 @@ class HistoryWriter:
 
 
 def read_history(path: Path) -> Iterator[Event]:
-    """The events of one file, in order.
+    """The events of one file, in order; the first is its start.
 
-    Raises MisuseError naming the line if one in the middle is not an event; a broken last line
-    (the writer was killed) ends the history silently.
+    Raises MisuseError for a file that is no history, because anything else has nothing in it that
+    is wrong; and naming the line if one in the middle is not an event. A broken last line (the
+    writer was killed) ends the history silently.
     """
+    events = _read_lines(path)
+    first = next(events, None)
+    if first is None or first["e"] != "start":
+        raise MisuseError(
+            f"{path}: is not a history of a workload: it does not begin with its start; "
+            "`penstock verify run --history FILE` writes one"
+        )
+    yield first
+    yield from events
+
+
+def _read_lines(path: Path) -> Iterator[Event]:
     broken: int | None = None
     try:
         with _open(path, "rt") as file:
@@ -88,6 +102,10 @@ def read_history(path: Path) -> Iterator[Event]:
         return  # a .gz whose writer was killed
     except OSError as error:
         raise MisuseError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise MisuseError(f"{path}: is not a history of a workload, but binary") from error
+    except zlib.error as error:
+        raise MisuseError(f"{path}: is damaged: {error}") from error
 
 
 def _parse(line: str) -> Event | None:

@@ -1,5 +1,6 @@
 """The judge finds each broken promise, says which records, and passes what kept them all."""
 
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 
@@ -155,6 +156,33 @@ def test_histories_of_two_runs_are_refused(tmp_path: Path) -> None:
     other[0]["run"] = 8
     with pytest.raises(MisuseError, match="2 runs"):
         check_files([one, write(tmp_path / "2.jsonl", other)])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[1,2,3]\n", b'{"moves": [', b'"text"', b'{"e":"odd"}\n', b"\x9a\xff\n" * 9],
+    ids=["empty", "a list", "cut off", "a string", "without its start", "binary"],
+)
+def test_what_is_no_history_is_refused_instead_of_passed(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "h.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(MisuseError, match=r"h\.jsonl: is not a history of a workload"):
+        check_files([path])
+
+
+def test_each_of_several_files_must_be_a_history(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    with pytest.raises(MisuseError, match="empty: is not a history"):
+        check_files([write(tmp_path / "h.jsonl", clean_history()), tmp_path / "empty"])
+
+
+def test_a_compressed_history_whose_bytes_have_changed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl.gz"
+    data = bytearray(gzip.compress(write(tmp_path / "h", clean_history()).read_bytes()))
+    data[12:40] = bytes(0xFF for _ in range(28))  # behind the header
+    path.write_bytes(data)
+    with pytest.raises(MisuseError, match=r"h\.jsonl\.gz: is damaged: "):
+        check_files([path])
 
 
 def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
