@@ -4,10 +4,11 @@ hatchling leaves out a missing `packages` path without a word, so the contents a
 asserted. Then the wheel is installed without extras into a clean environment, where the client
 must import and say in one line that nobody answers, and the scripts must say in one line what
 they lack. With the extra `cli` they must run; with `local`, the first minute must work: a cluster
-without a manifest, a topic, a record in and out, the console.
+without a manifest, a topic, a record in and out, the console. What has passed is in `dist`.
 """
 
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -144,7 +145,15 @@ def use_first_minute(programs: Path, home: Path) -> None:
         subprocess.run(
             ["/bin/bash", "-c", stop], env=shell.environment, capture_output=True, check=False
         )
+    run(programs / "penstock", "verify", "run", "--help")  # its imports are there
     print(f"the first minute works: {'; '.join(step.command for step in STEPS)}")
+
+
+def keep(wheel: Path, folder: Path) -> None:
+    """Puts it where its user finds it, and says how to install it."""
+    folder.mkdir(exist_ok=True)
+    kept = Path(shutil.copy(wheel, folder))
+    print(f"to install it: pip install '{kept}[local]'")
 
 
 def main() -> None:
@@ -159,6 +168,7 @@ def main() -> None:
             use_scripts(install(wheel, "cli", Path(scratch) / f"cli-{resolution}", resolution))
         local = install(wheel, "local", Path(scratch) / "local", "highest")
         use_first_minute(local, Path(scratch) / "home")
+        keep(wheel, ROOT / "dist")
 
 
 if __name__ == "__main__":
