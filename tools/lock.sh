@@ -18,7 +18,7 @@ extras() { printf -- '--extra %s ' "$@"; }
 lock tools/build-requirements.lock tools/build-requirements.in
 # shellcheck disable=SC2046 # words, on purpose
 lock requirements.lock pyproject.toml requirements.in -c tools/build-requirements.lock \
-  $(extras arrow avro broker cli compression kafka operator spark ui)
+  $(extras arrow avro broker cli compression kafka operator spark ui verify)
 # shellcheck disable=SC2046
 lock broker_image/requirements.lock pyproject.toml broker_image/requirements.in \
   -c requirements.lock $(extras broker cli)

@@ -23,6 +23,7 @@ LOCKS = {
         "operator",
         "spark",
         "ui",
+        "verify",
     ),
     "broker_image/requirements.lock": ("broker", "cli"),
     "operator/requirements.lock": ("operator",),

@@ -57,21 +57,31 @@ from penstock.cli.kube import commands as kube
 from penstock.cli.kube import rest as kube_rest
 from penstock.cli.kube.choice import KubeChoice
 from penstock.cli.options import CaFile, CertificateFile, KeyFile, TokenFile
-from penstock.errors import PenstockError
+from penstock.errors import MisuseError, PenstockError
 
 PLUGIN: Final = "kubectl penstock"
 
 
 class Elsewhere(TyperGroup):
-    """A group of another package: listed by name and help, imported when it is used."""
+    """A group of another package: listed by name and help, imported when it is used.
+
+    The extra that it needs beside `cli` has its name.
+    """
 
     def __init__(self, name: str, module: str, text: str) -> None:
         super().__init__(name=name, help=text)
         self._module = module
 
     def load(self) -> Any:
-        """The group itself."""
-        return typer.main.get_command(importlib.import_module(self._module).app)
+        """The group itself. Raises MisuseError that says what to install."""
+        try:
+            module = importlib.import_module(self._module)
+        except ModuleNotFoundError as error:
+            message = describe_missing(error, f"`penstock {self.name}`", f"cli,{self.name}")
+            if message is None:
+                raise
+            raise MisuseError(message) from error
+        return typer.main.get_command(module.app)
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         return self.load().make_context(*args, **options)

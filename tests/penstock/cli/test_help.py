@@ -189,6 +189,20 @@ def test_without_typer_one_line_says_what_to_install(words: tuple[str, ...]) -> 
     )
 
 
+@pytest.mark.parametrize("words", [("--help",), ("run", "--duration", "1")], ids=" ".join)
+def test_without_numpy_verify_names_an_extra_that_has_it(words: tuple[str, ...]) -> None:
+    done = without("numpy", "verify", *words)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "penstock: `penstock verify` needs the module 'numpy', which is not installed; "
+        "install it with: pip install 'penstock[cli,verify]'\n"
+    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    assert any(one.startswith("numpy") for one in extras["verify"])
+    assert "verify" in extras["local"][0], "README.md says that local is enough"
+
+
 def test_a_missing_module_of_penstock_is_a_defect_not_advice() -> None:
     done = without("penstock.cli.topic", "--help")
     assert done.returncode == 1
