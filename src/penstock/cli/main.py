@@ -8,7 +8,9 @@ program quietly with 0. A new group of commands is added to `_assemble`; one tha
 another package is an `Elsewhere`.
 """
 
+import codecs
 import importlib
+import io
 import os
 import signal
 import sys
@@ -16,7 +18,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -108,6 +110,9 @@ class PenstockGroup(TyperGroup):
             sys.exit(error.exit_code)
         except typer.Abort:
             _complain("not done, because it was not confirmed")
+            sys.exit(1)
+        except OSError as error:  # the help could not be written: that is before `invoke`
+            _complain(_describe(error))
             sys.exit(1)
         sys.exit(code or 0)
 
@@ -259,6 +264,12 @@ def _assemble() -> typer.Typer:
 app = _assemble()
 
 
+def _write_utf8(stream: TextIO | None) -> None:
+    """Whatever the locale: other command-line programs do, and records are not ASCII."""
+    if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+        stream.reconfigure(encoding="utf-8", errors=stream.errors)
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Ends the command with KeyboardInterrupt, wherever it is."""
     # If a client call is stopped before its coroutine started, that is not a defect to warn about.
@@ -274,8 +285,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by nohup
         signal.signal(signal.SIGINT, _interrupt)
+    for stream in (sys.stdout, sys.stderr):
+        _write_utf8(stream)
     program = PLUGIN if Path(sys.argv[0]).name.startswith("kubectl") else "penstock"
-    app(args=argv, prog_name=program)
+    try:
+        app(args=argv, prog_name=program)
+    except KeyboardInterrupt:  # typer handles it once the tree of commands is built
+        sys.exit(130)
 
 
 if __name__ == "__main__":

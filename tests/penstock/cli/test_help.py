@@ -70,6 +70,44 @@ def test_ctrl_c_before_the_command_line_is_there_ends_it_without_a_traceback() -
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+def test_ctrl_c_while_the_tree_of_commands_is_built_ends_it_without_a_traceback() -> None:
+    program = (
+        "import os, signal, typer.main\n"
+        "from penstock.cli.main import main\n"
+        "def press(*_): os.kill(os.getpid(), signal.SIGINT)\n"
+        "typer.main.get_command = press\n"
+        "main(['version'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("words", [("--help",), ("topic", "--help"), ("--version",)], ids=" ".join)
+def test_help_that_cannot_be_written_is_one_line(words: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock.cli", *words],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "penstock: No space left on device\n")
+
+
+def test_what_is_printed_is_utf_8_in_every_locale(tmp_path: Path) -> None:
+    program = (
+        "from penstock.cli import main\nmain.app = lambda **_: print('✔ größer')\nmain.main([])\n"
+    )
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, tmp_path / "program.py"],
+        capture_output=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+    )  # fmt: skip
+    assert done.stderr == b""
+    assert done.stdout.decode() == "✔ größer\n"
+
+
 def test_all_commands_are_there() -> None:
     present = {" ".join(words) for words in commands()}
     assert {
