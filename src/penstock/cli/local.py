@@ -15,7 +15,16 @@ import typer
 
 from penstock.cli.changes import check_output, confirm, print_change
 from penstock.cli.extras import load_broker_module
-from penstock.cli.options import DryRun, Output, OutputOption, Yes, directory, duration_ms, example
+from penstock.cli.options import (
+    DryRun,
+    Output,
+    OutputOption,
+    Yes,
+    directory,
+    duration_ms,
+    example,
+    given_not_empty,
+)
 from penstock.cli.output import print_record, print_rows
 
 app = typer.Typer(help="Run a cluster on this machine.", no_args_is_help=True)
@@ -24,7 +33,10 @@ DEFAULT_PORT: Final = 9092
 FOLLOW_EVERY_S: Final = 0.2
 TOKEN_MS: Final = 3_600_000
 Cluster = Annotated[
-    str | None, typer.Option("--cluster", help="Name of the Cluster, if there are several.")
+    str | None,
+    typer.Option(
+        "--cluster", callback=given_not_empty, help="Name of the Cluster, if there are several."
+    ),
 ]
 DataDir = Annotated[
     Path | None,
@@ -42,6 +54,8 @@ Manifest = Annotated[
     typer.Option(
         "--file",
         "-f",
+        callback=given_not_empty,
+        metavar="FILE",
         help="Manifest with a Cluster and its Topics; - = stdin. Without it: what the cluster was "
         "last started with, else three brokers, three replicas of each topic.",
     ),

@@ -12,6 +12,8 @@ import pytest
 from support.local import processes_of, write_manifest
 from support.waiting import wait_until
 
+from penstock.errors import MisuseError
+from penstock_broker.local.foreground import progress_in
 from penstock_broker.local.state import StateDirectory
 
 if TYPE_CHECKING:
@@ -242,7 +244,26 @@ class TestRefused:
             f"port {port}, wanted by controller, is in use; stop the process that listens there"
             in done.stderr
         )
+        assert len(done.stderr.splitlines()) == 1, "the supervisor's line is not shown again"
         assert processes_of(tmp_path) == {}
+
+    def test_why_a_detached_start_fails_is_no_progress(self) -> None:
+        lines = ["controller is ready on 127.0.0.1:9091", "penstock: port 9092 is in use"]
+        assert progress_in(lines) == lines[:1]
+
+    @pytest.mark.parametrize("option", ["--cluster", "--file"])
+    def test_an_option_whose_variable_is_not_set(self, program: "Program", option: str) -> None:
+        done = program.run("local", "up", option, "")
+        assert (done.returncode, done.stderr) == (
+            2, f"penstock: {option} is empty (an unset variable?)\n",
+        )  # fmt: skip
+
+    def test_a_file_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:
+        directory = StateDirectory(tmp_path)
+        directory.manifest_file.mkdir()
+        with pytest.raises(MisuseError, match=r"manifest\.yaml: cannot be written: Is a directory"):
+            directory.write_manifest("text")
+        assert list(tmp_path.iterdir()) == [directory.manifest_file], "nothing half written is left"
 
     def test_no_cluster_to_look_at(self, program: "Program") -> None:
         for words in (["status"], ["down"], ["logs"]):

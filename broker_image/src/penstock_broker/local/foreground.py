@@ -40,6 +40,8 @@ from penstock_broker.local.state import UMASK, LocalState, StateDirectory, priva
 POLL_S = 0.1
 START_TIMEOUT_S = 90.0
 SUPERVISOR_LOG = "supervisor"
+FAILED = "penstock: "
+"""Before the line that says why a detached supervisor ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +221,11 @@ class LocalUp:
         while time.monotonic() < deadline:
             code = supervisor.poll()
             lines = log_file.read_text(errors="replace").splitlines()
-            for line in lines[shown:] if code is None else []:
+            for line in progress_in(lines[shown:]) if code is None else []:
                 self.progress(line)
             shown = len(lines)
             if code is not None:
-                last = lines[-1].removeprefix("penstock: ") if lines else f"exit code {code}"
+                last = lines[-1].removeprefix(FAILED) if lines else f"exit code {code}"
                 raise ClusterError(f"the cluster did not start: {last}")
             state = self.directory.read()
             ours = state is not None and state.supervisor.pid == supervisor.pid
@@ -231,6 +233,11 @@ class LocalUp:
                 return state
             time.sleep(POLL_S)
         raise ClusterError(f"the cluster is not ready after {START_TIMEOUT_S:.0f} s: {log_file}")
+
+
+def progress_in(lines: list[str]) -> list[str]:
+    """What of a supervisor's log is shown as it comes: not why it ends, which the error says."""
+    return [line for line in lines if not line.startswith(FAILED)]
 
 
 @contextlib.contextmanager
@@ -280,7 +287,10 @@ def main(argv: list[str] | None = None) -> int:
         )
         LocalUp(request, progress).run(lambda _: None)
     except PenstockError as error:
-        progress(f"penstock: {error.message}")
+        progress(f"{FAILED}{error.message}")
+        return 1
+    except OSError as error:
+        progress(f"{FAILED}{error.filename or args.data_dir}: {error.strerror or error}")
         return 1
     except KeyboardInterrupt:
         return 130

@@ -159,10 +159,19 @@ class StateDirectory:
         self._write(self.manifest_file, text)
 
     def _write(self, path: Path, text: str) -> None:
+        """Raises MisuseError; what was there before is still there then."""
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        with open(temporary, "w", encoding="utf-8", opener=private) as file:
-            file.write(text)
-        temporary.replace(path)
+        try:
+            with open(temporary, "w", encoding="utf-8", opener=private) as file:
+                file.write(text)
+            temporary.replace(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise MisuseError(
+                f"{path}: cannot be written: {error.strerror}; mend that, or choose another "
+                "directory with --data-dir"
+            ) from error
 
     def forget(self) -> None:
         self.state_file.unlink(missing_ok=True)
