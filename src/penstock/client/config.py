@@ -6,6 +6,7 @@ default differs, the field says why. The `…Options` dictionaries only tell typ
 keyword arguments exist; a test compares them with the dataclasses.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,10 @@ _SYNCS: Final[Mapping[object, Sync]] = {"os": Sync.OS, "disk": Sync.DISK}
 _CODECS: Final[Mapping[object, Codec]] = {codec.name.lower(): codec for codec in Codec}
 
 
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 6 and 0 < int(text) < 65536
+
+
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[str, ...]:
     """Splits "host:port,host:port" (or a sequence of such) into addresses.
 
@@ -76,7 +81,8 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[str, ...]:
         raise MisuseError("bootstrap contains no address; give at least one as host:port")
     for address in addresses:
         host, _, port = address.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        # Of a URL, the resolver would ask for a host of that name, until its time is up.
+        if not re.fullmatch(r"[^\s/]+", host) or not _is_port(port):
             raise MisuseError(
                 f"bootstrap address {address!r} is not host:port with a port from 1 to 65535"
             )

@@ -152,7 +152,14 @@ def test_bootstrap_takes_strings_and_sequences_and_drops_repetitions() -> None:
     assert parse_bootstrap(["a:1", "b:2,[::1]:3"]) == ("a:1", "b:2", "[::1]:3")
 
 
-@pytest.mark.parametrize("bootstrap", ["", "host", "host:", "host:99999", ":9092", ["a:1", "b"]])
+@pytest.mark.parametrize(
+    "bootstrap",
+    [
+        "", "host", "host:", "host:99999", ":9092", ["a:1", "b"], "http://a:1", "a:1/x", "a b:1",
+        "a:²", "a:" + "9" * 5000,
+    ],
+    ids=lambda value: str(value)[:12],
+)  # fmt: skip
 def test_an_address_that_is_none_is_refused_and_named(bootstrap: str | list[str]) -> None:
     with pytest.raises(MisuseError, match=r"host:port"):
         parse_bootstrap(bootstrap)
