@@ -28,7 +28,9 @@ _NAME_RULE: Final = (
     f"a topic name must have 1 to {TOPIC_NAME_MAX_CHARS} characters from a-z, A-Z, 0-9, '.', '_' "
     "and '-', and must not be '.' or '..'"
 )
-_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+_NUMBER: Final = re.compile(r"-?[0-9]+")
+_DIGITS_MAX: Final = 20
+"""Of a number that is worth parsing: those of 64 bits have 19, and a sign."""
 DELETION_PROTECTION: Final = "deletion.protection"
 PARTITIONER: Final = "partitioner"
 SHARE_PATTERN: Final = r"0(\.[0-9]{1,4})?|1(\.0{1,4})?"
@@ -195,10 +197,9 @@ class ConfigKey:
         # int() alone would also accept "1_000" and digits of other scripts.
         if not _NUMBER.fullmatch(text):
             raise self._refused(text, "a whole number")
-        number = int(text)
-        if not self.minimum <= number <= self.maximum:
+        if len(text) > _DIGITS_MAX or not self.minimum <= int(text) <= self.maximum:
             raise self._refused(text, f"{self.minimum} to {self.maximum}")
-        return number
+        return int(text)
 
     def serialise(self, value: float | bool | Enum) -> str:
         """The text form `parse` reads."""

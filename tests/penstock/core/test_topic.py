@@ -98,6 +98,7 @@ def test_only_what_is_given_differs_from_the_defaults_given() -> None:
         ("retention.ms", "1_000", "whole number"),
         ("retention.ms", "٣", "whole number"),
         ("retention.ms", "1.5", "whole number"),
+        ("retention.ms", "9" * 21, "it must be -1 to 9223372036854775807"),
         ("retention.ms", str(2**63), "-1 to"),
         ("retention.ms", "", "whole number"),
         ("max.message.bytes", "1", "1024 to"),
