@@ -25,6 +25,13 @@ app = typer.Typer(help="Name clusters, with what to trust and to show there.", n
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the profile.")]
 
 
+def _check_addresses(bootstrap: str) -> None:
+    """Here, where they are typed, and not only where they are used. Raises MisuseError."""
+    from penstock.client.config import parse_bootstrap  # noqa: PLC0415 - not for --help
+
+    parse_bootstrap(bootstrap)
+
+
 @app.command(
     "set",
     epilog=example(
@@ -56,6 +63,8 @@ def set_(
 ) -> None:
     """Make a profile, or replace the one of that name."""
     profiles.check_name(name)
+    if bootstrap:
+        _check_addresses(bootstrap)
     made = Profile(
         bootstrap=bootstrap,
         cluster=cluster,

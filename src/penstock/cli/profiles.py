@@ -112,8 +112,10 @@ def load() -> Profiles:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return Profiles()
-    except (OSError, UnicodeDecodeError) as error:
-        raise _unusable(path, f"it cannot be read: {error}") from error
+    except OSError as error:
+        raise _unusable(path, f"it cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise _unusable(path, f"it is not UTF-8 text (byte {error.start})") from error
     except yaml.YAMLError as error:
         raise _unusable(path, " ".join(str(error).split())) from error
     return _decoded(path, document)
@@ -134,7 +136,7 @@ def save(profiles: Profiles) -> None:
             yaml.safe_dump(document, new, sort_keys=False, allow_unicode=True)
         Path(new.name).replace(path)
     except OSError as error:
-        raise _unusable(path, f"it cannot be written: {error}") from error
+        raise _unusable(path, f"it cannot be written: {error.strerror}") from error
 
 
 def _decoded(path: Path, document: Any) -> Profiles:

@@ -65,6 +65,7 @@ def test_profiles_are_made_listed_used_and_removed(config: Path) -> None:
         (("set", "a"), "it must have either bootstrap or cluster"),
         (("set", "a", "--bootstrap", "x:1", "--cluster", "b"), "either bootstrap or cluster"),
         (("set", "a", "--bootstrap", ""), "its bootstrap is empty"),
+        (("set", "a", "--bootstrap", "x"), "bootstrap address 'x' is not host:port"),
         (("set", "a", "--bootstrap", "x:1", "--ca-file", ""), "its ca_file is empty"),
         (("set", "a", "--bootstrap", "x:1", "--context", "c"), "are for a cluster on Kubernetes"),
         (("set", "a", "--bootstrap", "x:1", "--certificate", "c"), "give both"),
@@ -99,6 +100,17 @@ def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(
     assert said in told
     assert str(config / "profiles.yaml") in told
     assert run("set", "a", "--bootstrap", "x:1", code=1) == told, "it is not written over"
+
+
+def test_a_folder_or_binary_in_its_place_is_told_without_python_words(config: Path) -> None:
+    file = config / "profiles.yaml"
+    file.mkdir(parents=True)
+    assert f"profiles in {file} cannot be used: it cannot be read: Is a directory" in run(
+        "list", code=1
+    )
+    file.rmdir()
+    file.write_bytes(b"a: \xff")
+    assert "it is not UTF-8 text (byte 3)" in run("list", code=1)
 
 
 def test_an_empty_file_has_none(config: Path) -> None:
