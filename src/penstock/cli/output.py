@@ -7,11 +7,13 @@ kubectl's do: no borders, so that they survive a pipe; units are in the column n
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TextIO
+from typing import Final, TextIO
 
 from penstock.cli.options import Output
 
 Row = Mapping[str, object]
+_SPELLED: Final = {"mib": "MiB", "isr": "ISR"}
+"""Words of keys that are not written in lower case elsewhere."""
 
 
 def print_rows(rows: Sequence[Row], output: Output, empty: str = "nothing to show") -> None:
@@ -92,4 +94,6 @@ def _is_rows(value: object) -> bool:
 
 
 def _title(key: str) -> str:
-    return key[:1].upper() + key[1:].replace("_", " ")
+    words = [_SPELLED.get(word, word) for word in key.split("_")]
+    text = " ".join(words)
+    return text[:1].upper() + text[1:]
