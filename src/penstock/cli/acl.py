@@ -86,9 +86,10 @@ def list_(
     )
 )
 def allow(
-    principal: Annotated[str, typer.Argument(help=_PRINCIPAL_HELP)],
+    principal: Annotated[str, typer.Argument(metavar="PRINCIPAL", help=_PRINCIPAL_HELP)],
     operations: Annotated[
-        list[str] | None, typer.Argument(help=f"Out of {', '.join(_OPERATIONS)}.")
+        list[str] | None,
+        typer.Argument(metavar="OPERATION…", help=f"Out of {', '.join(_OPERATIONS)}."),
     ] = None,
     *,
     topic: Topic = "",
@@ -125,7 +126,7 @@ def allow(
     )
 )
 def revoke(
-    principal: Annotated[str, typer.Argument(help=_PRINCIPAL_HELP)],
+    principal: Annotated[str, typer.Argument(metavar="PRINCIPAL", help=_PRINCIPAL_HELP)],
     *,
     topic: Topic = "",
     group: Group = "",
@@ -166,9 +167,11 @@ def revoke(
     ),
 )
 def can_i(
-    operation: Annotated[str, typer.Argument(help=f"Out of {', '.join(_OPERATIONS)}.")],
-    kind: Annotated[str, typer.Argument(help=f"Out of {', '.join(_KINDS)}.")],
-    name: Annotated[str, typer.Argument(help="Of the topic, group or id.")] = "",
+    operation: Annotated[
+        str, typer.Argument(metavar="OPERATION", help=f"Out of {', '.join(_OPERATIONS)}.")
+    ],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"Out of {', '.join(_KINDS)}.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the topic, group or id.")] = "",
     *,
     principal: Annotated[
         str, typer.Option("--as", metavar="PRINCIPAL", help="Somebody else; for viewers, admins.")

@@ -336,7 +336,10 @@ def down(
 def logs(
     *,
     process: Annotated[
-        str | None, typer.Argument(help="controller, broker-0, …; without it, all processes.")
+        str | None,
+        typer.Argument(
+            metavar="PROCESS", help="controller, broker-0, …; without it, all processes."
+        ),
     ] = None,
     cluster: Cluster = None,
     data_dir: DataDir = None,

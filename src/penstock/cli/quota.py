@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Show and change what principals may take.", no_args_is_help=True)
 
 Principal = Annotated[
-    str, typer.Argument(help="As serviceaccount:etl/spark; '*': each one without a quota.")
+    str,
+    typer.Argument(
+        metavar="PRINCIPAL", help="As serviceaccount:etl/spark; '*': each one without a quota."
+    ),
 ]
 
 

@@ -160,7 +160,7 @@ def run(
 
 @app.command(epilog="\b\nExample:\n  penstock verify check history.gz -o json")
 def check(
-    files: Annotated[list[Path], typer.Argument(help="History files of one run.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="History files of one run.")],
     output: Annotated[Output, typer.Option("-o", "--output", help="Output format.")] = Output.table,
 ) -> None:
     """Check recorded histories."""

@@ -89,3 +89,10 @@ def test_every_command_has_an_example_that_it_understands(name: str) -> None:
     assert words in lines, f"no example has {words!r}"
     for option in {word for word in lines.split() if word.startswith("--")}:
         assert option.partition("=")[0] in options_of(command), f"{option} is in no option of it"
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_argument_has_a_name_in_capitals_as_its_errors_say_it(name: str) -> None:
+    arguments = [one for one in COMMANDS[name].params if one.param_type_name == "argument"]
+    for one in arguments:
+        assert one.metavar, f"{one.name} would be shown in lower case"

@@ -79,7 +79,7 @@ NUMBERS: Final = {int: "a whole number", float: "a number"}
 IN_THE_COMMAND: Final = frozenset(
     {
         "export --kafka-config", "import --kafka-config", "local token --out",
-        "partitions move --plan", "produce --file", "report --file", "verify check FILES",
+        "partitions move --plan", "produce --file", "report --file", "verify check FILE…",
         "verify run --history",
     }
 )  # fmt: skip
