@@ -89,14 +89,14 @@ def up(
     cluster: Cluster = None,
     data_dir: DataDir = None,
     port: Annotated[
-        int,
+        int | None,
         typer.Option(
             help="Broker i listens on PORT + i, the controller on PORT - 1, metrics on ports "
-            "100 higher; 0 = any free ports.",
+            f"100 higher; 0 = any free ports. Without it: {DEFAULT_PORT}.",
             min=0,
             max=65_535,
         ),
-    ] = DEFAULT_PORT,
+    ] = None,
     detach: Annotated[
         bool,
         typer.Option(
@@ -121,10 +121,13 @@ def up(
     """
     foreground = _load("foreground")
     request = foreground.UpRequest(
-        manifest, cluster, data_dir, port, secure=secure, dry_run=dry_run
-    )
+        manifest, cluster, data_dir, DEFAULT_PORT if port is None else port,
+        secure=secure, dry_run=dry_run,
+    )  # fmt: skip
     local_up = foreground.LocalUp(request, _progress)
     state = local_up.running()
+    if state is not None and port:
+        local_up.check_port(state, port)
     if dry_run:
         _show_plan(local_up, state, output)
     elif state is not None:

@@ -67,7 +67,15 @@ class TestDetached:
         up = ("local", "up", "-f", manifest, "--detach", "--port", 0)
         assert program.ok(*up).startswith("cluster test is running on 127.0.0.1:")
 
-        assert program.ok(*up).endswith("; nothing to change\n"), "up again changes nothing"
+        again = program.ok(*up)
+        assert again.endswith("; nothing to change\n"), "up again changes nothing"
+        port = int(again.partition("127.0.0.1:")[2].partition(",")[0])
+        assert program.ok(*up[:-1], port) == again, "these are its ports"
+        refused = program.fails(*up[:-1], port - 1)
+        assert refused == (
+            f"--port is {port - 1}, but Cluster/test is running, with broker 0 on "
+            f"127.0.0.1:{port}; leave --port out, or run `penstock local down` first"
+        )
         write_manifest(tmp_path, patient=True, brokers=2, partitions=4)
         done = program.run(*up)
         assert "topic flights: now 4 partitions" in done.stderr

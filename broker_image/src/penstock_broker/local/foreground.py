@@ -102,6 +102,15 @@ class LocalUp:
             time.sleep(POLL_S)
         return None
 
+    def check_port(self, state: LocalState, port: int) -> None:
+        """Raises MisuseError if it runs, and its first broker listens on another port."""
+        first = state.bootstrap.partition(",")[0]
+        if not first.endswith(f":{port}"):
+            raise MisuseError(
+                f"--port is {port}, but Cluster/{state.cluster} is running, with broker 0 on "
+                f"{first}; leave --port out, or run {self.stop_command()} first"
+            )
+
     def apply_to_running(self, state: LocalState) -> list[str]:
         """Applies the manifest's topics; raises MisuseError if more than topics changed."""
         wanted = settings_of(self.cluster).fingerprint
