@@ -7,6 +7,7 @@ dropped. The first record that cannot be delivered ends the program with its err
 what was read so far, for a limited time.
 """
 
+import logging
 import sys
 from collections import deque
 from dataclasses import dataclass
@@ -188,6 +189,8 @@ def open_producer(
     """A producer with the options of the command line; owned by the caller."""
     from penstock import client  # noqa: PLC0415 - grpc only when it is needed
 
+    # Of a failed delivery, the client warns and its result raises: the command tells it, once.
+    logging.getLogger("penstock.client").setLevel(logging.ERROR)
     where = locate(bootstrap)
     return client.Producer(
         where.bootstrap,

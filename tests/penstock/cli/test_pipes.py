@@ -44,6 +44,11 @@ class TestProduceAndConsume:
         penstock.ok("produce", topic, "-p", 1, stdin=lines)
         assert penstock.ok("consume", topic, "-e") == lines
 
+    def test_why_records_were_refused_is_told_once(self, penstock: "Program", topic: str) -> None:
+        penstock.ok("topic", "alter", topic, "--set", "message.timestamp.before.max.ms=0")
+        told = penstock.fails("produce", topic, "-p", 0, stdin="late\n" * 10_000)
+        assert "message.timestamp.before.max.ms" in told
+
     def test_keys_are_split_off_and_choose_the_partition(
         self, penstock: "Program", topic: str
     ) -> None:
