@@ -14,8 +14,8 @@ _RECORD_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
 def open_input(file: Path | None) -> BinaryIO:
-    """The file, or standard input. Raises MisuseError."""
-    if file is not None:
+    """The file, or standard input, which `-` means too. Raises MisuseError."""
+    if file is not None and file != Path("-"):
         try:
             return file.open("rb")
         except OSError as error:

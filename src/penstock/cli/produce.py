@@ -137,7 +137,7 @@ def produce(
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", metavar="FILE", help="Read this instead of standard input."),
+        typer.Option("--file", metavar="FILE", help="Read this; - or without it: standard input."),
     ] = None,
     delimiter: Delimiter = None,
     codec: Codec = CodecOption.NONE,

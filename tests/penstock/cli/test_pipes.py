@@ -44,6 +44,10 @@ class TestProduceAndConsume:
         penstock.ok("produce", topic, "-p", 1, stdin=lines)
         assert penstock.ok("consume", topic, "-e") == lines
 
+    def test_a_file_named_minus_is_standard_input(self, penstock: "Program", topic: str) -> None:
+        penstock.ok("produce", topic, "--file", "-", stdin="piped\n")
+        assert penstock.ok("consume", topic, "-e") == "piped\n"
+
     def test_why_records_were_refused_is_told_once(self, penstock: "Program", topic: str) -> None:
         penstock.ok("topic", "alter", topic, "--set", "message.timestamp.before.max.ms=0")
         told = penstock.fails("produce", topic, "-p", 0, stdin="late\n" * 10_000)
