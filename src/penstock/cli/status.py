@@ -49,8 +49,9 @@ def status(
 ) -> None:
     """Show how a cluster is: a local one, the one at an address, or a Cluster on Kubernetes.
 
-    Exit code 1 if it is not healthy: a process or broker is down, or partitions lack replicas or a
-    leader. Of a Cluster on Kubernetes, if it is not Ready.
+    Exit code 1 if it is not healthy: a process or broker is down, partitions lack replicas or a
+    leader, or a broker refuses writes because its disk is full. Of a Cluster on Kubernetes, if it
+    is not Ready.
     """
     wanted = WANTED.get()
     given = (cluster, namespace, context, kubeconfig)
@@ -92,9 +93,12 @@ def is_named(wanted: Wanted, bootstrap: str | None) -> bool:
 
 def _show(where: Located, output: Output, *, named: bool) -> bool:
     """Whether it is healthy."""
+    from penstock.client.sync.full_disks import full_disks  # noqa: PLC0415 - not for --help
+
     try:
         with open_admin(where) as admin:
             seen = admin.describe_cluster()
+            full = list(full_disks(admin))
     except UnreachableError as error:
         if named:
             raise
@@ -104,6 +108,8 @@ def _show(where: Located, output: Output, *, named: bool) -> bool:
         and all(broker.alive for broker in seen.brokers)
         and not seen.offline_partitions
         and not seen.under_replicated_partitions
+        and not full
     )
-    print_record({"bootstrap": where.bootstrap, "healthy": healthy, **to_record(seen)}, output)
+    known = {"bootstrap": where.bootstrap, "healthy": healthy, "full_disks": full}
+    print_record({**known, **to_record(seen)}, output)
     return healthy

@@ -343,3 +343,8 @@ class LogDescription:
     orphans: tuple[OrphanedLog, ...] = ()
     disk_reserve_bytes: int = 0
     copy_rate: int | None = None
+
+    @property
+    def disk_is_full(self) -> bool:
+        """It refuses writes, and serves reads."""
+        return self.disk_free_bytes < self.disk_reserve_bytes

@@ -154,7 +154,7 @@ def _disks(logs: Logs | None) -> Iterator[Finding]:
     full = [
         broker_id
         for broker_id, one in sorted((logs.brokers if logs else {}).items())
-        if one.disk_reserve_bytes > 0 and one.disk_free_bytes < one.disk_reserve_bytes
+        if one.disk_is_full
     ]
     if full:
         yield Finding(

@@ -82,6 +82,28 @@ def test_a_broker_that_is_down_is_not_healthy(program: "Program") -> None:
     program.ok("local", "down")
 
 
+FULL_DISK = """
+apiVersion: penstock.dev/v1alpha1
+kind: Cluster
+metadata: {name: full}
+spec:
+  brokers: 1
+  config: {disk.reserve.bytes: 1000000000000000}
+"""
+
+
+def test_a_cluster_whose_disk_is_full_is_not_healthy(program: "Program") -> None:
+    """Every partition has a leader and all replicas, and whoever writes is refused."""
+    program.run(*UP, "-f", "-", stdin=FULL_DISK)
+    local = json.loads(program.run("status", "-o", "json").stdout)
+    assert (local["phase"], local["healthy"], local["full_disks"]) == ("running", False, [0])
+    done = program.run("status", "--bootstrap", local["bootstrap"], "-o", "json")
+    seen = json.loads(done.stdout)
+    assert (done.returncode, seen["healthy"], seen["full_disks"]) == (1, False, [0])
+    assert "disk of broker 0" in program.run("why").stdout
+    program.ok("local", "down")
+
+
 def test_where_there_is_no_cluster_one_line_says_how_to_get_one(program: "Program") -> None:
     told = program.fails("status", "--bootstrap", "127.0.0.1:1")
     assert "127.0.0.1:1" in told

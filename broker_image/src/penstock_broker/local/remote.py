@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.client import Admin
+from penstock.client.sync.full_disks import full_disks
 from penstock.errors import ClusterError, MisuseError, PenstockError
 from penstock_broker.local.apply import options_of
 from penstock_broker.local.processes import is_alive, send_signal
@@ -39,7 +40,9 @@ class ProcessStatus:
 
 @dataclass(frozen=True, slots=True)
 class LocalStatus:
-    """A local cluster at this moment. `problem` says why facts from the cluster are missing."""
+    """A local cluster at this moment. `problem` says why facts from the cluster are missing.
+
+    `full_disks`: brokers that refuse writes because of it."""
 
     cluster: str
     phase: str
@@ -50,6 +53,7 @@ class LocalStatus:
     partitions: int | None = None
     under_replicated: int | None = None
     offline: int | None = None
+    full_disks: tuple[int, ...] = ()
     problem: str = ""
 
     @property
@@ -59,6 +63,7 @@ class LocalStatus:
             and all(process.is_up for process in self.processes)
             and self.under_replicated == 0
             and self.offline == 0
+            and not self.full_disks
         )
 
 
@@ -161,6 +166,7 @@ def _with_roles(bare: LocalStatus, files: Mapping[str, str]) -> LocalStatus:
     ) as admin:
         seen = admin.describe_cluster()
         topics = admin.describe_topics().values()
+        full = full_disks(admin)
     partitions = [partition for topic in topics for partition in topic.partitions]
     return replace(
         bare,
@@ -178,6 +184,7 @@ def _with_roles(bare: LocalStatus, files: Mapping[str, str]) -> LocalStatus:
         partitions=seen.partitions,
         under_replicated=seen.under_replicated_partitions,
         offline=seen.offline_partitions,
+        full_disks=full,
         problem="" if seen.controller_reachable else "the controller cannot be reached",
     )
 
