@@ -2,11 +2,11 @@
 
 import json
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from e2e.harness.penstock import CLUSTERS, condition
 from e2e.harness.plugin import STREAMS_CLUSTER, plugin
-from e2e.harness.process import wait_until
+from e2e.harness.process import E2EError, wait_until
 from e2e.harness.scenario import Stage, scenario
 from e2e.scenarios.resources import TOPICS, topic
 
@@ -22,6 +22,8 @@ def hibernated(stage: Stage) -> None:
     error reaches a client."""
     penstock, load = stage.penstock, stage.load()
     streams = penstock.streams
+    with suppress(E2EError):  # a play that failed has left it
+        penstock.cli("topic", "delete", "slept", "--yes")
     streams.apply(topic("slept"))
     streams.wait_condition(TOPICS, "slept")
     penstock.produce_numbers("slept", RECORDS)
