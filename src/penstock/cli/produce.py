@@ -188,9 +188,11 @@ def open_producer(
 ) -> "Producer":
     """A producer with the options of the command line; owned by the caller."""
     from penstock import client  # noqa: PLC0415 - grpc only when it is needed
+    from penstock.client.producer.sender import DELIVERY_FAILED  # noqa: PLC0415 - as above
 
     # Of a failed delivery, the client warns and its result raises: the command tells it, once.
-    logging.getLogger("penstock.client").setLevel(logging.ERROR)
+    log = logging.getLogger("penstock.client")
+    log.addFilter(lambda record: record.msg != DELIVERY_FAILED)
     where = locate(bootstrap)
     return client.Producer(
         where.bootstrap,

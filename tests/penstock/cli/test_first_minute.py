@@ -101,6 +101,17 @@ def test_a_cluster_whose_disk_is_full_is_not_healthy(program: "Program") -> None
     seen = json.loads(done.stdout)
     assert (done.returncode, seen["healthy"], seen["full_disks"]) == (1, False, [0])
     assert "disk of broker 0" in program.run("why").stdout
+    program.ok("topic", "create", "t")
+    writing = program.start("produce", "t")
+    assert writing.stdin is not None
+    assert writing.stderr is not None
+    try:
+        writing.stdin.write(b"one\n")
+        writing.stdin.flush()
+        assert b"nothing was stored for 5 s" in writing.stderr.readline()
+    finally:
+        writing.kill()
+        writing.communicate()
     program.ok("local", "down")
 
 

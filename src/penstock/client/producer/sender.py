@@ -24,6 +24,7 @@ from penstock.client.model import DeliveryReport
 from penstock.client.producer.accumulator import Accumulator, PartitionQueue, PendingBatch
 from penstock.client.producer.delivery import DeliveryError
 from penstock.client.producer.lane import Lane
+from penstock.client.producer.late import LateDeliveries
 from penstock.client.producer.link import STALL_MS, ProduceLink, Request, Sent
 from penstock.client.producer.producer_ids import ProducerIds
 from penstock.client.producer.requests import ProduceRequests
@@ -41,6 +42,7 @@ _UNKNOWN_AGAIN: Final = 5
 """How much longer a topic may be unknown that was known before: a broker that restarts may know
 less than the one before."""
 
+DELIVERY_FAILED: Final = "delivery failed: %s"
 _log = logging.getLogger("penstock.client")
 
 
@@ -58,6 +60,7 @@ class Sender:
         self._link_of: dict[PartitionQueue, str] = {}
         self._links: dict[str, ProduceLink] = {}
         self._troubles: dict[PartitionQueue, PenstockError] = {}
+        self._late = LateDeliveries(cluster.config.delivery_timeout_ms)
         self._unknown_ms: dict[PartitionQueue, tuple[int, int]] = {}
         """When brokers first and last said, without other news, that there is no such topic."""
         self._news = asyncio.Event()
@@ -194,7 +197,9 @@ class Sender:
         look_ms = self._accumulator.next_look_ms(queue)
         if look_ms is None and not lane.window:
             del self._active[queue]
+            self._late.rests(queue)
             return None
+        self._late.look(queue, self._troubles.get(queue), at_ms)
         self._identify(queue, lane)
         leader = self._cluster.view.leader(queue.where)
         if leader is None:
@@ -360,7 +365,7 @@ class Sender:
             return
         told = _not_delivered(queue, batch, error, unknown=unknown)
         self.failed_records += batch.record_count
-        _log.warning("delivery failed: %s", told)
+        _log.warning(DELIVERY_FAILED, told)
         self._settle(batch, told)
         self.on_given_up(told)
 
