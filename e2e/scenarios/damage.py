@@ -15,6 +15,7 @@ RECORDS: Final = 60_000
 FEW: Final = (RECORDS // 3,)
 MANY: Final = tuple(range(RECORDS // 2, RECORDS // 2 + 12_000, 1_000))
 """Records in batches of their own: so many damaged ones are not mended one by one."""
+SAID: Final = "PartitionDamaged"
 MENDED_S: Final = 240.0
 GAP_S: Final = 1.0
 
@@ -49,7 +50,7 @@ def bits_flipped(stage: Stage) -> None:
             f"python3 -c {shlex.quote(_WRITE)} {flipped} {RECORDS} | penstock produce {flipped}"
         )
         penstock.exec("sh", "-c", script, timeout_s=300.0)
-        whole, before = _digest(stage, flipped), _said(stage)
+        whole, before = _digest(stage, flipped), condition(_cluster(stage), SAID)
         for numbers, done in ((FEW, "replica mended"), (MANY, "replica is copied again")):
             broker = _leads_from_disk(stage, flipped)
             _damage(stage, broker, flipped, numbers)
@@ -58,8 +59,8 @@ def bits_flipped(stage: Stage) -> None:
             running.goes_on()
         broker = _leads_from_disk(stage, flipped)
         stage.expect(_digest(stage, flipped) == whole, f"broker {broker} was not mended")
-        after = _said(stage)
-        changed = before["lastTransitionTime"] != after["lastTransitionTime"]
+        after = condition(_until_said(stage), SAID)
+        changed = before.get("lastTransitionTime") != after["lastTransitionTime"]
         stage.expect(changed, f"the Cluster has never said that a replica is damaged: {after}")
         verdict = running.finish()
         stage.measure("longest write gap of a partition", verdict.partition_write_gap_s)
@@ -98,14 +99,18 @@ def _until_mended(stage: Stage, broker: int, topic: str, done: str) -> None:
     stage.measure("damaged: mended and in sync", time.monotonic() - began)
 
 
-def _said(stage: Stage) -> Manifest:
-    """The Cluster's condition PartitionDamaged, once it says that nothing is damaged."""
-    found = stage.penstock.streams.wait(
+def _cluster(stage: Stage) -> Manifest:
+    return stage.penstock.streams.get(CLUSTERS, stage.penstock.cluster)
+
+
+def _until_said(stage: Stage) -> Manifest:
+    """The Cluster, once its condition says that nothing is damaged; it has none before anything
+    was."""
+    return stage.penstock.streams.wait(
         CLUSTERS,
         stage.penstock.cluster,
-        lambda found: condition(found, "PartitionDamaged").get("reason") == "NothingDamaged",
+        lambda found: condition(found, SAID).get("reason") == "NothingDamaged",
     )
-    return condition(found, "PartitionDamaged")
 
 
 def _damage(stage: Stage, broker: int, topic: str, numbers: tuple[int, ...]) -> None:
