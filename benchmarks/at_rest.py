@@ -13,10 +13,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.common import figure, progress
 from penstock.client import Consumer
@@ -31,6 +32,7 @@ from support.cluster import Cluster
 from support.controller_pods import ACTIVE, Pod
 from support.kubernetes_faults import BROKERS, Operated
 from support.operator_process import OURS, condition, get, install_crds
+from support.reached_pods import tell_rolled_out
 from support.waiting import wait_until
 
 CLUSTER = "flights"
@@ -70,6 +72,7 @@ class Stage(Operated):
         self._make_pods()
         for plural, spec in RESOURCES.items():
             self._make(plural, TOPIC, spec)
+        tell_rolled_out(server, self.names, len(self.pods))
 
     def _make(self, plural: str, name: str, spec: dict[str, Any]) -> None:
         kind = {"clusters": "Cluster", "topics": "Topic", "consumergroups": "ConsumerGroup"}[plural]
@@ -80,11 +83,12 @@ class Stage(Operated):
     def _folder(self) -> str:
         return f"{OURS}/namespaces/{self.names.namespace}"
 
-    def is_ready(self) -> bool:
-        """The Cluster, and what it has."""
+    def is_settled(self) -> bool:
+        """The Cluster and what it has are Ready, and the operator has nothing left to do."""
         named = [("clusters", CLUSTER), *((plural, TOPIC) for plural in RESOURCES)]
         found = [get(self.server, f"{self._folder}/{plural}/{name}") for plural, name in named]
-        return all(condition(each, "Ready").get("status") == "True" for each in found)
+        ready = all(condition(each, "Ready").get("status") == "True" for each in found)
+        return ready and condition(found[0], "Reconciling").get("status") == "False"
 
     def has_topic(self) -> bool:
         return self.servers.topic(TOPIC) is not None
@@ -132,7 +136,7 @@ def settle(stage: Stage, quiet_s: float) -> None:
 
 
 def measure(stage: Stage, seconds: float, quiet_s: float) -> None:
-    wait_until(stage.is_ready, what="everything is Ready", timeout_s=SETTLE_S)
+    wait_until(stage.is_settled, what="everything is Ready", timeout_s=SETTLE_S)
     progress("everything is Ready")
     settle(stage, quiet_s)
     before, began = stage.writes(), time.monotonic()
@@ -143,11 +147,30 @@ def measure(stage: Stage, seconds: float, quiet_s: float) -> None:
     for call, count in written.items():
         progress(f"{count} x {call}")
     all_asked = stage.asked() - asked
-    if not stage.is_ready() or not before or all_asked == 0:
+    if not stage.is_settled() or not before or all_asked == 0:
         raise SystemExit("not Ready any more, or the proxies do not see who asks")
     name = "writes to the Kubernetes API by a Cluster at rest, Leases apart"
     figure(name, written.total() / minutes, "per minute", goal="0")
     figure("… all that was asked, with Leases", all_asked / minutes, "per minute")
+
+
+S = TypeVar("S", bound=Stage)
+
+
+def staged(stack: ExitStack, make: Callable[[ApiServer, Path, ExitStack], S]) -> S:
+    """With an API server of its own, and a member of the group. Raises SystemExit without one."""
+    if reason := missing():
+        raise SystemExit(reason)
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
+    (folder / "api").mkdir()
+    server = ApiServer(folder / "api")
+    stack.callback(server.stop)
+    stage = make(server, folder, stack)
+    member = stack.enter_context(Consumer(stage.servers.bootstrap, group_id=TOPIC))
+    wait_until(stage.has_topic, what="the Topic's topic", timeout_s=SETTLE_S)
+    member.subscribe([TOPIC])
+    member.poll(1)
+    return stage
 
 
 def main() -> None:
@@ -155,18 +178,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--quick", action="store_true", help="only shows that it works")
     args = parser.parse_args()
-    if reason := missing():
-        raise SystemExit(reason)
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
-        (folder / "api").mkdir()
-        server = ApiServer(folder / "api")
-        stack.callback(server.stop)
-        stage = Stage(server, folder, stack)
-        member = stack.enter_context(Consumer(stage.servers.bootstrap, group_id=TOPIC))
-        wait_until(stage.has_topic, what="the Topic's topic", timeout_s=SETTLE_S)
-        member.subscribe([TOPIC])
-        member.poll(1)
+        stage = staged(stack, Stage)
         measure(stage, *((1, 1) if args.quick else (args.seconds, QUIET_S)))
 
 

@@ -106,7 +106,10 @@ def run_parts(parts: Mapping[str, Callable[[], None]]) -> int:
         progress(name)
         try:
             measure()
-        except (Exception, SystemExit):  # noqa: BLE001 - shown, and told by the exit code
+        except SystemExit as why:  # it says what is missing, or did not happen
+            progress(str(why))
+            failed.append(name)
+        except Exception:  # noqa: BLE001 - shown, and told by the exit code
             traceback.print_exc()
             failed.append(name)
     for name in failed:

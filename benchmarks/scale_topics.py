@@ -6,23 +6,19 @@ measured is the operator, not the brokers.
 """
 
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.at_rest import CLUSTER, SETTLE_S, TOPIC, Stage, settle
+from benchmarks.at_rest import CLUSTER, SETTLE_S, Stage, settle, staged
 from benchmarks.common import cpu_seconds, figure, progress, resident_bytes
-from penstock.client import Consumer
 from penstock.kubernetes.names import API_VERSION
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
 
-from support.apiserver import ApiServer, missing
 from support.operator_process import condition
-from support.reached_pods import tell_rolled_out
 from support.waiting import wait_until
 
 MIB = 1 << 20
@@ -51,11 +47,6 @@ class Topics(Stage):
         with ThreadPoolExecutor(4) as threads:
             list(threads.map(make, range(count)))
 
-    def is_settled(self) -> bool:
-        """Everything is Ready, and the operator has nothing left to do."""
-        found = self.server.request("GET", f"{self._folder}/clusters/{CLUSTER}")
-        return self.is_ready() and condition(found, "Reconciling").get("status") == "False"
-
     def ready_topics(self) -> int:
         """How many are Ready."""
         return sum(condition(one, "Ready").get("status") == "True" for one in self._topics())
@@ -72,19 +63,8 @@ class Topics(Stage):
 
 def measure(count: int) -> None:
     """Made, then at rest. Raises SystemExit without an API server."""
-    if reason := missing():
-        raise SystemExit(reason)
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
-        (folder / "api").mkdir()
-        server = ApiServer(folder / "api")
-        stack.callback(server.stop)
-        stage = Topics(server, folder, stack)
-        member = stack.enter_context(Consumer(stage.servers.bootstrap, group_id=TOPIC))
-        wait_until(stage.has_topic, what="the Topic's topic", timeout_s=SETTLE_S)
-        member.subscribe([TOPIC])
-        member.poll(1)
-        tell_rolled_out(server, stage.names, len(stage.pods))
+        stage = staged(stack, Topics)
         wait_until(stage.is_settled, what="everything is Ready", timeout_s=SETTLE_S)
         pid = stage.operator.pid
         _at_rest(stage, pid, 1)
