@@ -141,7 +141,7 @@ async def test_real_brokers_are_emptied_and_unregistered(bench: Bench) -> None:
     assert await bench.held(3) == 4
     look = await bench.observed(3)
     (placed,) = [one for one in (await admin.describe_moves()).brokers if one.broker_id == 3]
-    row = placement_rows(look, plan_cluster(bench.wish(3), look), 3, {})
+    row = placement_rows(look, plan_cluster(bench.wish(3), look), {})[3]
     assert (row["directoryId"], row["version"]) == (placed.directory_id, placed.software_version)
     assert row["bytes"] > RECORDS * len(b"some text") / 10, "it is compressed"
     await bench.make_claim(3)

@@ -4,6 +4,7 @@ A row that was never needed is not there, so that a new operator does not write 
 takes a key away. While brokers do not say what moves, everything stays as it was said last.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -37,25 +38,34 @@ _PLACEMENT: Final = ("cordoned", "directoryId", "version", "bytes", "damaged")
 
 
 def placement_rows(
-    observed: Observed, plan: Plan, broker_id: int, before: Mapping[str, Any]
-) -> Object:
-    """What a broker's row says of it as a place for replicas. `before`: its row as it is now."""
-    if observed.moves is None:
-        return {key: before[key] for key in _PLACEMENT if key in before}
-    rows: Object = {}
-    moving, placed = observed.moves.moving, observed.moves.broker(broker_id)
-    if placed is not None:
-        if placed.cordon is not None:
-            rows["cordoned"] = _cordon(placed.cordon)
-        rows["directoryId"] = placed.directory_id
-        if version := placed.software_version or before.get("version"):
-            rows["version"] = version
-    seen = observed.moves.seen
+    observed: Observed, plan: Plan, before: Mapping[int, Mapping[str, Any]]
+) -> dict[int, Object]:
+    """What the rows of brokers with a pod say of them as places for replicas. `before`: their rows
+    as they are now."""
+    moves = observed.moves
+    if moves is None:
+        return {
+            broker_id: {key: row[key] for key in _PLACEMENT if key in row}
+            for broker_id, row in before.items()
+        }
     # Sizes change all the time: at rest they would be written all the time.
-    if seen is not None and (plan.drains or any(one.target for one in moving.moves)):
-        rows["bytes"] = seen.held_bytes(broker_id)
-    if damaged := sum(broker_id in one.damaged for one in moving.moves):
-        rows["damaged"] = damaged
+    is_asked = plan.drains or any(one.target for one in moves.moving.moves)
+    held = moves.seen.held_bytes() if moves.seen is not None and is_asked else None
+    damaged = Counter(broker_id for one in moves.moving.moves for broker_id in one.damaged)
+    rows: dict[int, Object] = {}
+    for broker_id in observed.pods:
+        row = rows[broker_id] = {}
+        placed = moves.broker(broker_id)
+        if placed is not None:
+            if placed.cordon is not None:
+                row["cordoned"] = _cordon(placed.cordon)
+            row["directoryId"] = placed.directory_id
+            if version := placed.software_version or before.get(broker_id, {}).get("version"):
+                row["version"] = version
+        if held is not None:
+            row["bytes"] = held[broker_id]
+        if damaged[broker_id]:
+            row["damaged"] = damaged[broker_id]
     return rows
 
 

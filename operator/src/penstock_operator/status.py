@@ -266,6 +266,7 @@ def _numbers(facts: BrokerFacts | None, before: Mapping[str, Any]) -> Object:
 def _broker_statuses(observed: Observed, plan: Plan, before: Mapping[str, Any]) -> list[Object]:
     facts = observed.brokers
     known = {each["id"]: each for each in before.get("brokerStatuses") or ()}
+    placements = placement_rows(observed, plan, known)
     rows = []
     for broker_id, pod in sorted(observed.pods.items()):
         state = facts.brokers.get(broker_id) if facts else None
@@ -281,7 +282,7 @@ def _broker_statuses(observed: Observed, plan: Plan, before: Mapping[str, Any]) 
                 "rack": state.rack if state else pod.rack,
                 "leaders": state.leaders if state else int(last.get("leaders", 0)),
                 "replicas": state.replicas if state else int(last.get("replicas", 0)),
-                **placement_rows(observed, plan, broker_id, last),
+                **placements.get(broker_id, {}),
             }
         )
     return rows

@@ -124,7 +124,7 @@ def config(
 
 def _row(seen: "ClusterFacts", broker: "BrokerPlacement") -> dict[str, object]:
     known = BrokerId(broker.broker_id)
-    held = seen.held(known)
+    held = [one for one in seen.facts.partitions if known in one.replicas]
     disk = next(one for one in seen.facts.brokers if one.id == known)
     return {
         "broker": broker.broker_id,
@@ -133,7 +133,7 @@ def _row(seen: "ClusterFacts", broker: "BrokerPlacement") -> dict[str, object]:
         "cordon": _cordon(broker),
         "replicas": len(held),
         "leaders": sum(one.leader == known for one in held),
-        "held_bytes": seen.held_bytes(known),
+        "held_bytes": sum(one.size_bytes or 0 for one in held),
         "free_bytes": disk.free_bytes if broker.alive else None,
         "version": broker.software_version,
     }

@@ -6,6 +6,7 @@ have the same outlook, so that a status with it does not change all the time.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from statistics import median_high
 from typing import Final
 
@@ -33,7 +34,7 @@ class Outlook:
         nobody."""
         if self.minutes is None or len(self.groups) < 2:
             return self
-        return replace(self, minutes=self.minutes - -soak_s // 60)
+        return replace(self, minutes=self.minutes + ceil(soak_s / 60))
 
     def __str__(self) -> str:
         steps = f"in {len(self.groups)} step{'s' if len(self.groups) != 1 else ''}"

@@ -8,6 +8,7 @@ Pure. Whoever asks does so in this order, and asks every live broker for its log
 not know a broker's disk could fill it.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -34,13 +35,13 @@ class ClusterFacts:
     topic_ids: Mapping[str, str]
     moving: MovesDescription
 
-    def held(self, broker_id: int) -> tuple[PartitionFacts, ...]:
-        """The partitions that it has a replica of."""
-        return tuple(one for one in self.facts.partitions if BrokerId(broker_id) in one.replicas)
-
-    def held_bytes(self, broker_id: int) -> int:
-        """What those replicas take, as large as their leaders have them."""
-        return sum(one.size_bytes or 0 for one in self.held(broker_id))
+    def held_bytes(self) -> Counter[int]:
+        """By broker: what its replicas take, each as large as its leader has it."""
+        found: Counter[int] = Counter()
+        for one in self.facts.partitions:
+            for broker_id in one.replicas:
+                found[broker_id] += one.size_bytes or 0
+        return found
 
 
 def cluster_facts(
