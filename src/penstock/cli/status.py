@@ -93,12 +93,12 @@ def is_named(wanted: Wanted, bootstrap: str | None) -> bool:
 
 def _show(where: Located, output: Output, *, named: bool) -> bool:
     """Whether it is healthy."""
-    from penstock.client.sync.full_disks import full_disks  # noqa: PLC0415 - not for --help
+    from penstock.client.admin.full_disks import full_disks  # noqa: PLC0415 - not for --help
 
     try:
         with open_admin(where) as admin:
             seen = admin.describe_cluster()
-            full = list(full_disks(admin))
+            full = list(full_disks(admin, seen.brokers))
     except UnreachableError as error:
         if named:
             raise

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.client import Admin
-from penstock.client.sync.full_disks import full_disks
+from penstock.client.admin.full_disks import full_disks
 from penstock.errors import ClusterError, MisuseError, PenstockError
 from penstock_broker.local.apply import options_of
 from penstock_broker.local.processes import is_alive, send_signal
@@ -42,7 +42,8 @@ class ProcessStatus:
 class LocalStatus:
     """A local cluster at this moment. `problem` says why facts from the cluster are missing.
 
-    `full_disks`: brokers that refuse writes because of it."""
+    `full_disks`: brokers that refuse writes because theirs are.
+    """
 
     cluster: str
     phase: str
@@ -166,7 +167,7 @@ def _with_roles(bare: LocalStatus, files: Mapping[str, str]) -> LocalStatus:
     ) as admin:
         seen = admin.describe_cluster()
         topics = admin.describe_topics().values()
-        full = full_disks(admin)
+        full = full_disks(admin, seen.brokers)
     partitions = [partition for topic in topics for partition in topic.partitions]
     return replace(
         bare,
