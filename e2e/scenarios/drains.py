@@ -18,7 +18,7 @@ from e2e.harness.kubectl import Manifest
 from e2e.harness.penstock import CLUSTERS, condition
 from e2e.harness.process import CommandError, E2EError, wait_until
 from e2e.harness.scenario import Stage, scenario
-from e2e.harness.workload import Load, Verdict
+from e2e.harness.workload import Load, Verdict, Workload
 from e2e.scenarios.control import kill_controllers, kill_operators, steal_lease
 from e2e.scenarios.operations import (
     MISSING_IMAGE,
@@ -55,7 +55,7 @@ def drained_through_faults(stage: Stage) -> None:
         with _throttled(stage, SLOW):
             _scale(stage, 3)
             seen: list[str] = []
-            _drains(stage, lambda rows: any(one["state"] == "Draining" for one in rows.values()))
+            _drains(stage, _is_draining)
             _rate_is_near(stage, 2 * MIB)
             stage.say(condition(_cluster(stage), "Reconciling")["message"])
             made = _topics_each_second(stage, 3)
@@ -85,9 +85,7 @@ def drained_through_faults(stage: Stage) -> None:
 def scale_down_taken_back(stage: Stage) -> None:
     """The brokers are used again, no pod restarts, and no copy is left over."""
     penstock, load = stage.penstock, stage.load()
-    with stage.workload(load) as running, _prefilled(stage):
-        running.started()
-        _to_five(stage)
+    with _five_brokers(stage, load) as running:
         before = uids(stage)
         with _throttled(stage, SLOW):
             _scale(stage, 3)
@@ -116,9 +114,7 @@ def scale_down_taken_back(stage: Stage) -> None:
 def lease_stolen_in_a_drain(stage: Stage) -> None:
     """Whoever was active finds its epoch old; there is one drain all the while."""
     penstock, load = stage.penstock, stage.load()
-    with stage.workload(load) as running, _prefilled(stage):
-        running.started()
-        _to_five(stage)
+    with _five_brokers(stage, load) as running:
         with _throttled(stage, SLOW):
             _scale(stage, 3)
             since = {n: row["since"] for n, row in _drains(stage, lambda r: {*r} == {3, 4}).items()}
@@ -139,13 +135,11 @@ def lease_stolen_in_a_drain(stage: Stage) -> None:
 def rolled_in_a_drain(stage: Stage) -> None:
     """No broker is touched while the image is missing; with another one, both end."""
     penstock, load = stage.penstock, stage.load()
-    with stage.workload(load) as running, _prefilled(stage):
-        running.started()
-        _to_five(stage)
+    with _five_brokers(stage, load) as running:
         before = uids(stage)
         with _throttled(stage, SLOW):
             _scale(stage, 3)
-            _drains(stage, lambda rows: any(one["state"] == "Draining" for one in rows.values()))
+            _drains(stage, _is_draining)
             spec = {"image": MISSING_IMAGE, "config": {"cache.bytes": 40_000_000}}
             penstock.streams.patch(CLUSTERS, penstock.cluster, {"spec": spec})
             wait_until("the missing image is named", lambda: names_missing_image(stage), 120.0)
@@ -179,6 +173,15 @@ def _prefilled(stage: Stage) -> Iterator[str]:
             f"--record-bytes={RECORD_BYTES}", timeout_s=900.0,
         )  # fmt: skip
         yield topic
+
+
+@contextmanager
+def _five_brokers(stage: Stage, load: Load) -> Iterator[Workload]:
+    """The load, while all five have their share of it and of what takes a while to move."""
+    with stage.workload(load) as running, _prefilled(stage):
+        running.started()
+        _to_five(stage)
+        yield running
 
 
 def _scale(stage: Stage, brokers: int) -> None:
@@ -268,6 +271,10 @@ def _rows(cluster: Manifest) -> dict[int, dict[str, Any]]:
 
 def _replicas(rows: dict[int, dict[str, Any]]) -> int:
     return sum(row["replicas"] for row in rows.values())
+
+
+def _is_draining(rows: dict[int, dict[str, Any]]) -> bool:
+    return any(one["state"] == "Draining" for one in rows.values())
 
 
 def _drains(

@@ -92,7 +92,7 @@ spec:
 """
 
 
-def test_a_cluster_whose_disk_is_full_is_not_healthy(program: "Program") -> None:
+def test_a_full_disk_is_told_by_status_by_why_and_to_who_writes(program: "Program") -> None:
     """Every partition has a leader and all replicas, and whoever writes is refused."""
     program.run(*UP, "-f", "-", stdin=FULL_DISK)
     local = json.loads(program.run("status", "-o", "json").stdout)

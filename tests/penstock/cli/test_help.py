@@ -43,6 +43,12 @@ def penstock(*words: str, **environment: str) -> "subprocess.CompletedProcess[st
     )
 
 
+def python(program: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
 def without(module: str, *words: str) -> "subprocess.CompletedProcess[str]":
     """`penstock` in an installation that lacks a module."""
     program = (
@@ -50,9 +56,7 @@ def without(module: str, *words: str) -> "subprocess.CompletedProcess[str]":
         f"sys.argv = {['penstock', *words]!r}\n"
         "runpy.run_module('penstock.cli', run_name='__main__', alter_sys=False)\n"
     )
-    return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    return python(program)
 
 
 def test_ctrl_c_before_the_command_line_is_there_ends_it_without_a_traceback() -> None:
@@ -64,9 +68,7 @@ def test_ctrl_c_before_the_command_line_is_there_ends_it_without_a_traceback() -
         "sys.meta_path.insert(0, Pressed())\n"
         "runpy.run_module('penstock.cli', run_name='__main__')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = python(program)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
@@ -78,9 +80,7 @@ def test_ctrl_c_while_the_tree_of_commands_is_built_ends_it_without_a_traceback(
         "typer.main.get_command = press\n"
         "main(['version'])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = python(program)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
