@@ -8,7 +8,7 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.cluster import Cluster
-from support.group_wire import AGAIN, Groups
+from support.group_wire import AGAIN, Groups, wait_for_shares
 from support.internal_topic import check_internal
 from support.waiting import wait_until
 from support.wire import Wire, call_error
@@ -43,7 +43,7 @@ def test_two_members_share_a_topic_and_one_takes_over_when_the_other_is_cut(
     one = groups.join(name, name)
     wait_until(lambda: one.owned == parts(name, 0, 1, 2, 3), what="one owns all")
     two = groups.join(name, name)
-    wait_until(lambda: len(one.owned) == len(two.owned) == 2, what="both own two")
+    wait_for_shares(2, one, two)
     assert one.owned | two.owned == parts(name, 0, 1, 2, 3)
     assert one.lost == two.owned, "what one keeps is never taken from it"
     two.cut()
@@ -55,7 +55,7 @@ def test_two_members_share_a_topic_and_one_takes_over_when_the_other_is_cut(
 
 def test_a_member_that_comes_back_in_time_keeps_everything(groups: Groups, name: str) -> None:
     one, two = groups.join(name, name), groups.join(name, name)
-    wait_until(lambda: len(one.owned) == len(two.owned) == 2, what="both own two")
+    wait_for_shares(2, one, two)
     before, epoch = set(two.owned), two.epoch
     two.cut_and_return()
     assert (two.owned, two.epoch, two.lost) == (before, epoch, set())
@@ -165,7 +165,7 @@ def test_a_static_member_returns_to_its_seat_and_two_cannot_have_it(
 ) -> None:
     other = groups.join(name, name)
     first = groups.join(name, name, instance_id="i")
-    wait_until(lambda: len(other.owned) == len(first.owned) == 2, what="both own two")
+    wait_for_shares(2, other, first)
     second = groups.join(name, name, instance_id="i")
     assert second.error is not None
     assert second.error.code is ErrorCode.UNRELEASED_INSTANCE_ID

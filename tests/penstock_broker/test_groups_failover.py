@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 from support.cluster import PATIENT, Cluster
-from support.group_wire import Groups, Member
+from support.group_wire import Groups, Member, wait_for_shares
 from support.waiting import wait_until
 from support.wire import Wire, call_error
 
@@ -53,7 +53,7 @@ def test_the_first_group_of_a_starting_cluster_waits_for_its_brokers(
 
 def two_members(groups: Groups) -> tuple[Member, Member]:
     one, two = groups.join("g", "t"), groups.join("g", "t")
-    wait_until(lambda: len(one.owned) == len(two.owned) == 3, what="both own three")
+    wait_for_shares(3, one, two)
     return one, two
 
 

@@ -239,3 +239,15 @@ class Member:
             offsets,
             **{"member_id": self.member_id, "member_epoch": self.epoch, **fields},
         )
+
+
+def wait_for_shares(count: int, *members: Member) -> None:
+    """Until each owns `count` partitions in the same epoch. The one that gave partitions away hears
+    of the new epoch in a message of its own, and may not commit with the former one."""
+    wait_until(
+        lambda: (
+            all(len(member.owned) == count for member in members)
+            and len({member.epoch for member in members}) == 1
+        ),
+        what=f"each member owns {count} partitions in one epoch",
+    )
