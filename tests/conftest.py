@@ -89,6 +89,12 @@ def pytest_collection():  # type: ignore[no-untyped-def]  # a hook wrapper is a 
         garbage.look_at_new_objects()
 
 
+def pytest_runtest_logstart(nodeid: str) -> None:
+    from support import spreading  # noqa: PLC0415 - found from here on
+
+    os.nice(spreading.gives_way(nodeid))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]  # a hook wrapper is a generator
     """Shows the seed and the logs of the test's own servers with every failure."""

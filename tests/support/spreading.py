@@ -3,7 +3,8 @@
 A file's tests share a cluster, so one process runs all of them; the files with a JVM share that,
 too. Many tests wait for clusters more than they compute: two processes per core keep the cores
 busy. Long files come first, because one that begins last would leave the other cores idle; those on
-Spark are the longest.
+Spark are the longest. All others give way to them: Spark waits ten seconds for a process of Python
+to start (`PythonWorkerFactory`, not a setting), and then the query fails.
 """
 
 import os
@@ -48,6 +49,18 @@ def rank(nodeid: str) -> int:
 def scope_of(nodeid: str) -> str:
     """What one process runs as a whole."""
     return SPARK if nodeid.startswith(SPARK) else nodeid.partition("::")[0]
+
+
+NICENESS = 5
+"""A third of the processor time that a process beside it gets."""
+
+
+def gives_way(nodeid: str) -> int:
+    """By how much this process becomes nicer when it runs the test; what it starts inherits that.
+    Nothing on Spark runs in a process after anything else does."""
+    spread = "PYTEST_XDIST_WORKER" in os.environ
+    alone_or_first = not spread or nodeid.startswith(SPARK)
+    return 0 if alone_or_first else max(0, NICENESS - os.nice(0))
 
 
 class LongFirst(LoadFileScheduling):  # type: ignore[misc]  # xdist is published without types
