@@ -60,7 +60,7 @@ class Reader:
         }
         with subprocess.Popen(
             ("bash", "-euo", "pipefail", "-c", script),
-            env=here, cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True,
+            env=here, cwd=ROOT, stdin=subprocess.DEVNULL, process_group=0,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         ) as running:  # fmt: skip
             try:

@@ -26,7 +26,7 @@ def running_demo(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
         demo = subprocess.Popen(
             [sys.executable, "-m", "examples.flights.demo"],
             cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            start_new_session=True,
+            process_group=0,
         )  # fmt: skip
     seen: dict[int, str] = {}
     try:

@@ -26,7 +26,7 @@ def running(
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         process = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, "TMPDIR": str(scratch)},
-            stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=out, stderr=err, process_group=0,
         )  # fmt: skip
     try:
         yield process

@@ -175,7 +175,7 @@ class PageRun:
                 stderr=subprocess.STDOUT,
                 cwd=self._work,
                 env=self._environment(),
-                start_new_session=True,
+                process_group=0,
             )
         self._shells.append(shell)
 

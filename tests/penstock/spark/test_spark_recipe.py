@@ -37,7 +37,7 @@ def driver(program: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
             [sys.executable, "-c", program],
             stdout=written,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            process_group=0,
             cwd=log.parent,
             env={
                 **os.environ,
