@@ -289,6 +289,13 @@ class ClusterError(PenstockError):
     """The cluster refused, or its answer did not come."""
 
 
+class UnknownCallError(ClusterError):
+    """The broker does not know this call: it is of an earlier release than this client."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ErrorCode.INVALID_REQUEST)
+
+
 class NotLeaderError(ClusterError):
     """Another broker leads this partition, or the epoch named is not the current one."""
 

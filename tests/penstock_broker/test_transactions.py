@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
+import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.cluster import PATIENT, Cluster
@@ -33,7 +35,7 @@ from penstock.proto.v1 import broker_pb2
 from penstock.proto.v1 import transaction_pb2 as pb
 from penstock.proto.v1.group_pb2 import FetchOffsetsRequest
 from penstock.rpc.batches import batch_to_wire
-from penstock.rpc.errors import error_from_wire
+from penstock.rpc.errors import error_from_rpc, error_from_wire
 
 
 @pytest.fixture(scope="module")
@@ -488,6 +490,25 @@ def test_calls_for_an_id_that_is_coordinated_elsewhere_say_so(cluster: Cluster) 
         assert (error.code, error.retriable) == (ErrorCode.NOT_COORDINATOR, True)
         error = refusal(lambda: there.init(transactional_id=producer.transactional_id))
         assert error.code is ErrorCode.NOT_COORDINATOR
+
+
+def test_ends_on_a_stream_are_answered_in_order_until_one_is_refused(cluster: Cluster) -> None:
+    producer = TransactionalProducer(cluster, new_id()).init()
+    ends: SimpleQueue[pb.EndTransactionRequest | None] = SimpleQueue()
+    with Transactions(cluster.brokers[producer.coordinator()].address) as there:
+        answers = there.calls.EndTransactionStream(iter(ends.get, None), timeout=120)
+        for value in (b"first", b"second"):
+            producer.send("t", value)
+            ends.put(producer.end_request(commit=True))
+            answer = next(answers)
+            assert answer.visible
+            producer.ended(answer)
+        ends.put(producer.end_request(commit=True, wait_visible_ms=60_001))
+        with pytest.raises(grpc.RpcError) as caught:
+            next(answers)
+        ends.put(None)
+    assert error_from_rpc(caught.value).code is ErrorCode.INVALID_REQUEST
+    assert not is_open(cluster, producer)
 
 
 def test_transactional_batches_and_ids_go_together(cluster: Cluster) -> None:

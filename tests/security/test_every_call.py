@@ -107,6 +107,9 @@ SAMPLES: Final[dict[str, Message]] = {
     "TransactionService.EndTransaction": transaction_pb2.EndTransactionRequest(
         transactional_id="x"
     ),
+    "TransactionService.EndTransactionStream": transaction_pb2.EndTransactionRequest(
+        transactional_id="x"
+    ),
     "TransactionService.BeginBranch": transaction_pb2.BeginBranchRequest(application_id="x"),
     "TransactionService.CommitBatch": transaction_pb2.CommitBatchRequest(application_id="x"),
     "TransactionService.AbortBatch": transaction_pb2.AbortBatchRequest(application_id="x"),
@@ -149,7 +152,7 @@ async def answered(cluster: Identified, name: str) -> Any:
 async def first_answer(cluster: Identified, name: str) -> Any:
     service, _, method = name.partition(".")
     call = getattr(cluster.stub(STUBS[service]), method)
-    if method in {"ProduceStream", "Subscribe", "Join", "CommitOffsetsStream"}:
+    if method in {"Subscribe", "Join"} or method.endswith("Stream"):
         stream = call(metadata=as_user(STRANGER), timeout=30)
         await stream.write(SAMPLES[name])
         answer = await stream.read()

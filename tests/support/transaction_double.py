@@ -51,6 +51,8 @@ class TransactionDouble(BrokerServiceServicer, TransactionServiceServicer):
         self.go_on = asyncio.Event()
         self.inits: list[pb.InitProducerRequest] = []
         self.asked: list[tx.EndTransactionRequest] = []
+        self.streams_of_ends = 0
+        self.no_streams: grpc.StatusCode | None = None
         self.finds = 0
         self.finds_before_end: list[int] = []
         """Of each End: how often the coordinator had been looked for."""
@@ -148,6 +150,13 @@ class TransactionDouble(BrokerServiceServicer, TransactionServiceServicer):
             next_producer_epoch=request.producer_epoch if same else answer.next.epoch,
             visible=order != "invisible",
         )
+
+    async def EndTransactionStream(self, requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+        self.streams_of_ends += 1
+        if self.no_streams is not None:
+            await context.abort(self.no_streams, "no stream of ends here")
+        async for request in requests:
+            await context.write(await self.EndTransaction(request, context))
 
     async def Fetch(self, request: Any, context: Any) -> pb.FetchResponse:  # noqa: N802
         self.isolations.setdefault("Fetch", set()).add(request.isolation_level)

@@ -199,9 +199,10 @@ class TransactionalProducer:
         self._sequences[topic, partition] = sequence + len(values)
         return offset
 
-    def end(self, *, commit: bool, wait_visible_ms: int = 60_000) -> pb.EndTransactionResponse:
-        """EndTransaction; the next epoch is taken over. Raises PenstockError."""
-        request = pb.EndTransactionRequest(
+    def end_request(
+        self, *, commit: bool, wait_visible_ms: int = 60_000
+    ) -> pb.EndTransactionRequest:
+        return pb.EndTransactionRequest(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
@@ -209,15 +210,23 @@ class TransactionalProducer:
             wait_visible_ms=wait_visible_ms,
         )
 
+    def end(self, *, commit: bool, wait_visible_ms: int = 60_000) -> pb.EndTransactionResponse:
+        """EndTransaction; the next epoch is taken over. Raises PenstockError."""
+        request = self.end_request(commit=commit, wait_visible_ms=wait_visible_ms)
+
         def attempt() -> pb.EndTransactionResponse:
             with Transactions(self.cluster.brokers[self.coordinator()].address) as there:
                 ended: pb.EndTransactionResponse = there.call("EndTransaction", request)
             return ended
 
         answer = again(attempt, what="the end is decided")
+        self.ended(answer)
+        return answer
+
+    def ended(self, answer: pb.EndTransactionResponse) -> None:
+        """Takes over the next epoch."""
         self.producer_id, self.epoch = answer.next_producer_id, answer.next_producer_epoch
         self._sequences.clear()
-        return answer
 
     def ask(self, name: str, request: Any) -> Any:
         """A call of TransactionService, to the coordinator."""

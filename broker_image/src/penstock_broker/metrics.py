@@ -56,9 +56,9 @@ class Metrics:
         )
         self.request_seconds = Histogram(
             "penstock_request_seconds",
-            "Duration of calls; requests on ProduceStream and CommitOffsetsStream count as Produce "
-            "and CommitOffsets. A Produce includes the wait for its acks; a Fetch excludes its "
-            "wait for records.",
+            "Duration of calls; requests on ProduceStream, CommitOffsetsStream and "
+            "EndTransactionStream count as the calls of that name. A Produce includes the wait for "
+            "its acks; a Fetch excludes its wait for records.",
             ["method"],
             registry=self.registry,
             buckets=_SECONDS,

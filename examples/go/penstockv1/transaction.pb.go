@@ -2764,10 +2764,12 @@ const file_penstock_proto_v1_transaction_proto_rawDesc = "" +
 	"\x1fTRANSACTION_END_REASON_OPERATOR\x10\x03\x12!\n" +
 	"\x1dTRANSACTION_END_REASON_FENCED\x10\x04\x12%\n" +
 	"!TRANSACTION_END_REASON_SUPERSEDED\x10\x05\x12&\n" +
-	"\"TRANSACTION_END_REASON_MEMBER_GONE\x10\x062\xc5\t\n" +
+	"\"TRANSACTION_END_REASON_MEMBER_GONE\x10\x062\xb6\n" +
+	"\n" +
 	"\x12TransactionService\x12\x89\x01\n" +
 	"\x1aFindTransactionCoordinator\x124.penstock.proto.v1.FindTransactionCoordinatorRequest\x1a5.penstock.proto.v1.FindTransactionCoordinatorResponse\x12e\n" +
-	"\x0eEndTransaction\x12(.penstock.proto.v1.EndTransactionRequest\x1a).penstock.proto.v1.EndTransactionResponse\x12\\\n" +
+	"\x0eEndTransaction\x12(.penstock.proto.v1.EndTransactionRequest\x1a).penstock.proto.v1.EndTransactionResponse\x12o\n" +
+	"\x14EndTransactionStream\x12(.penstock.proto.v1.EndTransactionRequest\x1a).penstock.proto.v1.EndTransactionResponse(\x010\x01\x12\\\n" +
 	"\vBeginBranch\x12%.penstock.proto.v1.BeginBranchRequest\x1a&.penstock.proto.v1.BeginBranchResponse\x12\\\n" +
 	"\vCommitBatch\x12%.penstock.proto.v1.CommitBatchRequest\x1a&.penstock.proto.v1.CommitBatchResponse\x12Y\n" +
 	"\n" +
@@ -2857,28 +2859,30 @@ var file_penstock_proto_v1_transaction_proto_depIdxs = []int32{
 	35, // 20: penstock.proto.v1.PartitionTransactions.open:type_name -> penstock.proto.v1.OpenTransaction
 	3,  // 21: penstock.proto.v1.TransactionService.FindTransactionCoordinator:input_type -> penstock.proto.v1.FindTransactionCoordinatorRequest
 	5,  // 22: penstock.proto.v1.TransactionService.EndTransaction:input_type -> penstock.proto.v1.EndTransactionRequest
-	7,  // 23: penstock.proto.v1.TransactionService.BeginBranch:input_type -> penstock.proto.v1.BeginBranchRequest
-	10, // 24: penstock.proto.v1.TransactionService.CommitBatch:input_type -> penstock.proto.v1.CommitBatchRequest
-	12, // 25: penstock.proto.v1.TransactionService.AbortBatch:input_type -> penstock.proto.v1.AbortBatchRequest
-	14, // 26: penstock.proto.v1.TransactionService.ListTransactions:input_type -> penstock.proto.v1.ListTransactionsRequest
-	17, // 27: penstock.proto.v1.TransactionService.DescribeTransactions:input_type -> penstock.proto.v1.DescribeTransactionsRequest
-	24, // 28: penstock.proto.v1.TransactionService.AbortTransaction:input_type -> penstock.proto.v1.AbortTransactionRequest
-	26, // 29: penstock.proto.v1.TransactionService.ListLedgers:input_type -> penstock.proto.v1.ListLedgersRequest
-	29, // 30: penstock.proto.v1.TransactionService.ForgetLedger:input_type -> penstock.proto.v1.ForgetLedgerRequest
-	31, // 31: penstock.proto.v1.TransactionService.DescribePartitionTransactions:input_type -> penstock.proto.v1.DescribePartitionTransactionsRequest
-	4,  // 32: penstock.proto.v1.TransactionService.FindTransactionCoordinator:output_type -> penstock.proto.v1.FindTransactionCoordinatorResponse
-	6,  // 33: penstock.proto.v1.TransactionService.EndTransaction:output_type -> penstock.proto.v1.EndTransactionResponse
-	8,  // 34: penstock.proto.v1.TransactionService.BeginBranch:output_type -> penstock.proto.v1.BeginBranchResponse
-	11, // 35: penstock.proto.v1.TransactionService.CommitBatch:output_type -> penstock.proto.v1.CommitBatchResponse
-	13, // 36: penstock.proto.v1.TransactionService.AbortBatch:output_type -> penstock.proto.v1.AbortBatchResponse
-	15, // 37: penstock.proto.v1.TransactionService.ListTransactions:output_type -> penstock.proto.v1.ListTransactionsResponse
-	18, // 38: penstock.proto.v1.TransactionService.DescribeTransactions:output_type -> penstock.proto.v1.DescribeTransactionsResponse
-	25, // 39: penstock.proto.v1.TransactionService.AbortTransaction:output_type -> penstock.proto.v1.AbortTransactionResponse
-	27, // 40: penstock.proto.v1.TransactionService.ListLedgers:output_type -> penstock.proto.v1.ListLedgersResponse
-	30, // 41: penstock.proto.v1.TransactionService.ForgetLedger:output_type -> penstock.proto.v1.ForgetLedgerResponse
-	33, // 42: penstock.proto.v1.TransactionService.DescribePartitionTransactions:output_type -> penstock.proto.v1.DescribePartitionTransactionsResponse
-	32, // [32:43] is the sub-list for method output_type
-	21, // [21:32] is the sub-list for method input_type
+	5,  // 23: penstock.proto.v1.TransactionService.EndTransactionStream:input_type -> penstock.proto.v1.EndTransactionRequest
+	7,  // 24: penstock.proto.v1.TransactionService.BeginBranch:input_type -> penstock.proto.v1.BeginBranchRequest
+	10, // 25: penstock.proto.v1.TransactionService.CommitBatch:input_type -> penstock.proto.v1.CommitBatchRequest
+	12, // 26: penstock.proto.v1.TransactionService.AbortBatch:input_type -> penstock.proto.v1.AbortBatchRequest
+	14, // 27: penstock.proto.v1.TransactionService.ListTransactions:input_type -> penstock.proto.v1.ListTransactionsRequest
+	17, // 28: penstock.proto.v1.TransactionService.DescribeTransactions:input_type -> penstock.proto.v1.DescribeTransactionsRequest
+	24, // 29: penstock.proto.v1.TransactionService.AbortTransaction:input_type -> penstock.proto.v1.AbortTransactionRequest
+	26, // 30: penstock.proto.v1.TransactionService.ListLedgers:input_type -> penstock.proto.v1.ListLedgersRequest
+	29, // 31: penstock.proto.v1.TransactionService.ForgetLedger:input_type -> penstock.proto.v1.ForgetLedgerRequest
+	31, // 32: penstock.proto.v1.TransactionService.DescribePartitionTransactions:input_type -> penstock.proto.v1.DescribePartitionTransactionsRequest
+	4,  // 33: penstock.proto.v1.TransactionService.FindTransactionCoordinator:output_type -> penstock.proto.v1.FindTransactionCoordinatorResponse
+	6,  // 34: penstock.proto.v1.TransactionService.EndTransaction:output_type -> penstock.proto.v1.EndTransactionResponse
+	6,  // 35: penstock.proto.v1.TransactionService.EndTransactionStream:output_type -> penstock.proto.v1.EndTransactionResponse
+	8,  // 36: penstock.proto.v1.TransactionService.BeginBranch:output_type -> penstock.proto.v1.BeginBranchResponse
+	11, // 37: penstock.proto.v1.TransactionService.CommitBatch:output_type -> penstock.proto.v1.CommitBatchResponse
+	13, // 38: penstock.proto.v1.TransactionService.AbortBatch:output_type -> penstock.proto.v1.AbortBatchResponse
+	15, // 39: penstock.proto.v1.TransactionService.ListTransactions:output_type -> penstock.proto.v1.ListTransactionsResponse
+	18, // 40: penstock.proto.v1.TransactionService.DescribeTransactions:output_type -> penstock.proto.v1.DescribeTransactionsResponse
+	25, // 41: penstock.proto.v1.TransactionService.AbortTransaction:output_type -> penstock.proto.v1.AbortTransactionResponse
+	27, // 42: penstock.proto.v1.TransactionService.ListLedgers:output_type -> penstock.proto.v1.ListLedgersResponse
+	30, // 43: penstock.proto.v1.TransactionService.ForgetLedger:output_type -> penstock.proto.v1.ForgetLedgerResponse
+	33, // 44: penstock.proto.v1.TransactionService.DescribePartitionTransactions:output_type -> penstock.proto.v1.DescribePartitionTransactionsResponse
+	33, // [33:45] is the sub-list for method output_type
+	21, // [21:33] is the sub-list for method input_type
 	21, // [21:21] is the sub-list for extension type_name
 	21, // [21:21] is the sub-list for extension extendee
 	0,  // [0:21] is the sub-list for field type_name

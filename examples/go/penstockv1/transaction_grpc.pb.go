@@ -35,6 +35,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	TransactionService_FindTransactionCoordinator_FullMethodName    = "/penstock.proto.v1.TransactionService/FindTransactionCoordinator"
 	TransactionService_EndTransaction_FullMethodName                = "/penstock.proto.v1.TransactionService/EndTransaction"
+	TransactionService_EndTransactionStream_FullMethodName          = "/penstock.proto.v1.TransactionService/EndTransactionStream"
 	TransactionService_BeginBranch_FullMethodName                   = "/penstock.proto.v1.TransactionService/BeginBranch"
 	TransactionService_CommitBatch_FullMethodName                   = "/penstock.proto.v1.TransactionService/CommitBatch"
 	TransactionService_AbortBatch_FullMethodName                    = "/penstock.proto.v1.TransactionService/AbortBatch"
@@ -59,6 +60,10 @@ type TransactionServiceClient interface {
 	//	PRODUCER_FENCED: another producer has taken the id; the error names it;
 	//	INVALID_TRANSACTION_STATE: it was committed, and an abort is requested.
 	EndTransaction(ctx context.Context, in *EndTransactionRequest, opts ...grpc.CallOption) (*EndTransactionResponse, error)
+	// The same messages on a stream, which costs less than a call each: every request is answered
+	// before the next one is read. An error that refuses a request ends the stream. A broker of an
+	// earlier release answers UNIMPLEMENTED: use the call.
+	EndTransactionStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[EndTransactionRequest, EndTransactionResponse], error)
 	// For engines that write one batch with many tasks, each attempt of a task with an epoch of its
 	// own (a branch), and decide on all of them at once.
 	BeginBranch(ctx context.Context, in *BeginBranchRequest, opts ...grpc.CallOption) (*BeginBranchResponse, error)
@@ -106,6 +111,19 @@ func (c *transactionServiceClient) EndTransaction(ctx context.Context, in *EndTr
 	}
 	return out, nil
 }
+
+func (c *transactionServiceClient) EndTransactionStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[EndTransactionRequest, EndTransactionResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &TransactionService_ServiceDesc.Streams[0], TransactionService_EndTransactionStream_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[EndTransactionRequest, EndTransactionResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type TransactionService_EndTransactionStreamClient = grpc.BidiStreamingClient[EndTransactionRequest, EndTransactionResponse]
 
 func (c *transactionServiceClient) BeginBranch(ctx context.Context, in *BeginBranchRequest, opts ...grpc.CallOption) (*BeginBranchResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -210,6 +228,10 @@ type TransactionServiceServer interface {
 	//	PRODUCER_FENCED: another producer has taken the id; the error names it;
 	//	INVALID_TRANSACTION_STATE: it was committed, and an abort is requested.
 	EndTransaction(context.Context, *EndTransactionRequest) (*EndTransactionResponse, error)
+	// The same messages on a stream, which costs less than a call each: every request is answered
+	// before the next one is read. An error that refuses a request ends the stream. A broker of an
+	// earlier release answers UNIMPLEMENTED: use the call.
+	EndTransactionStream(grpc.BidiStreamingServer[EndTransactionRequest, EndTransactionResponse]) error
 	// For engines that write one batch with many tasks, each attempt of a task with an epoch of its
 	// own (a branch), and decide on all of them at once.
 	BeginBranch(context.Context, *BeginBranchRequest) (*BeginBranchResponse, error)
@@ -243,6 +265,9 @@ func (UnimplementedTransactionServiceServer) FindTransactionCoordinator(context.
 }
 func (UnimplementedTransactionServiceServer) EndTransaction(context.Context, *EndTransactionRequest) (*EndTransactionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method EndTransaction not implemented")
+}
+func (UnimplementedTransactionServiceServer) EndTransactionStream(grpc.BidiStreamingServer[EndTransactionRequest, EndTransactionResponse]) error {
+	return status.Error(codes.Unimplemented, "method EndTransactionStream not implemented")
 }
 func (UnimplementedTransactionServiceServer) BeginBranch(context.Context, *BeginBranchRequest) (*BeginBranchResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method BeginBranch not implemented")
@@ -327,6 +352,13 @@ func _TransactionService_EndTransaction_Handler(srv interface{}, ctx context.Con
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _TransactionService_EndTransactionStream_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(TransactionServiceServer).EndTransactionStream(&grpc.GenericServerStream[EndTransactionRequest, EndTransactionResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type TransactionService_EndTransactionStreamServer = grpc.BidiStreamingServer[EndTransactionRequest, EndTransactionResponse]
 
 func _TransactionService_BeginBranch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(BeginBranchRequest)
@@ -542,6 +574,13 @@ var TransactionService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _TransactionService_DescribePartitionTransactions_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "EndTransactionStream",
+			Handler:       _TransactionService_EndTransactionStream_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+	},
 	Metadata: "penstock/proto/v1/transaction.proto",
 }

@@ -23,6 +23,7 @@ from penstock.errors import (
     OverloadedError,
     PenstockError,
     ThrottledError,
+    UnknownCallError,
     UnreachableError,
 )
 from penstock.proto.v1 import errors_pb2 as pb
@@ -125,7 +126,7 @@ def error_from_rpc(error: grpc.RpcError, address: str = "") -> PenstockError:
             return OverloadedError(text)
         case grpc.StatusCode.UNIMPLEMENTED:
             older = "the broker does not know this call; it is older than this client"
-            return ClusterError(f"{where}{older}: {details}", ErrorCode.INVALID_REQUEST)
+            return UnknownCallError(f"{where}{older}: {details}")
         case grpc.StatusCode.INVALID_ARGUMENT:
             return ClusterError(text, ErrorCode.INVALID_REQUEST)
         case _:

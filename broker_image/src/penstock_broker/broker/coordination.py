@@ -100,7 +100,7 @@ class Coordination:
         around.replicas.joins = PartitionJoins(self._links, around.replicas)
         self.calls = Transactions(self.transactions, producer_ids.take, base.refusal)
         self.group_service = GroupService(around.view, self.groups, base.refusal, base.observe)
-        self.transaction_service = TransactionService(self.calls, locator)
+        self.transaction_service = TransactionService(self.calls, locator, base.observe)
         self.peer_service = TransactionPeerService(here)
 
     def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:

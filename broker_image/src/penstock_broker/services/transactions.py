@@ -9,7 +9,8 @@ it, and the coordinator may change during the wait.
 
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from time import monotonic
 from typing import Any, Final
 
 from penstock.core.authorization import Kind, Operation
@@ -97,7 +98,14 @@ class Transactions:
 class TransactionService(TransactionServiceServicer):
     """See the module."""
 
-    def __init__(self, transactions: Transactions, locator: Locator) -> None:
+    def __init__(
+        self,
+        transactions: Transactions,
+        locator: Locator,
+        observe: Callable[[str, float], None],
+    ) -> None:
+        """`observe(method, seconds)` times requests on streams; the edge times unary calls."""
+        self._observe = observe
         self._transactions = transactions
         self._coordinators = transactions.coordinators
         self._locator = locator
@@ -138,6 +146,18 @@ class TransactionService(TransactionServiceServicer):
             next_producer_epoch=answer.producer_epoch,
             visible=answer.visible,
         )
+
+    async def EndTransactionStream(  # type: ignore[override]
+        self, request_iterator: AsyncIterator[pb.EndTransactionRequest], context: Any
+    ) -> None:
+        """One after the other: further requests of a client wait in the transport (I23)."""
+        async for request in request_iterator:
+            started = monotonic()
+            try:
+                answer = await self.EndTransaction(request, context)
+            finally:
+                self._observe("EndTransaction", monotonic() - started)
+            await context.write(answer)
 
     # ------------------------------------------------------------ batches of many tasks
 

@@ -191,6 +191,7 @@ CALLS: Final[Mapping[str, Call]] = {
     "GroupService.DescribeGroups": _parts(Operation.DESCRIBE, Kind.GROUP),
     "TransactionService.FindTransactionCoordinator": _transaction(Operation.DESCRIBE),
     "TransactionService.EndTransaction": _transaction(Operation.WRITE),
+    "TransactionService.EndTransactionStream": _transaction(Operation.WRITE),
     "TransactionService.BeginBranch": _application(),
     "TransactionService.CommitBatch": _application(),
     "TransactionService.AbortBatch": _application(),

@@ -67,6 +67,7 @@ REQUEST_LIMITS: Final[Mapping[str, RequestLimit]] = {
     "GroupService.DescribeGroups": _LIST,
     "TransactionService.FindTransactionCoordinator": _NAMES,
     "TransactionService.EndTransaction": _NAMES,
+    "TransactionService.EndTransactionStream": _NAMES,
     "TransactionService.BeginBranch": _NAMES,
     "TransactionService.CommitBatch": _LIST,
     "TransactionService.AbortBatch": _NAMES,

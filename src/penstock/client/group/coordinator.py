@@ -8,10 +8,10 @@ fetch, call ───▶ calls
 from collections.abc import Callable
 from typing import Any
 
+from penstock.client.cluster.answer_stream import AnswerStream
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.coordinator import CoordinatorCalls
-from penstock.client.group.commit_stream import CommitStream
 from penstock.proto.v1 import errors_pb2
 from penstock.proto.v1 import group_pb2 as pb
 from penstock.proto.v1.group_pb2_grpc import GroupServiceStub
@@ -24,7 +24,9 @@ class GroupCalls(CoordinatorCalls):
     def __init__(self, cluster: Cluster, group_id: str) -> None:
         super().__init__(cluster, f"group {group_id!r}")
         self.group_id = group_id
-        self._commits = CommitStream()
+        self._commits: AnswerStream[pb.CommitOffsetsRequest, pb.CommitOffsetsResponse] = (
+            AnswerStream(lambda to: to.group.CommitOffsetsStream, "a commit")
+        )
 
     async def _find(self, connection: Connection, timeout_s: float) -> str:
         request = pb.FindCoordinatorRequest(
@@ -54,7 +56,7 @@ class GroupCalls(CoordinatorCalls):
 
         async def attempt(connection: Connection, attempt_s: float) -> pb.CommitOffsetsResponse:
             request.cluster_id = self._cluster.view.cluster_id
-            return await self._commits.commit(connection, request, attempt_s)
+            return await self._commits.ask(connection, request, attempt_s)
 
         return await self.until_answered(attempt, timeout_s)
 

@@ -2,7 +2,8 @@
 
     call ──▶ any question to it, again until it is answered
     init ──▶ InitProducer: takes the id over, again until it is answered
-    end  ──▶ EndTransaction: one attempt; whether to repeat it is `machine.py`'s decision
+    end  ──▶ EndTransaction, on a stream if the broker knows it: one attempt; whether to repeat it
+             is `machine.py`'s decision
 
 Both can be repeated: an instance that has the id gets the same epoch, and a decided End is answered
 with its outcome.
@@ -11,13 +12,14 @@ with its outcome.
 from collections.abc import Callable
 from typing import Any, Final
 
+from penstock.client.cluster.answer_stream import AnswerStream
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.coordinator import PATIENCE_S, CoordinatorCalls
 from penstock.client.config import ProducerConfig
 from penstock.client.transaction.contract import End, EndAnswered
 from penstock.core.types import NO_PRODUCER, ProducerId, ProducerIdentity
-from penstock.errors import PenstockError
+from penstock.errors import OverloadedError, PenstockError, UnknownCallError
 from penstock.proto.v1 import broker_pb2
 from penstock.proto.v1 import transaction_pb2 as pb
 from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
@@ -61,6 +63,13 @@ class TransactionCalls(TransactionalIdCalls):
     def __init__(self, cluster: Cluster, config: ProducerConfig, transactional_id: str) -> None:
         super().__init__(cluster, transactional_id)
         self._config = config
+        self._ends: AnswerStream[pb.EndTransactionRequest, pb.EndTransactionResponse] = (
+            AnswerStream(
+                lambda to: to.transactions.EndTransactionStream, "the end of a transaction"
+            )
+        )
+        self._without_stream: Connection | None = None
+        """To a broker of an earlier release, or one that takes no more streams from here."""
 
     async def init(self, instance_id: str, timeout_s: float) -> ProducerIdentity:
         """Takes over the id for this instance; the previous owner is fenced.
@@ -99,11 +108,8 @@ class TransactionCalls(TransactionalIdCalls):
         try:
             connection = await self.connection(min(timeout_s, FIND_S))
             request.cluster_id = self._cluster.view.cluster_id
-            answer = await connection.call(
-                connection.transactions.EndTransaction,
-                request,
-                min(timeout_s, PATIENCE_S + end.wait_visible_ms / 1000),
-            )
+            patience_s = min(timeout_s, PATIENCE_S + end.wait_visible_ms / 1000)
+            answer = await self._ask_to_end(connection, request, patience_s)
         except PenstockError as error:
             self.failed(error)
             raise
@@ -112,3 +118,14 @@ class TransactionCalls(TransactionalIdCalls):
             error=error_from_wire(answer.error) if answer.HasField("error") else None,
             visible=answer.visible,
         )
+
+    async def _ask_to_end(
+        self, connection: Connection, request: pb.EndTransactionRequest, timeout_s: float
+    ) -> pb.EndTransactionResponse:
+        if connection is not self._without_stream:
+            try:
+                return await self._ends.ask(connection, request, timeout_s)
+            except (UnknownCallError, OverloadedError):  # nothing was done
+                self._without_stream = connection
+        method = connection.transactions.EndTransaction
+        return await connection.call(method, request, timeout_s)

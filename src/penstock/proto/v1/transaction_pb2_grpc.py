@@ -44,6 +44,11 @@ class TransactionServiceStub:
                 request_serializer=penstock_dot_proto_dot_v1_dot_transaction__pb2.EndTransactionRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_transaction__pb2.EndTransactionResponse.FromString,
                 _registered_method=True)
+        self.EndTransactionStream = channel.stream_stream(
+                '/penstock.proto.v1.TransactionService/EndTransactionStream',
+                request_serializer=penstock_dot_proto_dot_v1_dot_transaction__pb2.EndTransactionRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_transaction__pb2.EndTransactionResponse.FromString,
+                _registered_method=True)
         self.BeginBranch = channel.unary_unary(
                 '/penstock.proto.v1.TransactionService/BeginBranch',
                 request_serializer=penstock_dot_proto_dot_v1_dot_transaction__pb2.BeginBranchRequest.SerializeToString,
@@ -107,6 +112,15 @@ class TransactionServiceServicer:
         error says by which; the producer continues with next_producer_epoch;
         PRODUCER_FENCED: another producer has taken the id; the error names it;
         INVALID_TRANSACTION_STATE: it was committed, and an abort is requested.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndTransactionStream(self, request_iterator, context):
+        """The same messages on a stream, which costs less than a call each: every request is answered
+        before the next one is read. An error that refuses a request ends the stream. A broker of an
+        earlier release answers UNIMPLEMENTED: use the call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -185,6 +199,11 @@ def add_TransactionServiceServicer_to_server(servicer, server):
             ),
             'EndTransaction': grpc.unary_unary_rpc_method_handler(
                     servicer.EndTransaction,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_transaction__pb2.EndTransactionRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_transaction__pb2.EndTransactionResponse.SerializeToString,
+            ),
+            'EndTransactionStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.EndTransactionStream,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_transaction__pb2.EndTransactionRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_transaction__pb2.EndTransactionResponse.SerializeToString,
             ),
@@ -286,6 +305,33 @@ class TransactionService:
             request,
             target,
             '/penstock.proto.v1.TransactionService/EndTransaction',
+            penstock_dot_proto_dot_v1_dot_transaction__pb2.EndTransactionRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_transaction__pb2.EndTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndTransactionStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/penstock.proto.v1.TransactionService/EndTransactionStream',
             penstock_dot_proto_dot_v1_dot_transaction__pb2.EndTransactionRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_transaction__pb2.EndTransactionResponse.FromString,
             options,

@@ -53,6 +53,11 @@ class TransactionServiceStub:
       PRODUCER_FENCED: another producer has taken the id; the error names it;
       INVALID_TRANSACTION_STATE: it was committed, and an abort is requested.
     """
+    EndTransactionStream: _grpc.StreamStreamMultiCallable[_transaction_pb2.EndTransactionRequest, _transaction_pb2.EndTransactionResponse]
+    """The same messages on a stream, which costs less than a call each: every request is answered
+    before the next one is read. An error that refuses a request ends the stream. A broker of an
+    earlier release answers UNIMPLEMENTED: use the call.
+    """
     BeginBranch: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.BeginBranchRequest, _transaction_pb2.BeginBranchResponse]
     """For engines that write one batch with many tasks, each attempt of a task with an epoch of its
     own (a branch), and decide on all of them at once.
@@ -85,6 +90,11 @@ class TransactionServiceAsyncStub(TransactionServiceStub):
         error says by which; the producer continues with next_producer_epoch;
       PRODUCER_FENCED: another producer has taken the id; the error names it;
       INVALID_TRANSACTION_STATE: it was committed, and an abort is requested.
+    """
+    EndTransactionStream: _aio.StreamStreamMultiCallable[_transaction_pb2.EndTransactionRequest, _transaction_pb2.EndTransactionResponse]  # type: ignore[assignment]
+    """The same messages on a stream, which costs less than a call each: every request is answered
+    before the next one is read. An error that refuses a request ends the stream. A broker of an
+    earlier release answers UNIMPLEMENTED: use the call.
     """
     BeginBranch: _aio.UnaryUnaryMultiCallable[_transaction_pb2.BeginBranchRequest, _transaction_pb2.BeginBranchResponse]  # type: ignore[assignment]
     """For engines that write one batch with many tasks, each attempt of a task with an epoch of its
@@ -127,6 +137,17 @@ class TransactionServiceServicer(metaclass=_abc_1.ABCMeta):
             error says by which; the producer continues with next_producer_epoch;
           PRODUCER_FENCED: another producer has taken the id; the error names it;
           INVALID_TRANSACTION_STATE: it was committed, and an abort is requested.
+        """
+
+    @_abc_1.abstractmethod
+    def EndTransactionStream(
+        self,
+        request_iterator: _MaybeAsyncIterator[_transaction_pb2.EndTransactionRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_transaction_pb2.EndTransactionResponse], _abc.AsyncIterator[_transaction_pb2.EndTransactionResponse]]:
+        """The same messages on a stream, which costs less than a call each: every request is answered
+        before the next one is read. An error that refuses a request ends the stream. A broker of an
+        earlier release answers UNIMPLEMENTED: use the call.
         """
 
     @_abc_1.abstractmethod

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from threading import Thread
 from typing import Any
 
+import grpc
 import pytest
 from support.transaction_double import MAX_TIMEOUT_MS, TransactionDouble, serving
 from support.transaction_model import refused
@@ -507,6 +508,33 @@ async def test_a_cluster_without_transactions_says_so_and_gets_no_records() -> N
         with pytest.raises(ClusterError, match="older than this client"):
             await producer.transaction().begin()
         assert double.produced == 0
+
+
+async def test_transactions_end_on_one_stream() -> None:
+    async with serving() as double, producing(double) as producer:
+        for value in (b"a", b"b", b"c"):
+            async with producer.transaction() as tx:
+                await send(tx, value)
+        assert double.streams_of_ends == 1
+        assert double.visible() == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        pytest.param(grpc.StatusCode.UNIMPLEMENTED, id="an earlier release"),
+        pytest.param(grpc.StatusCode.RESOURCE_EXHAUSTED, id="too many streams"),
+    ],
+)
+async def test_a_broker_that_takes_no_stream_is_asked_by_calls(why: grpc.StatusCode) -> None:
+    async with serving() as double, producing(double) as producer:
+        double.no_streams = why
+        for value in (b"a", b"b"):
+            async with producer.transaction() as tx:
+                await send(tx, value)
+        assert double.streams_of_ends == 1, "it is tried once"
+        assert double.visible() == [b"a", b"b"]
+        assert len(double.asked) == 2
 
 
 # -- the sync facade, pods -----------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A stream of commits against a gRPC server that follows a script: late, refused, cut, closed."""
+"""Commits on a stream, against a gRPC server that follows a script: late, refused, cut, closed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,8 +8,8 @@ import grpc
 import pytest
 from support.waiting import wait_until_async
 
+from penstock.client.cluster.answer_stream import AnswerStream
 from penstock.client.cluster.connections import Connection
-from penstock.client.group.commit_stream import CommitStream
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import group_pb2 as pb
 from penstock.proto.v1.group_pb2_grpc import (
@@ -67,19 +67,26 @@ async def connection(double: Double) -> AsyncIterator[Connection]:
     await server.stop(None)
 
 
+Commits = AnswerStream[pb.CommitOffsetsRequest, pb.CommitOffsetsResponse]
+
+
+def commits() -> Commits:
+    return AnswerStream(lambda connection: connection.group.CommitOffsetsStream, "a commit")
+
+
 async def commit(
-    stream: CommitStream, connection: Connection, offset: int, timeout_s: float = 20.0
+    stream: Commits, connection: Connection, offset: int, timeout_s: float = 20.0
 ) -> int:
     """The partition that the answer is about."""
     request = pb.CommitOffsetsRequest(partitions=[pb.CommitPartition(topic="t", offset=offset)])
-    answer = await stream.commit(connection, request, timeout_s)
+    answer = await stream.ask(connection, request, timeout_s)
     return answer.results[0].partition
 
 
 async def test_commits_share_one_stream_until_it_is_closed(
     double: Double, connection: Connection
 ) -> None:
-    stream = CommitStream()
+    stream = commits()
     assert [await commit(stream, connection, n) for n in range(50)] == list(range(50))
     assert double.streams == 1
     stream.close()
@@ -98,7 +105,7 @@ async def test_commits_share_one_stream_until_it_is_closed(
 async def test_after_an_error_the_next_commit_opens_another_stream(
     double: Double, connection: Connection, order: str, code: ErrorCode
 ) -> None:
-    stream = CommitStream()
+    stream = commits()
     double.script[2] = order
     assert await commit(stream, connection, 1) == 1
     with pytest.raises(PenstockError) as caught:
@@ -112,7 +119,7 @@ async def test_after_an_error_the_next_commit_opens_another_stream(
 async def test_an_answer_that_comes_late_is_never_taken_for_the_next_ones(
     double: Double, connection: Connection
 ) -> None:
-    stream = CommitStream()
+    stream = commits()
     double.script[2] = "late"
     assert await commit(stream, connection, 1) == 1
     with pytest.raises(ClusterError, match=r"no answer to a commit within 0\.2 s") as caught:
@@ -125,7 +132,7 @@ async def test_an_answer_that_comes_late_is_never_taken_for_the_next_ones(
 async def test_a_cancelled_commit_leaves_nothing_for_the_next_one(
     double: Double, connection: Connection
 ) -> None:
-    stream = CommitStream()
+    stream = commits()
     double.script[1] = "late"
     async with asyncio.TaskGroup() as tasks:
         first = tasks.create_task(commit(stream, connection, 1))
@@ -139,7 +146,7 @@ async def test_a_cancelled_commit_leaves_nothing_for_the_next_one(
 async def test_a_stream_that_ended_between_two_commits_costs_nothing(
     double: Double, connection: Connection
 ) -> None:
-    stream = CommitStream()
+    stream = commits()
     double.script[1] = "answer, then end"
     assert await commit(stream, connection, 1) == 1
     await wait_until_async(stream._call.done, what="the end is heard of")
@@ -150,7 +157,7 @@ async def test_a_stream_that_ended_between_two_commits_costs_nothing(
 async def test_a_connection_closed_by_another_task_is_an_error_of_the_commit(
     double: Double, connection: Connection
 ) -> None:
-    stream = CommitStream()
+    stream = commits()
     double.script[1] = "late"
     async with asyncio.TaskGroup() as tasks:
         first = tasks.create_task(_code(commit(stream, connection, 1)))
