@@ -1570,7 +1570,11 @@ type ReportReplicasResponse struct {
 	MetadataVersion int64 `protobuf:"varint,2,opt,name=metadata_version,json=metadataVersion,proto3" json:"metadata_version,omitempty"`
 	// All of it is in the metadata store itself, not in a journal, which can be lost with the disks of
 	// a majority: only then may the broker give up a damaged log.
-	Stored        bool `protobuf:"varint,3,opt,name=stored,proto3" json:"stored,omitempty"`
+	Stored bool `protobuf:"varint,3,opt,name=stored,proto3" json:"stored,omitempty"`
+	// Those of the damaged and missing ones that keep a seat: in the ISR, or eligible outside it, which
+	// no image shows. Nobody sound is known to have what they have, so their logs are kept. An older
+	// controller names none.
+	Seated        []*ReplicaName `protobuf:"bytes,4,rep,name=seated,proto3" json:"seated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1624,6 +1628,13 @@ func (x *ReportReplicasResponse) GetStored() bool {
 		return x.Stored
 	}
 	return false
+}
+
+func (x *ReportReplicasResponse) GetSeated() []*ReplicaName {
+	if x != nil {
+		return x.Seated
+	}
+	return nil
 }
 
 type AllocateProducerIdsRequest struct {
@@ -1884,11 +1895,12 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x0eDroppedReplica\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\x03R\aversion\"\x8b\x01\n" +
+	"\aversion\x18\x03 \x01(\x03R\aversion\"\xc3\x01\n" +
 	"\x16ReportReplicasResponse\x12.\n" +
 	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12)\n" +
 	"\x10metadata_version\x18\x02 \x01(\x03R\x0fmetadataVersion\x12\x16\n" +
-	"\x06stored\x18\x03 \x01(\bR\x06stored\"\x7f\n" +
+	"\x06stored\x18\x03 \x01(\bR\x06stored\x126\n" +
+	"\x06seated\x18\x04 \x03(\v2\x1e.penstock.proto.v1.ReplicaNameR\x06seated\"\x7f\n" +
 	"\x1aAllocateProducerIdsRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
@@ -1975,20 +1987,21 @@ var file_penstock_proto_v1_controller_proto_depIdxs = []int32{
 	16, // 23: penstock.proto.v1.ReportReplicasRequest.sound:type_name -> penstock.proto.v1.ReplicaName
 	16, // 24: penstock.proto.v1.ReportReplicasRequest.missing:type_name -> penstock.proto.v1.ReplicaName
 	21, // 25: penstock.proto.v1.ReportReplicasResponse.error:type_name -> penstock.proto.v1.Error
-	21, // 26: penstock.proto.v1.AllocateProducerIdsResponse.error:type_name -> penstock.proto.v1.Error
-	0,  // 27: penstock.proto.v1.ControllerService.Session:input_type -> penstock.proto.v1.SessionRequest
-	11, // 28: penstock.proto.v1.ControllerService.AlterIsr:input_type -> penstock.proto.v1.AlterIsrRequest
-	19, // 29: penstock.proto.v1.ControllerService.AllocateProducerIds:input_type -> penstock.proto.v1.AllocateProducerIdsRequest
-	15, // 30: penstock.proto.v1.ControllerService.ReportReplicas:input_type -> penstock.proto.v1.ReportReplicasRequest
-	5,  // 31: penstock.proto.v1.ControllerService.Session:output_type -> penstock.proto.v1.SessionResponse
-	13, // 32: penstock.proto.v1.ControllerService.AlterIsr:output_type -> penstock.proto.v1.AlterIsrResponse
-	20, // 33: penstock.proto.v1.ControllerService.AllocateProducerIds:output_type -> penstock.proto.v1.AllocateProducerIdsResponse
-	18, // 34: penstock.proto.v1.ControllerService.ReportReplicas:output_type -> penstock.proto.v1.ReportReplicasResponse
-	31, // [31:35] is the sub-list for method output_type
-	27, // [27:31] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	16, // 26: penstock.proto.v1.ReportReplicasResponse.seated:type_name -> penstock.proto.v1.ReplicaName
+	21, // 27: penstock.proto.v1.AllocateProducerIdsResponse.error:type_name -> penstock.proto.v1.Error
+	0,  // 28: penstock.proto.v1.ControllerService.Session:input_type -> penstock.proto.v1.SessionRequest
+	11, // 29: penstock.proto.v1.ControllerService.AlterIsr:input_type -> penstock.proto.v1.AlterIsrRequest
+	19, // 30: penstock.proto.v1.ControllerService.AllocateProducerIds:input_type -> penstock.proto.v1.AllocateProducerIdsRequest
+	15, // 31: penstock.proto.v1.ControllerService.ReportReplicas:input_type -> penstock.proto.v1.ReportReplicasRequest
+	5,  // 32: penstock.proto.v1.ControllerService.Session:output_type -> penstock.proto.v1.SessionResponse
+	13, // 33: penstock.proto.v1.ControllerService.AlterIsr:output_type -> penstock.proto.v1.AlterIsrResponse
+	20, // 34: penstock.proto.v1.ControllerService.AllocateProducerIds:output_type -> penstock.proto.v1.AllocateProducerIdsResponse
+	18, // 35: penstock.proto.v1.ControllerService.ReportReplicas:output_type -> penstock.proto.v1.ReportReplicasResponse
+	32, // [32:36] is the sub-list for method output_type
+	28, // [28:32] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_controller_proto_init() }
