@@ -1,8 +1,8 @@
 """How tests are spread over processes: whole files, those that take long first.
 
 A file's tests share a cluster, so one process runs all of them; the files with a JVM share that,
-too. Many tests wait for clusters more than they compute: two processes per core keep the cores
-busy. Long files come first, because one that begins last would leave the other cores idle; those on
+too. Many tests wait for clusters: one process more than cores keeps these busy. More would end
+little sooner, and have whatever a test starts wait for the others. Long files come first, because one that begins last would leave the other cores idle; those on
 Spark are the longest. All others give way to them: Spark waits ten seconds for a process of Python
 to start (`PythonWorkerFactory`, not a setting), and then the query fails.
 """
@@ -36,8 +36,8 @@ LONG_FIRST = (
 
 
 def processes() -> int:
-    """For `-n auto`: two per core."""
-    return 2 * (os.cpu_count() or 1)
+    """For `-n auto`: one more than cores."""
+    return 1 + (os.cpu_count() or 1)
 
 
 def rank(nodeid: str) -> int:
