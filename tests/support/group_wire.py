@@ -242,8 +242,8 @@ class Member:
 
 
 def wait_for_shares(count: int, *members: Member) -> None:
-    """Until each owns `count` partitions in the same epoch. The one that gave partitions away hears
-    of the new epoch in a message of its own, and may not commit with the former one."""
+    """Until each owns `count` partitions in the same epoch. The one that gave partitions away gets
+    the new epoch in a message of its own, and may not commit with the former one."""
     wait_until(
         lambda: (
             all(len(member.owned) == count for member in members)

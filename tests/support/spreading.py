@@ -2,9 +2,11 @@
 
 A file's tests share a cluster, so one process runs all of them; the files with a JVM share that,
 too. Many tests wait for clusters: one process more than cores keeps these busy. More would end
-little sooner, and have whatever a test starts wait for the others. Long files come first, because one that begins last would leave the other cores idle; those on
-Spark are the longest. All others give way to them: Spark waits ten seconds for a process of Python
-to start (`PythonWorkerFactory`, not a setting), and then the query fails.
+little sooner, and whatever a test starts would wait for the others.
+
+Long files come first, because one that begins last would leave the other cores idle; those on Spark
+are the longest. All others give way to them: Spark waits ten seconds for a process of Python to
+start (`PythonWorkerFactory`, not a setting), and then the query fails.
 """
 
 import os
