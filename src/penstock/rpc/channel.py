@@ -28,6 +28,9 @@ WINDOW_BYTES: Final = 4 * 1024 * 1024
 FRAME_BYTES: Final = 128 * 1024
 """Largest HTTP/2 frame a peer may send, gRPC's default is 16 KiB. A fetch answer of megabytes costs
 both sides 6 % less processor time this way; a small message waits for one such frame at most."""
+HANDSHAKE_MS: Final = 10_000
+"""How long a connection may take until its client is known to speak HTTP/2, over TLS if there is
+TLS. gRPC's default is two minutes, for which whoever connects and says nothing is waited for."""
 CONNECTION_CALLS_MAX: Final = 2_000
 """Calls and streams of one connection at one time; its client waits with further ones."""
 CONNECTION_AGE_S: Final = 3_600.0
@@ -62,11 +65,20 @@ CHANNEL_OPTIONS: Final[list[tuple[str, int]]] = [
 SERVER_OPTIONS: Final[list[tuple[str, int]]] = [
     *_COMMON,
     ("grpc.max_concurrent_streams", CONNECTION_CALLS_MAX),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
     ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MIN_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     # Two servers on one port would share its connections silently; refuse the second instead.
     ("grpc.so_reuseport", 0),
 ]
+
+
+def connection_options(connections_max: int | None) -> list[tuple[str, int]]:
+    """For servers: how many connections each port has at one time, those without a handshake
+    included. Further ones are cut as soon as they are made. None: no limit."""
+    if connections_max is None:
+        return []
+    return [("grpc.max_allowed_incoming_connections", connections_max)]
 
 
 def aging_options(age_s: float) -> list[tuple[str, int]]:

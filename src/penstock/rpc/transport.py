@@ -22,6 +22,7 @@ from penstock.rpc.channel import (
     CONNECTION_AGE_S,
     SERVER_OPTIONS,
     aging_options,
+    connection_options,
     open_aio_channel,
 )
 from penstock.rpc.streams.accepting import Secured
@@ -98,12 +99,15 @@ class GrpcTransport:
         users_authorities: Callable[[], bytes] | None = None,
         *,
         migrating: bool = False,
+        connections_max: int | None = None,
     ) -> None:
         """`tls` None: plaintext. `connection_age_s`: about how old a connection over TLS gets.
         `users_authorities`: the CAs (PEM) of `Clients.CERTIFIED_USERS`; called from any thread.
-        None: there is no port for them. `migrating`: plaintext beside TLS."""
+        None: there is no port for them. `migrating`: plaintext beside TLS. `connections_max`: of
+        each port at one time; further ones are cut. None: no limit."""
         self._tls = tls
-        self._plaintext = GrpcTransport() if migrating else None
+        self._plaintext = GrpcTransport(connections_max=connections_max) if migrating else None
+        self._connections_max = connections_max
         self._age_s = connection_age_s
         self._users_authorities = users_authorities
         self._names: dict[str, str] = {}
@@ -148,7 +152,7 @@ class GrpcTransport:
         aging = [] if self._tls is None else aging_options(self._age_s)
         return grpc.aio.server(
             interceptors=interceptors,
-            options=[*SERVER_OPTIONS, *aging],
+            options=[*SERVER_OPTIONS, *connection_options(self._connections_max), *aging],
             maximum_concurrent_rpcs=rpcs_max,
         )
 
@@ -172,6 +176,9 @@ class GrpcTransport:
 
     def stream_server(self, handle: Handle, *, streams_max: int, clients: Clients) -> StreamServer:
         """See `Transport`."""
+        if self._connections_max is not None:
+            # It has as many again while it refuses them.
+            streams_max = min(streams_max, max(1, self._connections_max // 2))
         if self._tls is None:
             return TcpStreamServer(handle, streams_max)
         secured = Secured(self._tls, ask_clients=clients is Clients.CERTIFIED, age_s=self._age_s)

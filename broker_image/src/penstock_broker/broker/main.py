@@ -26,6 +26,7 @@ from penstock_broker.certificates.enrolment_client import Enrolment
 from penstock_broker.certificates.own import check_own_certificate
 from penstock_broker.config import BrokerConfig, parse_address, parse_settings
 from penstock_broker.datadir import DataDirectory
+from penstock_broker.descriptors import connections_max, raise_limit
 from penstock_broker.observability import EventLog, configure_logging, serve_metrics
 from penstock_broker.serving import plaintext, roles
 from penstock_broker.serving.allocator import limit_arenas
@@ -126,7 +127,12 @@ def _run(args: argparse.Namespace) -> int:
     config = _config(args, secured=tls is not None)
     users_ca = certified_users.users_ca(config.users_ca, tls)
     roots = None if users_ca is None else lambda: users_ca.roots
-    transport = GrpcTransport(tls, users_authorities=roots, migrating=args.migrate)
+    transport = GrpcTransport(
+        tls,
+        users_authorities=roots,
+        migrating=args.migrate,
+        connections_max=connections_max(raise_limit()),
+    )
     _check_certificate(tls, config.broker_id, "")
     for option, address in (
         ("--listen", config.listen),

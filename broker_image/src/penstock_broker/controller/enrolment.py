@@ -25,7 +25,7 @@ from penstock.proto.v1.enrolment_pb2_grpc import (
     EnrolmentServiceServicer,
     add_EnrolmentServiceServicer_to_server,
 )
-from penstock.rpc.channel import SERVER_OPTIONS
+from penstock.rpc.channel import SERVER_OPTIONS, connection_options
 from penstock.rpc.tls import Tls
 from penstock_broker.certificates.authority import Authority
 from penstock_broker.certificates.enrolment import PodToken, broker_of_pod, broker_subject
@@ -147,7 +147,9 @@ async def serve_enrolment(service: EnrolmentService, tls: Tls, listen: str) -> g
         identify=service.identify,
     )
     server = grpc.aio.server(
-        interceptors=[edge], options=SERVER_OPTIONS, maximum_concurrent_rpcs=RPCS_MAX
+        interceptors=[edge],
+        options=[*SERVER_OPTIONS, *connection_options(RPCS_MAX)],
+        maximum_concurrent_rpcs=RPCS_MAX,
     )
     add_EnrolmentServiceServicer_to_server(service, server)
     try:

@@ -26,6 +26,7 @@ from penstock_broker.controller.metadata_store.local import LocalMetadataStore
 from penstock_broker.controller.metadata_store.threaded import ThreadedStore
 from penstock_broker.controller.process import ControllerProcess
 from penstock_broker.controller.seams import ControllerSeams
+from penstock_broker.descriptors import connections_max, raise_limit
 from penstock_broker.observability import EventLog, configure_logging, serve_metrics
 from penstock_broker.serving import plaintext, roles
 from penstock_broker.serving.edge import first_error
@@ -108,7 +109,9 @@ def run(args: argparse.Namespace) -> int:
             ThreadPoolExecutor(1, "lease") as lease,
         ):
             adapted = ThreadedStore(store, documents, lease)
-            seams = _seams(adapted, GrpcTransport(tls, migrating=args.migrate))
+            most = connections_max(raise_limit())
+            transport = GrpcTransport(tls, migrating=args.migrate, connections_max=most)
+            seams = _seams(adapted, transport)
             return asyncio.run(_serve(args, config, seams, enrolling))
     finally:
         store.close()
