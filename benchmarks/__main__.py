@@ -16,6 +16,7 @@ SCRIPTS = (
     "transactions",
     "latency",
     "security",
+    "attacks",
     "memory",
     "store_layout",
     "verify_memory",

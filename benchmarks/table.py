@@ -19,6 +19,7 @@ TITLES = {
     "transactions": "Transactions",
     "latency": "Small appends",
     "security": "TLS, tokens and rules",
+    "attacks": "Under attack",
     "memory": "Memory under load",
     "encoding": "Encoding",
     "store_layout": "Store",

@@ -229,6 +229,9 @@ class LocalCluster:
     def address(self, target: Target) -> str:
         return self._server(target).address
 
+    def health_address(self, target: Target) -> str:
+        return self._server(target).health_address
+
     def metrics_address(self, target: Target) -> str:
         return self._server(target).record().metrics_address
 

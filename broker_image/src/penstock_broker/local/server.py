@@ -60,6 +60,11 @@ class ServerProcess:
         return f"{HOST}:{self.ports.serve}"
 
     @property
+    def health_address(self) -> str:
+        """Where its gRPC health service is asked."""
+        return f"{HOST}:{self.ports.health or self.ports.serve}"
+
+    @property
     def pid(self) -> int | None:
         """None while it is not running."""
         return self._child.pid if self.is_running and self._child is not None else None
@@ -102,7 +107,7 @@ class ServerProcess:
 
     def is_serving(self) -> bool:
         """Whether its gRPC health service says SERVING now (asks, at most a second)."""
-        with open_channel(f"{HOST}:{self.ports.health or self.ports.serve}") as channel:
+        with open_channel(self.health_address) as channel:
             try:
                 answer = health_pb2_grpc.HealthStub(channel).Check(
                     health_pb2.HealthCheckRequest(), timeout=HEALTH_TIMEOUT_S
