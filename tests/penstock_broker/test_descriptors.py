@@ -1,11 +1,12 @@
 """How many descriptors a server may have, and what connections get of them."""
 
+import resource
 import subprocess
 import sys
 
 import pytest
 
-from penstock_broker.descriptors import CONNECTIONS_MAX, KEPT, PORTS, connections_max
+from penstock_broker.descriptors import CONNECTIONS_MAX, KEPT, PORTS, connections_max, raise_limit
 
 RAISE = """
 import resource
@@ -30,6 +31,17 @@ def test_a_server_takes_what_its_hard_limit_allows() -> None:
 
 def test_a_limit_that_cannot_be_raised_stays() -> None:
     assert limits_after(512, 512) == [512, 512, 512]
+
+
+def test_a_kernel_that_allows_less_than_the_hard_limit_is_no_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("current limit exceeds maximum limit")
+
+    monkeypatch.setattr("resource.getrlimit", lambda _: (256, resource.RLIM_INFINITY))
+    monkeypatch.setattr("resource.setrlimit", refuse)
+    assert raise_limit() == 256
 
 
 @pytest.mark.parametrize("descriptors", [256, 1_024, 2_000, 20_000, 100_000, 1 << 20])

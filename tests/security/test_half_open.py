@@ -20,6 +20,7 @@ from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
 from penstock.rpc.channel import open_channel
+from penstock_broker.descriptors import raise_limit
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -33,6 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @contextmanager
 def half_open(address: str, count: int) -> Iterator[None]:
+    raise_limit()  # of this process, which needs a descriptor for each as well
     host, _, port = address.rpartition(":")
     with ExitStack() as connections:
         for _ in range(count):

@@ -27,10 +27,15 @@ def raise_limit() -> int:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
-    if soft != resource.RLIM_INFINITY and soft < allowed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if soft == resource.RLIM_INFINITY:
+        return _WANTED
+    if soft < allowed:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        except (ValueError, OSError):  # macOS: its kernel allows less than the hard limit says
+            return soft
         return allowed
-    return _WANTED if soft == resource.RLIM_INFINITY else soft
+    return soft
 
 
 def connections_max(descriptors: int) -> int:
