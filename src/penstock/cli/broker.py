@@ -25,6 +25,7 @@ from penstock.cli.options import (
     example,
 )
 from penstock.cli.output import print_record, print_rows
+from penstock.cli.usage import WrongUsageError
 from penstock.core import balance as core
 from penstock.core.types import BrokerId, MoveReason
 from penstock.errors import ErrorCode, MisuseError
@@ -240,9 +241,9 @@ def drain(
     cordon.
     """
     if cancel and wait:
-        raise MisuseError("--cancel does not go with --wait", ErrorCode.INVALID_REQUEST)
+        raise WrongUsageError("--cancel does not go with --wait")
     if wait and output is not Output.TABLE:
-        raise MisuseError("--wait prints lines for people: leave out -o", ErrorCode.INVALID_REQUEST)
+        raise WrongUsageError("--wait prints lines for people: leave out -o")
     check_output(output, yes=yes or cancel, dry_run=dry_run)
     where = locate(bootstrap)
     with open_admin(where) as admin:

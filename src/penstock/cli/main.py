@@ -3,9 +3,9 @@
     argv ──▶ typer ──▶ command ──▶ output on stdout
                           └─ raises ──▶ PenstockGroup: `penstock: what went wrong` on stderr
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. A closed pipe (`| head`) ends the
-program quietly with 0. A new group of commands is added to `_assemble`; one that lives in
-another package is an `Elsewhere`.
+Exit codes: 0 done, 1 failed, 2 wrong usage (`usage.py`), 130 interrupted. A closed pipe
+(`| head`) ends the program quietly with 0. A new group of commands is added to `_assemble`; one
+that lives in another package is an `Elsewhere`.
 """
 
 import codecs
@@ -132,9 +132,13 @@ class PenstockGroup(TyperGroup):
             if ctx.params.get("debug"):
                 raise
             _complain(_describe(error))
-            raise typer.Exit(1) from None
+            raise typer.Exit(_exit_code(error)) from None
         else:
             return result
+
+
+def _exit_code(error: Exception) -> int:
+    return 2 if isinstance(error, usage.WrongUsageError) else 1
 
 
 def _describe(error: Exception) -> str:

@@ -21,7 +21,8 @@ from penstock.cli.connect import locate
 from penstock.cli.extras import describe_missing
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
 from penstock.cli.output import print_record
-from penstock.errors import ErrorCode, MisuseError
+from penstock.cli.usage import WrongUsageError
+from penstock.errors import MisuseError
 
 if TYPE_CHECKING:
     from penstock.migration.copying import Copy
@@ -156,9 +157,8 @@ def export_topics(
 @contextmanager
 def _ends(address: str, kafka_config: Path | None, bootstrap: str | None) -> Iterator[Any]:
     if not address.startswith(SCHEME) or not address.removeprefix(SCHEME):
-        raise MisuseError(
-            f"the Kafka cluster is {address!r}; it must be {SCHEME}HOST:PORT[,HOST:PORT…]",
-            ErrorCode.INVALID_REQUEST,
+        raise WrongUsageError(
+            f"the Kafka cluster is {address!r}; it must be {SCHEME}HOST:PORT[,HOST:PORT…]"
         )
     try:
         from penstock.migration.kafka import Kafka  # noqa: PLC0415 - an extra
@@ -197,10 +197,10 @@ def _settings(path: Path | None) -> dict[str, str]:
 
 
 def _chosen(topics: str) -> list[str]:
-    """Raises MisuseError, before any cluster is asked."""
+    """Raises WrongUsageError, before any cluster is asked."""
     names = _listed(topics)
     if not names:
-        raise MisuseError("--topics is empty; name at least one topic or pattern")
+        raise WrongUsageError("--topics is empty; name at least one topic or pattern")
     return names
 
 

@@ -17,7 +17,8 @@ from penstock.cli.kube import commands as kube
 from penstock.cli.kube.choice import KubeChoice
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
 from penstock.cli.output import print_record
-from penstock.errors import ErrorCode, MisuseError, UnreachableError
+from penstock.cli.usage import WrongUsageError
+from penstock.errors import UnreachableError
 
 NO_CLUSTER: Final = (
     f"there is no cluster to show: no local one is running, nobody answers on {DEFAULT_BOOTSTRAP}, "
@@ -71,15 +72,12 @@ def means_kubernetes(
     context_of_call: typer.Context, given: kube.Choice, bootstrap: str | None
 ) -> bool:
     """Whether a command that is for all kinds of clusters means one on Kubernetes. `given`: its
-    options about one. Raises MisuseError."""
+    options about one. Raises WrongUsageError."""
     wanted = WANTED.get()
     source = context_of_call.get_parameter_source("bootstrap")
     typed = source is not None and source.name == "COMMANDLINE"  # not by the environment
     if typed and any(given):
-        raise MisuseError(
-            "give CLUSTER and options of Kubernetes, or --bootstrap, not both",
-            ErrorCode.INVALID_REQUEST,
-        )
+        raise WrongUsageError("give CLUSTER and options of Kubernetes, or --bootstrap, not both")
     on_kubernetes = any(given) or (
         not typed and (wanted.is_plugin or wanted.choice != KubeChoice())
     )

@@ -12,7 +12,7 @@ import typer
 from penstock.cli.connect import Located, locate
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
 from penstock.cli.output import print_document
-from penstock.errors import ErrorCode, MisuseError
+from penstock.cli.usage import WrongUsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -54,9 +54,8 @@ def top(
     Exit code 1 with --once if some clients are not served.
     """
     if not once and (output is not Output.TABLE or not sys.stdout.isatty()):
-        raise MisuseError(
-            "without a terminal, or with -o json, add --once: the live view needs a terminal",
-            ErrorCode.INVALID_REQUEST,
+        raise WrongUsageError(
+            "without a terminal, or with -o json, add --once: the live view needs a terminal"
         )
     import asyncio  # noqa: PLC0415 - not needed for --help
 

@@ -17,7 +17,8 @@ from penstock.cli.connect import WANTED
 from penstock.cli.kube.choice import KubeChoice, connect
 from penstock.cli.options import DryRun, Output, OutputOption, Yes, example, given_not_empty
 from penstock.cli.output import print_document, print_record
-from penstock.errors import ErrorCode, MisuseError
+from penstock.cli.usage import WrongUsageError
+from penstock.errors import MisuseError
 from penstock.kubernetes.names import PAUSED
 from penstock.kubernetes.resources import path_of
 
@@ -293,9 +294,9 @@ def drain(
     asked, and it does not wait for the end.
     """
     if (node is None) == (not broker):
-        raise MisuseError("give --node or --broker, one of them", ErrorCode.INVALID_REQUEST)
+        raise WrongUsageError("give --node or --broker, one of them")
     if cancel and data:
-        raise MisuseError("--cancel does not go with --data", ErrorCode.INVALID_REQUEST)
+        raise WrongUsageError("--cancel does not go with --data")
     check_output(output, yes=yes or not data, dry_run=dry_run)
     api, choice = open_api(namespace, context, kubeconfig)
     found, module = _snapshot(api, choice, cluster), module_of("drain")
