@@ -20,11 +20,12 @@ the Cluster on Kubernetes by itself; those that are listed so work only there.
 | exit code | |
 |---|---|
 | 0 | It is done. |
-| 1 | It failed, or what was looked at is not as it should be: the cluster refused or did not answer, a file cannot be read, a name is unknown. |
-| 2 | Wrong usage: what was typed cannot be right, whatever the cluster is. Nothing was asked of it. |
+| 1 | It failed: the cluster refused or did not answer. Or what was looked at is not well. |
+| 2 | Wrong usage: what was typed cannot be right, whatever the cluster is. |
 | 130 | Ctrl-C. |
 
-`penstock verify` exits with 0 for PASS, 1 for FAIL and 2 if there is no verdict.
+`penstock verify` exits with 0 for PASS, 1 for FAIL and 2 if there is no verdict. The code counts
+even if nobody reads the output to its end, as in `penstock status | head -1`.
 """
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m|\[/?(?:bold|dim|red|green|yellow|cyan)\]")
 

@@ -13,7 +13,7 @@ from penstock.cli.access_rows import rule_row
 from penstock.cli.changes import print_change, replace_rules
 from penstock.cli.connect import open_admin
 from penstock.cli.options import Bootstrap, DryRun, Output, OutputOption, example
-from penstock.cli.output import print_record, print_rows
+from penstock.cli.output import keep_code, print_record, print_rows
 from penstock.cli.usage import WrongUsageError, typed
 from penstock.core.authorization import (
     CLUSTER,
@@ -201,7 +201,8 @@ def can_i(
         "by": str(seen.of) if seen.of else "",
         "principals": list(seen.rule.principals) if seen.rule else [],
     }
-    print_record(record, output)
+    with keep_code():
+        print_record(record, output)
     if not seen.allowed:
         raise typer.Exit(1)
 

@@ -25,7 +25,7 @@ from penstock.cli.options import (
     example,
     given_not_empty,
 )
-from penstock.cli.output import print_record, print_rows
+from penstock.cli.output import keep_code, print_record, print_rows
 from penstock.cli.usage import typed
 
 app = typer.Typer(help="Run a cluster on this machine.", no_args_is_help=True)
@@ -307,7 +307,8 @@ def show_status(root: Path, output: Output) -> bool:
         process["up"] = process.pop("is_up")
     order = ("name", "up", "pid", "address", "leads", "replicas", "restarts", "metrics_address")
     rows = [{key: process[key] for key in order} for process in processes]
-    print_record({**document, "healthy": seen.is_healthy, "processes": rows}, output)
+    with keep_code():
+        print_record({**document, "healthy": seen.is_healthy, "processes": rows}, output)
     return bool(seen.is_healthy)
 
 

@@ -4,8 +4,9 @@
                           └─ raises ──▶ PenstockGroup: `penstock: what went wrong` on stderr
 
 Exit codes: 0 done, 1 failed, 2 wrong usage (`usage.py`), 130 interrupted. A closed pipe
-(`| head`) ends the program quietly with 0. A new group of commands is added to `_assemble`; one
-that lives in another package is an `Elsewhere`.
+(`| head`) ends the program quietly with 0, unless its code says how things are (`keep_code`).
+A new group of commands is added to `_assemble`; one that lives in another package is an
+`Elsewhere`.
 """
 
 import codecs
@@ -126,7 +127,10 @@ class PenstockGroup(TyperGroup):
         except BrokenPipeError:
             _give_up_stdout()
             raise typer.Exit(0) from None
-        except (typer.Exit, typer.Abort, TyperException):
+        except typer.Exit:
+            _flush()  # the code says how things are, and counts though nobody reads the rest
+            raise
+        except (typer.Abort, TyperException):
             raise  # wrong usage and the like: `main` reports it
         except Exception as error:
             if ctx.params.get("debug"):
@@ -162,6 +166,13 @@ def _describe(error: Exception) -> str:
 def _complain(message: str) -> None:
     for line in message.splitlines() or [""]:
         sys.stderr.write(f"penstock: {line}\n")
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _give_up_stdout()
 
 
 def _give_up_stdout() -> None:

@@ -20,7 +20,7 @@ import typer
 from penstock.cli.connect import locate
 from penstock.cli.extras import describe_missing
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
-from penstock.cli.output import print_record
+from penstock.cli.output import keep_code, print_record
 from penstock.cli.usage import WrongUsageError
 from penstock.errors import MisuseError
 
@@ -214,7 +214,9 @@ def _migrate(migration: "Migration", wish: _Wish) -> None:
     if wish.scan:
         plans = migration.scanned(plans, _Counted("looked at"))
     if wish.dry_run:
-        print_record({"topics": [_plan_row(plan) for plan in plans]} | _dropped(plans), wish.output)
+        with keep_code():
+            rows = [_plan_row(plan) for plan in plans]
+            print_record({"topics": rows} | _dropped(plans), wish.output)
         if any(plan.reason for plan in plans):
             raise typer.Exit(1)
         return
@@ -235,7 +237,8 @@ def _migrate(migration: "Migration", wish: _Wish) -> None:
         result["partitions"] = [_verdict_row(each) for each in verdicts]
     if moved:
         result["groups"] = [_group_row(group, each) for group, each in moved]
-    print_record(result | _dropped(plans), wish.output)
+    with keep_code():
+        print_record(result | _dropped(plans), wish.output)
     if not all(each.good for each in verdicts):
         raise MisuseError(
             "the copy differs from what was read: see the partitions above; delete those topics "

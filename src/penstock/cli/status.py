@@ -16,7 +16,7 @@ from penstock.cli.connect import DEFAULT_BOOTSTRAP, WANTED, Located, Wanted, ope
 from penstock.cli.kube import commands as kube
 from penstock.cli.kube.choice import KubeChoice
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
-from penstock.cli.output import print_record
+from penstock.cli.output import keep_code, print_record
 from penstock.cli.usage import WrongUsageError
 from penstock.errors import UnreachableError
 
@@ -109,5 +109,6 @@ def _show(where: Located, output: Output, *, named: bool) -> bool:
         and not full
     )
     known = {"bootstrap": where.bootstrap, "healthy": healthy, "full_disks": full}
-    print_record({**known, **to_record(seen)}, output)
+    with keep_code():
+        print_record({**known, **to_record(seen)}, output)
     return healthy

@@ -11,7 +11,7 @@ import typer
 
 from penstock.cli.connect import Located, locate
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
-from penstock.cli.output import print_document
+from penstock.cli.output import keep_code, print_document
 from penstock.cli.usage import WrongUsageError
 
 if TYPE_CHECKING:
@@ -64,12 +64,13 @@ def top(
         asyncio.run(_watch(where, interval))
         return
     seen = asyncio.run(_look_once(where))
-    if output is Output.TABLE:
-        from penstock.cli.kube.picture import make_console  # noqa: PLC0415 - rich only when needed
+    with keep_code():
+        if output is Output.TABLE:
+            from penstock.cli.kube.picture import make_console  # noqa: PLC0415 - rich when needed
 
-        make_console().print(_draw(seen))
-    else:
-        print_document(seen.to_dict(), output)
+            make_console().print(_draw(seen))
+        else:
+            print_document(seen.to_dict(), output)
     if seen.why.tone == "bad":
         raise typer.Exit(1)
 

@@ -166,7 +166,11 @@ def test_what_cannot_be_done_is_one_line(penstock: InProcess, topic: str) -> Non
         assert said in penstock.fails("group", *words(topic))
 
 
-@pytest.mark.parametrize(("words", "said"), WRONG, ids=lambda words: " ".join(words))
+@pytest.mark.parametrize(
+    ("words", "said"),
+    WRONG,
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
 def test_a_reset_without_one_target_is_wrong_usage(
     penstock: InProcess, words: tuple[str, ...], said: str
 ) -> None:
