@@ -5,8 +5,8 @@
 
 Exit codes: 0 done, 1 failed, 2 wrong usage (`usage.py`), 130 interrupted. A closed pipe
 (`| head`) ends the program quietly with 0, unless its code says how things are (`keep_code`).
-A new group of commands is added to `_assemble`; one that lives in another package is an
-`Elsewhere`.
+A new group of commands is added to `_assemble` and a panel of `panels.py`; one that lives in
+another package is an `Elsewhere`.
 """
 
 import codecs
@@ -60,6 +60,7 @@ from penstock.cli.kube import commands as kube
 from penstock.cli.kube import rest as kube_rest
 from penstock.cli.kube.choice import KubeChoice
 from penstock.cli.options import CaFile, CertificateFile, KeyFile, TokenFile
+from penstock.cli.panels import PANELS
 from penstock.errors import MisuseError, PenstockError
 
 PLUGIN: Final = "kubectl penstock"
@@ -98,6 +99,15 @@ class PenstockGroup(TyperGroup):
         self.add_command(
             Elsewhere("verify", "penstock.verify.cli", "Check that a cluster loses nothing.")
         )
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's
+        """In panels, whose second columns begin at one place."""
+        widest = max(map(len, self.commands))
+        for panel, names in PANELS.items():
+            width = formatter.width - 6 - widest
+            rows = [(name, self.commands[name].get_short_help_str(width)) for name in names]
+            with formatter.section(panel):
+                formatter.write_dl(rows, col_spacing=2 + widest - max(map(len, names)))
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Exits with the code of the command. Wrong usage is told in one line."""
