@@ -211,7 +211,7 @@ def test_wrong_usage_ends_with_2_and_no_traceback(words: tuple[str, ...]) -> Non
 
 def test_an_unknown_place_is_one_line() -> None:
     done = penstock("consume", "t", "-o", "yesterday", "--bootstrap", "127.0.0.1:1")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith("penstock: --offset is 'yesterday'; it must be beginning, end")
     assert len(done.stderr.splitlines()) == 1
 
