@@ -53,7 +53,12 @@ class ConsumeOutput(StrEnum):
 END: Final = Place(PlaceKind.END)
 Begin = Annotated[
     str,
-    typer.Option("--offset", "-o", help="Where to start: beginning, end, OFFSET, -N, or @TIME."),
+    typer.Option(
+        "--offset",
+        "-o",
+        metavar="PLACE",
+        help="Where to start: beginning, end, OFFSET, -N, or @TIME.",
+    ),
 ]
 Format = Annotated[
     str | None,
@@ -91,7 +96,9 @@ Regex = Annotated[
 ]
 To = Annotated[
     str | None,
-    typer.Option("--to", help="Where to stop, exclusive: end, OFFSET, -N, or @TIME."),
+    typer.Option(
+        "--to", metavar="PLACE", help="Where to stop, exclusive: end, OFFSET, -N, or @TIME."
+    ),
 ]
 ExitAtEnd = Annotated[
     bool,

@@ -55,7 +55,7 @@ ToDatetime = Annotated[
 ByDuration = Annotated[
     int | None,
     typer.Option(
-        parser=duration_ms, metavar="TIME", help="Back from now by this much: 1h30m, 2d, PT90S."
+        parser=duration_ms, metavar="DURATION", help="Back from now by this much: 1h30m, 2d, PT90S."
     ),
 ]
 ShiftBy = Annotated[int | None, typer.Option(metavar="N", help="By N records; negative = back.")]

@@ -59,6 +59,7 @@ from penstock.cli.extras import describe_missing
 from penstock.cli.kube import commands as kube
 from penstock.cli.kube import rest as kube_rest
 from penstock.cli.kube.choice import KubeChoice
+from penstock.cli.metavars import name_values
 from penstock.cli.options import CaFile, CertificateFile, KeyFile, TokenFile
 from penstock.cli.panels import PANELS
 from penstock.errors import MisuseError, PenstockError
@@ -85,7 +86,9 @@ class Elsewhere(TyperGroup):
             if message is None:
                 raise
             raise MisuseError(message) from error
-        return typer.main.get_command(module.app)
+        group = typer.main.get_command(module.app)
+        name_values(group)
+        return group
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         return self.load().make_context(*args, **options)
@@ -99,6 +102,7 @@ class PenstockGroup(TyperGroup):
         self.add_command(
             Elsewhere("verify", "penstock.verify.cli", "Check that a cluster loses nothing.")
         )
+        name_values(self)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's
         """In panels, whose second columns begin at one place."""

@@ -37,7 +37,7 @@ PROGRESS_S: Final = 1.0
 Topics = Annotated[
     str,
     typer.Option(
-        "--topics", metavar="NAME[,…]", help="Topics, or patterns with * and ?, by commas."
+        "--topics", metavar="TOPIC[,…]", help="Topics, or patterns with * and ?, by commas."
     ),
 ]
 Groups = Annotated[

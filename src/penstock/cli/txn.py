@@ -65,7 +65,7 @@ def list_(
         int | None,
         typer.Option(
             parser=duration_ms,
-            metavar="TIME",
+            metavar="DURATION",
             help="Only transactions open or finishing for this long: 30s, 1h30m.",
         ),
     ] = None,
@@ -245,7 +245,7 @@ def blocking(
         int | None,
         typer.Option(
             parser=duration_ms,
-            metavar="TIME",
+            metavar="DURATION",
             help="Only those that have blocked readers for this long: 30s, 1h30m.",
         ),
     ] = None,
