@@ -454,7 +454,7 @@ def test_a_cordon_is_set_shown_and_lifted(moving: Moving) -> None:
     assert (seen["cordon"], seen["why"]) == ("placement and leadership", "its disk is slow")
     topic = moving.topic([0])
     refused = moving.run("partitions", "move", f"{topic}/0", "--to", "2", "--yes", code=1)
-    assert "[2], which are cordoned" in refused
+    assert "on 2, which are cordoned" in refused
     assert "could be uncordoned" in moving.run("broker", "uncordon", 2, "--dry-run")
     moving.run("broker", "uncordon", 2)
     assert moving.json("broker", "describe", 2)["cordon"] is None
