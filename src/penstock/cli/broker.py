@@ -52,7 +52,7 @@ def list_(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE) -
 
 
 def _readable(row: dict[str, object]) -> dict[str, object]:
-    """With sizes as in plans: `held_bytes` becomes `held`."""
+    """With sizes as in plans: `size_bytes` becomes `size`."""
     return {
         name.removesuffix("_bytes"): move_plan.size(value)
         if name.endswith("_bytes") and isinstance(value, int)
@@ -134,7 +134,7 @@ def _row(seen: "ClusterFacts", broker: "BrokerPlacement") -> dict[str, object]:
         "cordon": _cordon(broker),
         "replicas": len(held),
         "leaders": sum(one.leader == known for one in held),
-        "held_bytes": sum(one.size_bytes or 0 for one in held),
+        "size_bytes": sum(one.size_bytes or 0 for one in held),
         "free_bytes": disk.free_bytes if broker.alive else None,
         "version": broker.software_version,
     }

@@ -437,12 +437,12 @@ def test_brokers_are_listed_with_what_they_hold(moving: Moving) -> None:
     rows = {one["broker"]: one for one in moving.json("broker", "list")}
     assert set(rows) == {0, 1, 2, 3}
     assert rows[0]["replicas"] > 0
-    assert rows[0]["held_bytes"] > 0
+    assert rows[0]["size_bytes"] > 0
     assert rows[0]["replicas"] > rows[3]["replicas"]
     assert rows[0]["free_bytes"] > 0
     assert rows[0]["cordon"] is None
     table = moving.run("broker", "list")
-    assert " HELD " in table
+    assert " SIZE " in table
     assert "iB" in table, "sizes are for people"
 
 
