@@ -11,11 +11,22 @@ from typing import Any, Final
 import typer
 
 from penstock.cli.main import Elsewhere, app
+from penstock.cli.panels import PANELS
 
 INTRODUCTION: Final = """# Commands
 
 Every command prints this with `--help`. All of them also work as `kubectl penstock …`, which finds
 the Cluster on Kubernetes by itself; those that are listed so work only there.
+
+| exit code | |
+|---|---|
+| 0 | It is done. |
+| 1 | It failed: the cluster refused or did not answer. Or what was looked at is not well. |
+| 2 | Wrong usage: what was typed cannot be right, whatever the cluster is. |
+| 130 | Ctrl-C. |
+
+`penstock verify` exits with 0 for PASS, 1 for FAIL and 2 if there is no verdict. The code counts
+even if nobody reads the output to its end, as in `penstock status | head -1`.
 """
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m|\[/?(?:bold|dim|red|green|yellow|cyan)\]")
 
@@ -23,9 +34,13 @@ _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m|\[/?(?:bold|dim|red|green|yellow|cyan
 def command_pages() -> dict[str, str]:
     """Path of the page → Markdown."""
     program = typer.main.get_command(app)
+    commands: Any = getattr(program, "commands", {})
     lines = [INTRODUCTION]
-    for path, command in walk(program, ("penstock",)):
-        lines += _section(path, command)
+    for panel, names in PANELS.items():
+        lines.append(f"## {panel}\n")
+        for name in names:
+            for path, command in walk(commands[name], ("penstock", name)):
+                lines += _section(path, command)
     return {"reference/commands.md": "\n".join(lines)}
 
 
@@ -44,7 +59,7 @@ def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
 def _section(path: tuple[str, ...], command: Any) -> Iterator[str]:
     if command.callback.__module__.startswith("penstock.cli.kube."):
         path = ("kubectl", *path)
-    yield f"## `{' '.join(path)}`\n"
+    yield f"### `{' '.join(path)}`\n"
     text = _ANSI.sub("", inspect.cleandoc(command.help or "")).replace("\f", "")
     yield from _paragraphs(text.replace("\b", ""))
     yield f"```\n{_usage(path, command)}\n```\n"

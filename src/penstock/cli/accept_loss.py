@@ -9,7 +9,7 @@ import typer
 from penstock.cli.changes import confirm
 from penstock.cli.options import Output
 from penstock.cli.output import print_record, print_rows
-from penstock.errors import ErrorCode, MisuseError
+from penstock.cli.usage import WrongUsageError
 
 if TYPE_CHECKING:
     from penstock.client import Admin, OffsetSpan
@@ -17,18 +17,15 @@ if TYPE_CHECKING:
 
 
 def parse_offsets(text: str) -> tuple[int, int]:
-    """`100-109`, both ends included, or `100`. Raises MisuseError."""
+    """`100-109`, both ends included, or `100`. Raises WrongUsageError."""
     first, dash, last = text.partition("-")
     numbers = [first, last] if dash else [first, first]
     if not all(one.isascii() and one.isdigit() and len(one) <= 18 for one in numbers):
-        raise MisuseError(
-            f"--offsets is {text!r}; it must be FIRST-LAST, both included, as 100-109",
-            ErrorCode.INVALID_REQUEST,
+        raise WrongUsageError(
+            f"--offsets is {text!r}; it must be FIRST-LAST, both included, as 100-109"
         )
     if int(numbers[1]) < int(numbers[0]):
-        raise MisuseError(
-            f"--offsets is {text!r}: {numbers[1]} is before {numbers[0]}", ErrorCode.INVALID_REQUEST
-        )
+        raise WrongUsageError(f"--offsets is {text!r}: {numbers[1]} is before {numbers[0]}")
     return int(numbers[0]), int(numbers[1])
 
 

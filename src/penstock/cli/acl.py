@@ -13,7 +13,8 @@ from penstock.cli.access_rows import rule_row
 from penstock.cli.changes import print_change, replace_rules
 from penstock.cli.connect import open_admin
 from penstock.cli.options import Bootstrap, DryRun, Output, OutputOption, example
-from penstock.cli.output import print_record, print_rows
+from penstock.cli.output import keep_code, print_record, print_rows
+from penstock.cli.usage import WrongUsageError, typed
 from penstock.core.authorization import (
     CLUSTER,
     AccessRole,
@@ -24,6 +25,7 @@ from penstock.core.authorization import (
     Rule,
 )
 from penstock.core.authorization.changes import with_rule, without_principal
+from penstock.core.authorization.checks import check_cluster_rules, check_operation, check_own_rules
 from penstock.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -111,6 +113,8 @@ def allow(
         role=role,
         prefix=prefix,
     )
+    with typed():
+        check_cluster_rules([rule]) if resource == CLUSTER else check_own_rules(resource, [rule])
     with open_admin(bootstrap) as admin:
         after = _change(admin, resource, lambda before: with_rule(before, rule), dry_run=dry_run)
     said = f"allowed, by the rules of {resource}"
@@ -181,19 +185,24 @@ def can_i(
 ) -> None:
     """Say whether something is allowed, and by which rule; exit with 1 if it is not."""
     if kind not in _KINDS:
-        raise MisuseError(f"{kind!r} is none of {', '.join(_KINDS)}")
+        raise WrongUsageError(f"{kind!r} is none of {', '.join(_KINDS)}")
     if bool(name) == (kind == "cluster"):
-        raise MisuseError("give a name, except for the cluster, as in: can-i write topic orders")
-    resource = Resource(_KINDS[kind], name)
+        raise WrongUsageError(
+            "give a name, except for the cluster, as in: can-i write topic orders"
+        )
+    resource, wanted = Resource(_KINDS[kind], name), _operation(operation)
+    with typed():
+        check_operation(wanted, resource.kind)
     with open_admin(bootstrap) as admin:
-        seen = admin.check_access(_operation(operation), resource, principal=principal)
+        seen = admin.check_access(wanted, resource, principal=principal)
     record: dict[str, object] = {
         "principal": seen.principal or "(nobody is asked who they are)",
         "allowed": seen.allowed,
         "by": str(seen.of) if seen.of else "",
         "principals": list(seen.rule.principals) if seen.rule else [],
     }
-    print_record(record, output)
+    with keep_code():
+        print_record(record, output)
     if not seen.allowed:
         raise typer.Exit(1)
 
@@ -225,13 +234,13 @@ def _print(
 def _operation(text: str) -> Operation:
     found = _OPERATIONS.get(text.lower())
     if found is None:
-        raise MisuseError(f"{text!r} is no operation; there are {', '.join(_OPERATIONS)}")
+        raise WrongUsageError(f"{text!r} is no operation; there are {', '.join(_OPERATIONS)}")
     return found
 
 
 def _own(topic: str, group: str) -> Resource:
     if bool(topic) == bool(group):
-        raise MisuseError("give --topic or --group, not both")
+        raise WrongUsageError("give --topic or --group, not both")
     return Resource(Kind.TOPIC, topic) if topic else Resource(Kind.GROUP, group)
 
 
@@ -246,14 +255,14 @@ def _prefix(topic: str | None, group: str | None, transactional_id: str | None) 
         if text is not None
     ]
     if len(given) > 1:
-        raise MisuseError("give one prefix: each is a rule of its own")
+        raise WrongUsageError("give one prefix: each is a rule of its own")
     return given[0] if given else None
 
 
 def _resource(topic: str, group: str, prefix: Prefix | None, role: AccessRole | None) -> Resource:
     """Whose rules are changed."""
     if sum(bool(one) for one in (topic, group, prefix, role)) != 1:
-        raise MisuseError(
+        raise WrongUsageError(
             "say of what: give exactly one of --topic, --group, --topic-prefix, --group-prefix, "
             "--transactional-id-prefix and --role"
         )

@@ -25,6 +25,7 @@ from penstock.cli.options import (
     example,
 )
 from penstock.cli.output import print_record, print_rows
+from penstock.cli.usage import WrongUsageError
 from penstock.core import balance as core
 from penstock.core.types import BrokerId, MoveReason
 from penstock.errors import ErrorCode, MisuseError
@@ -51,7 +52,7 @@ def list_(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE) -
 
 
 def _readable(row: dict[str, object]) -> dict[str, object]:
-    """With sizes as in plans: `held_bytes` becomes `held`."""
+    """With sizes as in plans: `size_bytes` becomes `size`."""
     return {
         name.removesuffix("_bytes"): move_plan.size(value)
         if name.endswith("_bytes") and isinstance(value, int)
@@ -133,7 +134,7 @@ def _row(seen: "ClusterFacts", broker: "BrokerPlacement") -> dict[str, object]:
         "cordon": _cordon(broker),
         "replicas": len(held),
         "leaders": sum(one.leader == known for one in held),
-        "held_bytes": sum(one.size_bytes or 0 for one in held),
+        "size_bytes": sum(one.size_bytes or 0 for one in held),
         "free_bytes": disk.free_bytes if broker.alive else None,
         "version": broker.software_version,
     }
@@ -240,9 +241,9 @@ def drain(
     cordon.
     """
     if cancel and wait:
-        raise MisuseError("--cancel does not go with --wait", ErrorCode.INVALID_REQUEST)
+        raise WrongUsageError("--cancel does not go with --wait")
     if wait and output is not Output.TABLE:
-        raise MisuseError("--wait prints lines for people: leave out -o", ErrorCode.INVALID_REQUEST)
+        raise WrongUsageError("--wait prints lines for people: leave out -o")
     check_output(output, yes=yes or cancel, dry_run=dry_run)
     where = locate(bootstrap)
     with open_admin(where) as admin:

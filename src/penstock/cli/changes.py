@@ -13,7 +13,8 @@ import typer
 
 from penstock.cli.options import Output
 from penstock.cli.output import Row, print_document
-from penstock.errors import ClusterError, ErrorCode, MisuseError
+from penstock.cli.usage import WrongUsageError
+from penstock.errors import ClusterError, ErrorCode
 
 _Rules = TypeVar("_Rules")
 
@@ -25,9 +26,9 @@ _ATTEMPTS: Final = 50
 
 
 def check_output(output: Output, *, yes: bool, dry_run: bool) -> None:
-    """Before a plan is made that somebody would have to confirm. Raises MisuseError."""
+    """Before a plan is made that somebody would have to confirm. Raises WrongUsageError."""
     if output is not Output.TABLE and not (yes or dry_run):
-        raise MisuseError(NOBODY_TO_ASK, ErrorCode.INVALID_REQUEST)
+        raise WrongUsageError(NOBODY_TO_ASK)
 
 
 def confirm(question: str, *, yes: bool) -> None:

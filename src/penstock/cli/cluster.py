@@ -58,7 +58,11 @@ def finalize(
     *,
     to: Annotated[
         int | None,
-        typer.Option(min=1, help="A format instead of the newest; an older one if it is not used."),
+        typer.Option(
+            min=1,
+            metavar="FORMAT",
+            help="A format instead of the newest; an older one if it is not used.",
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check only.")] = False,
     bootstrap: Bootstrap = None,

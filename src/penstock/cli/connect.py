@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from penstock.cli import profiles
 from penstock.cli.kube.choice import KubeChoice
 from penstock.cli.profiles import Profile
+from penstock.cli.usage import WrongUsageError, typed
 from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
@@ -51,20 +52,17 @@ class Wanted:
     def locate(self, bootstrap: str | None) -> "Located":
         """See the module. Raises MisuseError, or the error of Kubernetes for a named cluster."""
         if "" in (bootstrap, self.cluster):
-            raise MisuseError(
+            raise WrongUsageError(
                 "--bootstrap or --cluster is empty (an unset variable?); leave it out, or name "
-                "the cluster",
-                ErrorCode.INVALID_REQUEST,
+                "the cluster"
             )
         if bootstrap and self.cluster:
-            raise MisuseError(
-                "give --bootstrap (or PENSTOCK_BOOTSTRAP) or --cluster, not both",
-                ErrorCode.INVALID_REQUEST,
-            )
+            raise WrongUsageError("give --bootstrap (or PENSTOCK_BOOTSTRAP) or --cluster, not both")
         profile = self.profile_of(bootstrap)
         if profile is not None:
             return self._over(profile).locate(profile.bootstrap)
         if bootstrap:
+            check_addresses(bootstrap)
             return Located(bootstrap, files=self.files)
         if self.cluster or self.is_plugin:
             return self._in_kubernetes()
@@ -105,10 +103,9 @@ class Wanted:
         addressed = bool(bootstrap or self.cluster)
         if self.profile is not None:
             if addressed:
-                raise MisuseError(
+                raise WrongUsageError(
                     "give --bootstrap (or PENSTOCK_BOOTSTRAP), --cluster (or PENSTOCK_CLUSTER) or "
-                    "--profile (or PENSTOCK_PROFILE), only one of them",
-                    ErrorCode.INVALID_REQUEST,
+                    "--profile (or PENSTOCK_PROFILE), only one of them"
                 )
             return profiles.load().get(self.profile)
         if addressed or self.is_plugin or self.choice != KubeChoice():
@@ -178,6 +175,14 @@ WANTED: Final[ContextVar[Wanted]] = ContextVar("wanted", default=Wanted())  # no
 def locate(bootstrap: str | None) -> Located:
     """Where the running command's cluster is. Raises MisuseError."""
     return WANTED.get().locate(bootstrap)
+
+
+def check_addresses(bootstrap: str) -> None:
+    """Where they are typed, before they are used. Raises WrongUsageError."""
+    from penstock.client.config import parse_bootstrap  # noqa: PLC0415 - not for --help
+
+    with typed():
+        parse_bootstrap(bootstrap)
 
 
 def open_admin(where: "str | Located | None") -> "Admin":

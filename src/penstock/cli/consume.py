@@ -18,8 +18,14 @@ import typer
 
 from penstock.cli import completion
 from penstock.cli.connect import Located, locate, open_admin
-from penstock.cli.consume_group import POLL_RECORDS_MAX, POLL_S, GroupOptions, consume_in_group
-from penstock.cli.options import RECORDS_MAX, Bootstrap, Delimiter, Partitions, example
+from penstock.cli.consume_group import (
+    POLL_RECORDS_MAX,
+    POLL_S,
+    GroupOptions,
+    consume_in_group,
+    parse_reset,
+)
+from penstock.cli.options import RECORDS_MAX, Bootstrap, Delimiter, Partitions, example, group_id
 from penstock.cli.picking import (
     Rendering,
     choose_topics,
@@ -29,6 +35,7 @@ from penstock.cli.picking import (
 )
 from penstock.cli.places import Place, PlaceKind, parse_place, resolve
 from penstock.cli.template import Template, to_json_line
+from penstock.cli.usage import WrongUsageError
 from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
@@ -46,7 +53,12 @@ class ConsumeOutput(StrEnum):
 END: Final = Place(PlaceKind.END)
 Begin = Annotated[
     str,
-    typer.Option("--offset", "-o", help="Where to start: beginning, end, OFFSET, -N, or @TIME."),
+    typer.Option(
+        "--offset",
+        "-o",
+        metavar="PLACE",
+        help="Where to start: beginning, end, OFFSET, -N, or @TIME.",
+    ),
 ]
 Format = Annotated[
     str | None,
@@ -84,7 +96,9 @@ Regex = Annotated[
 ]
 To = Annotated[
     str | None,
-    typer.Option("--to", help="Where to stop, exclusive: end, OFFSET, -N, or @TIME."),
+    typer.Option(
+        "--to", metavar="PLACE", help="Where to stop, exclusive: end, OFFSET, -N, or @TIME."
+    ),
 ]
 ExitAtEnd = Annotated[
     bool,
@@ -152,14 +166,16 @@ def consume(
     render = rendering(each, make_filter(key, grep))
     if group is not None:
         _check_group(group, has_place=to is not None or bool(partition))
+        reset = parse_reset(offset)
         where = locate(bootstrap)
         chosen = topics
         if regex:
             with open_admin(where) as admin:
                 chosen = choose_topics(admin, topics, regex=True)
-        consume_in_group(where, GroupOptions(group, chosen, offset, exit_at_end, count), render)
+        consume_in_group(where, GroupOptions(group, chosen, reset, exit_at_end, count), render)
         return
     begin, until = parse_place(offset, "--offset"), _until(to, exit_at_end)
+    _expect_in_order(begin, until)
     where = locate(bootstrap)
     with open_admin(where) as admin:
         partitions = [
@@ -170,7 +186,7 @@ def consume(
         starts = resolve(admin, begin, partitions)
         ends = resolve(admin, until, partitions) if until is not None else {}
         if ends and begin.kind is PlaceKind.OFFSET:
-            _expect_something_to_read(begin, until, resolve(admin, END, partitions))
+            _expect_something_to_read(begin, resolve(admin, END, partitions))
     _consume_from(where, starts, ends, render, count)
 
 
@@ -192,14 +208,13 @@ def _consume_from(
 
 def _check_group(group: str, *, has_place: bool) -> None:
     if not group:
-        raise MisuseError(
-            "--group is empty (an unset variable?); leave it out to read without a group",
-            ErrorCode.INVALID_REQUEST,
+        raise WrongUsageError(
+            "--group is empty (an unset variable?); leave it out to read without a group"
         )
+    group_id(group)
     if has_place:
-        raise MisuseError(
-            "a group assigns the partitions: leave out --to and --partition with --group",
-            ErrorCode.INVALID_REQUEST,
+        raise WrongUsageError(
+            "a group assigns the partitions: leave out --to and --partition with --group"
         )
 
 
@@ -219,9 +234,7 @@ def choose_partitions(
     return [TopicPartition(topic, index) for index in sorted(wanted or present)]
 
 
-def _expect_something_to_read(
-    begin: Place, until: Place | None, log_ends: "dict[TopicPartition, int]"
-) -> None:
+def _expect_something_to_read(begin: Place, log_ends: "dict[TopicPartition, int]") -> None:
     """Raises MisuseError if a given offset leaves nothing to read: printing nothing would look like
     success."""
     furthest = max(log_ends.values())
@@ -231,16 +244,19 @@ def _expect_something_to_read(
             "earlier; give a smaller offset, -N for the last N records, or end",
             ErrorCode.OFFSET_OUT_OF_RANGE,
         )
-    if until is not None and until.kind is PlaceKind.OFFSET and until.number < begin.number:
-        raise MisuseError(
-            f"--to {until.number} is before --offset {begin.number}, so there is nothing to read",
-            ErrorCode.INVALID_REQUEST,
+
+
+def _expect_in_order(begin: Place, until: Place | None) -> None:
+    offsets = until is not None and until.kind is begin.kind is PlaceKind.OFFSET
+    if until is not None and offsets and until.number < begin.number:
+        raise WrongUsageError(
+            f"--to {until.number} is before --offset {begin.number}, so there is nothing to read"
         )
 
 
 def _until(to: str | None, exit_at_end: bool) -> Place | None:
     if to is not None and exit_at_end:
-        raise MisuseError("give --to or --exit, not both", ErrorCode.INVALID_REQUEST)
+        raise WrongUsageError("give --to or --exit, not both")
     if exit_at_end:
         return END
     return parse_place(to, "--to") if to is not None else None
@@ -256,10 +272,9 @@ def _renderer(
     """`ending`: what ends a record; None: a newline, unless --format says it."""
     if output is ConsumeOutput.JSON:
         if format_ is not None or key_delimiter is not None or ending is not None:
-            raise MisuseError(
+            raise WrongUsageError(
                 "--output json prints everything, an object per line: leave out --format, "
-                "--key-delimiter and --delimiter",
-                ErrorCode.INVALID_REQUEST,
+                "--key-delimiter and --delimiter"
             )
         return to_json_line
     if format_ is not None:

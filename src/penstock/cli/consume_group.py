@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.cli.connect import Located
 from penstock.cli.picking import Rendering
 from penstock.cli.places import PlaceKind, parse_place
-from penstock.errors import ErrorCode, MisuseError
+from penstock.cli.usage import WrongUsageError
 
 if TYPE_CHECKING:
     from penstock.client import Consumer
@@ -29,7 +29,7 @@ class GroupOptions:
 
     group: str
     topics: Sequence[str]
-    offset: str
+    reset: "AutoOffsetReset"
     exit_at_end: bool
     count: int | None
 
@@ -38,11 +38,10 @@ def consume_in_group(where: Located, options: GroupOptions, render: Rendering) -
     """Prints this member's share until the end, the count or Ctrl-C."""
     from penstock.client import Consumer  # noqa: PLC0415 - grpc only when it is needed
 
-    reset = _reset(options.offset)
     with Consumer(
         where.bootstrap,
         group_id=options.group,
-        auto_offset_reset=reset,
+        auto_offset_reset=options.reset,
         client_id="penstock-cli",
         **where.options,
     ) as consumer:
@@ -62,16 +61,16 @@ def consume_in_group(where: Located, options: GroupOptions, render: Rendering) -
         consumer.commit()
 
 
-def _reset(offset: str) -> "AutoOffsetReset":
+def parse_reset(offset: str) -> "AutoOffsetReset":
+    """Where a group begins that has no committed offsets. Raises WrongUsageError."""
     place = parse_place(offset, "--offset")
     if place.kind is PlaceKind.BEGINNING:
         return "earliest"
     if place.kind is PlaceKind.END:
         return "latest"
-    raise MisuseError(
+    raise WrongUsageError(
         f"--offset {offset} needs reading without a group; with --group, use beginning or end, "
-        "or move the group first: penstock group reset --help",
-        ErrorCode.INVALID_REQUEST,
+        "or move the group first: penstock group reset --help"
     )
 
 

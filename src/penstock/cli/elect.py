@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.connect import open_admin
+from penstock.cli.naming import parse_topic_or_partition
 from penstock.cli.options import Bootstrap, DryRun, Output, OutputOption, example
 from penstock.cli.output import print_record
+from penstock.cli.usage import WrongUsageError
 from penstock.core.types import TopicPartition
 from penstock.errors import ErrorCode, MisuseError
 
@@ -39,9 +41,10 @@ def elect(
     few at a time.
     """
     if bool(what) == all_:
-        raise MisuseError("give TOPIC[/PARTITION], or --all", ErrorCode.INVALID_REQUEST)
+        raise WrongUsageError("give TOPIC[/PARTITION], or --all")
+    named = [parse_topic_or_partition(text) for text in what or ()]
     with open_admin(bootstrap) as admin:
-        rows = _rows(admin, what)
+        rows = _rows(admin, named)
         ready = [
             TopicPartition(str(row["topic"]), int(str(row["partition"])))
             for row in rows
@@ -58,9 +61,8 @@ def elect(
     typer.echo(f"{count} leadership{'' if count == 1 else 's'} {verb}")
 
 
-def _rows(admin: "Admin", what: list[str] | None) -> list[dict[str, object]]:
-    """Of partitions whose leader is not the preferred one."""
-    named = [_parse(text) for text in what or ()]
+def _rows(admin: "Admin", named: list[tuple[str, int | None]]) -> list[dict[str, object]]:
+    """Of partitions whose leader is not the preferred one; `named`: none = of all."""
     seen = admin.describe_topics([topic for topic, _ in named] or None)
     wanted: dict[str, set[int] | None] = {}
     for topic, partition in named:
@@ -91,12 +93,3 @@ def _check(seen: "TopicDescription", partition: int) -> None:
             f"topic {seen.topic} has partitions 0 to {len(seen.partitions) - 1}, not {partition}",
             ErrorCode.UNKNOWN_PARTITION,
         )
-
-
-def _parse(text: str) -> tuple[str, int | None]:
-    topic, slash, number = text.partition("/")
-    if not topic or (slash and not (number.isascii() and number.isdigit() and len(number) < 10)):
-        raise MisuseError(
-            f"{text!r} must be TOPIC or TOPIC/PARTITION, as flights/3", ErrorCode.INVALID_REQUEST
-        )
-    return topic, int(number) if slash else None

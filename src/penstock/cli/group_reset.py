@@ -22,6 +22,7 @@ from penstock.cli.options import (
     moment_ms,
 )
 from penstock.cli.output import print_record, print_rows
+from penstock.cli.usage import WrongUsageError
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ ToDatetime = Annotated[
 ByDuration = Annotated[
     int | None,
     typer.Option(
-        parser=duration_ms, metavar="TIME", help="Back from now by this much: 1h30m, 2d, PT90S."
+        parser=duration_ms, metavar="DURATION", help="Back from now by this much: 1h30m, 2d, PT90S."
     ),
 ]
 ShiftBy = Annotated[int | None, typer.Option(metavar="N", help="By N records; negative = back.")]
@@ -107,9 +108,10 @@ def reset(
         }
     )
     if bool(topic) == all_topics:
-        raise MisuseError("give --topic (once or more) or --all-topics", ErrorCode.INVALID_REQUEST)
+        raise WrongUsageError("give --topic (once or more) or --all-topics")
+    chosen = [_topic_and_numbers(text) for text in topic or ()]
     with open_admin(bootstrap) as admin:
-        committed = _committed(admin, group, topic)
+        committed = _committed(admin, group, chosen)
         moves = admin.plan_reset(to, committed, clamp=clamp)
         changes = admin.reset_offsets(
             group,
@@ -126,15 +128,16 @@ def _one_way(ways: "dict[str, tuple[str, int | None]]") -> "ResetTo":
     given = {option: way for option, way in ways.items() if way[1] is not None}
     if len(given) != 1:
         seen = f"{' and '.join(given)} are" if given else "nothing is"
-        raise MisuseError(
-            f"name one target of the reset: {seen} given; give one of {', '.join(ways)}",
-            ErrorCode.INVALID_REQUEST,
+        raise WrongUsageError(
+            f"name one target of the reset: {seen} given; give one of {', '.join(ways)}"
         )
     ((name, number),) = given.values()
     return ResetTo(ResetKind[name], number or 0)
 
 
-def _committed(admin: "Admin", group: str, topics: list[str] | None) -> "dict[TopicPartition, int]":
+def _committed(
+    admin: "Admin", group: str, topics: list[tuple[str, list[int] | None]]
+) -> "dict[TopicPartition, int]":
     """The partitions to move, with their committed offsets; -1 = none."""
     try:
         offsets = {at: one.offset for at, one in admin.describe_group(group).offsets.items()}
@@ -147,22 +150,19 @@ def _committed(admin: "Admin", group: str, topics: list[str] | None) -> "dict[To
             raise MisuseError(f"group {group} has no committed offsets; give --topic")
         return offsets
     chosen: dict[TopicPartition, int] = {}
-    for text in topics:
-        name, _, numbers = text.partition(":")
-        for where in choose_partitions(admin, name, _numbers(text, numbers)):
+    for name, numbers in topics:
+        for where in choose_partitions(admin, name, numbers):
             chosen[where] = offsets.get(where, -1)
     return chosen
 
 
-def _numbers(text: str, numbers: str) -> list[int] | None:
-    if not numbers:
-        return None
-    parts = numbers.split(",")
-    if not all(part.isascii() and part.isdigit() for part in parts):
-        raise MisuseError(
-            f"--topic {text!r} must be TOPIC or TOPIC:0,1,2", ErrorCode.INVALID_REQUEST
-        )
-    return [int(part) for part in parts]
+def _topic_and_numbers(text: str) -> tuple[str, list[int] | None]:
+    """Of `--topic`; None: all partitions. Raises WrongUsageError."""
+    name, _, numbers = text.partition(":")
+    parts = numbers.split(",") if numbers else []
+    if not name or not all(part.isascii() and part.isdigit() for part in parts):
+        raise WrongUsageError(f"--topic {text!r} must be TOPIC or TOPIC:0,1,2")
+    return name, [int(part) for part in parts] or None
 
 
 def _rows(

@@ -25,11 +25,14 @@ from penstock.cli.options import (
     example,
     given_not_empty,
 )
-from penstock.cli.output import print_record, print_rows
+from penstock.cli.output import keep_code, print_record, print_rows
+from penstock.cli.usage import typed
 
 app = typer.Typer(help="Run a cluster on this machine.", no_args_is_help=True)
 
 DEFAULT_PORT: Final = 9092
+PORT_MIN: Final = 1025
+"""The controller listens on the port below, and lower ones are not for everybody."""
 FOLLOW_EVERY_S: Final = 0.2
 TOKEN_MS: Final = 3_600_000
 Cluster = Annotated[
@@ -60,6 +63,12 @@ Manifest = Annotated[
         "last started with, else three brokers, three replicas of each topic.",
     ),
 ]
+
+
+def _usable_port(port: int | None) -> int | None:
+    if port is not None and 0 < port < PORT_MIN:
+        raise typer.BadParameter(f"it is {port}; it must be {PORT_MIN} or more, or 0")
+    return port
 
 
 def _load(name: str) -> Any:
@@ -95,6 +104,7 @@ def up(
             f"100 higher; 0 = any free ports. Without it: {DEFAULT_PORT}.",
             min=0,
             max=65_535,
+            callback=_usable_port,
         ),
     ] = None,
     detach: Annotated[
@@ -199,9 +209,11 @@ def token(
     data_dir: DataDir = None,
 ) -> None:
     """Make a token of any user of a cluster that was started with --secure."""
-    root = _find_root(cluster, data_dir)
     security = _load("security")
     valid_ms = TOKEN_MS if valid_for is None else valid_for
+    with typed():
+        security.check_token(name, valid_ms / 1000)
+    root = _find_root(cluster, data_dir)
     made = security.token_of(root, name, valid_ms / 1000)
     if out is None:
         typer.echo(made)
@@ -234,8 +246,11 @@ def certificate(
     Certificates are shown at a port of their own, and need no token. What the user may do is said
     by rules: `penstock acl --help`.
     """
+    security = _load("security")
+    with typed():
+        security.check_user(user)
     root = _find_root(cluster, data_dir)
-    made = _load("security").write_certificate(root, user, days, out)
+    made = security.write_certificate(root, user, days, out)
     record = {
         "principal": made.principal,
         "expires": f"{made.ends:%Y-%m-%dT%H:%M:%SZ}",
@@ -292,7 +307,8 @@ def show_status(root: Path, output: Output) -> bool:
         process["up"] = process.pop("is_up")
     order = ("name", "up", "pid", "address", "leads", "replicas", "restarts", "metrics_address")
     rows = [{key: process[key] for key in order} for process in processes]
-    print_record({**document, "healthy": seen.is_healthy, "processes": rows}, output)
+    with keep_code():
+        print_record({**document, "healthy": seen.is_healthy, "processes": rows}, output)
     return bool(seen.is_healthy)
 
 

@@ -66,7 +66,7 @@ def to_record(seen: "list[LogDescription]") -> dict[str, list[dict[str, object]]
             {
                 "broker": one.broker_id,
                 "replicas": len(one.logs),
-                "held_bytes": sum(log.size_bytes for log in one.logs),
+                "size_bytes": sum(log.size_bytes for log in one.logs),
                 "free_bytes": one.disk_free_bytes,
                 "total_bytes": one.disk_total_bytes,
             }

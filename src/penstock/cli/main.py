@@ -3,8 +3,9 @@
     argv ──▶ typer ──▶ command ──▶ output on stdout
                           └─ raises ──▶ PenstockGroup: `penstock: what went wrong` on stderr
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. A closed pipe (`| head`) ends the
-program quietly with 0. A new group of commands is added to `_assemble`; one that lives in
+Exit codes: 0 done, 1 failed, 2 wrong usage (`usage.py`), 130 interrupted. A closed pipe
+(`| head`) ends the program quietly with 0, unless its code says how things are (`keep_code`).
+A new group of commands is added to `_assemble` and a panel of `panels.py`; one that lives in
 another package is an `Elsewhere`.
 """
 
@@ -58,7 +59,9 @@ from penstock.cli.extras import describe_missing
 from penstock.cli.kube import commands as kube
 from penstock.cli.kube import rest as kube_rest
 from penstock.cli.kube.choice import KubeChoice
+from penstock.cli.metavars import name_values
 from penstock.cli.options import CaFile, CertificateFile, KeyFile, TokenFile
+from penstock.cli.panels import PANELS
 from penstock.errors import MisuseError, PenstockError
 
 PLUGIN: Final = "kubectl penstock"
@@ -83,7 +86,9 @@ class Elsewhere(TyperGroup):
             if message is None:
                 raise
             raise MisuseError(message) from error
-        return typer.main.get_command(module.app)
+        group = typer.main.get_command(module.app)
+        name_values(group)
+        return group
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         return self.load().make_context(*args, **options)
@@ -97,6 +102,16 @@ class PenstockGroup(TyperGroup):
         self.add_command(
             Elsewhere("verify", "penstock.verify.cli", "Check that a cluster loses nothing.")
         )
+        name_values(self)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's
+        """In panels, whose second columns begin at one place."""
+        widest = max(map(len, self.commands))
+        for panel, names in PANELS.items():
+            width = formatter.width - 6 - widest
+            rows = [(name, self.commands[name].get_short_help_str(width)) for name in names]
+            with formatter.section(panel):
+                formatter.write_dl(rows, col_spacing=2 + widest - max(map(len, names)))
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Exits with the code of the command. Wrong usage is told in one line."""
@@ -126,15 +141,22 @@ class PenstockGroup(TyperGroup):
         except BrokenPipeError:
             _give_up_stdout()
             raise typer.Exit(0) from None
-        except (typer.Exit, typer.Abort, TyperException):
+        except typer.Exit:
+            _flush()  # the code says how things are, and counts though nobody reads the rest
+            raise
+        except (typer.Abort, TyperException):
             raise  # wrong usage and the like: `main` reports it
         except Exception as error:
             if ctx.params.get("debug"):
                 raise
             _complain(_describe(error))
-            raise typer.Exit(1) from None
+            raise typer.Exit(_exit_code(error)) from None
         else:
             return result
+
+
+def _exit_code(error: Exception) -> int:
+    return 2 if isinstance(error, usage.WrongUsageError) else 1
 
 
 def _describe(error: Exception) -> str:
@@ -158,6 +180,13 @@ def _describe(error: Exception) -> str:
 def _complain(message: str) -> None:
     for line in message.splitlines() or [""]:
         sys.stderr.write(f"penstock: {line}\n")
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _give_up_stdout()
 
 
 def _give_up_stdout() -> None:

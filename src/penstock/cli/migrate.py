@@ -20,8 +20,9 @@ import typer
 from penstock.cli.connect import locate
 from penstock.cli.extras import describe_missing
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
-from penstock.cli.output import print_record
-from penstock.errors import ErrorCode, MisuseError
+from penstock.cli.output import keep_code, print_record
+from penstock.cli.usage import WrongUsageError
+from penstock.errors import MisuseError
 
 if TYPE_CHECKING:
     from penstock.migration.copying import Copy
@@ -36,7 +37,7 @@ PROGRESS_S: Final = 1.0
 Topics = Annotated[
     str,
     typer.Option(
-        "--topics", metavar="NAME[,…]", help="Topics, or patterns with * and ?, by commas."
+        "--topics", metavar="TOPIC[,…]", help="Topics, or patterns with * and ?, by commas."
     ),
 ]
 Groups = Annotated[
@@ -156,9 +157,8 @@ def export_topics(
 @contextmanager
 def _ends(address: str, kafka_config: Path | None, bootstrap: str | None) -> Iterator[Any]:
     if not address.startswith(SCHEME) or not address.removeprefix(SCHEME):
-        raise MisuseError(
-            f"the Kafka cluster is {address!r}; it must be {SCHEME}HOST:PORT[,HOST:PORT…]",
-            ErrorCode.INVALID_REQUEST,
+        raise WrongUsageError(
+            f"the Kafka cluster is {address!r}; it must be {SCHEME}HOST:PORT[,HOST:PORT…]"
         )
     try:
         from penstock.migration.kafka import Kafka  # noqa: PLC0415 - an extra
@@ -197,10 +197,10 @@ def _settings(path: Path | None) -> dict[str, str]:
 
 
 def _chosen(topics: str) -> list[str]:
-    """Raises MisuseError, before any cluster is asked."""
+    """Raises WrongUsageError, before any cluster is asked."""
     names = _listed(topics)
     if not names:
-        raise MisuseError("--topics is empty; name at least one topic or pattern")
+        raise WrongUsageError("--topics is empty; name at least one topic or pattern")
     return names
 
 
@@ -214,7 +214,9 @@ def _migrate(migration: "Migration", wish: _Wish) -> None:
     if wish.scan:
         plans = migration.scanned(plans, _Counted("looked at"))
     if wish.dry_run:
-        print_record({"topics": [_plan_row(plan) for plan in plans]} | _dropped(plans), wish.output)
+        with keep_code():
+            rows = [_plan_row(plan) for plan in plans]
+            print_record({"topics": rows} | _dropped(plans), wish.output)
         if any(plan.reason for plan in plans):
             raise typer.Exit(1)
         return
@@ -235,7 +237,8 @@ def _migrate(migration: "Migration", wish: _Wish) -> None:
         result["partitions"] = [_verdict_row(each) for each in verdicts]
     if moved:
         result["groups"] = [_group_row(group, each) for group, each in moved]
-    print_record(result | _dropped(plans), wish.output)
+    with keep_code():
+        print_record(result | _dropped(plans), wish.output)
     if not all(each.good for each in verdicts):
         raise MisuseError(
             "the copy differs from what was read: see the partitions above; delete those topics "

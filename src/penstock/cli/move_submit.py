@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from penstock.cli.options import Output
-from penstock.cli.output import print_rows
+from penstock.cli.output import keep_code, print_rows
 from penstock.core.balance import Move
 from penstock.core.limits import REPLICA_CHANGES_MAX
 from penstock.core.types import MoveReason
@@ -77,9 +77,10 @@ def report(
         }
         for one in outcomes
     ]
-    print_rows(rows, output, empty="nothing to do")
     refused = [one for one in outcomes if one.error is not None]
-    if output is Output.TABLE and rows:
-        typer.echo(f"{len(rows) - len(refused)} of {len(rows)} {done}")
+    with keep_code():
+        print_rows(rows, output, empty="nothing to do")
+        if output is Output.TABLE and rows:
+            typer.echo(f"{len(rows) - len(refused)} of {len(rows)} {done}")
     if any(one.error.code not in harmless for one in refused if one.error):
         raise typer.Exit(1)

@@ -8,8 +8,8 @@ import typer
 from penstock.cli import move_plan
 from penstock.cli.options import Output
 from penstock.cli.output import format_table, print_record
+from penstock.cli.usage import WrongUsageError
 from penstock.core.quantities import parse_bytes
-from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
     from penstock.client import Admin
@@ -28,17 +28,16 @@ class Rate:
 
 
 def parse(text: str) -> Rate:
-    """`40Mi` or `40MiB`, `none`, `default`. Raises MisuseError."""
+    """`40Mi` or `40MiB`, `none`, `default`. Raises WrongUsageError."""
     if text == "default":
         return Rate(None)
     if text == "none":
         return Rate(0)
     found = parse_bytes(text[:-1] if text.endswith("iB") else text)
     if not found:
-        raise MisuseError(
+        raise WrongUsageError(
             f"{text!r} is no rate: give bytes per second of 1 or more, as 40Mi or 1048576; none "
-            "for no limit; default for each broker's own setting",
-            ErrorCode.INVALID_REQUEST,
+            "for no limit; default for each broker's own setting"
         )
     return Rate(found)
 

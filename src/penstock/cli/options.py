@@ -8,8 +8,9 @@ from typing import Annotated, Final
 import typer
 
 from penstock.cli import completion
+from penstock.cli.usage import WrongUsageError, typed
 from penstock.core.types import BrokerId
-from penstock.errors import ErrorCode, MisuseError
+from penstock.errors import MisuseError
 
 COUNT_MAX: Final = 2**31 - 1
 """The protocol's limit; the cluster may have a lower one."""
@@ -23,6 +24,24 @@ class Output(StrEnum):
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
+
+
+def topic_name(text: str) -> str:
+    """Callback of arguments that name a topic. Raises WrongUsageError."""
+    from penstock.core.topic import validate_topic_name  # noqa: PLC0415 - not for --help
+
+    with typed():
+        validate_topic_name(text)
+    return text
+
+
+def group_id(text: str) -> str:
+    """Callback of arguments that name a group. Raises WrongUsageError."""
+    from penstock.client.setting_checks import check_group_id  # noqa: PLC0415 - not for --help
+
+    with typed():
+        check_group_id(not_empty(text))
+    return text
 
 
 def given_not_empty(text: str | None) -> str | None:
@@ -85,14 +104,19 @@ OutputOption = Annotated[
 ]
 TopicArgument = Annotated[
     str,
-    typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=completion.topics),
+    typer.Argument(
+        metavar="TOPIC",
+        help="Name of the topic.",
+        callback=topic_name,
+        autocompletion=completion.topics,
+    ),
 ]
 GroupArgument = Annotated[
     str,
     typer.Argument(
         metavar="GROUP",
         help="Id of the group.",
-        callback=not_empty,
+        callback=group_id,
         autocompletion=completion.groups,
     ),
 ]
@@ -165,13 +189,13 @@ def example(*lines: str) -> str:
 
 
 def parse_pairs(texts: list[str] | None, option: str) -> dict[str, str]:
-    """`key=value` texts as a mapping. Raises MisuseError for one without '=' or given twice."""
+    """`key=value` texts as a mapping. Raises WrongUsageError for one without '=' or given twice."""
     pairs: dict[str, str] = {}
     for text in texts or []:
         key, separator, value = text.partition("=")
         if not separator or not key:
-            raise MisuseError(f"{option} {text!r} must be KEY=VALUE", ErrorCode.INVALID_REQUEST)
+            raise WrongUsageError(f"{option} {text!r} must be KEY=VALUE")
         if key in pairs:
-            raise MisuseError(f"{option} gives {key!r} twice", ErrorCode.INVALID_REQUEST)
+            raise WrongUsageError(f"{option} gives {key!r} twice")
         pairs[key] = value
     return pairs

@@ -6,7 +6,8 @@ kubectl's do: no borders, so that they survive a pipe; units are in the column n
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final, TextIO
 
 from penstock.cli.options import Output
@@ -14,6 +15,15 @@ from penstock.cli.options import Output
 Row = Mapping[str, object]
 _SPELLED: Final = {"mib": "MiB", "isr": "ISR"}
 """Words of keys that are not written in lower case elsewhere."""
+
+
+@contextmanager
+def keep_code() -> Iterator[None]:
+    """Round all that a command prints before it exits with a code that says how things are: that
+    counts even if nobody reads the rest (`penstock status | head -1`)."""
+    with suppress(BrokenPipeError):
+        yield
+        sys.stdout.flush()
 
 
 def print_rows(rows: Sequence[Row], output: Output, empty: str = "nothing to show") -> None:

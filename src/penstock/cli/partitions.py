@@ -14,7 +14,7 @@ from penstock.cli import accept_loss, move_plan, move_status, move_submit, move_
 from penstock.cli.changes import check_output, confirm
 from penstock.cli.connect import open_admin
 from penstock.cli.move_facts import make_plan, read_facts
-from penstock.cli.naming import parse_partition
+from penstock.cli.naming import parse_partition, parse_topic_or_partition
 from penstock.cli.options import (
     COUNT_MAX,
     Bootstrap,
@@ -27,6 +27,7 @@ from penstock.cli.options import (
     parse_brokers,
 )
 from penstock.cli.output import print_record
+from penstock.cli.usage import WrongUsageError
 from penstock.core import balance as core
 from penstock.core.types import BrokerId, MoveReason, TopicPartition
 from penstock.errors import ErrorCode, MisuseError, PenstockError
@@ -94,7 +95,7 @@ def _wish(
 ) -> core.Wish:
     topic, replicas = factor
     if (topic is None) != (replicas is None):
-        raise MisuseError("--topic and --replicas go together", ErrorCode.INVALID_REQUEST)
+        raise WrongUsageError("--topic and --replicas go together")
     wishes: list[core.Wish] = []
     if drain is not None:
         wishes.append(core.Drain(drain.ids))
@@ -105,10 +106,7 @@ def _wish(
     if balance:
         wishes.append(core.Balance())
     if len(wishes) != 1:
-        raise MisuseError(
-            "give one of --drain, --onto, --topic with --replicas, --balance",
-            ErrorCode.INVALID_REQUEST,
-        )
+        raise WrongUsageError("give one of --drain, --onto, --topic with --replicas, --balance")
     return wishes[0]
 
 
@@ -147,16 +145,15 @@ def move(
     """
     single = partition is not None and to is not None
     if single == (plan_file is not None) or (partition is None) != (to is None):
-        raise MisuseError(
-            "give --plan FILE, or TOPIC/PARTITION and --to", ErrorCode.INVALID_REQUEST
-        )
+        raise WrongUsageError("give --plan FILE, or TOPIC/PARTITION and --to")
     check_output(output, yes=yes, dry_run=dry_run)
     saved = None if plan_file is None else move_plan.load(plan_file)
+    where = None if partition is None else parse_partition(partition)
     with open_admin(bootstrap) as admin:
         if saved is None:
-            assert partition is not None
+            assert where is not None
             assert to is not None
-            saved = _single(admin, parse_partition(partition), to.ids)
+            saved = _single(admin, where, to.ids)
         if output is Output.TABLE and saved.moves:
             move_plan.show_saved(saved)
         if not dry_run and saved.moves:
@@ -223,9 +220,7 @@ def status(
 ) -> None:
     """Show the moves that have not ended: how far they are, and what they wait for."""
     if watch and output is not Output.TABLE:
-        raise MisuseError(
-            "--watch prints tables for people: leave out -o", ErrorCode.INVALID_REQUEST
-        )
+        raise WrongUsageError("--watch prints tables for people: leave out -o")
     with open_admin(bootstrap) as admin:
         seen = admin.describe_moves()
         if not watch:
@@ -305,31 +300,34 @@ def cancel(
 ) -> None:
     """Cancel moves: partitions keep the replicas they have. What has ended is not undone."""
     if sum((what is not None, all_, broker is not None)) != 1:
-        raise MisuseError(
-            "give one of TOPIC[/PARTITION], --broker, --all", ErrorCode.INVALID_REQUEST
-        )
+        raise WrongUsageError("give one of TOPIC[/PARTITION], --broker, --all")
+    named = None if what is None else parse_topic_or_partition(what)
     with open_admin(bootstrap) as admin:
-        asked = _to_cancel(admin, what, broker)
+        asked = _to_cancel(admin, named, broker)
         outcomes = move_submit.send(admin, asked, MoveReason.MANUAL, dry_run=dry_run)
-    named = what is not None and "/" in what
+    single = named is not None and named[1] is not None
     move_submit.report(
         outcomes,
         output,
         done="moves could be cancelled" if dry_run else "moves cancelled",
-        harmless=frozenset() if named else frozenset({ErrorCode.NO_MOVE}),
+        harmless=frozenset() if single else frozenset({ErrorCode.NO_MOVE}),
     )
 
 
-def _to_cancel(admin: "Admin", what: str | None, broker: int | None) -> "list[ReplicaMove]":
+def _to_cancel(
+    admin: "Admin", named: tuple[str, int | None] | None, broker: int | None
+) -> "list[ReplicaMove]":
     from penstock.client import ReplicaMove  # noqa: PLC0415 - grpc only when it is needed
 
-    if what is not None and "/" in what:
-        return [ReplicaMove(parse_partition(what))]
-    if what is not None:
-        admin.describe_topics([what])  # a name that was misspelt has no moves either
+    topic, partition = named or (None, None)
+    if topic is not None and partition is not None:
+        return [ReplicaMove(TopicPartition(topic, partition))]
+    topics = None if topic is None else [topic]
+    if topics:
+        admin.describe_topics(topics)  # a name that was misspelt has no moves either
     return [
         ReplicaMove(one.where, topic_id=one.topic_id)
-        for one in admin.describe_moves(None if what is None else [what]).moves
+        for one in admin.describe_moves(topics).moves
         if one.target and (broker is None or broker in one.target or broker in one.replicas)
     ]
 
@@ -371,9 +369,8 @@ def accept_loss_(
     Refused as long as a broker has one, or does not say. The records in them are gone for ever.
     """
     if (partition is None) != (offsets is None):
-        raise MisuseError(
-            "TOPIC/PARTITION and --offsets go together; without both, what is lost is shown",
-            ErrorCode.INVALID_REQUEST,
+        raise WrongUsageError(
+            "TOPIC/PARTITION and --offsets go together; without both, what is lost is shown"
         )
     if partition is None or offsets is None:
         with open_admin(bootstrap) as admin:

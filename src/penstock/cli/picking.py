@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from penstock.cli.usage import WrongUsageError
 from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Filter:
 
 
 def make_filter(key: str | None, grep: str | None) -> Filter:
-    """Raises MisuseError for a pattern that is none."""
+    """Raises WrongUsageError for a pattern that is none."""
     text = None if grep is None else _pattern(grep, "--grep")
     return Filter(
         None if key is None else key.encode(),
@@ -67,13 +68,12 @@ def choose_topics(admin: "Admin", given: Sequence[str], *, regex: bool) -> list[
 
 
 def parse_delimiter(text: str | None) -> bytes:
-    r"""What ends a record; \n \t \r \0 \\ \xNN as in C. None: a newline. Raises MisuseError."""
+    r"""What ends a record; \n \t \r \0 \\ \xNN as in C. None: a newline. Raises WrongUsageError."""
     if text is None:
         return b"\n"
     if not text:
-        raise MisuseError(
-            r"--delimiter is empty; it must be at least one character, such as ; or \0",
-            ErrorCode.INVALID_REQUEST,
+        raise WrongUsageError(
+            r"--delimiter is empty; it must be at least one character, such as ; or \0"
         )
     parts, end = [], 0
     for found in _ESCAPE.finditer(text):
@@ -95,10 +95,9 @@ def _escaped(text: str, sequence: str | None) -> bytes:
     if sequence is not None and len(sequence) == 3:
         return bytes.fromhex(sequence[1:])
     if sequence not in _ESCAPES:
-        raise MisuseError(
+        raise WrongUsageError(
             f"--delimiter is {text!r}, and \\{sequence or ''} means nothing; known are "
-            r"\n \t \r \0 \\ \xNN",
-            ErrorCode.INVALID_REQUEST,
+            r"\n \t \r \0 \\ \xNN"
         )
     return _ESCAPES[sequence]
 
@@ -107,7 +106,6 @@ def _pattern(text: str, option: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        raise MisuseError(
-            f"{option} is {text!r}, which is no regular expression: {error}",
-            ErrorCode.INVALID_REQUEST,
+        raise WrongUsageError(
+            f"{option} is {text!r}, which is no regular expression: {error}"
         ) from None

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import ErrorCode, MisuseError
+from penstock.cli.usage import WrongUsageError
 
 if TYPE_CHECKING:
     from penstock.client import Admin
@@ -39,7 +39,7 @@ class Place:
 
 
 def parse_place(text: str, option: str) -> Place:
-    """Raises MisuseError that lists the possible forms."""
+    """Raises WrongUsageError that lists the possible forms."""
     if text in ("beginning", "start", "earliest"):
         return Place(PlaceKind.BEGINNING)
     if text in ("end", "latest"):
@@ -50,23 +50,20 @@ def parse_place(text: str, option: str) -> Place:
         return Place(PlaceKind.BEFORE_END, -int(text))
     if text.startswith("@"):
         return Place(PlaceKind.TIME, parse_time_ms(text[1:], option))
-    raise MisuseError(
+    raise WrongUsageError(
         f"{option} is {text!r}; it must be beginning, end, an offset, -N (the last N records), "
-        "or @ with a time: milliseconds or 2013-06-01T12:00",
-        ErrorCode.INVALID_REQUEST,
+        "or @ with a time: milliseconds or 2013-06-01T12:00"
     )
 
 
 def parse_time_ms(text: str, option: str) -> int:
-    """Milliseconds since 1970, or ISO 8601; without a zone it is UTC. Raises MisuseError."""
+    """Milliseconds since 1970, or ISO 8601; without a zone it is UTC. Raises WrongUsageError."""
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise MisuseError(
-            f"{option} has the time {text!r}; it must be {TIME_FORMS}", ErrorCode.INVALID_REQUEST
-        ) from None
+        raise WrongUsageError(f"{option} has the time {text!r}; it must be {TIME_FORMS}") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1000)

@@ -29,7 +29,8 @@ from penstock.cli.options import (
     parse_pairs,
 )
 from penstock.cli.picking import parse_delimiter
-from penstock.errors import ErrorCode, MisuseError, PenstockError
+from penstock.cli.usage import WrongUsageError
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.client import Delivery, Producer
@@ -208,10 +209,9 @@ def _encode(text: str | None) -> bytes | None:
 
 
 def _delimiter(delimiter: str | None) -> bytes | None:
-    """As typed, except that backslash and t mean a tab. Raises MisuseError for an empty one."""
+    """As typed, except that backslash and t mean a tab. Raises WrongUsageError for an empty one."""
     if delimiter == "":
-        raise MisuseError(
-            "--key-delimiter is empty; it must be at least one character, such as : or \\t",
-            ErrorCode.INVALID_REQUEST,
+        raise WrongUsageError(
+            "--key-delimiter is empty; it must be at least one character, such as : or \\t"
         )
     return None if delimiter is None else delimiter.replace("\\t", "\t").encode()

@@ -8,6 +8,7 @@ import typer
 
 from penstock.cli import profiles
 from penstock.cli.changes import print_change
+from penstock.cli.connect import check_addresses
 from penstock.cli.options import (
     CaFile,
     CertificateFile,
@@ -23,13 +24,6 @@ from penstock.cli.profiles import Profile, Profiles
 
 app = typer.Typer(help="Name clusters, with what to trust and to show there.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the profile.")]
-
-
-def _check_addresses(bootstrap: str) -> None:
-    """Here, where they are typed, and not only where they are used. Raises MisuseError."""
-    from penstock.client.config import parse_bootstrap  # noqa: PLC0415 - not for --help
-
-    parse_bootstrap(bootstrap)
 
 
 @app.command(
@@ -64,7 +58,7 @@ def set_(
     """Make a profile, or replace the one of that name."""
     profiles.check_name(name)
     if bootstrap:
-        _check_addresses(bootstrap)
+        check_addresses(bootstrap)
     made = Profile(
         bootstrap=bootstrap,
         cluster=cluster,

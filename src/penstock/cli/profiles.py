@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.cli.usage import WrongUsageError
 from penstock.errors import ErrorCode, MisuseError
 
 NAME_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
@@ -88,10 +89,9 @@ class Profiles:
 def check_name(name: str) -> None:
     """Raises MisuseError."""
     if not re.fullmatch(NAME_PATTERN, name):
-        raise MisuseError(
+        raise WrongUsageError(
             f"{name!r} cannot be the name of a profile: use up to 63 letters, digits, '.', '_' and "
-            "'-', with a letter or digit first",
-            ErrorCode.INVALID_REQUEST,
+            "'-', with a letter or digit first"
         )
 
 
@@ -166,8 +166,8 @@ def _decoded(path: Path, document: Any) -> Profiles:
     return Profiles(found, current)
 
 
-def _wrong(text: str) -> MisuseError:
-    return MisuseError(f"the profile cannot be used: {text}", ErrorCode.INVALID_REQUEST)
+def _wrong(text: str) -> WrongUsageError:
+    return WrongUsageError(f"the profile cannot be used: {text}")
 
 
 def _unusable(path: Path, text: str) -> MisuseError:

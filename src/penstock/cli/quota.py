@@ -10,8 +10,9 @@ from penstock.cli.changes import print_change, replace_rules
 from penstock.cli.connect import open_admin
 from penstock.cli.options import Bootstrap, DryRun, Output, OutputOption, example
 from penstock.cli.output import print_rows
+from penstock.cli.usage import WrongUsageError, typed
 from penstock.core.quantities import parse_bytes
-from penstock.core.quotas import Limit, QuotaRule
+from penstock.core.quotas import Limit, QuotaRule, check_quotas
 from penstock.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -82,10 +83,12 @@ def set_(
     }
     limits = {limit: value for limit, value in given.items() if value is not None}
     if not limits or any(value < 1 for value in limits.values()):
-        raise MisuseError(
+        raise WrongUsageError(
             "give at least one limit, of 1 or more; to lift a quota, use penstock quota remove"
         )
     rule = QuotaRule((principal,), limits)
+    with typed():
+        check_quotas([rule])
     with open_admin(bootstrap) as admin:
         after = _change(admin, lambda old: (*_without(old, principal), rule), dry_run=dry_run)
     said = f"{principal} could have this quota" if dry_run else f"{principal} has this quota"

@@ -16,8 +16,9 @@ from penstock.cli.connect import DEFAULT_BOOTSTRAP, WANTED, Located, Wanted, ope
 from penstock.cli.kube import commands as kube
 from penstock.cli.kube.choice import KubeChoice
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
-from penstock.cli.output import print_record
-from penstock.errors import ErrorCode, MisuseError, UnreachableError
+from penstock.cli.output import keep_code, print_record
+from penstock.cli.usage import WrongUsageError
+from penstock.errors import UnreachableError
 
 NO_CLUSTER: Final = (
     f"there is no cluster to show: no local one is running, nobody answers on {DEFAULT_BOOTSTRAP}, "
@@ -71,15 +72,12 @@ def means_kubernetes(
     context_of_call: typer.Context, given: kube.Choice, bootstrap: str | None
 ) -> bool:
     """Whether a command that is for all kinds of clusters means one on Kubernetes. `given`: its
-    options about one. Raises MisuseError."""
+    options about one. Raises WrongUsageError."""
     wanted = WANTED.get()
     source = context_of_call.get_parameter_source("bootstrap")
     typed = source is not None and source.name == "COMMANDLINE"  # not by the environment
     if typed and any(given):
-        raise MisuseError(
-            "give CLUSTER and options of Kubernetes, or --bootstrap, not both",
-            ErrorCode.INVALID_REQUEST,
-        )
+        raise WrongUsageError("give CLUSTER and options of Kubernetes, or --bootstrap, not both")
     on_kubernetes = any(given) or (
         not typed and (wanted.is_plugin or wanted.choice != KubeChoice())
     )
@@ -111,5 +109,6 @@ def _show(where: Located, output: Output, *, named: bool) -> bool:
         and not full
     )
     known = {"bootstrap": where.bootstrap, "healthy": healthy, "full_disks": full}
-    print_record({**known, **to_record(seen)}, output)
+    with keep_code():
+        print_record({**known, **to_record(seen)}, output)
     return healthy

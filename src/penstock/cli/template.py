@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import ErrorCode, MisuseError
+from penstock.cli.usage import WrongUsageError
 
 if TYPE_CHECKING:
     from penstock.client import Record
@@ -26,7 +26,7 @@ _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 class Template:
     """A parsed format. `null` stands where a key or value is null.
 
-    Raises MisuseError for an unknown % or \\ sequence, naming its position.
+    Raises WrongUsageError for an unknown % or \\ sequence, naming its position.
     """
 
     def __init__(self, text: str, null: bytes = b"") -> None:
@@ -78,10 +78,9 @@ class Template:
             "%S": lambda r: b"%d" % (-1 if r.value is None else len(r.value)),
         }
         if sequence not in fields:
-            raise MisuseError(
+            raise WrongUsageError(
                 f"--format has {sequence!r} at position {position}; known are "
-                f"{' '.join(fields)} %n %% \\n \\t \\r \\0 \\\\",
-                ErrorCode.INVALID_REQUEST,
+                f"{' '.join(fields)} %n %% \\n \\t \\r \\0 \\\\"
             )
         return fields[sequence]
 

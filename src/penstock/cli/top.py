@@ -11,8 +11,8 @@ import typer
 
 from penstock.cli.connect import Located, locate
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
-from penstock.cli.output import print_document
-from penstock.errors import ErrorCode, MisuseError
+from penstock.cli.output import keep_code, print_document
+from penstock.cli.usage import WrongUsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -54,9 +54,8 @@ def top(
     Exit code 1 with --once if some clients are not served.
     """
     if not once and (output is not Output.TABLE or not sys.stdout.isatty()):
-        raise MisuseError(
-            "without a terminal, or with -o json, add --once: the live view needs a terminal",
-            ErrorCode.INVALID_REQUEST,
+        raise WrongUsageError(
+            "without a terminal, or with -o json, add --once: the live view needs a terminal"
         )
     import asyncio  # noqa: PLC0415 - not needed for --help
 
@@ -65,12 +64,13 @@ def top(
         asyncio.run(_watch(where, interval))
         return
     seen = asyncio.run(_look_once(where))
-    if output is Output.TABLE:
-        from penstock.cli.kube.picture import make_console  # noqa: PLC0415 - rich only when needed
+    with keep_code():
+        if output is Output.TABLE:
+            from penstock.cli.kube.picture import make_console  # noqa: PLC0415 - rich when needed
 
-        make_console().print(_draw(seen))
-    else:
-        print_document(seen.to_dict(), output)
+            make_console().print(_draw(seen))
+        else:
+            print_document(seen.to_dict(), output)
     if seen.why.tone == "bad":
         raise typer.Exit(1)
 

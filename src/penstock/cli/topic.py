@@ -22,8 +22,9 @@ from penstock.cli.options import (
 )
 from penstock.cli.output import print_record, print_rows
 from penstock.cli.units import plain
+from penstock.cli.usage import WrongUsageError
 from penstock.core.balance import Factor
-from penstock.errors import ErrorCode, MisuseError, PenstockError
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.client import Admin, ConfigEntry, TopicDescription
@@ -233,9 +234,8 @@ def alter(
     removals = unset or []
     others = bool(changes or removals or partitions is not None)
     if others == (replicas is not None):
-        raise MisuseError(
-            "nothing to change: give --set, --unset or --partitions, or --replicas alone",
-            ErrorCode.INVALID_REQUEST,
+        raise WrongUsageError(
+            "nothing to change: give --set, --unset or --partitions, or --replicas alone"
         )
     if replicas is not None:
         check_output(output, yes=yes, dry_run=dry_run)

@@ -25,6 +25,7 @@ from penstock.cli.options import (
 )
 from penstock.cli.output import format_table, print_document
 from penstock.cli.places import Place, PlaceKind, parse_place, resolve
+from penstock.cli.usage import WrongUsageError
 from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
@@ -69,10 +70,9 @@ def trim(
     """
     place = parse_place(before, "--before")
     if place.kind is PlaceKind.OFFSET and not partition:
-        raise MisuseError(
+        raise WrongUsageError(
             f"--before {before} is an offset, which means another record in each partition: say "
-            "which with --partition, or give @TIME, -N or end",
-            ErrorCode.INVALID_REQUEST,
+            "which with --partition, or give @TIME, -N or end"
         )
     check_output(output, yes=yes, dry_run=dry_run)
     with open_admin(bootstrap) as admin:

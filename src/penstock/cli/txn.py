@@ -16,6 +16,7 @@ import typer
 
 from penstock.cli.changes import check_output, confirm, print_change
 from penstock.cli.connect import open_admin
+from penstock.cli.naming import parse_partition
 from penstock.cli.options import (
     Bootstrap,
     DryRun,
@@ -27,13 +28,12 @@ from penstock.cli.options import (
     not_empty,
 )
 from penstock.cli.output import print_record, print_rows
-from penstock.errors import ErrorCode, MisuseError
+from penstock.errors import MisuseError
 
 if TYPE_CHECKING:
     from penstock.client import (
         BlockingTransaction,
         OpenTransaction,
-        TopicPartition,
         TransactionBranch,
         TransactionDescription,
         TransactionListing,
@@ -65,7 +65,7 @@ def list_(
         int | None,
         typer.Option(
             parser=duration_ms,
-            metavar="TIME",
+            metavar="DURATION",
             help="Only transactions open or finishing for this long: 30s, 1h30m.",
         ),
     ] = None,
@@ -206,7 +206,7 @@ def partition(
 
     The first one determines the last stable offset, where all readers in read_committed mode wait.
     """
-    chosen = _partition(where)
+    chosen = parse_partition(where)
     with open_admin(bootstrap) as admin:
         seen = admin.partition_transactions(chosen)
         owners = {
@@ -245,7 +245,7 @@ def blocking(
         int | None,
         typer.Option(
             parser=duration_ms,
-            metavar="TIME",
+            metavar="DURATION",
             help="Only those that have blocked readers for this long: 30s, 1h30m.",
         ),
     ] = None,
@@ -277,17 +277,6 @@ def _blocking(one: "BlockingTransaction") -> dict[str, object]:
         "client": owner.client_id if owner else None,
         "host": owner.client_host if owner else None,
     }
-
-
-def _partition(text: str) -> "TopicPartition":
-    from penstock.core.types import TopicPartition  # noqa: PLC0415 - not for --help
-
-    topic, separator, number = text.rpartition("/")
-    if not separator or not topic or not (number.isascii() and number.isdigit()):
-        raise MisuseError(
-            f"{text!r} must be TOPIC/PARTITION, such as flights/3", ErrorCode.INVALID_REQUEST
-        )
-    return TopicPartition(topic, int(number))
 
 
 @app.command(epilog=example("penstock txn ledgers", "penstock txn ledgers -o json"))

@@ -8,14 +8,15 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from penstock.cli.usage import WrongUsageError
 from penstock.core.quantities import parse_bytes
-from penstock.errors import ErrorCode, MisuseError
+from penstock.errors import MisuseError
 
 _PLAIN: Final = re.compile(r"-?[0-9]+")
 
 
 def plain(settings: Mapping[str, str]) -> dict[str, str]:
-    """With numbers in place of texts with units. Raises MisuseError."""
+    """With numbers in place of texts with units. Raises WrongUsageError."""
     return {name: _plain(name, text) for name, text in settings.items()}
 
 
@@ -43,8 +44,7 @@ def _milliseconds(name: str, text: str) -> str:
         raise _wrong(name, text, "milliseconds, or a duration as 90s, 12h, 7d") from None
 
 
-def _wrong(name: str, text: str, wanted: str) -> MisuseError:
-    return MisuseError(
-        f"{name} is {text!r}; it must be {wanted}; -1 where it may have no limit",
-        ErrorCode.INVALID_CONFIG,
+def _wrong(name: str, text: str, wanted: str) -> WrongUsageError:
+    return WrongUsageError(
+        f"{name} is {text!r}; it must be {wanted}; -1 where it may have no limit"
     )

@@ -4,11 +4,17 @@
 
 The libraries' own texts name their classes and differ from release to release; here only kinds of
 mistakes are told apart. What is not known is printed as the library says it.
+
+What the commands themselves, the client and the core find wrong with what was typed is a
+`WrongUsageError`: typer's mistakes and these end the program with 2, all else with 1.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
+
+from penstock.errors import ErrorCode, MisuseError
 
 _NUMBER: Final = "a whole number"
 _WANTED: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
@@ -28,6 +34,23 @@ _WANTED: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
 _CHOICES: Final = re.compile(r"'.*' is not one of (?P<choices>'.*')\.?", re.DOTALL)
 _COMMAND: Final = re.compile(r"No such command '(?P<name>.*?)'\.(?P<rest>.*)", re.DOTALL)
 _EXTRA: Final = re.compile(r"Got unexpected extra argument\(?s?\)? \((?P<words>.*)\)", re.DOTALL)
+
+
+class WrongUsageError(MisuseError):
+    """What was typed cannot be right, whatever the cluster and the files are: exit code 2."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ErrorCode.INVALID_REQUEST)
+
+
+@contextmanager
+def typed() -> Iterator[None]:
+    """Round a check of what was typed by the client or the core: turns its MisuseError into a
+    WrongUsageError. Not round requests: what a cluster says depends on the cluster."""
+    try:
+        yield
+    except MisuseError as error:
+        raise WrongUsageError(error.message) from None
 
 
 def is_help(error: Any) -> bool:

@@ -11,13 +11,13 @@ import typer
 from penstock.cli.connect import WANTED, Located
 from penstock.cli.kube import commands as kube
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
-from penstock.cli.output import print_document
+from penstock.cli.output import keep_code, print_document
 from penstock.cli.status import NO_CLUSTER, is_named, means_kubernetes
 from penstock.cli.top import draw_explanation
 from penstock.errors import UnreachableError
 
 if TYPE_CHECKING:
-    from penstock.views.overview import ClusterAnswers
+    from penstock.views.overview import ClusterAnswers, Explanation
 
 
 def register(app: typer.Typer) -> None:
@@ -69,16 +69,21 @@ def why(
     if unanswered and where.local_root is None and not is_named(wanted, bootstrap):
         raise UnreachableError(NO_CLUSTER)
     found = explain(seen)
-    if output is Output.TABLE:
-        from penstock.cli.kube.picture import make_console  # noqa: PLC0415 - rich only when needed
-
-        console = make_console()
-        for line in draw_explanation(found):
-            console.print(line)
-    else:
-        print_document({"bootstrap": where.bootstrap, **found.to_dict()}, output)
+    with keep_code():
+        _print(where, found, output)
     if found.tone == "bad":
         raise typer.Exit(1)
+
+
+def _print(where: Located, found: "Explanation", output: Output) -> None:
+    if output is not Output.TABLE:
+        print_document({"bootstrap": where.bootstrap, **found.to_dict()}, output)
+        return
+    from penstock.cli.kube.picture import make_console  # noqa: PLC0415 - rich only when needed
+
+    console = make_console()
+    for line in draw_explanation(found):
+        console.print(line)
 
 
 async def _ask(where: Located) -> "ClusterAnswers":

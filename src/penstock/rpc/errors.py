@@ -33,6 +33,8 @@ PUSHBACK_TRAILER: Final = "grpc-retry-pushback-ms"
 """Of THROTTLED: when gRPC's own retries may go on (gRFC A6)."""
 _REFUSED: Final = "Connection refused"
 """The operating system's text for ECONNREFUSED, which gRPC passes on; gRPC has no status for it."""
+_DEADLINE: Final = "Deadline Exceeded"
+"""gRPC's details of a call that had no answer in time."""
 _FIRST_CLIENT_CODE: Final = 1000
 _STATUS: Final = {status.value[0]: status for status in grpc.StatusCode}
 
@@ -116,6 +118,8 @@ def error_from_rpc(error: grpc.RpcError, address: str = "") -> PenstockError:
     status = error.code() if callable(getattr(error, "code", None)) else grpc.StatusCode.UNKNOWN
     details = error.details() if callable(getattr(error, "details", None)) else str(error)
     where = f"{address}: " if address else ""
+    if details == _DEADLINE:
+        details = "no answer in time"
     text = f"{where}{details or status.name.lower()}"
     match status:
         case grpc.StatusCode.UNAVAILABLE:
@@ -125,7 +129,7 @@ def error_from_rpc(error: grpc.RpcError, address: str = "") -> PenstockError:
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return OverloadedError(text)
         case grpc.StatusCode.UNIMPLEMENTED:
-            older = "the broker does not know this call; it is older than this client"
+            older = "the broker does not know this call: it is older than this client, or no broker"
             return UnknownCallError(f"{where}{older}: {details}")
         case grpc.StatusCode.INVALID_ARGUMENT:
             return ClusterError(text, ErrorCode.INVALID_REQUEST)

@@ -18,6 +18,7 @@ from penstock.core.transactions.records import (
     PartitionParticipant,
 )
 from penstock.core.types import ProducerId, TopicId
+from penstock.core.words import listed
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import errors_pb2, transaction_peer_pb2
 from penstock.proto.v1 import transaction_pb2 as pb
@@ -147,7 +148,7 @@ def states_from_wire(
     unknown = [state for state in states if state not in _STATES]
     if unknown:
         raise ClusterError(
-            f"state {unknown[0]} is not known; known are {sorted(_STATES)}",
+            f"state {unknown[0]} is not known; known are {listed(sorted(_STATES))}",
             ErrorCode.INVALID_REQUEST,
         )
     return frozenset(_STATES[state] for state in states)

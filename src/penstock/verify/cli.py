@@ -10,13 +10,13 @@ import signal
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from penstock.errors import MisuseError, PenstockError
 from penstock.verify.check import check_files
@@ -234,17 +234,22 @@ def _finish(workload: Workload, given_up: threading.Event) -> None:
 
 def _show(verdict: Verdict, output: Output) -> NoReturn:
     if output is Output.json:
-        typer.echo(json.dumps(verdict.to_dict()))
+        lines = [json.dumps(verdict.to_dict())]
     else:
-        table = Table(show_header=False, box=None)
-        for label, text in summary(verdict):
-            table.add_row(label, text)
-        console = Console()
-        console.print(table)
-        style = "bold green" if verdict.passed else "bold red"
-        for line in verdict_lines(verdict):
-            console.print(line, style=style if line[:4] in ("PASS", "FAIL") else "")
+        figures = summary(verdict)
+        width = max(len(label) for label, _ in figures)
+        lines = [_coloured(line) for line in verdict_lines(verdict)]
+        lines += ["", *(f"{label:<{width}}  {text}" for label, text in figures)]
+    with suppress(BrokenPipeError):  # of `| head -1`: the exit code counts
+        typer.echo("\n".join(lines))
     raise typer.Exit(0 if verdict.passed else 1)
+
+
+def _coloured(line: str) -> str:
+    """On a terminal; elsewhere `echo` leaves the colour out."""
+    colours = {"PASS": "green", "FAIL": "red"}
+    colour = colours.get(line[:4])
+    return typer.style(line, fg=colour, bold=True) if colour else line
 
 
 def _complain(error: Exception) -> NoReturn:

@@ -61,21 +61,20 @@ def _ring(verdict: Verdict) -> list[tuple[str, str]]:
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:
-    """PASS, or a line per broken rule with its first records."""
-    lines = []
-    for rule, breach in verdict.allowed.items():
-        lines.append(
-            f"note: {breach.records:,} records {rule} ({RULES[rule]}): "
-            "allowed, because acks was not ALL"
-        )
-    if verdict.passed:
-        return [*lines, "PASS: nothing lost, duplicated, reordered or changed"]
+    """PASS, or a line per broken rule with its first records: first, because a pipe may end there.
+    Then what was allowed."""
+    lines = ["PASS: nothing lost, duplicated, reordered or changed"] if verdict.passed else []
     for rule, breach in verdict.breaches.items():
         what = "threads" if rule == "ended" else "records"
         lines.append(f"FAIL: {breach.records:,} {what} {rule}: {RULES[rule]}")
         lines.extend(f"    {example}" for example in breach.examples)
         if breach.records > len(breach.examples):
             lines.append("    …")
+    for rule, breach in verdict.allowed.items():
+        lines.append(
+            f"note: {breach.records:,} records {rule} ({RULES[rule]}): "
+            "allowed, because acks was not ALL"
+        )
     return lines
 
 

@@ -233,7 +233,7 @@ _BROKERS: Final = (
     Column("rack", "Rack"),
     Column("leaders", "Leads", numeric=True),
     Column("replicas", "Replicas", numeric=True),
-    Column("size_bytes", "Stored", numeric=True),
+    Column("size_bytes", "Size", numeric=True),
     Column("disk_free_bytes", "Disk free", numeric=True),
     Column("disk_used", "Disk used"),
 )

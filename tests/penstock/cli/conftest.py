@@ -50,10 +50,10 @@ class Program:
         assert done.returncode == 0, f"penstock {words}: {done.returncode}\n{done.stderr}"
         return done.stdout
 
-    def fails(self, *words: object, stdin: str = "") -> str:
-        """Its one line of error; it must end with 1."""
+    def fails(self, *words: object, stdin: str = "", code: int = 1) -> str:
+        """Its one line of error; it must end with `code`: 2 is wrong usage."""
         done = self.run(*words, stdin=stdin)
-        assert done.returncode == 1, f"penstock {words}: {done.returncode}\n{done.stderr}"
+        assert done.returncode == code, f"penstock {words}: {done.returncode}\n{done.stderr}"
         assert done.stderr.startswith("penstock: "), done.stderr
         assert len(done.stderr.splitlines()) == 1, done.stderr
         return done.stderr.removeprefix("penstock: ").rstrip("\n")

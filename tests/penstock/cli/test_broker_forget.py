@@ -116,7 +116,7 @@ def test_a_broker_goes_once_nothing_is_stored_or_shall_be_there(tmp_path: Path) 
         )
 
         directory = admin.describe_moves().brokers[GONE].directory_id
-        assert "give --yes" in scene.forget(GONE, "-o", "json", code=1)
+        assert "give --yes" in scene.forget(GONE, "-o", "json", code=2)
         assert "broker 2 could be forgotten\n" in scene.forget(GONE, "--dry-run")
         assert scene.registered == [0, 1, GONE], "a dry run"
         shown = scene.forget(GONE, code=1, stdin="n\n")

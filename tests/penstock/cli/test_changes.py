@@ -65,7 +65,7 @@ def test_a_topic_is_made_and_deleted_only_without_a_dry_run(penstock: Program) -
     assert penstock.json(*change)["partitions"] == 4
     assert penstock.json("topic", "describe", "t")["partitions"] == 4
 
-    told = penstock.run("topic", "delete", "t", "-o", "json", code=1)
+    told = penstock.run("topic", "delete", "t", "-o", "json", code=2)
     assert "nobody can ask: give --yes, or --dry-run" in told
     assert penstock.json("topic", "delete", "t", "--dry-run")["topic_id"] == made["topic_id"]
     assert penstock.json("topic", "delete", "t", "--yes")["dry_run"] is False
@@ -93,7 +93,7 @@ def test_rules_and_quotas_are_checked_but_not_stored_by_a_dry_run(penstock: Prog
     rule = ("acl", "allow", "serviceaccount:etl/spark", "read", "--group-prefix", "etl-")
     assert len(penstock.json(*rule, "--dry-run")["rules"]) == 1
     assert penstock.json("acl", "list") == []
-    assert "is not one" in penstock.run("acl", "allow", "spark", *rule[3:], "--dry-run", code=1)
+    assert "is not one" in penstock.run("acl", "allow", "spark", *rule[3:], "--dry-run", code=2)
     assert len(penstock.json(*rule)["rules"]) == 1
     less = ("acl", "revoke", "serviceaccount:etl/spark", "--group-prefix", "etl-")
     assert penstock.json(*less, "--dry-run")["rules"] == []
@@ -104,7 +104,7 @@ def test_rules_and_quotas_are_checked_but_not_stored_by_a_dry_run(penstock: Prog
     limit = ("quota", "set", "cert:ada", "--streams", "3")
     assert penstock.json(*limit, "--dry-run")["quotas"][0]["limits"] == {"streams": 3}
     assert penstock.json("quota", "list") == []
-    assert "is not one" in penstock.run("quota", "set", "ada", *limit[3:], "--dry-run", code=1)
+    assert "is not one" in penstock.run("quota", "set", "ada", *limit[3:], "--dry-run", code=2)
     penstock.run(*limit)
     assert penstock.json("quota", "remove", "cert:ada", "--dry-run")["quotas"] == []
     assert len(penstock.json("quota", "list")) == 1
@@ -193,4 +193,6 @@ def test_the_settings_of_a_broker_say_where_they_are_from(penstock: Program) -> 
         assert (copying["value"], copying["source"]) == ("1048576", "cluster")
     finally:
         penstock.run("partitions", "throttle", "default")
-    assert "no such brokers: [9]" in penstock.run("broker", "config", 9, code=1)
+    assert "no such brokers: 9; the cluster has 0, 1, 2" in penstock.run(
+        "broker", "config", 9, code=1
+    )

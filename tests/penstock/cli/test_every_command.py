@@ -5,6 +5,7 @@ be is listed here.
 """
 
 import inspect
+import re
 from typing import Any, Final
 
 import pytest
@@ -49,7 +50,19 @@ NO_OUTPUT_OPTION: Final = {
 }
 
 
-COMMANDS: Final = dict(leaves(command_tree()))
+OTHER_WORDS: Final = {
+    "--cluster": {"NAME", "[NS/]NAME"},
+    "--key": {"FILE", "KEY"},
+    "--offset": {"OFFSET", "PLACE"},
+    "--to": {"ID[,ID…]", "FORMAT", "PLACE", "kafka://HOST:PORT[,…]"},
+    "--out": {"DIRECTORY", "FILE"},
+    "--topic": {"TOPIC", "TOPIC[:P,P…]"},
+}
+"""Options that mean different things in different commands."""
+
+
+ROOT: Final = command_tree()
+COMMANDS: Final = dict(leaves(ROOT))
 
 
 def options_of(command: Any) -> set[str]:
@@ -89,6 +102,27 @@ def test_every_command_has_an_example_that_it_understands(name: str) -> None:
     assert words in lines, f"no example has {words!r}"
     for option in {word for word in lines.split() if word.startswith("--")}:
         assert option.partition("=")[0] in options_of(command), f"{option} is in no option of it"
+
+
+@pytest.mark.parametrize("name", ["", *sorted(COMMANDS)])
+def test_the_help_shows_words_of_things_and_no_types(name: str) -> None:
+    command = COMMANDS[name] if name else ROOT
+    text = command.get_help(command.context_class(command, info_name=f"penstock {name}"))
+    types = r"<(?:str|int|float|bool|path|file|directory|list\[.*|[a-z]+ range)>|INTEGER|FLOAT"
+    assert re.findall(types, text) == []
+    usage = text.partition("\n\n")[0]
+    assert not re.findall(r"[{}]|\[\[", usage)
+
+
+def test_an_option_means_the_same_kind_of_thing_in_all_commands() -> None:
+    words: dict[str, set[str]] = {}
+    for command in COMMANDS.values():
+        for one in command.params:
+            option = max(one.opts, key=len)
+            if one.param_type_name == "option" and one.metavar and "|" not in one.metavar:
+                words.setdefault(option, set()).add(one.metavar)
+    several = {option: found for option, found in words.items() if len(found) > 1}
+    assert several == OTHER_WORDS
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

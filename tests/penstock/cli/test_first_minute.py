@@ -130,7 +130,7 @@ def test_where_there_is_no_cluster_one_line_says_how_to_get_one(program: "Progra
 def test_a_cluster_of_kubernetes_and_an_address_are_two_things(
     program: "Program", command: str
 ) -> None:
-    told = program.fails(command, "flights", "--bootstrap", "127.0.0.1:1")
+    told = program.fails(command, "flights", "--bootstrap", "127.0.0.1:1", code=2)
     assert told == "give CLUSTER and options of Kubernetes, or --bootstrap, not both"
 
 

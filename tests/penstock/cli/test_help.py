@@ -14,6 +14,7 @@ import typer
 import penstock.cli.__main__ as beginning
 from penstock import __version__
 from penstock.cli.main import Elsewhere, app
+from penstock.cli.panels import PANELS
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = ("grpc", "google.protobuf", "pyarrow", "numpy", "rich", "yaml", "asyncio", "rocksdict")
@@ -137,6 +138,25 @@ def test_every_command_has_help_and_every_leaf_an_example(words: tuple[str, ...]
             assert getattr(option, "help", "x"), f"{words}: {option.name} says nothing"
 
 
+def test_every_command_is_in_one_panel_of_the_help() -> None:
+    named = [name for names in PANELS.values() for name in names]
+    assert sorted(named) == sorted({words[0] for words in commands() if words})
+
+
+@pytest.mark.parametrize("program", ["penstock", "kubectl-penstock"])
+def test_the_help_shows_the_panels_with_their_commands_in_order(program: str) -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name(program), "-h"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    text = done.stdout.partition("Show this message and exit.\n\n")[2]
+    shown = {
+        panel: [line.split()[0] for line in rows]
+        for panel, *rows in (block.splitlines() for block in text.strip().split("\n\n"))
+    }
+    assert shown == {f"{panel}:": list(names) for panel, names in PANELS.items()}
+
+
 def test_the_help_loads_nothing_heavy() -> None:
     program = (
         "import sys, json\n"
@@ -191,7 +211,7 @@ def test_wrong_usage_ends_with_2_and_no_traceback(words: tuple[str, ...]) -> Non
 
 def test_an_unknown_place_is_one_line() -> None:
     done = penstock("consume", "t", "-o", "yesterday", "--bootstrap", "127.0.0.1:1")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith("penstock: --offset is 'yesterday'; it must be beginning, end")
     assert len(done.stderr.splitlines()) == 1
 

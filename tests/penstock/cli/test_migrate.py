@@ -362,8 +362,7 @@ class TestImport:
     ) -> None:
         fails = penstock.fails
         assert "has no topic 'nope'; it has: " in fails(*from_kafka(peer, "nope"))
-        assert "must be kafka://HOST:PORT" in fails("import", "--from", "x:1", "--topics", "t")
-        assert "--topics is empty" in fails(*from_kafka(peer, " , "))
+        assert "--topics is empty" in fails(*from_kafka(peer, " , "), code=2)
         assert "No such file" in fails(*from_kafka(peer, "t", "--kafka-config", tmp_path / "none"))
         (tmp_path / "wrong").write_text("# yes\nsasl\n")
         wrong = fails(*from_kafka(peer, "t", "--kafka-config", tmp_path / "wrong"))

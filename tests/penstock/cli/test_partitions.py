@@ -159,9 +159,9 @@ def test_what_cannot_be_is_refused_with_numbers(moving: Moving) -> None:
 
 def test_a_plan_wants_one_wish(moving: Moving) -> None:
     one_of = "give one of --drain, --onto, --topic with --replicas, --balance"
-    assert one_of in moving.run("partitions", "plan", code=1)
-    assert one_of in moving.run("partitions", "plan", "--balance", "--drain", 1, code=1)
-    both = moving.run("partitions", "plan", "--balance", "--replicas", 1, code=1)
+    assert one_of in moving.run("partitions", "plan", code=2)
+    assert one_of in moving.run("partitions", "plan", "--balance", "--drain", 1, code=2)
+    both = moving.run("partitions", "plan", "--balance", "--replicas", 1, code=2)
     assert "--topic and --replicas go together" in both
 
 
@@ -185,7 +185,7 @@ def test_a_plan_is_submitted_from_its_file(moving: Moving, tmp_path: Path) -> No
     assert f"plan {plan}: 2 moves, 0 B to copy" in refused
     assert f"Carry out plan {plan}?" in refused
     assert moving.replicas(topic) == [(0, 1), (0, 1)], "nobody agreed"
-    assert "give --yes" in moving.run("partitions", "move", "--plan", file, "-o", "json", code=1)
+    assert "give --yes" in moving.run("partitions", "move", "--plan", file, "-o", "json", code=2)
     out = moving.run("partitions", "move", "--plan", file, "--yes")
     assert "2 of 2 moves submitted" in out
     wait_until(
@@ -297,11 +297,11 @@ def test_a_move_by_hand_keeps_the_number_of_replicas(moving: Moving) -> None:
 def test_partitions_are_named_with_their_number(moving: Moving) -> None:
     topic = moving.topic([0])
     for wrong in (topic, "/0", f"{topic}/x", f"{topic}/"):
-        out = moving.run("partitions", "move", wrong, "--to", "1", "--yes", code=1)
+        out = moving.run("partitions", "move", wrong, "--to", "1", "--yes", code=2)
         assert "must be TOPIC/PARTITION, as flights/3" in out
     beyond = moving.run("partitions", "move", f"{topic}/1", "--to", "1", "--yes", code=1)
     assert f"topic {topic} has partitions 0 to 0, not 1" in beyond
-    both = moving.run("partitions", "move", f"{topic}/0", "--yes", code=1)
+    both = moving.run("partitions", "move", f"{topic}/0", "--yes", code=2)
     assert "give --plan FILE, or TOPIC/PARTITION and --to" in both
 
 
@@ -319,14 +319,14 @@ def test_moves_are_cancelled_by_topic_and_by_broker(moving: Moving) -> None:
     assert "1 of 1 moves cancelled" in moving.run("partitions", "cancel", "--all")
     assert "nothing to do" in moving.run("partitions", "cancel", "--all")
     one_of = "give one of TOPIC[/PARTITION], --broker, --all"
-    assert one_of in moving.run("partitions", "cancel", code=1)
-    assert one_of in moving.run("partitions", "cancel", "--all", "--broker", 0, code=1)
+    assert one_of in moving.run("partitions", "cancel", code=2)
+    assert one_of in moving.run("partitions", "cancel", "--all", "--broker", 0, code=2)
     assert "nope" in moving.run("partitions", "cancel", "nope", code=1)
 
 
 def test_status_watches_until_nothing_moves(at_rest: Moving) -> None:
     assert at_rest.run("partitions", "status", "--watch") == "nothing moves\n"
-    refused = at_rest.run("partitions", "status", "--watch", "-o", "json", code=1)
+    refused = at_rest.run("partitions", "status", "--watch", "-o", "json", code=2)
     assert "--watch prints tables for people" in refused
 
 
@@ -425,7 +425,7 @@ def test_a_copy_shows_how_far_it_is_and_follows_the_throttle(moving: Moving) -> 
     moving.admin.alter_throttle(None, by=by)
     assert moving.json("partitions", "throttle")["by"] == ""
     for wrong in ("0", "fast", "-1", "4 MiB"):
-        refused = moving.run("partitions", "throttle", "--", wrong, code=1)
+        refused = moving.run("partitions", "throttle", "--", wrong, code=2)
         assert f"{wrong!r} is no rate" in refused
 
 
@@ -437,12 +437,12 @@ def test_brokers_are_listed_with_what_they_hold(moving: Moving) -> None:
     rows = {one["broker"]: one for one in moving.json("broker", "list")}
     assert set(rows) == {0, 1, 2, 3}
     assert rows[0]["replicas"] > 0
-    assert rows[0]["held_bytes"] > 0
+    assert rows[0]["size_bytes"] > 0
     assert rows[0]["replicas"] > rows[3]["replicas"]
     assert rows[0]["free_bytes"] > 0
     assert rows[0]["cordon"] is None
     table = moving.run("broker", "list")
-    assert " HELD " in table
+    assert " SIZE " in table
     assert "iB" in table, "sizes are for people"
 
 
@@ -454,7 +454,7 @@ def test_a_cordon_is_set_shown_and_lifted(moving: Moving) -> None:
     assert (seen["cordon"], seen["why"]) == ("placement and leadership", "its disk is slow")
     topic = moving.topic([0])
     refused = moving.run("partitions", "move", f"{topic}/0", "--to", "2", "--yes", code=1)
-    assert "[2], which are cordoned" in refused
+    assert "on 2, which are cordoned" in refused
     assert "could be uncordoned" in moving.run("broker", "uncordon", 2, "--dry-run")
     moving.run("broker", "uncordon", 2)
     assert moving.json("broker", "describe", 2)["cordon"] is None
@@ -473,7 +473,7 @@ def test_a_drain_cordons_and_moves_and_can_be_taken_back(moving: Moving) -> None
     assert f"{topic}/0" in refused, "the plan is shown before anybody is asked"
     assert "Cordon 1, and carry out plan " in refused
     assert moving.json("broker", "describe", 1)["cordon"] is None, "nobody agreed"
-    assert "give --yes" in moving.run("broker", "drain", 1, "-o", "json", code=1)
+    assert "give --yes" in moving.run("broker", "drain", 1, "-o", "json", code=2)
     out = moving.run("broker", "drain", 1, stdin="y\n")
     assert "penstock broker drain 1 --wait" in out
     assert "broker 1 stays cordoned until: penstock broker uncordon 1\n" in out, "no operator"
@@ -495,7 +495,7 @@ def test_a_drain_cordons_and_moves_and_can_be_taken_back(moving: Moving) -> None
     assert moving.json("broker", "describe", 1)["cordon"] is None
     assert moving.state(f"{topic}/0").get("target", []) == []
     assert moving.replicas(topic) == [(1,), (0,)]
-    both = moving.run("broker", "drain", 1, "--cancel", "--wait", code=1)
+    both = moving.run("broker", "drain", 1, "--cancel", "--wait", code=2)
     assert "--cancel does not go with --wait" in both
 
 
@@ -518,7 +518,7 @@ def test_an_empty_broker_is_drained_at_once(at_rest: Moving) -> None:
     at_rest.topic([0], [1])
     assert at_rest.run("broker", "drain", 2, "--wait", "--yes").endswith("broker 2 is empty\n")
     assert at_rest.json("broker", "describe", 2)["cordon"] == "placement"
-    refused = at_rest.run("broker", "drain", 2, "--wait", "-o", "json", "--yes", code=1)
+    refused = at_rest.run("broker", "drain", 2, "--wait", "-o", "json", "--yes", code=2)
     assert "--wait prints lines for people" in refused
     assert "broker 2 is not cordoned" in at_rest.run("broker", "uncordon", 2)
 
@@ -538,6 +538,6 @@ def test_a_factor_is_changed_after_a_look_at_the_plan(moving: Moving) -> None:
         lambda: [len(one) for one in moving.replicas(topic)] == [1, 1], what="one replica each"
     )
     assert "nothing to move" in moving.run("topic", "alter", topic, "-r", 1)
-    alone = moving.run("topic", "alter", topic, "-r", 1, "--partitions", 9, code=1)
+    alone = moving.run("topic", "alter", topic, "-r", 1, "--partitions", 9, code=2)
     assert "or --replicas alone" in alone
-    assert "or --replicas alone" in moving.run("topic", "alter", topic, code=1)
+    assert "or --replicas alone" in moving.run("topic", "alter", topic, code=2)

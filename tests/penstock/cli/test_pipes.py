@@ -148,24 +148,15 @@ class TestProduceAndConsume:
             (["topic", "describe", "no-such-topic"], "no-such-topic"),
             (["topic", "delete", "no-such-topic", "--yes"], "no-such-topic"),
             (["consume", "flights", "-p", "9", "-e"], "topic flights has partitions 0 to 1, not 9"),
-            (["consume", "flights", "-e", "--to", "end"], "give --to or --exit, not both"),
             (["consume", "flights", "-o", "7", "-e"], "--offset 7 is not in the log"),
             (["consume", "flights", "-o", "7", "--to", "9"], "--offset 7 is not in the log"),
-            (["consume", "flights", "-o", "0", "-g", "", "-e"], "--group is empty"),
-            (["consume", "flights", "-e", "--bootstrap", ""], "--bootstrap or --cluster is empty"),
-            (["--cluster", "", "topic", "list"], "--bootstrap or --cluster is empty"),
             (["consume", "flights", "-e", "-Z", "\udcff"], "is not valid UTF-8: b'\\xff'"),
-            (["produce", "flights", "-K", ""], "--key-delimiter is empty"),
             (["produce", "flights", "-p", "99999999999"], "partitions 0 to 1, not 99999999999"),
             (
                 ["local", "down", "--data-dir", ".", "--purge", "-y"],
                 "there is no local cluster here",
             ),
-            (["consume", "flights", "-f", "%z"], "--format has '%z' at position 0"),
-            (["produce", "flights", "-H", "x"], "--header 'x' must be KEY=VALUE"),
-            (["topic", "create", "a/b"], "'a/b'"),
             (["topic", "create", "x", "-r", "9"], "9"),
-            (["topic", "alter", "flights"], "nothing to change"),
             (["topic", "alter", "flights", "--set", "retention.msec=1"], "did you mean"),
             (["topic", "alter", "flights", "-p", "1"], "1"),
         ],
@@ -175,6 +166,26 @@ class TestProduceAndConsume:
         self, penstock: "Program", words: list[str], message: str
     ) -> None:
         assert message in penstock.fails(*words, stdin="x\n")
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (["consume", "flights", "-e", "--to", "end"], "give --to or --exit, not both"),
+            (["consume", "flights", "-o", "0", "-g", "", "-e"], "--group is empty"),
+            (["consume", "flights", "-e", "--bootstrap", ""], "--bootstrap or --cluster is empty"),
+            (["--cluster", "", "topic", "list"], "--bootstrap or --cluster is empty"),
+            (["produce", "flights", "-K", ""], "--key-delimiter is empty"),
+            (["consume", "flights", "-f", "%z"], "--format has '%z' at position 0"),
+            (["produce", "flights", "-H", "x"], "--header 'x' must be KEY=VALUE"),
+            (["topic", "create", "a/b"], "'a/b'"),
+            (["topic", "alter", "flights"], "nothing to change"),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+    )
+    def test_what_a_command_finds_wrong_with_its_words_is_wrong_usage(
+        self, penstock: "Program", words: list[str], message: str
+    ) -> None:
+        assert message in penstock.fails(*words, stdin="x\n", code=2)
 
     @pytest.mark.parametrize(
         "words",
@@ -203,7 +214,7 @@ class TestProduceAndConsume:
         penstock.ok("produce", topic, "-p", 1, stdin="a\nb\n")
         assert penstock.ok("consume", topic, "-o", 1, "-e") == "b\n"
         assert penstock.ok("consume", topic, "-o", 2, "-e") == ""
-        said = penstock.fails("consume", topic, "-o", 2, "--to", 1)
+        said = penstock.fails("consume", topic, "-o", 2, "--to", 1, code=2)
         assert said == "--to 1 is before --offset 2, so there is nothing to read"
 
     @pytest.mark.parametrize(

@@ -33,9 +33,9 @@ def test_quotas_are_set_shown_and_removed(tmp_path: Path) -> None:
             {"principals": ["cert:ada"], "limits": {"streams": 3}},
         ]
         assert "no quota names cert:bob" in run("remove", "cert:bob", code=1)
-        assert "give at least one limit" in run("set", "cert:bob", code=1)
+        assert "give at least one limit" in run("set", "cert:bob", code=2)
         wrong = run("set", "cert:bob", "--fetch-bytes-per-second", "1 MB", code=2)
         assert "per-second is '1 MB'; it must be a number of bytes, as 1048576 or 1Mi" in wrong
-        assert "is not one" in run("set", "bob", "--streams", "1", code=1)
+        assert "is not one" in run("set", "bob", "--streams", "1", code=2)
         run("remove", "cert:ada")
         assert [row["principals"] for row in rows()] == [["*"]]

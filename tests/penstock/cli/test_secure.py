@@ -39,7 +39,7 @@ def test_the_life_of_a_secure_cluster(program: "Program", tmp_path: Path) -> Non
     hers = ("--token-file", tmp_path / "ada.token")
     denied = program.fails(*hers, "topic", "create", "hers", "--partitions", "1")
     assert "serviceaccount:local/ada" in denied
-    assert "cannot be a name" in program.fails("local", "token", "Ada Lovelace")
+    assert "cannot be a name" in program.fails("local", "token", "Ada Lovelace", code=2)
 
     shows_a_certificate(program, tmp_path)
 
@@ -67,7 +67,7 @@ def shows_a_certificate(program: "Program", tmp_path: Path) -> None:
     program.ok(*given, "topic", "create", "hers", "-p", 1, "--bootstrap", made["bootstrap"])
     told = program.ok("local", "certificate", "bob", "--out", tmp_path, "--days", 1)
     assert f"--cert {tmp_path / 'bob.crt'}" in told
-    assert "cannot be a user's name" in program.fails("local", "certificate", "../ada")
+    assert "cannot be a user's name" in program.fails("local", "certificate", "../ada", code=2)
 
 
 def test_a_cluster_without_tls_stays_so(program: "Program", tmp_path: Path) -> None:

@@ -86,6 +86,14 @@ IN_THE_COMMAND: Final = frozenset(
 """Files: whether one can be read or written, only the command finds out."""
 
 
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home without clusters; the cluster that commands would talk to does not answer."""
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("PENSTOCK_BOOTSTRAP", "127.0.0.1:1")
+
+
 @pytest.fixture(params=sorted(COMMANDS))
 def command(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a command that must not begin."""
@@ -119,6 +127,187 @@ def test_a_command_takes_what_it_has_without_options(
     assert (run(words, capsys, ROOT), begun) == ((0, "", ""), [name])
 
 
+def name_of(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar or parameter.name.upper())
+    return str(max(parameter.opts, key=len))
+
+
+# What commands check themselves: texts, and options that do not go together.
+LONG: Final = "n" * 250
+WRONG_TEXTS: Final[tuple[tuple[str, list[str], str], ...]] = (
+    ("acl allow PRINCIPAL", ["acl", "allow", "ada", "read", "-t", "t"], "principal 'ada' is not"),
+    ("acl allow OPERATION…", ["acl", "allow", "cert:ada", "fly", "-t", "t"], "no operation"),
+    ("acl can-i KIND", ["acl", "can-i", "read", "box", "t"], "'box' is none of topic, group"),
+    ("acl can-i NAME", ["acl", "can-i", "read", "topic", ""], "give a name"),
+    ("acl can-i OPERATION", ["acl", "can-i", "fly", "topic", "t"], "'fly' is no operation"),
+    ("consume --delimiter", ["consume", "t", "-D", r"\q"], r"\q means nothing"),
+    ("consume --format", ["consume", "t", "-f", "%q"], "--format has '%q' at position 0"),
+    ("consume --grep", ["consume", "t", "--grep", "("], "--grep is '('"),
+    ("consume --group", ["consume", "t", "-g", LONG], "at most 249 characters"),
+    ("consume --key-delimiter", ["consume", "t", "-K", "", "--output", "json"], "leave out"),
+    ("consume --offset", ["consume", "t", "-o", "soon"], "--offset is 'soon'; it must be"),
+    ("consume --to", ["consume", "t", "--to", "@soon"], "--to has the time 'soon'; it must be"),
+    ("drain --node", ["drain", "air", "--node", "a", "--broker", "1"], "--node or --broker"),
+    ("export --to", ["export", "--to", "b:1", "--topics", "t"], "it must be kafka://HOST:PORT"),
+    ("export --topics", ["export", "--to", "kafka://b:1", "--topics", ","], "--topics is empty"),
+    ("elect [TOPIC[/PARTITION]]…", ["elect", "t/x"], "'t/x' must be TOPIC or TOPIC/PARTITION"),
+    ("group delete GROUP", ["group", "delete", LONG], "at most 249 characters"),
+    ("group describe GROUP", ["group", "describe", "a\nb"], "it must be printable text"),
+    ("group offsets GROUP", ["group", "offsets", ""], "GROUP is empty"),
+    ("group reset --topic", ["group", "reset", "g", "--to-latest", "--topic", "t:x"], "'t:x' must"),
+    ("group reset GROUP", ["group", "reset", ""], "GROUP is empty"),
+    ("import --from", ["import", "--from", "b:1", "--topics", "t"], "it must be kafka://HOST:PORT"),
+    ("import --topics", ["import", "--from", "kafka://b:1", "--topics", ""], "--topics is empty"),
+    ("local certificate USER", ["local", "certificate", "a b"], "'a b' cannot be a user's name"),
+    ("local token NAME", ["local", "token", "Ada"], "'Ada' cannot be a name"),
+    ("local up --file", ["local", "up", "-f", ""], "--file is empty"),
+    ("offsets TOPIC", ["offsets", "a b"], "topic name 'a b'"),
+    ("partitions accept-loss --offsets",
+     ["partitions", "accept-loss", "t/0", "--offsets", "9-1"], "1 is before 9"),
+    ("partitions accept-loss [TOPIC/PARTITION]",
+     ["partitions", "accept-loss", "t", "--offsets", "1"], "'t' must be TOPIC/PARTITION"),
+    ("partitions cancel TOPIC[/PARTITION]", ["partitions", "cancel", "t/"], "'t/' must be TOPIC"),
+    ("partitions move TOPIC/PARTITION",
+     ["partitions", "move", "t/9999999999", "--to", "1", "--dry-run"], "must be TOPIC/PARTITION"),
+    ("partitions plan --topic", ["partitions", "plan", "--topic", "t"], "go together"),
+    ("partitions throttle [BYTES|none|default]", ["partitions", "throttle", "x"], "'x' is no rate"),
+    ("perf consume TOPIC", ["perf", "consume", "a b"], "topic name 'a b'"),
+    ("perf produce TOPIC", ["perf", "produce", ""], "the topic name is empty"),
+    ("produce --delimiter", ["produce", "t", "-D", ""], "--delimiter is empty"),
+    ("produce --header", ["produce", "t", "-H", "a"], "--header 'a' must be KEY=VALUE"),
+    ("produce --key-delimiter", ["produce", "t", "-K", ""], "--key-delimiter is empty"),
+    ("produce TOPIC", ["produce", ".."], "topic name"),
+    ("profile set --ca-file",
+     ["profile", "set", "p", "--bootstrap", "h:1", "--ca-file", ""], "ca_file is empty"),
+    ("profile set --certificate",
+     ["profile", "set", "p", "--bootstrap", "h:1", "--cert", "c"], "give both"),
+    ("profile set --cluster", ["profile", "set", "p"], "either bootstrap or cluster"),
+    ("profile set --context",
+     ["profile", "set", "p", "--bootstrap", "h:1", "--context", "c"], "on Kubernetes"),
+    ("profile set --key", ["profile", "set", "p", "--bootstrap", "h:1", "--key", "k"], "give both"),
+    ("profile set --kubeconfig",
+     ["profile", "set", "p", "--cluster", "c", "--kubeconfig", ""], "kubeconfig is empty"),
+    ("profile set --namespace",
+     ["profile", "set", "p", "--cluster", "c", "-n", ""], "namespace is empty"),
+    ("profile set --token-file",
+     ["profile", "set", "p", "--cluster", "c", "--token-file", ""], "token_file is empty"),
+    ("profile set NAME", ["profile", "set", "a b", "--bootstrap", "h:1"], "cannot be the name of"),
+    ("quota set PRINCIPAL", ["quota", "set", "ada", "--streams", "1"], "principal 'ada' is not"),
+    ("report [CLUSTER]", ["report", "c", "-f", "f", "--bootstrap", "h:1"], "not both"),
+    ("scrub start [TOPIC[/PARTITION]]", ["scrub", "start", "t/x"], "TOPIC or TOPIC/PARTITION"),
+    ("status [CLUSTER]", ["status", ""], "CLUSTER is empty"),
+    ("topic alter --set", ["topic", "alter", "t", "--set", "a"], "--set 'a' must be KEY=VALUE"),
+    ("topic alter TOPIC", ["topic", "alter", "a b", "-p", "1"], "topic name 'a b'"),
+    ("topic create --config", ["topic", "create", "t", "-c", "retention.ms=x"], "is 'x'; it must"),
+    ("topic create TOPIC", ["topic", "create", "a b"], "topic name 'a b'"),
+    ("topic delete TOPIC", ["topic", "delete", "a b", "--yes"], "topic name 'a b'"),
+    ("topic describe TOPIC", ["topic", "describe", "a b"], "topic name 'a b'"),
+    ("topic trim --before", ["topic", "trim", "t", "--before", "soon"], "--before is 'soon'"),
+    ("topic trim TOPIC", ["topic", "trim", "a b", "--before", "end"], "topic name 'a b'"),
+    ("txn abort ID", ["txn", "abort", ""], "ID is empty"),
+    ("txn describe ID", ["txn", "describe", ""], "ID is empty"),
+    ("txn forget-ledger ID", ["txn", "forget-ledger", ""], "ID is empty"),
+    ("txn partition TOPIC/PARTITION", ["txn", "partition", "t"], "'t' must be TOPIC/PARTITION"),
+)  # fmt: skip
+"""Of a parameter: words that cannot be right, whatever the cluster is, and part of what is said."""
+ANY_TEXT: Final = frozenset(
+    {
+        "--as", "--cluster", "--context", "--group-prefix", "--groups", "--key", "--kubeconfig",
+        "--namespace", "--null", "--reason", "--topic-id", "--topic-prefix",
+        "--transactional-id-prefix", "--unset", "--why",
+        "CLUSTER", "PROCESS", "TOPIC…", "[CLUSTER | topic/NAME]", "[CLUSTER]", "[PLAN]",
+    }
+)  # fmt: skip
+"""Names of things that a cluster knows or not, and free texts."""
+ANY_TEXT_OF: Final = frozenset(
+    {
+        "acl revoke PRINCIPAL", "quota remove PRINCIPAL", "profile remove NAME", "profile use NAME",
+        "acl list --group", "acl allow --group", "acl revoke --group",
+        "acl list --topic", "acl allow --topic", "acl revoke --topic", "log-dirs --topic",
+    }
+)  # fmt: skip
+"""As above, where a parameter of that name has another meaning in another command."""
+
+
+RIGHT: Final = {
+    "acl allow": ["cert:ada", "read", "--topic=t"],
+    "acl can-i": ["read", "topic", "t"],
+    "acl revoke": ["cert:ada", "--topic=t"],
+    "elect": ["--all"],
+    "export": ["--to=kafka://b:1", "--topics=t"],
+    "group reset": ["g", "--to-latest", "--all-topics"],
+    "import": ["--from=kafka://b:1", "--topics=t"],
+    "partitions cancel": ["--all"],
+    "partitions move": ["t/0", "--to=1"],
+    "partitions plan": ["--balance"],
+    "quota set": ["cert:ada", "--streams=1"],
+    "top": ["--once"],
+    "topic alter": ["t", "--partitions=2"],
+    "topic trim": ["t", "--before=end"],
+    "txn partition": ["t/0"],
+}
+"""The words of commands that check more than single values, before they ask a cluster."""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [(words, said) for _, words, said in WRONG_TEXTS],
+    ids=[name for name, _, _ in WRONG_TEXTS],
+)  # fmt: skip
+def test_texts_that_cannot_be_right_are_wrong_usage(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], nowhere: None
+) -> None:
+    code, out, err = run(words, capsys, ROOT)
+    assert (code, out, len(err.splitlines())) == (2, "", 1), err
+    assert said in err
+
+
+def test_every_text_that_can_be_wrong_is_tried() -> None:
+    texts = {
+        f"{name} {name_of(one)}": name_of(one)
+        for name, command in COMMANDS.items()
+        if not name.startswith("verify ")  # it exits with 2 whenever there is no verdict
+        for one in command.params
+        if kind_of(one) is str and not one.type_descriptor.parameter_info.parser
+    }
+    tried = {name for name, _, _ in WRONG_TEXTS}
+    free = ANY_TEXT_OF | {name for name, last in texts.items() if last in ANY_TEXT}
+    addresses = {name for name, last in texts.items() if last == "--bootstrap"}
+    assert tried <= set(texts)
+    assert set(texts) - free - addresses - tried == set()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, each in sorted(COMMANDS.items())
+        if not name.startswith("verify ") and "--bootstrap" in map(name_of, each.params)
+    ],
+)
+def test_an_address_that_is_none_is_wrong_usage(
+    name: str, capsys: pytest.CaptureFixture[str], nowhere: None
+) -> None:
+    right = RIGHT.get(name) or given(COMMANDS[name].params, None, "")
+    words = [*name.split(), "--bootstrap=flights", *right]
+    code, out, err = run(words, capsys, ROOT)
+    assert (code, out, len(err.splitlines())) == (2, "", 1), err
+    assert "'flights' is not host:port" in err
+
+
+def test_what_a_cluster_or_a_file_decides_is_a_failure(
+    capsys: pytest.CaptureFixture[str], nowhere: None
+) -> None:
+    for words in (
+        ["topic", "list"],  # nobody listens there
+        ["profile", "use", "there-is-none"],
+        ["produce", "t", "--file", "/there/is/none"],
+        ["partitions", "move", "--plan", "/there/is/none", "--dry-run"],
+    ):
+        code, _, err = run(words, capsys, ROOT)
+        assert (code, len(err.splitlines())) == (1, 1), err
+
+
 def test_values_of_many_kinds_are_tried() -> None:
     tried = [
         kind_of(one).__name__
@@ -134,12 +323,6 @@ def kind_of(parameter: Any) -> Any:
     """The type of the value, or of each of several."""
     kind = parameter.type_descriptor.annotation
     return get_args(kind)[0] if get_origin(kind) is list else kind
-
-
-def name_of(parameter: Any) -> str:
-    if parameter.param_type_name == "argument":
-        return str(parameter.metavar or parameter.name.upper())
-    return str(max(parameter.opts, key=len))
 
 
 def given(parameters: list[Any], wrong: Any, value: str) -> list[str]:

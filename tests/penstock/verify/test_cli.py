@@ -41,7 +41,10 @@ def history(tmp_path: Path) -> Path:
 def test_a_failed_verdict_names_the_records_and_exits_with_1(history: Path) -> None:
     done = run("check", history)
     assert done.exit_code == 1
-    assert "FAIL: 1 records lost: acknowledged, but not in the log" in done.stdout
+    first = done.stdout.splitlines()[0]
+    assert first == "FAIL: 1 records lost: acknowledged, but not in the log", (
+        "others may be cut off"
+    )
     assert "key 3 sequences 9 to 9" in done.stdout
 
 

@@ -13,7 +13,9 @@ from penstock.client import (
     MoveState,
     TopicPartition,
 )
+from penstock.views import overview, topics
 from penstock.views.answers import Answer, Logs
+from penstock.views.cells import Column
 from penstock.views.overview import ClusterAnswers, broker_table, explain
 from penstock.views.shortfalls import Shortfall
 
@@ -130,3 +132,15 @@ def test_what_is_not_known_is_no_zero() -> None:
     table = broker_table(replace(FINE, logs=Answer(problem="late")))
     assert table.to_rows()[0]["leaders"] is None
     assert {cell.text for cell in table.rows[0][4:]} == {"–"}
+
+
+def test_bytes_of_logs_are_called_size_in_every_table() -> None:
+    columns = [
+        column
+        for module in (overview, topics)
+        for table in vars(module).values()
+        if isinstance(table, tuple)
+        for column in table
+        if isinstance(column, Column) and column.key == "size_bytes"
+    ]
+    assert [column.title for column in columns] == ["Size"] * 3

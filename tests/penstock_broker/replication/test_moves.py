@@ -52,7 +52,7 @@ async def test_whoever_waits_for_a_replica_that_is_deleted_is_told_where_it_went
         await world.image(2, dropping=[0])
         (answer,) = answers
         assert answer.error.code is ErrorCode.NOT_LEADER
-        assert "t/0 is on the brokers [1, 2] now" in str(answer.error)
+        assert "t/0 is on the brokers 1, 2 now" in str(answer.error)
 
 
 async def test_an_image_older_than_what_made_it_a_replica_deletes_nothing() -> None:

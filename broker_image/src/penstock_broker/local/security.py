@@ -110,16 +110,7 @@ class LocalSecurity:
 
     def token(self, name: str, seconds: float) -> str:
         """A token of "serviceaccount:local/<name>". Raises MisuseError."""
-        if not _NAME.fullmatch(name):
-            raise MisuseError(
-                f"{name!r} cannot be a name: 1 to 63 lower-case letters, digits and '-'",
-                ErrorCode.INVALID_REQUEST,
-            )
-        if not 1 <= seconds <= TOKEN_S_MAX:
-            raise MisuseError(
-                f"a token for {seconds:g} s cannot be made; choose 1s to 365d",
-                ErrorCode.INVALID_REQUEST,
-            )
+        check_token(name, seconds)
         now_s = int(time.time_ns() // 1_000_000_000)
         claims = {
             "iss": self._issuer,
@@ -135,12 +126,7 @@ class LocalSecurity:
 
     def certificate(self, name: str, days: int) -> Pair:
         """A certificate of "cert:<name>", with its key. Raises MisuseError."""
-        if not _USER.fullmatch(name):
-            raise MisuseError(
-                f"{name!r} cannot be a user's name here: 1 to 64 letters, digits and . _ @ -, a "
-                "letter or digit first",
-                ErrorCode.INVALID_REQUEST,
-            )
+        check_user(name)
         if not 1 <= days <= CERTIFICATE_DAYS_MAX:
             raise MisuseError(
                 f"a certificate for {days} days cannot be made; choose 1 to {CERTIFICATE_DAYS_MAX}",
@@ -235,6 +221,30 @@ class LocalSecurity:
     def _authority(self) -> Authority:
         pair = Pair(self.ca_file.read_bytes(), (self.folder / "ca.key").read_bytes())
         return Authority.load(pair)
+
+
+def check_token(name: str, seconds: float) -> None:
+    """Whose a token may be, and how long it may count. Raises MisuseError."""
+    if not _NAME.fullmatch(name):
+        raise MisuseError(
+            f"{name!r} cannot be a name: 1 to 63 lower-case letters, digits and '-'",
+            ErrorCode.INVALID_REQUEST,
+        )
+    if not 1 <= seconds <= TOKEN_S_MAX:
+        raise MisuseError(
+            f"a token for {seconds:g} s cannot be made; choose 1s to 365d",
+            ErrorCode.INVALID_REQUEST,
+        )
+
+
+def check_user(name: str) -> None:
+    """Whose a certificate may be. Raises MisuseError."""
+    if not _USER.fullmatch(name):
+        raise MisuseError(
+            f"{name!r} cannot be a user's name here: 1 to 64 letters, digits and . _ @ -, a "
+            "letter or digit first",
+            ErrorCode.INVALID_REQUEST,
+        )
 
 
 def token_of(root: Path, name: str, seconds: float) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Container, Iterable
 
 from penstock.core.replication.contract import LogDamaged, RecoveredLog
 from penstock.core.types import NO_EPOCH, PartitionState, ReplicaKey, TopicId
+from penstock.core.words import listed
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.metadata.image import Topic
 from penstock_broker.observability import EventLog
@@ -108,7 +109,7 @@ class ReplicaAssignment:
                     continue
                 gone[key] = state.version
                 if replica is not None:
-                    where = f"{replica} is on the brokers {list(state.replicas)} now"
+                    where = f"{replica} is on the brokers {listed(state.replicas)} now"
                     self._replicas.remove(replica, ClusterError(where, ErrorCode.NOT_LEADER))
         slots = await self._drop(gone)
         self.dropped |= gone

@@ -16,8 +16,9 @@ from penstock.cli.changes import check_output, confirm, print_change
 from penstock.cli.connect import WANTED
 from penstock.cli.kube.choice import KubeChoice, connect
 from penstock.cli.options import DryRun, Output, OutputOption, Yes, example, given_not_empty
-from penstock.cli.output import print_document, print_record
-from penstock.errors import ErrorCode, MisuseError
+from penstock.cli.output import keep_code, print_document, print_record
+from penstock.cli.usage import WrongUsageError
+from penstock.errors import MisuseError
 from penstock.kubernetes.names import PAUSED
 from penstock.kubernetes.resources import path_of
 
@@ -90,11 +91,12 @@ def show_status(
     api, choice = open_api(namespace, context, kubeconfig)
     found = _snapshot(api, choice, cluster)
     seen = module_of("status").describe(found)
-    if output is Output.TABLE:
-        picture = module_of("picture")
-        picture.show_status(seen, picture.make_console())
-    else:
-        print_document(seen, output)
+    with keep_code():
+        if output is Output.TABLE:
+            picture = module_of("picture")
+            picture.show_status(seen, picture.make_console())
+        else:
+            print_document(seen, output)
     if not seen["ready"]:
         raise typer.Exit(1)
 
@@ -118,11 +120,12 @@ def show_why(
         explanation = judge.explain_topic(_asked(api, _snapshot(api, choice, where)), topic)
     else:
         explanation = judge.explain(_asked(api, _snapshot(api, choice, thing)))
-    if output is Output.TABLE:
-        picture = module_of("picture")
-        picture.show_explanation(explanation, picture.make_console())
-    else:
-        print_document(explanation.to_dict(), output)
+    with keep_code():
+        if output is Output.TABLE:
+            picture = module_of("picture")
+            picture.show_explanation(explanation, picture.make_console())
+        else:
+            print_document(explanation.to_dict(), output)
     if not explanation.served:
         raise typer.Exit(1)
 
@@ -293,9 +296,9 @@ def drain(
     asked, and it does not wait for the end.
     """
     if (node is None) == (not broker):
-        raise MisuseError("give --node or --broker, one of them", ErrorCode.INVALID_REQUEST)
+        raise WrongUsageError("give --node or --broker, one of them")
     if cancel and data:
-        raise MisuseError("--cancel does not go with --data", ErrorCode.INVALID_REQUEST)
+        raise WrongUsageError("--cancel does not go with --data")
     check_output(output, yes=yes or not data, dry_run=dry_run)
     api, choice = open_api(namespace, context, kubeconfig)
     found, module = _snapshot(api, choice, cluster), module_of("drain")

@@ -24,8 +24,15 @@ PIPE_WIDTH: Final = 160
 
 def make_console() -> Console:
     """As wide as the terminal; wide enough for everything in a pipe."""
-    console = Console(highlight=False, soft_wrap=False)
-    return console if console.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+    console = _Console(highlight=False, soft_wrap=False)
+    return console if console.is_terminal else _Console(highlight=False, width=PIPE_WIDTH)
+
+
+class _Console(Console):
+    """Leaves a closed pipe to the command: rich would end the program with 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def show_status(status: Json, console: Console) -> None:

@@ -13,6 +13,7 @@ from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.credentials import Metadata
 from penstock.client.config import ClientConfig, parse_bootstrap
 from penstock.client.process import ProcessGuard
+from penstock.core.words import listed
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 from penstock.proto.v1 import errors_pb2
 from penstock.rpc.errors import error_from_wire
@@ -64,7 +65,8 @@ class Asking:
         wanted = None if broker_ids is None else set(broker_ids)
         if unknown := (wanted or set()) - set(known):
             raise MisuseError(
-                f"no such brokers: {sorted(unknown)}; the cluster has {sorted(known)}"
+                f"no such brokers: {listed(sorted(unknown))}; the cluster has "
+                f"{listed(sorted(known))}"
             )
         return {
             broker_id: self.cluster.connections.to(known[broker_id].address)

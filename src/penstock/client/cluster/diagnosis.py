@@ -1,9 +1,10 @@
-"""Why no broker at an address answers: whether the other side expects TLS, or has none.
+"""Why no broker at an address answers: whether the other side expects TLS, has none, or is no
+broker at all.
 
 gRPC says "Socket closed" or "handshake failed" for all of it, and tries again until the caller's
 timeout. One more connection, made here, tells what is wrong. A gRPC server that does not accept a
 client's certificate ends the connection without a word once the client has shaken hands; any other
-begins to speak HTTP/2.
+begins to speak HTTP/2, and what begins with anything else is no gRPC server.
 """
 
 import asyncio
@@ -16,6 +17,12 @@ from penstock.rpc.tls import Tls
 DIAGNOSIS_S: Final = 2.0
 _ALERT_S: Final = 0.3
 """How long a server takes to refuse a client without a certificate, once it is connected."""
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""What a client of HTTP/2 sends first, with an empty SETTINGS frame (RFC 9113, 3.4)."""
+_FRAME_HEADER_BYTES: Final = 9
+_SETTINGS: Final = 4
+"""The type of the frame that a server of HTTP/2 sends first; it is the frame's fourth byte."""
+_SHOWN_BYTES: Final = 24
 _HINT: Final = "--ca-file, PENSTOCK_CA_FILE, ca_file"
 
 
@@ -32,26 +39,65 @@ async def diagnose(address: str, tls: Tls | None, known_as: str = "") -> Unreach
             reader, writer = await asyncio.open_connection(
                 host, int(port), ssl=context, server_hostname=known_as or host
             )
-    except ssl.SSLError as error:
-        return None if tls is None else _why_not(address, error)
-    except (OSError, TimeoutError, UnicodeError):
+    except TimeoutError:
+        await asyncio.sleep(0)  # what was given up is closed in the loop's next round
         return None
+    except (OSError, UnicodeError) as error:
+        if tls is None:
+            return await _what_speaks(address, host, int(port))
+        return _why_not(address, error) if isinstance(error, ssl.SSLError) else None
     try:
         if tls is None:
             return UnreachableError(
                 f"{address} uses TLS, and this client does not: give it the CA certificate of the "
                 f"cluster ({_HINT})"
             )
-        async with asyncio.timeout(_ALERT_S):
-            if not await reader.read(1):
-                return _not_accepted(address, "it ended the connection after the handshake")
+        if not await _begins(reader):
+            return _not_accepted(address, "it ended the connection after the handshake")
+        if writer.get_extra_info("ssl_object").selected_alpn_protocol() != "h2":
+            return _no_broker(address, "it has TLS, but no HTTP/2 on top")
     except ssl.SSLError as error:
         return _why_not(address, error)
-    except (OSError, TimeoutError):
+    except OSError:
         return None
     finally:
         writer.close()
     return None
+
+
+async def _begins(reader: asyncio.StreamReader) -> bool:
+    """False: the connection was ended. True: something was said, or nothing yet."""
+    try:
+        async with asyncio.timeout(_ALERT_S):
+            return bool(await reader.read(1))
+    except TimeoutError:
+        return True
+
+
+async def _what_speaks(address: str, host: str, port: int) -> UnreachableError | None:
+    """Of a server without TLS: None if it speaks HTTP/2, as brokers do, or says nothing."""
+    try:
+        async with asyncio.timeout(DIAGNOSIS_S):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(_PREFACE)
+                said = await reader.read(_SHOWN_BYTES)
+            finally:
+                writer.close()
+                await writer.wait_closed()
+    except (OSError, TimeoutError, UnicodeError):
+        return None
+    if not said or (len(said) >= _FRAME_HEADER_BYTES and said[3] == _SETTINGS):
+        return None
+    return _no_broker(address, f"it says {said!r}")
+
+
+def _no_broker(address: str, seen: str) -> UnreachableError:
+    return UnreachableError(
+        f"{address}: what listens there does not speak Penstock's protocol ({seen}): check that it "
+        "is the address of a broker, and the port the one for clients, not that of metrics or of "
+        "another program"
+    )
 
 
 def _why_not(address: str, error: ssl.SSLError) -> UnreachableError:

@@ -44,6 +44,7 @@ from penstock.core.topic import (
     validate_topic_name,
 )
 from penstock.core.types import BrokerId, TopicId
+from penstock.core.words import listed
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 TOPICS_MAX: Final = 1_000
@@ -327,10 +328,10 @@ def _usable_brokers(
     cordoned = draft.cordoned_for_placement
     usable = {broker_id: known[broker_id].rack for broker_id in sorted(liveness.staying - cordoned)}
     if not 1 <= factor <= len(usable):
-        kept_free = f" ({sorted(cordoned)} are cordoned)" if cordoned else ""
+        kept_free = f" (cordoned: {listed(sorted(cordoned))})" if cordoned else ""
         raise ClusterError(
             f"topic {topic!r} needs {factor} replicas, but only {len(usable)} of {len(known)} "
-            f"brokers are available ({list(usable)}){kept_free}; start brokers or request fewer "
+            f"brokers are available ({listed(usable)}){kept_free}; start brokers or request fewer "
             "replicas",
             ErrorCode.INVALID_REPLICATION_FACTOR,
         )
@@ -360,14 +361,14 @@ def _check_assignment(draft: Draft, new: NewTopic, liveness: Liveness) -> None:
         elif len(set(replicas)) != len(replicas):
             problem = "names a broker twice"
         elif unknown:
-            problem = f"names unknown brokers {unknown}"
+            problem = f"names unknown brokers {listed(unknown)}"
         elif cordoned:
-            problem = f"names cordoned brokers {cordoned}"
+            problem = f"names cordoned brokers {listed(cordoned)}"
         elif liveness.staying.isdisjoint(replicas):
             problem = "has no replica on a live broker"
         if problem:
             raise ClusterError(
-                f"assignment {list(replicas)} of {new.name}/{partition} {problem}",
+                f"assignment {listed(replicas)} of {new.name}/{partition} {problem}",
                 ErrorCode.INVALID_REPLICATION_FACTOR,
             )
 

@@ -15,6 +15,7 @@ from penstock.core.control.formats import check_moves
 from penstock.core.control.move_contract import AlterBrokers, BrokerChange
 from penstock.core.control.requests import check_cluster_id
 from penstock.core.types import BrokerId
+from penstock.core.words import listed
 from penstock.errors import ClusterError, ErrorCode
 
 _TEXT_MAX: Final = 256
@@ -68,7 +69,8 @@ def _changed(cluster: ClusterDocument, change: BrokerChange) -> ClusterDocument:
     broker = cluster.brokers.get(broker_id)
     if broker is None:
         raise ClusterError(
-            f"broker {broker_id} is not registered; registered are {sorted(cluster.brokers)}",
+            f"broker {broker_id} is not registered; registered are "
+            f"{listed(sorted(cluster.brokers))}",
             ErrorCode.INVALID_REQUEST,
         )
     if change.directory_id not in {"", broker.directory_id}:

@@ -26,6 +26,7 @@ from penstock.core.control.move_contract import Finalize, FormatChosen
 from penstock.core.control.requests import check_cluster_id
 from penstock.core.control.sessions import Sessions
 from penstock.core.topic import DELETION_PROTECTION, PARTITIONER
+from penstock.core.words import listed
 from penstock.errors import ClusterError, ErrorCode
 
 _NEW_SETTINGS = (DELETION_PROTECTION, PARTITIONER)
@@ -143,11 +144,11 @@ def _used_by(topic: TopicDocument) -> Iterator[str]:
             yield f"topic {topic.name!r} sets {key}"
     for index, partition in enumerate(topic.partitions):
         if partition.target:
-            yield f"{topic.name}/{index} is moved to {list(partition.target)}"
+            yield f"{topic.name}/{index} is moved to {listed(partition.target)}"
         elif partition.state.dropping:
-            yield f"{topic.name}/{index} is deleted on {list(partition.state.dropping)}"
+            yield f"{topic.name}/{index} is deleted on {listed(partition.state.dropping)}"
         elif partition.state.damaged:
-            yield f"{topic.name}/{index} is damaged on {list(partition.state.damaged)}"
+            yield f"{topic.name}/{index} is damaged on {listed(partition.state.damaged)}"
 
 
 def _choose(draft: Draft, wanted: int) -> None:

@@ -25,6 +25,7 @@ from penstock.core.control.requests import (
 from penstock.core.control.sessions import Sessions
 from penstock.core.control.switching import note_switch, switched
 from penstock.core.types import BrokerId, PartitionState
+from penstock.core.words import listed
 from penstock.errors import ClusterError, CurrentLeader, ErrorCode, NotLeaderError, PenstockError
 
 
@@ -176,9 +177,9 @@ def _check_members(
     whole = len(isr) == len(change.isr) and isr <= {*state.replicas, *adding}
     if not whole or state.leader not in isr or adding & isr not in (set(), adding):
         raise ClusterError(
-            f"ISR {change.isr} proposed for {where} must contain the leader {state.leader} and "
-            f"otherwise only replicas {state.replicas}, each once, and all or none of those that "
-            f"copy it {state.adding}",
+            f"ISR {listed(change.isr)} proposed for {where} must contain the leader {state.leader} "
+            f"and otherwise only replicas {listed(state.replicas)}, each once, and all or none of "
+            f"those that copy it ({listed(state.adding)})",
             ErrorCode.INVALID_REQUEST,
         )
     for broker_id in change.isr:

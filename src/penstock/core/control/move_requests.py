@@ -26,6 +26,7 @@ from penstock.core.control.requests import check_cluster_id, partition_of
 from penstock.core.control.switching import switched_if_ready
 from penstock.core.limits import REPLICA_CHANGES_MAX
 from penstock.core.types import MoveReason
+from penstock.core.words import listed
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 OPEN_MOVES_MAX: Final = 1_000
@@ -97,7 +98,7 @@ def _altered(
     if set(change.expected) != set(state.replicas):
         raise ClusterError(
             f"{change.topic}/{change.partition} is expected to have the replicas "
-            f"{list(change.expected)}, but has {list(state.replicas)}; plan the move again",
+            f"{listed(change.expected)}, but has {listed(state.replicas)}; plan the move again",
             ErrorCode.STALE_PARTITION_VERSION,
         )
     _check_target(draft, request, change, topic)
@@ -119,7 +120,7 @@ def _cancelled(
         return document
     raise ClusterError(
         f"{change.topic}/{change.partition} has no move to cancel: it never had one, or it has "
-        f"ended; its replicas are {list(document.state.replicas)}",
+        f"ended; its replicas are {listed(document.state.replicas)}",
         ErrorCode.NO_MOVE,
     )
 
@@ -131,11 +132,13 @@ def _check_target(
     unknown = sorted(set(target) - set(draft.cluster.brokers))
     cordoned = sorted((set(target) - set(replicas)) & draft.cordoned_for_placement)
     if len(set(target)) != len(target):
-        raise _invalid(change, f"would have a broker twice: {list(target)}")
+        raise _invalid(change, f"would have a broker twice: {listed(target)}")
     if unknown:
-        raise _invalid(change, f"would have replicas on {unknown}, which are not registered")
+        raise _invalid(
+            change, f"would have replicas on {listed(unknown)}, which are not registered"
+        )
     if cordoned:
-        raise _invalid(change, f"would have new replicas on {cordoned}, which are cordoned")
+        raise _invalid(change, f"would have new replicas on {listed(cordoned)}, which are cordoned")
     config = draft.topic_config(topic)
     least = config.min_insync_replicas if "min.insync.replicas" in topic.configs else 1
     problem = ""

@@ -18,6 +18,7 @@ from penstock.core.control.election import Liveness, Settings
 from penstock.core.control.move_contract import MoveState
 from penstock.core.control.partition import PartitionDocument
 from penstock.core.types import NO_LEADER, BrokerId, LeaderEpoch, MoveReason, PartitionState
+from penstock.core.words import listed
 
 
 def move_state(document: PartitionDocument) -> MoveState:
@@ -76,15 +77,14 @@ def lacks(
     if state.leader == NO_LEADER:
         return "it has no leader"
     if set(new) != set(state.adding):
-        return f"brokers {_others(new, state.adding)} have not begun to copy"
+        return f"brokers {listed(_others(new, state.adding))} have not begun to copy"
     if absent:
-        return f"brokers {absent} have no session or are shutting down"
+        return f"brokers {listed(absent)} have no session or are shutting down"
     if len(seats) < wanted:
-        return (
-            f"of the target {list(target)} only {sorted(seats)} would be in sync, {wanted} must be"
-        )
+        in_sync = listed(sorted(seats))
+        return f"of the target {listed(target)} only {in_sync} would be in sync, {wanted} must be"
     if not _able(document, seats, liveness):
-        return f"nobody of {sorted(seats)} can lead now"
+        return f"nobody of {listed(sorted(seats))} can lead now"
     return ""
 
 

@@ -27,6 +27,7 @@ from penstock.core.control.requests import check_cluster_id
 from penstock.core.control.sessions import Sessions
 from penstock.core.features import FEATURE_OF_TOPIC
 from penstock.core.types import BrokerId
+from penstock.core.words import listed
 from penstock.errors import ClusterError, ErrorCode
 
 _PORT_MAX = 65_535
@@ -261,7 +262,7 @@ def _check_features(draft: Draft, event: BrokerRegistered) -> None:
         if feature not in event.features and draft.topic(topic) is not None:
             raise ClusterError(
                 f"broker {event.broker_id} does not support {feature!r}, which this cluster has "
-                f"used since {topic} was created (it names {list(event.features)}): start a "
+                f"used since {topic} was created (it names {listed(event.features)}): start a "
                 "release that supports it",
                 ErrorCode.INVALID_REQUEST,
             )
@@ -281,7 +282,7 @@ def _check_formats(draft: Draft, event: BrokerRegistered) -> None:
         )
         raise ClusterError(
             f"broker {event.broker_id} runs {release}, which reads metadata of formats "
-            f"{list(event.formats)}; this cluster was finalized to format {wanted}: start a "
+            f"{listed(event.formats)}; this cluster was finalized to format {wanted}: start a "
             "release that reads it",
             ErrorCode.FORMAT_TOO_OLD,
         )

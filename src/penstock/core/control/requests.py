@@ -26,6 +26,7 @@ from penstock.core.types import (
     PartitionState,
     TopicPartition,
 )
+from penstock.core.words import listed
 from penstock.errors import ClusterError, ErrorCode
 
 
@@ -193,7 +194,7 @@ def _cannot_lead(where: str, state: PartitionState, liveness: Liveness) -> Clust
     elif preferred in liveness.leaving:
         why = "is shutting down"
     return ClusterError(
-        f"broker {preferred}, the preferred leader of {where}, {why} (ISR {list(state.isr)}); "
+        f"broker {preferred}, the preferred leader of {where}, {why} (ISR {listed(state.isr)}); "
         "nothing was moved; ask again when it has caught up",
         ErrorCode.INELIGIBLE_REPLICA,
     )

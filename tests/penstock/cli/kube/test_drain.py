@@ -149,19 +149,19 @@ def test_a_drain_is_taken_back_while_its_broker_is_away(reachable: Reachable, ad
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "code", "told"),
     [
-        ((), "give --node or --broker"),
-        (("--node", "n", "--broker", "1"), "give --node or --broker"),
-        (("--broker", "1", "--cancel", "--data"), "--cancel does not go with --data"),
-        (("--broker", "1", "--data", "-o", "json"), "give --yes"),
-        (("--broker", "7"), "has no pod of broker 7; it has pods of 0, 1, 2"),
-        (("--node", "nowhere"), "no broker of Cluster"),
-        (("--node", "nowhere", "--cancel"), "is named with --broker"),
+        ((), 2, "give --node or --broker"),
+        (("--node", "n", "--broker", "1"), 2, "give --node or --broker"),
+        (("--broker", "1", "--cancel", "--data"), 2, "--cancel does not go with --data"),
+        (("--broker", "1", "--data", "-o", "json"), 2, "give --yes"),
+        (("--broker", "7"), 1, "has no pod of broker 7; it has pods of 0, 1, 2"),
+        (("--node", "nowhere"), 1, "no broker of Cluster"),
+        (("--node", "nowhere", "--cancel"), 1, "is named with --broker"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(
-    reachable: Reachable, words: tuple[str, ...], told: str
+    reachable: Reachable, words: tuple[str, ...], code: int, told: str
 ) -> None:
-    _, complaint = drain(reachable, *words, code=1)
+    _, complaint = drain(reachable, *words, code=code)
     assert told in complaint

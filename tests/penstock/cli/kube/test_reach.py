@@ -248,7 +248,7 @@ def test_bootstrap_and_cluster_together_are_refused(reachable: Reachable) -> Non
         _, err = process.communicate(timeout=300)
     finally:
         process.kill()
-    assert process.returncode == 1
+    assert process.returncode == 2
     assert b"--bootstrap (or PENSTOCK_BOOTSTRAP) or --cluster, not both" in err
 
 

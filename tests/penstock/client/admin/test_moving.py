@@ -58,7 +58,7 @@ def test_brokers_are_shown_with_release_and_cordon(admin: Admin) -> None:
         assert shown[0].cordon is None
         assert all(2 in broker.formats and broker.software_version for broker in shown.values())
         assert all(broker.directory_id and broker.alive for broker in shown.values())
-        with pytest.raises(ClusterError, match=r"\[1\] are cordoned"):
+        with pytest.raises(ClusterError, match=r"\(cordoned: 1\)"):
             admin.create_topic("nowhere", 1, 3)
     finally:
         admin.alter_brokers(

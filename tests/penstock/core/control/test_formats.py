@@ -327,14 +327,14 @@ def test_giving_up_a_format_that_was_interrupted_is_done_again(three: World) -> 
 @pytest.mark.parametrize(
     ("partition", "mention"),
     [
-        (replace(SETTLED, target=(BrokerId(2),), why=MoveReason.DRAIN), "t/0 is moved to [2]"),
+        (replace(SETTLED, target=(BrokerId(2),), why=MoveReason.DRAIN), "t/0 is moved to 2;"),
         (
             replace(SETTLED, state=replace(SETTLED.state, dropping=(BrokerId(2),))),
-            "t/0 is deleted on [2]",
+            "t/0 is deleted on 2;",
         ),
         (
             replace(SETTLED, state=replace(SETTLED.state, damaged=(BrokerId(1),))),
-            "t/0 is damaged on [1]",
+            "t/0 is damaged on 1;",
         ),
     ],
 )

@@ -109,7 +109,7 @@ def test_what_copies_that_have_caught_up_wait_for() -> None:
     other.alter_isr(0, (0,))
     copying(other, 3, 1)
     left(other, b3=0)
-    assert "only [3] would be in sync, 2 must be" in shown(other).waiting_for
+    assert "only 3 would be in sync, 2 must be" in shown(other).waiting_for
 
 
 def test_a_smaller_set_says_what_it_waits_for() -> None:

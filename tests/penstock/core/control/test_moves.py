@@ -114,9 +114,9 @@ def test_that_there_is_nothing_to_do_is_what_the_store_says() -> None:
         ({"topic": "u"}, ErrorCode.UNKNOWN_TOPIC, "'u'"),
         ({"topic_id": TopicId("other")}, ErrorCode.TOPIC_ID_MISMATCH, "other"),
         ({"partition": 1}, ErrorCode.UNKNOWN_PARTITION, "0 to 0"),
-        ({"expected": ids(0, 1)}, ErrorCode.STALE_PARTITION_VERSION, "[0, 1, 2]"),
+        ({"expected": ids(0, 1)}, ErrorCode.STALE_PARTITION_VERSION, "but has 0, 1, 2;"),
         ({"target": ids(3, 3, 1)}, ErrorCode.INVALID_REQUEST, "twice"),
-        ({"target": ids(3, 1, 9)}, ErrorCode.INVALID_REQUEST, "[9]"),
+        ({"target": ids(3, 1, 9)}, ErrorCode.INVALID_REQUEST, "on 9, which"),
         ({"target": ids(3, 1)}, ErrorCode.INVALID_REPLICATION_FACTOR, "change_factor"),
         ({"target": ()}, ErrorCode.INVALID_REPLICATION_FACTOR, "change_factor"),
         ({"cancel": True}, ErrorCode.INVALID_REQUEST, "send one of them"),
@@ -265,7 +265,7 @@ def test_no_switch_leaves_fewer_copies_in_sync_than_there_are() -> None:
     lagging = moving_world(replicas=(0, 1, 2))
     copying(lagging, 3, 1, 2)
     outcome = lagging.alter_isr(0, (0, 3))
-    assert "only [3] would be in sync, 3 must be" in refused(outcome.error, ErrorCode.MOVE_WAITS)
+    assert "only 3 would be in sync, 3 must be" in refused(outcome.error, ErrorCode.MOVE_WAITS)
 
 
 def test_no_switch_goes_below_min_isr() -> None:
@@ -273,7 +273,7 @@ def test_no_switch_goes_below_min_isr() -> None:
     world.alter_isr(0, (0,))
     copying(world, 3, 1, 2)
     outcome = caught_up(world)
-    assert "only [3] would be in sync, 2 must be" in refused(outcome.error, ErrorCode.MOVE_WAITS)
+    assert "only 3 would be in sync, 2 must be" in refused(outcome.error, ErrorCode.MOVE_WAITS)
     assert world.alter_isr(0, (0, 1, 3)).error is None
     assert document(world).state.isr == ids(3, 1)
 
@@ -284,7 +284,7 @@ def test_what_forbids_the_switch_does_not_keep_a_lagging_member_in_the_isr() -> 
     copying(world, 3, 1, 4)
     world.kill(4)
     outcome = world.alter_isr(0, (0, 1, 3, 4))
-    assert "brokers [4] have no session" in refused(outcome.error, ErrorCode.MOVE_WAITS)
+    assert "brokers 4 have no session" in refused(outcome.error, ErrorCode.MOVE_WAITS)
     assert outcome.state is not None
     assert outcome.state.isr == ids(0, 1)
     assert (outcome.state.replicas, outcome.state.adding) == (ids(0, 1, 2), ids(3, 4))
@@ -312,7 +312,7 @@ def test_a_new_broker_that_shuts_down_forbids_the_switch() -> None:
     copying(world, 3, 1, 2)
     stream = world.streams[3]
     world.step(c.HeartbeatReceived(stream_id=stream, metadata_version=0, wants_stop=True))
-    assert "[3]" in refused(caught_up(world).error, ErrorCode.MOVE_WAITS)
+    assert "brokers 3 have" in refused(caught_up(world).error, ErrorCode.MOVE_WAITS)
 
 
 def test_somebody_of_the_target_must_be_able_to_lead() -> None:
@@ -395,7 +395,7 @@ def test_with_another_target_who_copies_for_both_goes_on() -> None:
     state = document(world).state
     assert (state.adding, state.dropping) == (ids(4), ids(3))
     waits = refused(caught_up(world).error, ErrorCode.MOVE_WAITS)
-    assert "brokers [5] have not begun to copy" in waits
+    assert "brokers 5 have not begun to copy" in waits
     world.pass_time(1_100)
     assert document(world).state.adding == ids(5, 4)
     assert caught_up(world).error is None
@@ -444,7 +444,7 @@ def test_after_the_switch_there_is_nothing_to_cancel() -> None:
     copying(world, 3, 1, 2)
     caught_up(world)
     outcome = cancel(world)
-    assert "[3, 1, 2]" in refused(outcome.error, ErrorCode.NO_MOVE)
+    assert "replicas are 3, 1, 2" in refused(outcome.error, ErrorCode.NO_MOVE)
     assert document(world).state.replicas == ids(3, 1, 2)
 
 

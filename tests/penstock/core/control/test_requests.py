@@ -201,7 +201,7 @@ def test_elections_of_unknown_partitions_are_refused(
         ("n", {"configs": {"min.insync.replicas": "4"}}, ErrorCode.INVALID_CONFIG, "at most 3"),
         ("n", {"configs": {"cleanup.policy": "shrink"}}, ErrorCode.INVALID_CONFIG, "delete"),
         ("n", {"assignment": ((0, 0),)}, ErrorCode.INVALID_REPLICATION_FACTOR, "twice"),
-        ("n", {"assignment": ((0, 9),)}, ErrorCode.INVALID_REPLICATION_FACTOR, "[9]"),
+        ("n", {"assignment": ((0, 9),)}, ErrorCode.INVALID_REPLICATION_FACTOR, "unknown brokers 9"),
         ("n", {"assignment": ((0, 1), (2,))}, ErrorCode.INVALID_REPLICATION_FACTOR, "partition 0"),
         ("n", {"assignment": ((0,),) * 5_001}, ErrorCode.INVALID_PARTITIONS, "5001 partitions"),
         ("n", {"assignment": ((0,), ())}, ErrorCode.INVALID_REPLICATION_FACTOR, "0 replicas"),
