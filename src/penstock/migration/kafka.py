@@ -140,16 +140,28 @@ class Kafka:
         )
 
     def group_offsets(self, group: str, topics: Iterable[str]) -> dict[TopicPartition, int]:
-        request = kafka.ConsumerGroupTopicPartitions(group)
-        found = asked(
-            self.name,
-            lambda: self._admin.list_consumer_group_offsets([request])[group].result(TIMEOUT_S),
-        )
-        wanted = set(topics)
+        """By a consumer that joins nothing. The admin client's call ends the process when a broker
+        answers that it does not coordinate the group (librdkafka 2.16, `rd_kafka_cgrp_op`)."""
+        wanted = [
+            kafka.TopicPartition(topic, number)
+            for topic in topics
+            if topic in self._metadata.topics
+            for number in self._metadata.topics[topic].partitions
+        ]
+        if not wanted:
+            return {}
+        consumer = self._consumer(group)
+        try:
+            found = asked(self.name, lambda: consumer.committed(wanted, timeout=TIMEOUT_S))
+        finally:
+            consumer.close()
+        for each in found:
+            if each.error is not None:
+                raise failed(self.name, each.error)
         return {
             TopicPartition(each.topic, each.partition): each.offset
-            for each in found.topic_partitions
-            if each.topic in wanted and each.offset >= 0
+            for each in found
+            if each.offset >= 0
         }
 
     def create(self, topic: Topic) -> None:
