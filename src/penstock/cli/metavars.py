@@ -76,7 +76,14 @@ def name_values(command: Any) -> None:
     for one in command.params:
         if one.param_type_name == "argument":
             one.__class__ = _Argument
-        elif one.metavar is None and one.type_descriptor.is_choice:
-            one.metavar = "|".join(str(each.value) for each in one.type_descriptor.choices)
         elif one.metavar is None:
-            one.metavar = METAVARS.get(max(one.opts, key=len))
+            choices = _choices(one)
+            one.metavar = "|".join(choices) or METAVARS.get(max(one.opts, key=len))
+
+
+def _choices(option: Any) -> list[str]:
+    """Those that typer names; versions before 0.29 show them by themselves."""
+    described: Any = getattr(option, "type_descriptor", None)
+    if not getattr(described, "is_choice", False):
+        return []
+    return [str(each.value) for each in described.choices]
