@@ -94,7 +94,7 @@ def test_no_escape_code_reaches_the_terminal() -> None:
 def test_the_live_view_needs_a_terminal(cluster: Cluster) -> None:
     for words in ((), ("-o", "json")):
         done = top(*words, "--bootstrap", cluster.bootstrap)
-        assert done.exit_code == 1
+        assert done.exit_code == 2
         assert "add --once" in done.stderr
 
 

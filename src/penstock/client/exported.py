@@ -108,6 +108,7 @@ from penstock.errors import (
     OverloadedError,
     PenstockError,
     ThrottledError,
+    UnknownCallError,
     UnreachableError,
 )
 
@@ -214,6 +215,7 @@ __all__ = [
     "TransactionState",
     "TransformConfig",
     "Transformer",
+    "UnknownCallError",
     "UnreachableError",
     "WorkerConfig",
     "WorkerPool",

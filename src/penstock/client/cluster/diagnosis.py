@@ -8,7 +8,9 @@ begins to speak HTTP/2, and what begins with anything else is no gRPC server.
 """
 
 import asyncio
+import socket
 import ssl
+from contextlib import suppress
 from typing import Final
 
 from penstock.errors import MisuseError, UnreachableError
@@ -22,6 +24,8 @@ _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0,
 _FRAME_HEADER_BYTES: Final = 9
 _SETTINGS: Final = 4
 """The type of the frame that a server of HTTP/2 sends first; it is the frame's fourth byte."""
+_TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
+"""How a server of TLS begins: an alert, or its side of the handshake (RFC 8446, 5.1)."""
 _SHOWN_BYTES: Final = 24
 _HINT: Final = "--ca-file, PENSTOCK_CA_FILE, ca_file"
 
@@ -30,8 +34,10 @@ async def diagnose(address: str, tls: Tls | None, known_as: str = "") -> Unreach
     """What is certainly wrong at `host:port`; None: nothing that can be seen here."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
+    if tls is None:
+        return await _without_tls(address, host, int(port))
     try:
-        context = _trusting_anybody() if tls is None else _own_context(tls)
+        context = _own_context(tls)
     except MisuseError:
         return None  # the files are being written
     try:
@@ -43,15 +49,8 @@ async def diagnose(address: str, tls: Tls | None, known_as: str = "") -> Unreach
         await asyncio.sleep(0)  # what was given up is closed in the loop's next round
         return None
     except (OSError, UnicodeError) as error:
-        if tls is None:
-            return await _what_speaks(address, host, int(port))
         return _why_not(address, error) if isinstance(error, ssl.SSLError) else None
     try:
-        if tls is None:
-            return UnreachableError(
-                f"{address} uses TLS, and this client does not: give it the CA certificate of the "
-                f"cluster ({_HINT})"
-            )
         if not await _begins(reader):
             return _not_accepted(address, "it ended the connection after the handshake")
         if writer.get_extra_info("ssl_object").selected_alpn_protocol() != "h2":
@@ -61,7 +60,7 @@ async def diagnose(address: str, tls: Tls | None, known_as: str = "") -> Unreach
     except OSError:
         return None
     finally:
-        writer.close()
+        writer.transport.abort()  # `close` waits for the other side to say goodbye
     return None
 
 
@@ -74,22 +73,50 @@ async def _begins(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-async def _what_speaks(address: str, host: str, port: int) -> UnreachableError | None:
-    """Of a server without TLS: None if it speaks HTTP/2, as brokers do, or says nothing."""
+async def _without_tls(address: str, host: str, port: int) -> UnreachableError | None:
+    """Of a server that this client asks without TLS. None if it speaks HTTP/2, as brokers do, or
+    says nothing."""
     try:
-        async with asyncio.timeout(DIAGNOSIS_S):
-            reader, writer = await asyncio.open_connection(host, port)
-            try:
-                writer.write(_PREFACE)
-                said = await reader.read(_SHOWN_BYTES)
-            finally:
-                writer.close()
-                await writer.wait_closed()
+        said = await _answer(host, port, _PREFACE)
+        if not said:
+            said = await _answer(host, port, _client_hello())
     except (OSError, TimeoutError, UnicodeError):
         return None
+    if said.startswith(_TLS_RECORDS):
+        return UnreachableError(
+            f"{address} uses TLS, and this client does not: give it the CA certificate of the "
+            f"cluster ({_HINT})"
+        )
     if not said or (len(said) >= _FRAME_HEADER_BYTES and said[3] == _SETTINGS):
         return None
     return _no_broker(address, f"it says {said!r}")
+
+
+async def _answer(host: str, port: int, hello: bytes) -> bytes:
+    """How a server begins its answer; b"" if it hangs up. Raises OSError, TimeoutError.
+
+    By a socket of its own, which is closed even if the loop ends next.
+    """
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(DIAGNOSIS_S):
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, where = found[0]
+        with socket.socket(family, kind, protocol) as connection:
+            connection.setblocking(False)
+            await loop.sock_connect(connection, where)
+            await loop.sock_sendall(connection, hello)
+            return await loop.sock_recv(connection, _SHOWN_BYTES)
+
+
+def _client_hello() -> bytes:
+    """What a client of TLS sends first, whoever the server is."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    outgoing = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
+    return outgoing.read()
 
 
 def _no_broker(address: str, seen: str) -> UnreachableError:
@@ -126,12 +153,4 @@ def _own_context(tls: Tls) -> ssl.SSLContext:
     """As gRPC connects. Raises MisuseError."""
     context = Tls(tls.files).client_context()
     context.set_alpn_protocols(["h2"])
-    return context
-
-
-def _trusting_anybody() -> ssl.SSLContext:
-    """To see whether somebody speaks TLS; nothing is sent."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
     return context
