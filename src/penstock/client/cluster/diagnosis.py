@@ -99,13 +99,18 @@ async def _answer(host: str, port: int, hello: bytes) -> bytes:
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(DIAGNOSIS_S):
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, where = found[0]
-        with socket.socket(family, kind, protocol) as connection:
-            connection.setblocking(False)
-            await loop.sock_connect(connection, where)
-            await loop.sock_sendall(connection, hello)
-            return await loop.sock_recv(connection, _SHOWN_BYTES)
+        for family, kind, protocol, _, where in await loop.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        ):
+            with socket.socket(family, kind, protocol) as connection:
+                connection.setblocking(False)
+                try:
+                    await loop.sock_connect(connection, where)
+                except OSError:  # of a name with several addresses, another may be served
+                    continue
+                await loop.sock_sendall(connection, hello)
+                return await loop.sock_recv(connection, _SHOWN_BYTES)
+    raise ConnectionRefusedError(f"nobody accepts connections at {host}:{port}")
 
 
 def _client_hello() -> bytes:

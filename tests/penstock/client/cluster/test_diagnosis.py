@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cluster import Cluster
@@ -89,6 +90,23 @@ def test_the_command_line_says_in_one_line_that_no_broker_listens_there(
     assert line.startswith(said)
     assert line.endswith("not that of metrics or of another program")
     assert not [word for word in ("UNAVAILABLE", "SETTINGS", "Traceback") if word in line]
+
+
+def test_each_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.getaddrinfo
+
+    def two(host: str, port: int, *args: Any, **options: Any) -> list[Any]:
+        """As `localhost` is both ::1 and 127.0.0.1, and one of them is served."""
+        with socket.create_server(("127.0.0.1", 0)) as gone:
+            unserved = gone.getsockname()
+        found = real(host, port, *args, **options)
+        return [(*each[:4], unserved) for each in found] + found
+
+    with banner() as address:
+        monkeypatch.setattr(socket, "getaddrinfo", two)
+        found = asyncio.run(diagnose(address, None))
+    assert found is not None
+    assert "does not speak Penstock's protocol" in found.message
 
 
 def test_the_port_of_a_brokers_metrics_is_no_broker(shared_cluster: Cluster) -> None:
