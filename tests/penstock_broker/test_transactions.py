@@ -493,6 +493,8 @@ def test_calls_for_an_id_that_is_coordinated_elsewhere_say_so(cluster: Cluster) 
 
 
 def test_ends_on_a_stream_are_answered_in_order_until_one_is_refused(cluster: Cluster) -> None:
+    counted = partial(metric, cluster, "penstock_request_seconds_count", method="EndTransaction")
+    before = counted()
     producer = TransactionalProducer(cluster, new_id()).init()
     ends: SimpleQueue[pb.EndTransactionRequest | None] = SimpleQueue()
     with Transactions(cluster.brokers[producer.coordinator()].address) as there:
@@ -508,6 +510,7 @@ def test_ends_on_a_stream_are_answered_in_order_until_one_is_refused(cluster: Cl
             next(answers)
         ends.put(None)
     assert error_from_rpc(caught.value).code is ErrorCode.INVALID_REQUEST
+    assert counted() == before + 3
     assert not is_open(cluster, producer)
 
 

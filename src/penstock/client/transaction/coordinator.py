@@ -19,7 +19,7 @@ from penstock.client.cluster.coordinator import PATIENCE_S, CoordinatorCalls
 from penstock.client.config import ProducerConfig
 from penstock.client.transaction.contract import End, EndAnswered
 from penstock.core.types import NO_PRODUCER, ProducerId, ProducerIdentity
-from penstock.errors import OverloadedError, PenstockError, UnknownCallError
+from penstock.errors import OverloadedError, PenstockError, ThrottledError, UnknownCallError
 from penstock.proto.v1 import broker_pb2
 from penstock.proto.v1 import transaction_pb2 as pb
 from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
@@ -125,6 +125,8 @@ class TransactionCalls(TransactionalIdCalls):
         if connection is not self._without_stream:
             try:
                 return await self._ends.ask(connection, request, timeout_s)
+            except ThrottledError:
+                raise  # of the request, not of the stream
             except (UnknownCallError, OverloadedError):  # nothing was done
                 self._without_stream = connection
         method = connection.transactions.EndTransaction

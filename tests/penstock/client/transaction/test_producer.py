@@ -30,7 +30,7 @@ from penstock.client import (
 from penstock.client.clock import now_ms
 from penstock.client.cluster import coordinator as any_coordinator
 from penstock.client.transaction import coordinator, manager
-from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
+from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError, ThrottledError
 
 FENCED = refused(ErrorCode.PRODUCER_FENCED)
 FOR_EVER_S = 600.0
@@ -517,6 +517,15 @@ async def test_transactions_end_on_one_stream() -> None:
                 await send(tx, value)
         assert double.streams_of_ends == 1
         assert double.visible() == [b"a", b"b", b"c"]
+
+
+async def test_a_throttled_end_waits_and_stays_on_streams() -> None:
+    async with serving() as double, producing(double) as producer:
+        double.ends = iter([ThrottledError("above a quota", throttle_ms=1)])
+        async with producer.transaction() as tx:
+            await send(tx, b"a")
+        assert len(double.asked) == double.streams_of_ends == 2
+        assert double.visible() == [b"a"]
 
 
 @pytest.mark.parametrize(
