@@ -31,8 +31,6 @@ from penstock.cli.usage import typed
 app = typer.Typer(help="Run a cluster on this machine.", no_args_is_help=True)
 
 DEFAULT_PORT: Final = 9092
-PORT_MIN: Final = 1025
-"""The controller listens on the port below, and lower ones are not for everybody."""
 FOLLOW_EVERY_S: Final = 0.2
 TOKEN_MS: Final = 3_600_000
 Cluster = Annotated[
@@ -65,14 +63,14 @@ Manifest = Annotated[
 ]
 
 
-def _usable_port(port: int | None) -> int | None:
-    if port is not None and 0 < port < PORT_MIN:
-        raise typer.BadParameter(f"it is {port}; it must be {PORT_MIN} or more, or 0")
-    return port
-
-
 def _load(name: str) -> Any:
     return load_broker_module(f"local.{name}", "`penstock local`")
+
+
+def _usable_port(port: int | None) -> int | None:
+    if port and port < (lowest := _load("ports").PORT_MIN):
+        raise typer.BadParameter(f"it is {port}; it must be {lowest} or more, or 0")
+    return port
 
 
 def _find_root(cluster: str | None, data_dir: Path | None, *, stopped: bool = False) -> Path:

@@ -29,6 +29,8 @@ from typing import Self
 from penstock.errors import ErrorCode, MisuseError
 
 HOST = "127.0.0.1"
+PORT_MIN = 1025
+"""Of brokers: the controller listens on the port below, and lower ones are not for everybody."""
 METRICS_OFFSET = 100
 CERTIFICATE_OFFSET = 200
 _ATTEMPTS = 100
@@ -85,10 +87,10 @@ def fixed_ports(base_port: int, brokers: int, offset: int = METRICS_OFFSET) -> d
     """Ports by process name; the highest is `offset` above the last broker's. Raises MisuseError if
     they do not fit below 65536."""
     highest = base_port + max(brokers - 1, 0) + offset
-    if base_port < 1025 or highest > 65_535 or brokers > METRICS_OFFSET - 1:
+    if base_port < PORT_MIN or highest > 65_535 or brokers > METRICS_OFFSET - 1:
         raise MisuseError(
             f"--port {base_port} with {brokers} brokers would need ports {base_port - 1} to "
-            f"{highest}; choose a base from 1025 to {65_535 - offset - brokers}, "
+            f"{highest}; choose a base from {PORT_MIN} to {65_535 - offset - brokers}, "
             f"with at most {METRICS_OFFSET - 1} brokers, or 0 for any free ports",
             ErrorCode.INVALID_CONFIG,
         )
