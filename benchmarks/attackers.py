@@ -189,7 +189,7 @@ async def _answered(call: Any) -> None:
 
 async def handshakes(attacker: _Attacker) -> Counts:
     """TCP connections that begin no handshake; those that are cut are made again, a part of them
-    at a time. Counts those that were `made`."""
+    at a time. Counts how many are `tried` at one time, and those that were `made`."""
     host, _, port = attacker.attack.address.rpartition(":")
     most = min(attacker.attack.count, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE)
     counts = Counts(made=0)
@@ -203,7 +203,7 @@ async def handshakes(attacker: _Attacker) -> Counts:
                 counts["made"] += 1
 
     connect(most)
-    attacker.ready()
+    attacker.ready(tried=most)
     while attacker.goes_on:
         await asyncio.sleep(STEADY_S)
         cut = [one for one in connections if not _is_open(one)]

@@ -186,8 +186,9 @@ def streams(stage: Stage) -> None:
         turns[kind] = partial(seen_by_others, attack)
     runs = in_turns(stage.rounds // 2 or 1, turns)
     idle, half_open = held["streams"]["held"], held["handshakes"]["connections"]
+    tried = held["handshakes"]["tried"]
     figure("idle streams that one host holds", idle, "", "tried", stage.held)
-    figure("half-open handshakes that one host holds", half_open, "", "tried", stage.held)
+    figure("half-open handshakes that one host holds", half_open, "", "tried", tried)
     _beside_peace("idle streams", runs[PEACE], runs["streams"])
     _beside_peace("half-open handshakes", runs[PEACE], runs["handshakes"])
 
