@@ -118,3 +118,24 @@ def test_seats_are_whole_at_the_wake_unless_somebody_lost_data(checks: Hibernati
     checks.world.brokers[2].directory.set_intact(False)
     checks.down(checks.world.brokers[2])
     checks.asked(hibernating=False)
+
+
+def test_a_seat_that_ended_unknown_to_all_brokers_is_no_reason_to_stay_awake(
+    checks: HibernationChecks,
+) -> None:
+    """A deposed controller stored it late, and nobody has read it since."""
+    for broker in checks.world.brokers.values():
+        broker.directory.set_intact(True)
+    everything = checks.world.checks
+    for key in checks.world.all_keys:
+        everything.told(key, AWAKE.state)
+    lonely = replace(AWAKE, state=replace(AWAKE.state, isr=(ONE,), version=6))
+    everything.stored = dict.fromkeys(checks.world.all_keys, lonely)
+    checks.asking()
+    checks.at_rest()
+    checks.asked(hibernating=False)
+    for key in checks.world.all_keys:
+        everything.told(key, lonely.state)
+    checks.asking()
+    with pytest.raises(RuleError, match=r"I39: the cluster stops, and \{2\} have no seat"):
+        checks.at_rest()

@@ -345,6 +345,10 @@ class Checks:
         """A broker was told this state."""
         _keep_newest(self._told, key, self._documents.get((key, state), PartitionDocument(state)))
 
+    def newest_told(self, key: ReplicaKey) -> PartitionDocument:
+        """The newest that a broker was told; what is stored if none was told anything."""
+        return self._told.get(key) or self.stored[key]
+
     def adopted(self, controller_epoch: int, topics: Iterable[TopicDocument]) -> None:
         """A controller knows that these are durable, and decides on them from now on.
 

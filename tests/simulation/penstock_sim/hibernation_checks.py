@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.control.documents import ClusterDocument
 from penstock.core.control.partition import PartitionDocument
-from penstock.core.types import NO_LEADER, ReplicaKey
+from penstock.core.types import NO_LEADER, BrokerId, ReplicaKey
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class HibernationChecks:
         """Who was asked then."""
         self._has_lost = False
         """A broker has lost data since all was at rest."""
+        self._late: set[tuple[BrokerId, ReplicaKey]] = set()
+        """Seats that a deposed controller ended in the store before all was at rest."""
 
     # ------------------------------------------------------------ what the operator does
 
@@ -54,7 +56,7 @@ class HibernationChecks:
         if self._is_at_rest and not hibernating:
             self.wakes += 1
             if not self._has_lost:
-                self._check_whole("wakes")
+                self._check_whole()
         elif self._wanted and not hibernating:
             self.taken_back += 1
         self._wanted = hibernating
@@ -65,6 +67,7 @@ class HibernationChecks:
         world = self.world
         self.sleeps += 1
         self._is_at_rest = True
+        self._late.clear()
         self._has_lost = not all(map(self._ran_throughout, world.brokers.values()))
         still = world.transactions is None  # else markers may come at any time
         for key in world.all_keys:
@@ -74,7 +77,7 @@ class HibernationChecks:
             for member in world.checks.stored[key].state.replicas:
                 self._check_durable(world.brokers[member], key)
             canon.disk_end = max(canon.disk_end, self._ends.get(key, 0))
-        self._check_whole("stops")
+        self._check_all_in_sync()
 
     def _check_durable(self, broker: SimBroker, key: ReplicaKey) -> None:
         slot, end = broker.disk.slot(key), self._ends.get(key, 0)
@@ -85,13 +88,25 @@ class HibernationChecks:
                 f"committed is {end}"
             )
 
-    def _check_whole(self, when: str) -> None:
+    def _check_all_in_sync(self) -> None:
+        """As brokers know it: a deposed controller may have ended seats, which nobody has read."""
         for key in self.world.all_keys:
-            state = self.world.checks.stored[key].state
-            away = {one for one in state.replicas if one not in state.isr}
+            away = self._away(self.world.checks.newest_told(key))
             known = {one for one in away if self._ran_throughout(self.world.brokers[one])}
-            if away if when == "wakes" else known:
-                raise RuleError(f"I39: the cluster {when}, and {away} have no seat in {key}")
+            if known:
+                raise RuleError(f"I39: the cluster stops, and {known} have no seat in {key}")
+            self._late |= {(one, key) for one in self._away(self.world.checks.stored[key])}
+
+    def _check_whole(self) -> None:
+        for key in self.world.all_keys:
+            found = self._away(self.world.checks.stored[key])
+            away = {one for one in found if (one, key) not in self._late}
+            if away:
+                raise RuleError(f"I39: the cluster wakes, and {away} have no seat in {key}")
+
+    @staticmethod
+    def _away(document: PartitionDocument) -> set[BrokerId]:
+        return {*document.state.replicas} - {*document.state.isr}
 
     def _ran_throughout(self, broker: SimBroker) -> bool:
         """The run that has answered, and no later one, which may lack what it has said."""
