@@ -158,9 +158,14 @@ DASHBOARDS: Final[dict[str, tuple[str, tuple[Panel, ...]]]] = {
                 {"{{instance}}": _p99("penstock_event_loop_lag_seconds", "instance")},
             ),
             Panel(
-                "Streams",
+                "Connections and streams",
                 "short",
-                {"{{kind}} {{instance}}": _sum("penstock_open_streams", "kind, instance")},
+                {
+                    "{{kind}} {{instance}}": _sum("penstock_open_streams", "kind, instance"),
+                    "connections at {{port}} {{instance}}": _sum(
+                        "penstock_connections", "port, instance"
+                    ),
+                },
             ),
             Panel("Bytes in flight", "bytes", {"{{instance}}": "penstock_inflight_bytes{$$}"}),
             Panel("Fetches that wait", "short", {"{{instance}}": "penstock_parked_fetches{$$}"}),

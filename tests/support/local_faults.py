@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from support.background import Background
 from support.cluster import Cluster
+from support.connection_faults import FEW_DESCRIPTORS, connections_full
 from support.differing import logs_differ
 from support.disk_faults import (
     MIB,
@@ -348,6 +349,7 @@ LOCAL_FAULTS: Final[dict[str, LocalFault]] = {
     "producers-flood": LocalFault(
         make=producers_flood, options={"broker_config": {"produce.inflight.bytes": "65536"}}
     ),
+    "connections-full": LocalFault(make=connections_full, options={"launcher": FEW_DESCRIPTORS}),
     "target-killed": LocalFault(
         make=target_killed,
         options={"broker_config": {"replica.copy.bytes.per.second": "4096"}},

@@ -8,6 +8,7 @@ whoever reaches a port could end the process: its store opens files, and probes 
 """
 
 import resource
+from contextlib import suppress
 from typing import Final
 
 PORTS: Final = 8
@@ -27,15 +28,16 @@ def raise_limit() -> int:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
-    if soft == resource.RLIM_INFINITY:
-        return _WANTED
-    if soft < allowed:
-        try:
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        with suppress(ValueError, OSError):  # macOS: its kernel allows less than the hard one says
             resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-        except (ValueError, OSError):  # macOS: its kernel allows less than the hard limit says
-            return soft
-        return allowed
-    return soft
+    return limit()
+
+
+def limit() -> int:
+    """How many descriptors the process may have now, as far as it can need them."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _WANTED if soft == resource.RLIM_INFINITY else soft
 
 
 def connections_max(descriptors: int) -> int:

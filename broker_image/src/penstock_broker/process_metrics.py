@@ -1,4 +1,5 @@
-"""Metrics that brokers and controllers have as processes: version, memory, files, their loop."""
+"""Metrics that brokers and controllers have as processes: version, memory, files, connections, and
+their loop."""
 
 import asyncio
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 import penstock
+from penstock_broker.connections import ConnectionMetrics
 from penstock_broker.counts import Durations
 
 EVERY_S: Final = 0.5
@@ -24,6 +26,7 @@ class ProcessMetrics(Collector):
         self._lag = Durations()
         registry.register(self)
         ProcessCollector(registry=registry)
+        registry.register(ConnectionMetrics())
 
     def describe(self) -> Iterable[Metric]:
         return []

@@ -1,6 +1,7 @@
 """What the metrics of a live cluster say, value by value: names alone would not show a lie."""
 
 import shutil
+import socket
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +20,7 @@ from penstock.client import Consumer, Producer, TopicPartition
 from penstock.core.control.documents import FORMAT_NEWEST
 from penstock.errors import ClusterError
 from penstock.proto.v1 import broker_pb2 as pb
+from penstock_broker.descriptors import connections_max
 from penstock_broker.services.limits import PARTITIONS_MAX
 from tools.metrics_reference import Exported, broker_metrics, controller_metrics
 
@@ -91,6 +93,7 @@ OF_THIS_MACHINE: Final = {
     "process_start_time_seconds",
     "process_open_fds",
     "process_max_fds",
+    "penstock_connections_max",
 }
 LABELLED: Final = {
     "penstock_groups",
@@ -104,6 +107,7 @@ LABELLED: Final = {
     "penstock_ledger_age_seconds",
     "penstock_build_info",
     "penstock_open_streams",
+    "penstock_connections",
     "penstock_follower_lag_offsets",
     "penstock_partition_log_bytes",
     "penstock_partition_log_start_offset",
@@ -227,6 +231,7 @@ def check_single(page: Page) -> None:
     assert page["penstock_produce_replication_seconds_count"] == written
     assert 0 < page["penstock_produce_write_seconds_sum"] < 60
     assert 0 < page["penstock_produce_replication_seconds_sum"] < 60
+    assert page["penstock_connections_max"] == connections_max(int(page["process_max_fds"]))
     assert page[f"penstock_build_info{{broker,{penstock.__version__}}}"] == 1
     assert page["process_resident_memory_bytes"] > 2**20
 
@@ -299,6 +304,21 @@ def test_each_client_that_has_a_stream_open_is_counted(tmp_path: Path) -> None:
         assert scrape(port).values["penstock_open_streams{client}"] == 3
         clients.close()
         wait_like(port, "penstock_", {"open_streams{client}": 0})
+
+
+def test_each_connection_is_counted_at_the_port_it_came_to(
+    shared_broker: Cluster, port: int
+) -> None:
+    address = shared_broker.brokers[0].address
+    host, _, number = address.rpartition(":")
+    name = f"penstock_connections{{{number}}}"
+    before = scrape(port)[name]
+    with Wire(address) as wire, socket.create_connection((host, int(number)), 60):
+        wire.data.Metadata(pb.MetadataRequest(), timeout=60)
+        # One that gRPC has, and one that has not said a word.
+        wait_until(lambda: scrape(port)[name] == before + 2, what="both are counted")
+    wait_until(lambda: scrape(port)[name] == before, what="both are gone")
+    assert scrape(port)[f"penstock_connections{{{port}}}"] == 1, "that of the scrape"
 
 
 def test_a_call_that_is_refused_is_counted_by_method_and_code(
