@@ -15,6 +15,7 @@ from penstock.core.replication.contract import UNPROMISED, Checkpoint
 from penstock.core.types import LeaderEpoch, Offset
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.replication import verifying as module
+from penstock_broker.replication.assignment import ReplicaAssignment
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.verifying import LogVerification
 from penstock_broker.store.interface import Slot
@@ -68,11 +69,38 @@ async def test_a_log_that_has_stored_anything_is_led_again_after_a_restart() -> 
         assert world.replica.marks.log_end_offset == 1
 
 
-async def test_a_broker_outside_the_isr_may_begin_with_an_empty_log() -> None:
+async def test_an_empty_log_outside_the_isr_is_reported_because_it_may_be_eligible() -> None:
+    """No image shows who is. A controller that knows it is not says so, and it begins."""
     async with running(World()) as world:
         await world.assignment.drop_topics([KEY.topic_id])
         await world.image(2, leader_epoch=2, isr=[1], replicas=[0, 1])
+        assert world.replicas.damage.missing == {KEY: 2}
+        world.replicas.damage.begins_anew(KEY)
+        await wait_until_async(lambda: world.replica.machine.wants_tick, what="it follows")
+
+
+async def test_a_broker_that_says_it_has_lost_data_may_begin_with_an_empty_log() -> None:
+    """No controller counts on it any more, wherever it had a seat."""
+    async with running(World()) as world:
+        world.assignment = ReplicaAssignment(world.replicas, world.writer, data_intact=False)
+        await world.assignment.drop_topics([KEY.topic_id])
+        await world.image(2, leader_epoch=2, isr=[1], replicas=[0, 1])
         assert world.replicas.damage.found == {}
+
+
+@pytest.mark.parametrize("marked", [[], [0]])
+async def test_a_missing_log_is_missing_in_the_next_run_too(marked: list[int]) -> None:
+    """The first one has stored that it promises nothing, and was killed before anybody knew."""
+    async with running(World()) as world:
+        await world.assignment.drop_topics([KEY.topic_id])
+        await world.image(2, leader=-1, leader_epoch=2, isr=[0], replicas=[0, 1])
+        assert world.replicas.damage.missing == {KEY: 2}
+        world.assignment.retire_unknown([])
+        world.replicas.damage.begins_anew(KEY)  # as a new process, it knows nothing of that
+        assert world.replicas.damage.found == {}
+        await world.image(3, leader=-1, leader_epoch=2, isr=[0], replicas=[0, 1], damaged=marked)
+        assert world.replicas.damage.missing == {KEY: 2}
+        assert KEY not in world.replicas.damage.sound
 
 
 async def test_a_batch_that_cannot_be_read_is_noted_once_and_ends_following() -> None:

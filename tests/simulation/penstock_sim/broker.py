@@ -121,6 +121,8 @@ class SimBroker:
             if self.id in (stream.opener, stream.acceptor):
                 stream.break_off(silent_for=self.id)
         self.world.checks.broker_down(self)
+        if self.world.damage is not None:
+            self.world.damage.down(self)
 
     def stop(self, stopped: Callable[[], None]) -> None:
         """SIGTERM: hands over, fsyncs, ends, and then calls `stopped`, unless it is killed."""

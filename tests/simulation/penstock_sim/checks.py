@@ -142,14 +142,21 @@ class Checks:
         self.world.transaction_checks.handled(broker, replica, after)
         self.moving.handled(broker, replica, ready, after)
 
+    def _lacks(self, member: int, key: ReplicaKey) -> bool:
+        """It has lost data of this log, or all of it, and no controller has dealt with that."""
+        return (int(member), key) in self.lost or self._is_gone(member, key)
+
+    def _is_gone(self, member: int, key: ReplicaKey) -> bool:
+        damage = self.world.damage
+        return damage is not None and (int(member), key) in damage.gone
+
     def forget_epochs(self, broker: SimBroker, key: ReplicaKey) -> None:
         """Its log is gone, and with it what it knew."""
         self._epochs.pop((int(broker.id), key), None)
 
     def may_stop(self, broker: SimBroker, key: ReplicaKey) -> bool:
         """Only one that kept everything, beside a leader that did not, waits for a person."""
-        damage = self.world.damage
-        if damage is not None and damage.may_stop(broker, key):
+        if self.world.damage is not None and self.world.damage.may_stop(broker, key):
             return True
         return key in self.lossy and not broker.lost_writes
 
@@ -241,7 +248,7 @@ class Checks:
             raise RuleError(f"I2: {who} has {marks}, but its log ends at {canon.end}")
         document = self.stored[key]
         for member in (*document.state.isr, *document.elr):
-            if (int(member), key) not in self.lost:
+            if not self._lacks(member, key):
                 self._compare(self.world.brokers[member], key, fresh, f"I3: b{member}")
 
     def written(self, broker: SimBroker, writes: Sequence[PartitionWrite]) -> None:
@@ -533,7 +540,7 @@ class Checks:
 
     def _is_holder(self, broker: SimBroker, key: ReplicaKey) -> bool:
         document = self.stored.get(key)
-        if document is None or (int(broker.id), key) in self.lost:
+        if document is None or self._lacks(broker.id, key):
             return False
         return broker.id in document.state.isr or broker.id in document.elr
 

@@ -1,7 +1,9 @@
-"""Bits flip in stored batches and in the index, and whoever reads there finds out (I33).
+"""Bits flip in stored batches and in the index, logs vanish, and who reads there finds out (I33).
 
     flip ─▶ SimDisk: reading that batch, or all of that log, fails ─▶ a scrub reads, some time later
         ─▶ production: reported, out of ISR and ELR, mended or copied again, reported as sound
+    vanish ─▶ a log is gone when its broker starts, whose directory says that nothing was lost
+        ─▶ production: reported as missing, out of ISR and ELR, copied again
 
 A flip takes a replica out as if its disk were lost: so it happens only where the promise of I7 has
 room for one more loss, and to each replica only once. What is flipped comes
@@ -25,9 +27,11 @@ if TYPE_CHECKING:
     from penstock.core.batch import BatchHeader
     from penstock_broker.store.interface import Slot
     from penstock_sim.broker import SimBroker
+    from penstock_sim.faults import Nemesis
     from penstock_sim.world import World
 
 _INDEX: Final = 0.2
+_KILLED_AGAIN: Final = 0.5
 _LOOK_MS: Final = 20
 _STANDING_MS: Final = 700
 """What is wrong for so long, while nothing else is, was not on its way to be right."""
@@ -49,11 +53,18 @@ class Damage:
         self._hit_ms: dict[ReplicaKey, float] = {}
         self._standing: dict[tuple[ReplicaKey, BrokerId], tuple[int, int]] = {}
         """Damaged replicas with a seat beside a sound one: since when, and in which version."""
+        self._vanishing = world.scheduler.generator("logs that vanish")
+        self._vanish_chance = self._vanishing.choice((0, 1))
+        self._nemesis: Nemesis | None = None
+        self.gone: set[tuple[int, ReplicaKey]] = set()
+        """Logs that have vanished, of replicas that have a seat still."""
         self.flips = 0
+        self.vanished = 0
         self.mended = 0
 
-    def start(self) -> None:
+    def start(self, nemesis: Nemesis) -> None:
         """Once the partitions are there."""
+        self._nemesis = nemesis
         self._next()
         self.world.scheduler.after(_LOOK_MS, self._look)
 
@@ -121,6 +132,7 @@ class Damage:
         """Members that cannot serve all that they had, whoever knows of it."""
         document = self.world.checks.stored[key]
         found = {int(one) for one in document.state.damaged}
+        found |= {member for member, lost in self.gone if lost == key}
         for broker in self.world.brokers.values():
             slot = broker.disk.slot(key)
             known = broker.shell is not None and key in broker.shell.replicas.damage.found
@@ -131,6 +143,49 @@ class Damage:
     def may_stop(self, broker: SimBroker, key: ReplicaKey) -> bool:
         """A replica stops if it cannot read its log; where nothing was flipped, it can."""
         return (int(broker.id), key) in self._hit
+
+    # ------------------------------------------------------------ logs that vanish
+
+    def down(self, broker: SimBroker) -> None:
+        """A broker has crashed. If it will say that it has everything, a log of it may vanish."""
+        if not broker.intact or self._vanishing.random() > self._vanish_chance:
+            return
+        keys = self._vanishing.sample(self.world.keys, len(self.world.keys))
+        key = next((one for one in keys if self._may_vanish(broker, one)), None)
+        if key is None:
+            return
+        self.world.scheduler.note(broker.name, "vanish", key)
+        slot = broker.disk.slot(key)
+        assert slot is not None
+        broker.disk.vanish(slot)
+        self.world.checks.forget_epochs(broker, key)
+        self.world.checks.moving.forget(broker, key)
+        self._hit.add((int(broker.id), key))
+        self.gone.add((int(broker.id), key))
+        self.vanished += 1
+        if self._vanishing.random() < _KILLED_AGAIN:
+            self._kill_again(broker, broker.incarnation)
+
+    def _may_vanish(self, broker: SimBroker, key: ReplicaKey) -> bool:
+        """It has a seat. A partition in its first epoch is new, and a log that vanishes there is
+        one that was never stored; later, an empty log in a seat is a loss (I22)."""
+        document, slot = self.world.checks.stored.get(key), broker.disk.slot(key)
+        if slot is None or document is None or document.state.leader_epoch == 1:
+            return False
+        seats = {*document.state.isr, *document.elr}
+        if (int(broker.id), key) in self._hit or broker.id not in seats:
+            return False
+        return broker.disk.log_end(slot) > 0 and self._may_be_lost(broker, key)
+
+    def _kill_again(self, broker: SimBroker, incarnation: int) -> None:
+        """Its next run, about when that finds out, or has just told a controller."""
+        if not self.world.chaotic or broker.incarnation > incarnation + 1:
+            return
+        if broker.incarnation > incarnation and self._nemesis is not None:
+            self._nemesis.kill(broker)
+        else:
+            delay_ms = self._vanishing.choice((10, 30, 60, 120))
+            self.world.scheduler.after(delay_ms, self._kill_again, broker, incarnation)
 
     # ------------------------------------------------------------ who reads
 
@@ -170,6 +225,9 @@ class Damage:
             self.world.scheduler.after(0, self._flip, self._strikes, key)
         damaged = {*after.state.damaged}
         joined = {*after.state.isr} - {*before.state.isr}
+        whole = {one for one in joined if self._has_all(self.world.brokers[one], key)}
+        seats = {int(one) for one in (*after.state.isr, *after.elr) if one not in whole}
+        self.gone = {one for one in self.gone if one[1] != key or one[0] in seats}
         beside = {*after.state.isr} - damaged
         if joined & damaged and beside:
             raise RuleError(f"I33: {joined & damaged} joined damaged: {before} to {after}")
@@ -235,6 +293,8 @@ class Damage:
             slot = self.world.brokers[member].disk.slot(key)
             if slot is not None and self.world.brokers[member].disk.is_damaged(slot):
                 return f"I33: b{member} is still damaged"
+            if (int(member), key) in self.gone:
+                return f"I33: b{member} has a seat, and nothing of the log: {document}"
         return f"I33: damage is marked: {document}" if document.state.damaged else ""
 
 

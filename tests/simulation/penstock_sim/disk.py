@@ -69,6 +69,10 @@ class SimDisk:
         """Removes the slot with all its data, for good; raises ClusterError(DISK_FULL)."""
         if self.full:
             raise ClusterError("no space left on the simulated disk", ErrorCode.DISK_FULL)
+        self.vanish(slot)
+
+    def vanish(self, slot: Slot) -> None:
+        """All of the slot is gone, as if it had never been."""
         for store in (self._current, self._durable):
             store.drop(slot)
         self._flipped.pop(slot, None)

@@ -161,9 +161,13 @@ class MovingChecks:
         """After a loss beyond the promise: what was committed is less now."""
         self._reached = {place: end for place, end in self._reached.items() if place[1] != key}
 
+    def forget(self, broker: SimBroker, key: ReplicaKey) -> None:
+        """Nothing of its log is left."""
+        self._reached.pop((int(broker.id), key), None)
+
     def dropped(self, broker: SimBroker, key: ReplicaKey) -> None:
         """Before a broker removes a slot with all its data."""
-        self._reached.pop((int(broker.id), key), None)
+        self.forget(broker, key)
         if self._world.is_deleted(key):
             return
         damage = self._world.damage

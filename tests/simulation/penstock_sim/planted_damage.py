@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.core.control import election
-from penstock_broker.replication import exact
+from penstock_broker.replication import assignment, exact
 from penstock_broker.replication.damage import Damage
 from penstock_broker.replication.mending import Mending
 from penstock_broker.store.memory import _Log
@@ -66,6 +66,31 @@ DAMAGE_BUGS: Final[dict[str, tuple[Callable[[Any], None], tuple[str, ...]]]] = {
             "self._replicas.found_sound(opened)",
         ),
         ("I5", "I7", "I33"),
+    ),
+    "a_new_log_in_an_old_seat_is_taken_for_an_empty_one": (
+        in_function(
+            assignment._never_stored,
+            "return checkpoint.leader_epoch == NO_EPOCH or (voided and log.log_end_offset == 0)",
+            "return False",
+        ),
+        ("I7", "I3", "I5", "I33"),
+    ),
+    "only_members_of_the_isr_look_for_a_missing_log": (
+        in_text(
+            assignment.ReplicaAssignment,
+            "_is_lost",
+            "eligible = state.replicas if self._data_intact else state.isr",
+            "eligible = state.isr",
+        ),
+        ("I7", "I3", "I5", "I33"),
+    ),
+    "a_missing_log_is_forgotten_by_the_next_run": (
+        in_function(
+            assignment._never_stored,
+            "return checkpoint.leader_epoch == NO_EPOCH or (voided and log.log_end_offset == 0)",
+            "return checkpoint.leader_epoch == NO_EPOCH",
+        ),
+        ("I7", "I3", "I5", "I33"),
     ),
     "report_sound_before_it_is_mended": (report_sound_before_it_is_mended, ("I33",)),
     "mend_from_another_header": (all_of(*HEADER_LOOKS.values()), ("I33",)),

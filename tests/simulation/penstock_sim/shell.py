@@ -232,7 +232,8 @@ class Shell:
             self._hello,
             seams,
             Meters(replicated_in=_ignore, replicated_out=_ignore, ticked=_ignore),
-            WatchedReplicas,
+            data_intact=directory.data_intact,
+            replica_set=WatchedReplicas,
         )
         self._replication.credits.has_space = lambda: not broker.disk.full
         self._replication.writer.tick_bytes = self._chance.choice((50, 1 << 20))

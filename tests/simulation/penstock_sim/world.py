@@ -361,7 +361,7 @@ class World:
         if self.mover is not None:
             self.mover.start(nemesis)
         if self.damage is not None:
-            self.damage.start()
+            self.damage.start(nemesis)
         if self.operator_pods is not None:
             self.operator_pods.start()
         if self.hibernation is not None:

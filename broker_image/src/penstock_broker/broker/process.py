@@ -113,6 +113,7 @@ class BrokerProcess:
                 replicated_out=self.metrics.replicated_out.inc,
                 ticked=self._ticked,
             ),
+            data_intact=directory.data_intact,
         )
         self._replicas = self._replication.replicas
         self.membership = Membership(

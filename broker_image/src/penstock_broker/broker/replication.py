@@ -80,10 +80,12 @@ class Replication:
         hello: Callable[[], LinkConfig],
         seams: BrokerSeams,
         meters: Meters,
+        *,
+        data_intact: bool,
         replica_set: type[ReplicaSet] = ReplicaSet,
     ) -> None:
-        """`hello` returns what links send in their hello. `replica_set`: a class that the simulator
-        replaces, to watch it."""
+        """`hello` returns what links send in their hello. `data_intact`: of the directory, as this
+        run found it. `replica_set`: a class that the simulator replaces, to watch it."""
         settings = config.settings
         self._view = view
         self._tasks: asyncio.TaskGroup | None = None
@@ -95,7 +97,7 @@ class Replication:
             seams.clock,
             snapshot_bytes=settings.producer_snapshot_bytes,
         )
-        self.assignment = ReplicaAssignment(self.replicas, self.writer)
+        self.assignment = ReplicaAssignment(self.replicas, self.writer, data_intact=data_intact)
         self.reader = LogReader(seams.store, seams.reading, self.replicas.unreadable)
         self._own_copy_rate = settings.replica_copy_bytes_per_second
         self.copy_rate = self._own_copy_rate or None

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Container, Iterable
 
-from penstock.core.replication.contract import LogDamaged, RecoveredLog
+from penstock.core.replication.contract import UNPROMISED, LogDamaged, RecoveredLog
 from penstock.core.types import NO_EPOCH, PartitionState, ReplicaKey, TopicId
 from penstock.core.words import listed
 from penstock.errors import ClusterError, ErrorCode
@@ -33,13 +33,18 @@ _events = EventLog("replicas")
 class ReplicaAssignment:
     """See the module. Call everything but `report_orphans` under `changing`."""
 
-    def __init__(self, replicas: ReplicaSet, writer: LogWriter) -> None:
+    def __init__(
+        self, replicas: ReplicaSet, writer: LogWriter, *, data_intact: bool = True
+    ) -> None:
+        """`data_intact`: what this run says when it registers first. Else no controller relies on
+        what it has, and an empty log outside the ISR is no news."""
         self.changing = asyncio.Lock()
         """Held by who opens or removes replicas, because that takes awaits."""
         self.dropped: dict[ReplicaKey, int] = {}
         """Partitions of which nothing is here any more, because this version asks for that."""
         self._replicas = replicas
         self._writer = writer
+        self._data_intact = data_intact
 
     async def assign(self, topics: Iterable[Topic]) -> None:
         """Opens replicas that are new here and gives every machine its partition's state."""
@@ -72,14 +77,15 @@ class ReplicaAssignment:
             replicas.assigned(replica, topic, state)
 
     def _is_lost(self, state: PartitionState, log: RecoveredLog | ClusterError) -> bool:
-        """The log has never stored anything, but a member of the ISR must have: it was lost (I22).
+        """Nothing is in the log, but who is eligible to lead must have stored some of it (I22).
 
-        In its first epoch a partition is new.
+        Those are the ISR, and others that no image shows: a controller, which knows them, is asked
+        about every replica. In its first epoch a partition is new.
         """
-        if not isinstance(log, RecoveredLog):
+        if not isinstance(log, RecoveredLog) or state.leader_epoch <= 1:
             return False
-        seated = self._replicas.broker_id in state.isr and state.leader_epoch > 1
-        return seated and log.checkpoint.leader_epoch == NO_EPOCH
+        eligible = state.replicas if self._data_intact else state.isr
+        return self._replicas.broker_id in eligible and _never_stored(log)
 
     async def drop_topics(self, topic_ids: Iterable[TopicId]) -> None:
         """Removes replicas of topics that the controller says were deleted, with their data."""
@@ -163,3 +169,10 @@ class ReplicaAssignment:
         again = ClusterError(f"{replica} is opened again; try again", ErrorCode.NOT_LEADER)
         self._replicas.remove(replica, again, keeps_log=not empty)
         await self.assign([topic])
+
+
+def _never_stored(log: RecoveredLog) -> bool:
+    """Not even the first epoch; or a former run found that, and nothing has come since (`void`)."""
+    checkpoint = log.checkpoint
+    voided = checkpoint.high_watermark == UNPROMISED and not checkpoint.epochs
+    return checkpoint.leader_epoch == NO_EPOCH or (voided and log.log_end_offset == 0)
