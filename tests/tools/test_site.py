@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
 
 import penstock.client
 from penstock.cli.main import app
@@ -69,6 +70,17 @@ def test_the_navigation_names_pages_that_exist_and_leaves_out_only_decisions_and
     folders = ("decisions/", "runbooks/")
     assert {page for page in there - named if not page.startswith(folders)} == set()
     assert {page for page in named if page.startswith(folders)} <= listed
+
+
+def test_mkdocs_with_its_theme_material_could_build_the_site_too() -> None:
+    """It refuses a theme without a name, and the theme has no icons of the set `lucide`."""
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    theme = settings["theme"]
+    assert theme["name"] == "material"
+    icons = [palette["toggle"]["icon"] for palette in theme["palette"]]
+    assert len(icons) == 2
+    assert {icon.partition("/")[0] for icon in icons} == {"material"}
+    assert not settings.get("plugins")
 
 
 def test_the_links_that_a_package_index_shows_lead_to_pages_of_the_site(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ import os
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from penstock.cli.redact import redact, redact_text
 from penstock.errors import PenstockError
+
+ERRORS: Final = "errors.txt"
 
 Entry = tuple[str, str]
 """(name in the zip, text that has been redacted)."""
@@ -40,7 +42,7 @@ def write_bundle(
         for name, text in entries:
             add(name, text)
         if errors:
-            add("errors.txt", redact_text("\n".join(dict.fromkeys(errors)) + "\n"))
+            add(ERRORS, redact_text("\n".join(dict.fromkeys(errors)) + "\n"))
     return rows
 
 

@@ -6,6 +6,7 @@ People get a sentence, programs a record. Programs cannot be asked: where a pers
 `-o json` needs `--yes`.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -14,7 +15,7 @@ import typer
 from penstock.cli.options import Output
 from penstock.cli.output import Row, print_document
 from penstock.cli.usage import WrongUsageError
-from penstock.errors import ClusterError, ErrorCode
+from penstock.errors import ClusterError, ErrorCode, MisuseError
 
 _Rules = TypeVar("_Rules")
 
@@ -33,8 +34,13 @@ def check_output(output: Output, *, yes: bool, dry_run: bool) -> None:
 
 def confirm(question: str, *, yes: bool) -> None:
     """Ends the command unless a person agrees, or has with --yes."""
-    if not yes:
-        typer.confirm(question, abort=True)
+    if yes:
+        return
+    if sys.stdin is None:
+        raise MisuseError(
+            "standard input is closed, so nobody can be asked: give --yes, or --dry-run to look"
+        )
+    typer.confirm(question, abort=True)
 
 
 def replace_rules(

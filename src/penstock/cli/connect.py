@@ -68,7 +68,7 @@ class Wanted:
             return self._in_kubernetes()
         local = _local_cluster()
         if local is not None:
-            return self._in_local(local)
+            return self.in_local(local)
         if self.choice.may_connect and not _listens_locally():
             reach: Any = importlib.import_module("penstock.cli.kube.reach")
             reached = reach.reach_only(self.choice)
@@ -125,7 +125,7 @@ class Wanted:
         )
         return replace(self, cluster=profile.cluster, choice=choice, files=files, profile=None)
 
-    def _in_local(self, local: Any) -> "Located":
+    def in_local(self, local: Any) -> "Located":
         """As its administrator, unless something else was given. Who shows a certificate does so
         where that is what counts, and is not its administrator beside."""
         state: Any = importlib.import_module("penstock_broker.local.state")

@@ -188,13 +188,16 @@ def example(*lines: str) -> str:
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def parse_pairs(texts: list[str] | None, option: str) -> dict[str, str]:
-    """`key=value` texts as a mapping. Raises WrongUsageError for one without '=' or given twice."""
+def parse_pairs(texts: list[str] | None, option: str, form: str = "KEY=VALUE") -> dict[str, str]:
+    """`key=value` texts as a mapping; `form`: as help calls them.
+
+    Raises WrongUsageError for one without '=' or given twice.
+    """
     pairs: dict[str, str] = {}
     for text in texts or []:
         key, separator, value = text.partition("=")
         if not separator or not key:
-            raise WrongUsageError(f"{option} {text!r} must be KEY=VALUE")
+            raise WrongUsageError(f"{option} is {text!r}; it must be {form}")
         if key in pairs:
             raise WrongUsageError(f"{option} gives {key!r} twice")
         pairs[key] = value

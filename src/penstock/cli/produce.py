@@ -152,7 +152,7 @@ def produce(
     as given by --acks and --sync.
     """
     lines = LineFormat(_delimiter(key_delimiter), _encode(key), _encode(null))
-    headers = [(name, value.encode()) for name, value in parse_pairs(header, "--header").items()]
+    headers = [(n, v.encode()) for n, v in parse_pairs(header, "--header", "NAME=VALUE").items()]
     opened = open_input(file)
     records = islice(split(opened, parse_delimiter(delimiter)), count)
     producer = open_producer(bootstrap, acks, sync, codec)

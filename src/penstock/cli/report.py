@@ -49,6 +49,8 @@ def report(
     Records are never in it. Values that look like a secret, token or password are removed; check
     the bundle nevertheless before you pass it on.
     """
+    from penstock.cli.bundle import ERRORS  # noqa: PLC0415 - not needed for --help
+
     if file.exists():
         raise MisuseError(f"{file} already exists; name another file")
     given = (cluster, namespace, context, kubeconfig)
@@ -58,7 +60,9 @@ def report(
         rows = _write(bootstrap, file, tail)
     print_rows(rows, output)
     if output is Output.TABLE:
-        typer.echo(f"written to {file}: {len(rows)} files")
+        lacks = any(row["file"] == ERRORS for row in rows)
+        rest = f"; {ERRORS} says what could not be collected" if lacks else ""
+        typer.echo(f"written to {file}: {len(rows)} files{rest}")
 
 
 def _write(bootstrap: str | None, file: Path, tail: int) -> list[dict[str, object]]:
@@ -66,18 +70,20 @@ def _write(bootstrap: str | None, file: Path, tail: int) -> list[dict[str, objec
 
     wanted = WANTED.get()
     where = wanted.locate(bootstrap)
-    root = where.local_root
-    if root is None and bootstrap is None and wanted.profile_of(bootstrap) is None:
-        root = _stopped_root()
+    if where.local_root is None and bootstrap is None and wanted.profile_of(bootstrap) is None:
+        killed = _killed_cluster()
+        where = where if killed is None else wanted.in_local(killed)
     errors: list[str] = []
-    return bundle.write_bundle(file, cluster_report.entries(where, root, tail, errors), errors)
+    found = cluster_report.entries(where, where.local_root, tail, errors)
+    return bundle.write_bundle(file, found, errors)
 
 
-def _stopped_root() -> Path | None:
-    """Of the only local cluster there is, which was killed: its logs say why."""
+def _killed_cluster() -> Any:
+    """The only local cluster there is, which was killed: its logs say why. Its own brokers are
+    asked; others may listen where a command looks by default."""
     try:
         registry: Any = importlib.import_module("penstock_broker.local.registry")
     except ModuleNotFoundError:
         return None
     known = registry.known_clusters()
-    return known[0].root if len(known) == 1 else None
+    return known[0] if len(known) == 1 else None

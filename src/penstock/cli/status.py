@@ -74,6 +74,8 @@ def means_kubernetes(
     """Whether a command that is for all kinds of clusters means one on Kubernetes. `given`: its
     options about one. Raises WrongUsageError."""
     wanted = WANTED.get()
+    if given[0] is not None and ":" in given[0]:
+        raise WrongUsageError(f"CLUSTER is {given[0]!r}, an address: give it by --bootstrap")
     source = context_of_call.get_parameter_source("bootstrap")
     typed = source is not None and source.name == "COMMANDLINE"  # not by the environment
     if typed and any(given):

@@ -119,7 +119,7 @@ class ClientConfig(SecurityConfig):
         connect_timeout_ms: How long to look for any broker that answers before UnreachableError.
             10,000: longer than a cluster needs to elect, short enough for a person to wait.
             Addresses at which nothing listens are given up sooner, unless they have answered
-            before.
+            before; an admin client may look for as long as `request_timeout_ms`.
         request_timeout_ms: Timeout of one remote call, and of an admin operation including its
             retries. 30,000 (Kafka's request.timeout.ms).
         retry_backoff_ms: First pause before a retry; doubles up to `retry_backoff_max_ms`.

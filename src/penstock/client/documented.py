@@ -3,9 +3,10 @@
     AsyncProducer.send.__doc__ ──┐
     ProducerConfig's attributes ─┴─▶ help(Producer), help(Producer.send), the reference on the site
 
-What a setting means is written once, at its dataclass; what a call means, at the async client. A
-sync method whose own text names its async namesake, or that has none, gets that text. Whatever
-takes a client's settings shows them by name in place of `**options`.
+What a setting means is written once, at its dataclass; what a call means, at the async client: its
+arguments, its errors, what to do then. A sync method gets that text in place of its own, which is a
+summary for readers of the code. Only an own text of several paragraphs stays: there the two differ.
+Whatever takes a client's settings shows them by name in place of `**options`.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T", bound=type)
 Documented = TypeVar("Documented", bound=Callable[..., Any])
-_ASYNC = re.compile(r"\bAsync(?=[A-Z])")
+_ASYNC = re.compile(r"\bAsync(?=[A-Z])|\basync (?=with\b)")
 
 
 def facade(core: type, config: type | None = None) -> Callable[[T], T]:
@@ -45,7 +46,7 @@ def with_settings(config: Any) -> Callable[[Documented], Documented]:
 
 def _document(function: Any, namesake: Any) -> None:
     own, theirs = function.__doc__ or "", inspect.getdoc(namesake) or ""
-    if theirs and (not own or _ASYNC.search(own)):
+    if theirs and ("\n\n" not in inspect.cleandoc(own) or _ASYNC.search(own)):
         function.__doc__ = _ASYNC.sub("", theirs)
 
 

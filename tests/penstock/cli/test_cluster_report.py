@@ -80,6 +80,8 @@ def test_a_cluster_that_was_killed_has_a_bundle_with_its_logs(program: "Program"
     wait_until(lambda: not processes_of(program.folder), what="all have ended")
     program.ok("report", "-f", "dead.zip")
     found = read(program.folder / "dead.zip")
+    brokers = [one["address"] for one in state["processes"] if one["name"] != "controller"]
+    assert json.loads(found["about.json"])["bootstrap"] == ",".join(brokers)
     assert json.loads(found["local/status.json"])["phase"] == "down"
     assert "logs/broker-0.log" in found
     assert "no metrics from" in found["errors.txt"]
@@ -88,7 +90,8 @@ def test_a_cluster_that_was_killed_has_a_bundle_with_its_logs(program: "Program"
 
 
 def test_nobody_there_makes_a_bundle_that_says_so(program: "Program") -> None:
-    program.ok("report", "-f", "none.zip", "--bootstrap", "127.0.0.1:1")
+    said = program.ok("report", "-f", "none.zip", "--bootstrap", "127.0.0.1:1")
+    assert "errors.txt says what could not be collected" in said
     found = read(program.folder / "none.zip")
     assert found.keys() == {"about.json", "errors.txt"}
     assert "127.0.0.1:1" in found["errors.txt"]

@@ -102,7 +102,7 @@ SAID: Final = {
 """,
     "local up -f {changed}": """cluster test would change:
   topic trains: create""",
-    "local up --cluster other": """cluster other would start:
+    "local up --cluster other --port 0": """cluster other would start:
   3 brokers and a controller""",
     "txn abort pay-0": "pay-0: 1 open transaction of billing at 127.0.0.1 could be aborted\n",
     "txn forget-ledger spark/flights": "ledger of spark/flights could be deleted\n",

@@ -71,6 +71,11 @@ def test_a_broker_that_is_down_is_not_healthy(program: "Program") -> None:
             return done.returncode == 1 and json.loads(done.stdout)["healthy"] is False
 
         wait_until(unhealthy, what="the broker counts as dead", timeout_s=60)
+        wait_until(
+            lambda: told(program) == (1, False, "the controller has no session with broker 1"),
+            what="its process runs, and the status says that it does not answer",
+            timeout_s=60,
+        )
 
         def says_why() -> bool:
             done = program.run("why")
@@ -80,6 +85,30 @@ def test_a_broker_that_is_down_is_not_healthy(program: "Program") -> None:
     finally:
         os.kill(pids["broker-1"], signal.SIGCONT)
     program.ok("local", "down")
+
+
+def test_a_controller_that_does_not_answer_is_not_healthy(program: "Program") -> None:
+    program.ok(*UP)
+    healthy(program)
+    processes = json.loads(program.ok("status", "-o", "json"))["processes"]
+    (controller,) = [one["pid"] for one in processes if one["name"] == "controller"]
+    os.kill(controller, signal.SIGSTOP)
+    try:
+        wait_until(
+            lambda: told(program) == (1, False, "the controller cannot be reached"),
+            what="the brokers say that they have no controller",
+            timeout_s=60,
+        )
+    finally:
+        os.kill(controller, signal.SIGCONT)
+    program.ok("local", "down")
+
+
+def told(program: "Program") -> tuple[int, bool, str]:
+    """Exit code of `status` of the local cluster, whether it is healthy, and the problem."""
+    done = program.run("status", "-o", "json")
+    said = json.loads(done.stdout)
+    return done.returncode, said["healthy"], said["problem"]
 
 
 FULL_DISK = """

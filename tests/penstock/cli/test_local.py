@@ -241,12 +241,12 @@ class TestRefused:
             ),
         ]
 
-    @pytest.mark.parametrize("detach", [[], ["--detach"]], ids=str)
-    def test_a_port_in_use(self, program: "Program", tmp_path: Path, detach: list[str]) -> None:
+    @pytest.mark.parametrize("how", [[], ["--detach"], ["--dry-run"]], ids=str)
+    def test_a_port_in_use(self, program: "Program", tmp_path: Path, how: list[str]) -> None:
         manifest = write_manifest(tmp_path)
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
-            done = program.run("local", "up", "-f", manifest, "--port", port + 1, *detach)
+            done = program.run("local", "up", "-f", manifest, "--port", port + 1, *how)
         assert done.returncode == 1
         assert (
             f"port {port}, wanted by controller, is in use; stop the process that listens there"

@@ -176,7 +176,7 @@ class TestProduceAndConsume:
             (["--cluster", "", "topic", "list"], "--bootstrap or --cluster is empty"),
             (["produce", "flights", "-K", ""], "--key-delimiter is empty"),
             (["consume", "flights", "-f", "%z"], "--format has '%z' at position 0"),
-            (["produce", "flights", "-H", "x"], "--header 'x' must be KEY=VALUE"),
+            (["produce", "flights", "-H", "x"], "--header is 'x'; it must be NAME=VALUE"),
             (["topic", "create", "a/b"], "'a/b'"),
             (["topic", "alter", "flights"], "nothing to change"),
         ],
@@ -221,6 +221,7 @@ class TestProduceAndConsume:
         ("words", "closed", "message"),
         [
             ("produce flights", "<&-", b"standard input is closed"),
+            ("topic delete flights", "<&-", b"standard input is closed, so nobody can be asked"),
             ("topic list", ">&-", b"standard output is closed"),
             ("consume flights -e", ">&-", b"standard output is closed"),
             ("topic list", ">/dev/full", b"No space left on device"),

@@ -56,9 +56,10 @@ def test_what_is_wrong_is_one_line(
         ),
         (["group", "describe", ""], "GROUP is empty (an unset variable?)"),
         (["status", ""], "CLUSTER is empty (an unset variable?)"),
+        (["status", "a:9092"], "CLUSTER is 'a:9092', an address: give it by --bootstrap"),
         (["scrub", "start", ""], "TOPIC[/PARTITION] is empty (an unset variable?)"),
     ],
-    ids=["empty option", "file", "empty argument", "not any cluster", "not everything"],
+    ids=["empty option", "file", "empty argument", "not any cluster", "address", "not everything"],
 )
 def test_our_own_reasons_name_what_they_are_about(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
@@ -175,7 +176,7 @@ WRONG_TEXTS: Final[tuple[tuple[str, list[str], str], ...]] = (
     ("perf consume TOPIC", ["perf", "consume", "a b"], "topic name 'a b'"),
     ("perf produce TOPIC", ["perf", "produce", ""], "the topic name is empty"),
     ("produce --delimiter", ["produce", "t", "-D", ""], "--delimiter is empty"),
-    ("produce --header", ["produce", "t", "-H", "a"], "--header 'a' must be KEY=VALUE"),
+    ("produce --header", ["produce", "t", "-H", "a"], "--header is 'a'; it must be NAME=VALUE"),
     ("produce --key-delimiter", ["produce", "t", "-K", ""], "--key-delimiter is empty"),
     ("produce TOPIC", ["produce", ".."], "topic name"),
     ("profile set --ca-file",
@@ -197,7 +198,7 @@ WRONG_TEXTS: Final[tuple[tuple[str, list[str], str], ...]] = (
     ("report [CLUSTER]", ["report", "c", "-f", "f", "--bootstrap", "h:1"], "not both"),
     ("scrub start [TOPIC[/PARTITION]]", ["scrub", "start", "t/x"], "TOPIC or TOPIC/PARTITION"),
     ("status [CLUSTER]", ["status", ""], "CLUSTER is empty"),
-    ("topic alter --set", ["topic", "alter", "t", "--set", "a"], "--set 'a' must be KEY=VALUE"),
+    ("topic alter --set", ["topic", "alter", "t", "--set", "a"], "--set is 'a'; it must"),
     ("topic alter TOPIC", ["topic", "alter", "a b", "-p", "1"], "topic name 'a b'"),
     ("topic create --config", ["topic", "create", "t", "-c", "retention.ms=x"], "is 'x'; it must"),
     ("topic create TOPIC", ["topic", "create", "a b"], "topic name 'a b'"),

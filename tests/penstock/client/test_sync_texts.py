@@ -9,7 +9,14 @@ import pytest
 from penstock import client
 from penstock.client import (
     Admin,
+    AsyncAdmin,
+    AsyncBranches,
+    AsyncConsumer,
+    AsyncOut,
     AsyncProducer,
+    AsyncTransaction,
+    AsyncTransformer,
+    AsyncWorkerPool,
     Branches,
     Consumer,
     Out,
@@ -25,18 +32,49 @@ WITH_SETTINGS = [
     *("AsyncProducer", "AsyncConsumer", "AsyncAdmin", "AsyncTransformer", "async_transform"),
 ]
 OTHERS = {"bootstrap", "config", "handle"}
-CLIENTS = [Admin, Branches, Consumer, Out, Producer, Transaction, Transformer, WorkerPool]
+NAMESAKES: dict[type, type] = {
+    Admin: AsyncAdmin,
+    Branches: AsyncBranches,
+    Consumer: AsyncConsumer,
+    Out: AsyncOut,
+    Producer: AsyncProducer,
+    Transaction: AsyncTransaction,
+    Transformer: AsyncTransformer,
+    WorkerPool: AsyncWorkerPool,
+}
+OF_ASYNC_CLIENTS = re.compile(r"Async[A-Z]|\bawait\b|\basync with\b|event loop|`take`")
+ERROR = re.compile(r"\b[A-Z]\w+Error\b|\b[A-Z]+_[A-Z_]+\b")
+ARGUMENT = re.compile(r"^    (\w+): ", re.MULTILINE)
 
 
-@pytest.mark.parametrize("kind", CLIENTS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", NAMESAKES, ids=lambda kind: kind.__name__)
 def test_no_text_sends_the_reader_to_the_async_client(kind: type) -> None:
-    assert "Async" not in (kind.__doc__ or "")
-    for name, member in inspect.getmembers(kind):
-        if name.startswith("_") or not (inspect.isfunction(member) or isinstance(member, property)):
-            continue
-        text = inspect.getdoc(member) or ""
-        assert "Async" not in text, name
+    texts = {"": kind.__doc__ or "", **_texts(kind)}
+    assert not {name for name, text in texts.items() if OF_ASYNC_CLIENTS.search(text)}
     assert "Async" not in (transform.__doc__ or "")
+
+
+@pytest.mark.parametrize("kind", NAMESAKES, ids=lambda kind: kind.__name__)
+def test_a_method_tells_the_arguments_and_errors_that_its_namesake_tells(kind: type) -> None:
+    full = _texts(NAMESAKES[kind])
+    missing = {
+        name: lost
+        for name, text in _texts(kind).items()
+        if (lost := _told(full.get(name, "")) - _told(text))
+    }
+    assert not missing
+
+
+def _texts(kind: type) -> dict[str, str]:
+    return {
+        name: inspect.getdoc(member) or ""
+        for name, member in inspect.getmembers(kind)
+        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property))
+    }
+
+
+def _told(text: str) -> set[str]:
+    return {*ERROR.findall(text), *ARGUMENT.findall(text)}
 
 
 def test_no_help_hides_settings() -> None:
@@ -56,6 +94,9 @@ def test_what_takes_settings_says_what_they_mean(name: str) -> None:
 
 
 def test_a_method_says_what_its_namesake_says() -> None:
+    assert "automatic commits\ncover that" in (Consumer.poll.__doc__ or "")
+    assert "`with producer.transaction() as tx`" in (Producer.transaction.__doc__ or "")
+    assert "if `handle` is an async function" in (Transformer.run.__doc__ or "")
     assert "RECORD_TOO_LARGE with size and limit" in (Producer.send.__doc__ or "")
     assert "No serializer is applied" in (Producer.send_columns.__doc__ or "")
     assert "linger_ms" in (Producer.__doc__ or "")

@@ -49,6 +49,11 @@ Target = int | str
 """A broker by its id, or a process by its name (`controller`, `broker-0`)."""
 
 
+def process_names(cluster: Cluster) -> list[str]:
+    """Of the controller and all brokers."""
+    return [CONTROLLER, *(f"broker-{i}" for i in range(cluster.spec.brokers))]
+
+
 def _silent(_: str) -> None:
     """Discards progress messages."""
 
@@ -150,7 +155,7 @@ class LocalCluster:
         self._refuse_to_shrink()
         check_mode(self.directory, secure=self._security is not None)
         end_leftovers(self.directory.read(), LEFTOVERS_TIMEOUT_S)
-        names = [CONTROLLER, *(f"broker-{i}" for i in range(self.cluster.spec.brokers))]
+        names = process_names(self.cluster)
         ports = self._held.enter_context(
             reserved_ports(names, self.options.base_port, secure=self._security is not None)
         )

@@ -24,7 +24,7 @@ from penstock.core.manifest import Cluster, Manifest
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 from penstock_broker.local.apply import apply_topics
 from penstock_broker.local.arguments import check_settings, settings_of
-from penstock_broker.local.cluster import LocalCluster, LocalOptions
+from penstock_broker.local.cluster import LocalCluster, LocalOptions, process_names
 from penstock_broker.local.manifest_file import (
     DEFAULT_NAME,
     choose_cluster,
@@ -32,6 +32,7 @@ from penstock_broker.local.manifest_file import (
     parse_text,
     read_text,
 )
+from penstock_broker.local.ports import reserved_ports
 from penstock_broker.local.processes import signals_deferred
 from penstock_broker.local.registry import options_for, register, registry
 from penstock_broker.local.security import check_mode
@@ -140,7 +141,12 @@ class LocalUp:
         )
 
     def plan(self) -> list[str]:
-        """What a start would do, a line each."""
+        """What a start would do, a line each. Raises MisuseError if a port that it needs is in
+        use."""
+        with reserved_ports(
+            process_names(self.cluster), self.request.base_port, secure=self.request.secure
+        ):
+            pass
         name, brokers = self.cluster.name, self.cluster.spec.brokers
         source, root = self.manifest.source, self.directory.root
         topics = [f"Topic/{one.spec.topic_name}" for one in self.manifest.topics_of(name)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from penstock.client import Admin
 from penstock.client.admin.full_disks import full_disks
+from penstock.client.model import ClusterDescription
 from penstock.errors import ClusterError, MisuseError, PenstockError
 from penstock_broker.local.apply import options_of
 from penstock_broker.local.processes import is_alive, send_signal
@@ -40,7 +41,8 @@ class ProcessStatus:
 
 @dataclass(frozen=True, slots=True)
 class LocalStatus:
-    """A local cluster at this moment. `problem` says why facts from the cluster are missing.
+    """A local cluster at this moment. `problem` says why facts from the cluster are missing, or
+    which process does not answer though it runs.
 
     `full_disks`: brokers that refuse writes because theirs are.
     """
@@ -65,6 +67,7 @@ class LocalStatus:
             and self.under_replicated == 0
             and self.offline == 0
             and not self.full_disks
+            and not self.problem
         )
 
 
@@ -186,8 +189,15 @@ def _with_roles(bare: LocalStatus, files: Mapping[str, str]) -> LocalStatus:
         under_replicated=seen.under_replicated_partitions,
         offline=seen.offline_partitions,
         full_disks=full,
-        problem="" if seen.controller_reachable else "the controller cannot be reached",
+        problem=_problem_of(seen),
     )
+
+
+def _problem_of(seen: ClusterDescription) -> str:
+    if not seen.controller_reachable:
+        return "the controller cannot be reached"
+    away = ", ".join(str(one.broker_id) for one in seen.brokers if not one.alive)
+    return f"the controller has no session with broker {away}" if away else ""
 
 
 def _broker_id(name: str) -> int | None:

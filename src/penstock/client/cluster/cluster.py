@@ -335,6 +335,10 @@ class Cluster:
             listener()
 
 
+_UNRESOLVED: Final = ("errors resolving ", "DNS resolution failed")
+"""How gRPC begins when it has found no address of a name."""
+
+
 def is_silence(error: PenstockError) -> bool:
     """Whether a call ended without an answer, so that it is unknown if it had an effect."""
     return isinstance(error, UnreachableError) or error.code is ErrorCode.REQUEST_TIMED_OUT
@@ -397,4 +401,6 @@ def _short(address: str, error: PenstockError | None) -> str:
         return "not tried"
     text = error.message.removeprefix(f"{address}: ").rpartition("last error: ")[2]
     text = text.rpartition("remote host: ")[2]
+    if text.startswith(_UNRESOLVED):
+        return "this name has no address; gRPC says: " + text.rpartition(": ")[2].rstrip("]")
     return text if len(text) <= 120 else text[:117] + "..."

@@ -428,8 +428,7 @@ class AsyncConsumer:
         """Leaves the group, ends fetching and closes the connections; can be called repeatedly.
 
         With `enable_auto_commit`, what earlier polls returned is committed; what the last one
-        returned is not, because you have not said that it is done: if it is, call `commit` first
-        (I18).
+        returned is not, because you have not said that it is done: if it is, call `commit` first.
         """
         if self._closing:
             return

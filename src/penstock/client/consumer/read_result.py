@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ReadResult:
     """Records that `read_to_end` has read; plain data, nothing is connected.
 
@@ -39,6 +39,12 @@ class ReadResult:
     next_offsets: Mapping[TopicPartition, int]
     truncated: bool
     decoding: Decoding
+
+    def __repr__(self) -> str:
+        """Short, because notebooks show what an expression returns."""
+        topics = ", ".join(sorted({where.topic for where in self.next_offsets}))
+        rest = ", truncated" if self.truncated else ""
+        return f"<ReadResult: {len(self)} records of {topics or 'no topic'}{rest}>"
 
     def __len__(self) -> int:
         return sum(batch.record_count for batch in self.batches)

@@ -266,7 +266,8 @@ class AsyncProducer:
             self._accumulator.flushing -= 1
 
     async def close(self, timeout_s: float | None = None) -> int:
-        """Flushes, then ends the producer. Never raises for records that cannot be delivered.
+        """Flushes, then ends the producer; can be called repeatedly. Never raises for records that
+        cannot be delivered.
 
         Args:
             timeout_s: How long to flush; None = as long as deliveries can take.

@@ -144,7 +144,11 @@ class Consumer:
         )
 
     def __iter__(self) -> Iterator[Record]:
-        """All records from the positions on, for ever; ends when the consumer is closed."""
+        """All records from the positions on, for ever; ends when the consumer is closed.
+
+        Taking the next record means being done with the previous one. You can leave the loop at any
+        record: the next poll or loop continues after it. Raises as `poll`.
+        """
         while not self._closed:
             yield from self.one_by_one(self.poll(ITERATION_POLL_S))
 
@@ -179,7 +183,13 @@ class Consumer:
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
         callback: Callable[[PenstockError | None], None] | None = None,
     ) -> None:
-        """Like `commit`, but without waiting; `callback` is called in the client's own thread."""
+        """Like `commit`, but without waiting: `callback` gets None or the error, in the client's
+        own thread, which it must not block.
+
+        Commits are stored in the order of the calls. Those made while another commit is in flight
+        share the next call, so a commit after every record is cheap. `close` waits for them.
+        Without a callback, an error is logged. The meaning of `offsets` None is decided now.
+        """
         self._loop.run(self._core.commit_async(offsets, callback))
 
     def committed(

@@ -80,7 +80,10 @@ class Producer:
         )
 
     def prepare(self, topic: str, partition: int | None = None) -> None:
-        """Checks that the topic (and partition) exist; raises as `send` if not."""
+        """Checks that the topic (and partition) exist, and gets what `send` needs to know of it.
+
+        Raises as `send` if not, but after at most `connect_timeout_ms`.
+        """
         self._loop.run(self._core.prepare(topic, partition))
 
     def send_columns(

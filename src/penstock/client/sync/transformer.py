@@ -38,7 +38,12 @@ class Out:
         timestamp_ms: int | None = None,
         headers: Sequence[Header] | None = None,
     ) -> Delivery:
-        """Sends a record; see `AsyncOut.send`."""
+        """Sends a record, like `Producer.send`; it is visible when the transaction commits.
+
+        You do not have to wait for the delivery: nothing commits before all records are stored.
+        Raises MisuseError for invalid records, and ClusterError(UNKNOWN_TOPIC), which ends the
+        loop. Any other error fails the delivery, and the transaction is done again.
+        """
         delivery = self._core.try_send(topic, (value, key, partition, timestamp_ms, headers))
         if delivery is not None:
             return delivery
@@ -117,15 +122,27 @@ class Transformer:
         self._end(kind)
 
     def __iter__(self) -> Iterator[tuple[list[ConsumedBatch], Out]]:
-        """Passes, until `stop`."""
+        """Batches of records and where to send their output, until `stop`.
+
+        Taking the next ones says that the previous ones are done. Raises as `run`.
+        """
         while (found := self._loop.run(self._core.take())) is not None:
             batches, out = found
             yield batches, Out(self._loop, out)
 
     def run(self, handle: Handle) -> None:
-        """Calls `handle(record, out)` for every record, until `stop`; see `AsyncTransformer.run`.
+        """Calls `handle(record, out)` for every record, one after the other, until `stop`.
 
-        Other threads and signal handlers may call `stop`.
+        Other threads and signal handlers may call `stop`. A handler that raises is called again, in
+        a new transaction, after a pause; when `retries` are used up, the record goes to
+        `dead_letter_topic`. Output that its topic refuses for good ends the loop; it counts as the
+        handler's failure if the handler waits for it: `out.send(...).result()`.
+
+        Raises MisuseError if `handle` is an async function; HandlerFailedError without a
+        dead-letter topic; what stops a consumer (see `Consumer.poll`); and what a retry cannot
+        cure: INVALID_REQUEST for a timeout that the cluster does not allow, INVALID_TIMESTAMP,
+        RECORD_TOO_LARGE and all other permanent refusals of output by its topic, UNKNOWN_TOPIC if
+        that topic is deleted.
         """
         check_handle(handle, is_async=False)
         with self._core.handling():
@@ -158,7 +175,10 @@ class Transformer:
         self._loop.run(self._core.commit())
 
     def stop(self) -> None:
-        """Ends the loop when finished records are committed. From any thread."""
+        """Ends the loop when finished records are committed.
+
+        Other threads and signal handlers may call it.
+        """
         self._core.model.stop()  # seen by a handler's thread after its current record
         self._loop.loop.call_soon_threadsafe(self._core.stop)
 

@@ -39,7 +39,11 @@ class WorkerPool:
         self.stop()
 
     def run(self) -> None:
-        """Handles records until `stop` is called from another thread, or Ctrl-C."""
+        """Handles records until `stop` is called from another thread, or Ctrl-C; once per pool.
+
+        Raises HandlerFailedError, UNKNOWN_TOPIC for a topic that does not exist (also the
+        dead-letter topic), or an error that stops the consumer or the sending of a dead letter.
+        """
         self._loop.run(self.core.run())
 
     def stop(self) -> None:

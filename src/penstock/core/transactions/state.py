@@ -179,7 +179,7 @@ class Book:
             days = self.config.id_expiration_ms // 86_400_000
             raise ClusterError(
                 f"there is no transactional id {transactional_id!r}; an id that is unused for "
-                f"{days} days is forgotten: call InitProducer first",
+                f"{days} days is forgotten, until a producer begins with it again",
                 ErrorCode.UNKNOWN_TRANSACTIONAL_ID,
             )
         return found

@@ -95,6 +95,15 @@ async def test_addresses_at_which_nothing_listens_are_given_up_soon(
             assert refused.value.refused
 
 
+async def test_a_name_without_an_address_is_said_to_have_none() -> None:
+    unknown = "a..b:9092"  # no resolver takes it, with the internet or without
+    async with asyncio.timeout(IN_TIME_S), AsyncAdmin(unknown, connect_timeout_ms=200) as admin:
+        with pytest.raises(UnreachableError) as failed:
+            await admin.list_topics()
+    reason = "a..b:9092 (this name has no address; gRPC says: Misformatted domain name)"
+    assert reason in failed.value.message
+
+
 async def test_a_cluster_that_answered_before_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, reserve: Callable[[], ReservedPort]
 ) -> None:

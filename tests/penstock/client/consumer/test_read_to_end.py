@@ -69,6 +69,16 @@ def values_of(result: ReadResult, partition: int | None = None) -> list[Any]:
     return [one.value for one in result.records if partition in (None, one.partition)]
 
 
+def test_a_notebook_shows_a_result_in_one_line(
+    consumer: Consumer, producer: Producer, topic: str
+) -> None:
+    fill(producer, topic, b"a", b"b")
+    producer.flush()
+    assert repr(consumer.read_to_end(topic)) == f"<ReadResult: 2 records of {topic}>"
+    some = consumer.read_to_end(topic, max_records=1)
+    assert repr(some) == f"<ReadResult: 1 records of {topic}, truncated>"
+
+
 def test_all_is_read_in_order_and_what_comes_later_is_not(
     topic: str, consumer: Consumer, producer: Producer
 ) -> None:
