@@ -46,8 +46,11 @@ class ReplicaAssignment:
         self._writer = writer
         self._data_intact = data_intact
 
-    async def assign(self, topics: Iterable[Topic]) -> None:
-        """Opens replicas that are new here and gives every machine its partition's state."""
+    async def assign(self, topics: Iterable[Topic], *, emptied: ReplicaKey | None = None) -> None:
+        """Opens replicas that are new here and gives every machine its partition's state.
+
+        `emptied`: its log has just been dropped to be copied again, because nobody relies on it.
+        """
         replicas = self._replicas
         wanted: list[tuple[Topic, ReplicaKey, PartitionState]] = []
         for topic in topics:
@@ -61,7 +64,7 @@ class ReplicaAssignment:
         lost = {
             opened[key][0]: state.leader_epoch
             for _, key, state in wanted
-            if key in opened and self._is_lost(state, opened[key][1])
+            if key in opened and key != emptied and self._is_lost(state, opened[key][1])
         }
         voided = await self._writer.void(lost) if lost else {}
         for topic, key, state in wanted:
@@ -168,7 +171,7 @@ class ReplicaAssignment:
             self._replicas.removals += 1
         again = ClusterError(f"{replica} is opened again; try again", ErrorCode.NOT_LEADER)
         self._replicas.remove(replica, again, keeps_log=not empty)
-        await self.assign([topic])
+        await self.assign([topic], emptied=replica.key if empty else None)
 
 
 def _never_stored(log: RecoveredLog) -> bool:
