@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.connect import locate
+from penstock.cli.connect import check_addresses, locate
 from penstock.cli.extras import describe_missing
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
 from penstock.cli.output import keep_code, print_record
@@ -160,6 +160,7 @@ def _ends(address: str, kafka_config: Path | None, bootstrap: str | None) -> Ite
         raise WrongUsageError(
             f"the Kafka cluster is {address!r}; it must be {SCHEME}HOST:PORT[,HOST:PORT…]"
         )
+    check_addresses(address.removeprefix(SCHEME))
     try:
         from penstock.migration.kafka import Kafka  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:

@@ -51,6 +51,10 @@ def connect(
     except (ConfigException, OSError, ValueError, KeyError, TypeError, YAMLError) as error:
         what = "this pod's account" if in_pod else f"kubeconfig {file}"
         reason = " ".join(str(error).split())
+        if not in_pod and not any(
+            Path(one).expanduser().exists() for one in file.split(os.pathsep)
+        ):
+            reason = "no such file"
         raise MisuseError(
             f"{what} cannot be used ({reason}); {advice}", ErrorCode.INVALID_CONFIG
         ) from None

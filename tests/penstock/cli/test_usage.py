@@ -56,10 +56,14 @@ def test_what_is_wrong_is_one_line(
         ),
         (["group", "describe", ""], "GROUP is empty (an unset variable?)"),
         (["status", ""], "CLUSTER is empty (an unset variable?)"),
+        (
+            ["import", "--from", "kafka://b:x", "--topics", "t"],
+            "bootstrap address 'b:x' is not host:port with a port from 1 to 65535",
+        ),
         (["status", "a:9092"], "CLUSTER is 'a:9092', an address: give it by --bootstrap"),
         (["scrub", "start", ""], "TOPIC[/PARTITION] is empty (an unset variable?)"),
     ],
-    ids=["empty option", "file", "empty argument", "not any cluster", "address", "not everything"],
+    ids=["empty option", "file", "argument", "not any cluster", "port", "address", "everything"],
 )
 def test_our_own_reasons_name_what_they_are_about(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]

@@ -87,6 +87,7 @@ class AsyncConsumer:
         self._session.begun = self._fetcher.poke
         self._starting = asyncio.Lock()
         self._started = False
+        self._has_source = False
         self._closing = False
         self._ended: PenstockError | None = None
 
@@ -134,6 +135,7 @@ class AsyncConsumer:
         for name in names:
             await self._cluster.topic(name)
         await self._session.subscribe(Wish(names, pattern), listener)
+        self._has_source = True
 
     def notify_by(self, notify: Notify) -> None:
         """Internal: `notify` calls the listeners; of a sync consumer, in its user's thread."""
@@ -160,6 +162,7 @@ class AsyncConsumer:
         await assigning.assign(
             self._cluster, self._assignment, partitions, self.config, self._session.committed
         )
+        self._has_source = True
         self._fetcher.poke()
 
     def assignment(self) -> set[TopicPartition]:
@@ -212,7 +215,8 @@ class AsyncConsumer:
         Waits up to `timeout_s` for a record; 0 = does not wait. Batches of a partition come in the
         order of their offsets, without gaps except for offsets that hold no record for users.
 
-        Raises OffsetOutOfRangeError (see `on_offset_out_of_range`), ClusterError TOPIC_ID_MISMATCH,
+        Raises MisuseError before `subscribe` or `assign`, as there is nothing to read;
+        OffsetOutOfRangeError (see `on_offset_out_of_range`), ClusterError TOPIC_ID_MISMATCH,
         UNKNOWN_TOPIC, CORRUPT_BATCH or DATA_CORRUPTED naming partition and offset, again on every
         poll until that partition is seeked, paused or unassigned; and permanent refusals of the
         group's coordinator. All other errors are retried in the background.
@@ -223,6 +227,8 @@ class AsyncConsumer:
         if max_records is not None and max_records < 1:
             raise MisuseError(f"max_records is {max_records}; it must be at least 1, or None")
         await self._start()
+        if not self._has_source:
+            raise MisuseError("nothing to read: call subscribe or assign before poll")
         deadline = asyncio.get_running_loop().time() + timeout_s
         self._assignment.poll_began()
         self._session.poll_began()

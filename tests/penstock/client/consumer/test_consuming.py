@@ -501,3 +501,15 @@ async def test_closing_wakes_a_poll_that_waits(shared_cluster: Cluster, topic: s
 async def expect_closed(consumer: AsyncConsumer) -> None:
     with pytest.raises(ClusterError, match="closed"):
         await consumer.poll(PATIENCE_S)
+
+
+def test_a_poll_before_there_is_anything_to_read_says_so(
+    shared_cluster: Cluster, topic: str
+) -> None:
+    with Consumer(shared_cluster.bootstrap) as consumer:
+        with pytest.raises(MisuseError, match="call subscribe or assign before poll"):
+            consumer.poll(0)
+        with pytest.raises(MisuseError, match="call subscribe or assign before poll"):
+            next(iter(consumer))
+        consumer.assign([TopicPartition(topic, 0)])
+        assert consumer.poll(0) == []
