@@ -1,32 +1,79 @@
 """From one release to another and back, with the images and charts of former releases."""
 
+import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from e2e.harness import images, releases
 from e2e.harness.kubectl import Manifest
-from e2e.harness.penstock import CHART, CLUSTERS
-from e2e.harness.process import wait_until
+from e2e.harness.penstock import CHART, CLUSTERS, OURS, pod_ready
+from e2e.harness.process import CommandError, E2EError, wait_until
 from e2e.harness.scenario import Stage, scenario
-from e2e.scenarios.operations import all_uids
+from e2e.harness.workload import Workload
+from e2e.scenarios.operations import (
+    ROLL_S,
+    all_uids,
+    approval,
+    offered,
+    rolled,
+    says,
+    set_image,
+    uids,
+)
+from penstock.core.groups.config import OFFSETS_TOPIC
+from penstock.core.transactions.config import TRANSACTIONS_TOPIC
 
 MIXED = "mixed"
 """In place of the name of one build's images: the scenario that comes next installs anew."""
+REFUSED = "has format 2, but this version reads 1"
+"""What a controller of N-2 says of a Cluster that was finalized."""
+
+
+def image(release: str) -> images.Image:
+    """The brokers'. `release` N: this one's."""
+    return images.BROKER if release == "N" else images.former(release)[0]
 
 
 def chart(release: str) -> Path:
-    """With its CRDs. `release` N: this one's."""
+    """With its CRDs."""
     return CHART if release == "N" else releases.tree(release) / "charts/penstock"
 
 
 def install(stage: Stage, release: str) -> None:
-    """By helm: CRDs, operator, and the brokers' image for new Clusters."""
-    tag = images.TAG if release == "N" else images.former(release)[0].version
-    began = time.monotonic()
+    """By helm: CRDs, operator, and the brokers' image that it offers."""
+    tag, began = image(release).version, time.monotonic()
     stage.penstock.install(
         MIXED, options=(f"--set=image.tag={tag},brokerImage.tag={tag}",), chart=chart(release)
     )
     stage.say(f"operator of {release} installed: {time.monotonic() - began:.0f} s")
+
+
+def wait_offered(stage: Stage, release: str) -> Manifest:
+    """What the operator of this release offers to the Cluster."""
+
+    def found() -> Manifest:
+        upgrade = offered(stage)
+        return upgrade if upgrade.get("to") == image(release).tag else {}
+
+    return wait_until(f"{release} is offered", found, 120.0)
+
+
+def change_release(stage: Stage, release: str) -> None:
+    """The operator, and then what it offers: controllers and brokers. No spec changes."""
+    penstock, asked, before = stage.penstock, specs(stage), all_uids(stage)
+    install(stage, release)
+    upgrade = wait_offered(stage, release)
+    penstock.wait_settled()
+    stage.expect(all_uids(stage) == before, f"the operator of {release} restarted a pod")
+    brokers, began = uids(stage), time.monotonic()
+    penstock.streams.patch(CLUSTERS, penstock.cluster, approval(upgrade))
+    wait_until(f"{release} runs", lambda: rolled(stage, brokers), ROLL_S)
+    stage.measure(f"controllers and three brokers to {release}", time.monotonic() - began)
+    running = running_images(stage)
+    stage.expect(running == {image(release).tag}, f"images: {running}")
+    stage.expect(specs(stage) == asked, f"specs were {asked}, and are {specs(stage)}")
 
 
 def specs(stage: Stage) -> dict[str, Manifest]:
@@ -35,11 +82,16 @@ def specs(stage: Stage) -> dict[str, Manifest]:
     return {f"{each['kind']}/{each['metadata']['name']}": each["spec"] for each in found}
 
 
-def offered(stage: Stage) -> Manifest:
-    """What the Cluster's status says of an upgrade; {} if it says nothing."""
-    found = stage.penstock.streams.get(CLUSTERS, stage.penstock.cluster)
-    upgrade: Manifest = found["status"].get("upgrade", {})
-    return upgrade if upgrade.get("available") else {}
+def running_images(stage: Stage) -> set[str]:
+    """Of brokers and controllers."""
+    pods = [*stage.penstock.broker_pods(), *stage.penstock.controller_pods()]
+    return {each["image"] for pod in pods for each in pod["spec"]["containers"]}
+
+
+def replicas(stage: Stage, *topics: str) -> dict[str, list[list[int]]]:
+    """Where those of these topics are, and of what groups and transactions store."""
+    every = (*topics, OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
+    return {name: [one.replicas for one in stage.penstock.partitions(name)] for name in every}
 
 
 @scenario(
@@ -47,7 +99,7 @@ def offered(stage: Stage) -> Manifest:
     fresh=True, releases=("N-2",),
 )  # fmt: skip
 def operator_of_another_release(stage: Stage) -> None:
-    penstock, old = stage.penstock, images.former("N-2")[0].tag
+    penstock, old = stage.penstock, image("N-2").tag
     penstock.remove()
     install(stage, "N-2")
     penstock.create()
@@ -55,11 +107,100 @@ def operator_of_another_release(stage: Stage) -> None:
         running.started()
         before, asked = all_uids(stage), specs(stage)
         install(stage, "N")
-        wait_until("an upgrade is offered", lambda: offered(stage), 120.0)
+        upgrade = wait_offered(stage, "N")
         penstock.wait_settled()
         running.goes_on()
         stage.expect(all_uids(stage) == before, "a pod was restarted")
         stage.expect(specs(stage) == asked, f"specs were {asked}, and are {specs(stage)}")
-        upgrade = offered(stage)
-        wanted = (old, images.BROKER.tag)
-        stage.expect((upgrade["from"], upgrade["to"]) == wanted, f"offered: {upgrade}")
+        stage.expect(upgrade["from"] == old, f"offered: {upgrade}")
+
+
+def target(stage: Stage, topic: str) -> list[int]:
+    """Brokers for its partition 0, of two replicas: another one in the place of the second."""
+    first, second = stage.penstock.partitions(topic)[0].replicas
+    return [first, 3 - first - second]
+
+
+def move(stage: Stage, topic: str) -> None:
+    """A replica, to where it was not."""
+    wanted = target(stage, topic)
+    stage.penstock.cli("partitions", "move", f"{topic}/0", f"--to={wanted[0]},{wanted[1]}", "--yes")
+
+    def moved() -> bool:
+        left = json.loads(stage.penstock.cli("partitions", "status", "-o", "json"))["moves"]
+        return stage.penstock.partitions(topic)[0].replicas == wanted and not left
+
+    wait_until(f"{topic}/0 has moved to {wanted}", moved, 120.0)
+
+
+def refused_move(stage: Stage, topic: str) -> None:
+    """Of a Cluster that is not finalized."""
+    try:
+        move(stage, topic)
+    except CommandError as error:
+        stage.expect("cluster finalize" in error.output, f"another refusal: {error.output}")
+    else:
+        raise E2EError(f"{topic} was moved, and the Cluster is not finalized")
+
+
+def refused_release(stage: Stage) -> None:
+    """N-2, which cannot read what is stored now: its controllers say so, and nothing else ends."""
+    penstock, before = stage.penstock, all_uids(stage)
+    set_image(stage, image("N-2").tag)
+    wait_until("a controller of N-2 is refused", lambda: says(stage, REFUSED), 180.0)
+    stage.expect(before <= all_uids(stage), "a broker or a controller was replaced")
+    ready = [pod for pod in penstock.controller_pods() if pod_ready(pod)]
+    stage.expect(len(ready) == 2, f"{len(ready)} controllers are ready, two were before")
+    set_image(stage, None)
+    penstock.wait_settled(ROLL_S)
+    stage.expect(all_uids(stage) == before, "a broker or a controller was replaced")
+
+
+@contextmanager
+def old_clients(stage: Stage) -> Iterator[tuple[Workload, Workload]]:
+    """Of N-2: a group that reads what others write, and producers with transactions."""
+    load = stage.load(rate=1_000, partitions=3, group=OURS + "old-readers", members=2)
+    whole = stage.load(topic=f"{load.topic}-whole", rate=500, partitions=3, transactions=True)
+    old = image("N-2").tag
+    with (
+        stage.workload(load, image=old) as read,
+        stage.workload(whole, image=old) as written,
+    ):
+        for each in (read, written):
+            each.started()
+        yield read, written
+
+
+@scenario(
+    "Past a release, one back and forth again, finalized: old clients do not notice",
+    fresh=True, releases=("N-2", "N-1"),
+)  # fmt: skip
+def releases_changed(stage: Stage) -> None:
+    """Nothing moves before it is finalized. Then N-1, which reads format 2, may still come back;
+    N-2 is refused before the first broker."""
+    penstock = stage.penstock
+    penstock.remove()
+    install(stage, "N-2")
+    penstock.create()
+    with old_clients(stage) as loads, stage.topic("-move", partitions=1, replicas=2) as idle:
+        topics = [each.topic for each in loads] + [idle]
+        before = replicas(stage, *topics)
+        for release in ("N", "N-1", "N"):
+            change_release(stage, release)
+            for each in loads:
+                each.goes_on()
+            refused_move(stage, idle)
+            stage.expect(replicas(stage, *topics) == before, "a replica was moved")
+        penstock.cli("cluster", "finalize")
+        move(stage, idle)
+        for release in ("N-1", "N"):
+            change_release(stage, release)
+            for each in loads:
+                each.goes_on()
+            move(stage, idle)
+        refused_release(stage)
+        for each in loads:
+            each.goes_on()
+            verdict = each.finish()
+            gap_s = verdict.partition_write_gap_s
+            stage.measure(f"longest write gap of a partition of {each.topic}", gap_s)
