@@ -5,23 +5,24 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from e2e.harness import images, releases
 from e2e.harness.kubectl import Manifest
-from e2e.harness.penstock import CHART, CLUSTERS, OURS, pod_ready
+from e2e.harness.penstock import CHART, CLUSTERS, OURS, Penstock
 from e2e.harness.process import CommandError, E2EError, wait_until
 from e2e.harness.scenario import Stage, scenario
 from e2e.harness.workload import Workload
 from e2e.scenarios.operations import (
     ROLL_S,
-    all_uids,
     approval,
     offered,
+    pod_uids,
     rolled,
     says,
-    set_image,
     uids,
 )
+from e2e.scenarios.resources import cluster
 from penstock.core.groups.config import OFFSETS_TOPIC
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC
 
@@ -29,6 +30,43 @@ MIXED = "mixed"
 """In place of the name of one build's images: the scenario that comes next installs anew."""
 REFUSED = "has format 2, but this version reads 1"
 """What a controller of N-2 says of a Cluster that was finalized."""
+
+
+ASKED_FOR: Final[Manifest] = {
+    "brokers": 1,
+    "config": {
+        "cache.bytes": 40_000_000,
+        "default.replication.factor": 1,
+        "min.insync.replicas": 1,
+        "retention.ms": 86_400_000,
+    },
+    "storage": {"size": "1Gi"},
+    "rack": {"topologyKey": "kubernetes.io/hostname"},
+    "imagePullPolicy": "Never",
+    "resources": {
+        "requests": {"cpu": "50m", "memory": "200Mi"},
+        "limits": {"memory": "1Gi"},
+    },
+    "controllers": {
+        "replicas": 1,
+        "resources": {"requests": {"cpu": "0.02"}, "limits": {"memory": "512Mi"}},
+    },
+    "external": {"type": "NodePort", "host": "brokers.example.com", "nodePort": 31_192},
+    "pod": {
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"key": "streams", "operator": "Exists", "effect": "NoSchedule"}],
+    },
+    "allowFrom": {"metrics": [{"namespaceSelector": {}}]},
+    "security": {
+        "mode": "Strict",
+        "oidc": [{"issuer": "https://issuer.example.com", "audience": "asked"}],
+        "clientCertificates": {"caConfigMap": "nobody-yet", "nodePort": 31_292},
+    },
+    "access": [{"principals": ["serviceaccount:streams/*"], "role": "viewer"}],
+    "quotas": [{"principals": ["*"], "produceBytesPerSecond": "10Mi", "streams": 100}],
+    "deletionPolicy": "Delete",
+}
+"""Every part of a Cluster's spec that N-2 knows."""
 
 
 def image(release: str) -> images.Image:
@@ -50,23 +88,23 @@ def install(stage: Stage, release: str) -> None:
     stage.say(f"operator of {release} installed: {time.monotonic() - began:.0f} s")
 
 
-def wait_offered(stage: Stage, release: str) -> Manifest:
-    """What the operator of this release offers to the Cluster."""
+def wait_offered(penstock: Penstock, release: str) -> Manifest:
+    """What the operator of this release offers to a Cluster."""
 
     def found() -> Manifest:
-        upgrade = offered(stage)
+        upgrade = offered(penstock)
         return upgrade if upgrade.get("to") == image(release).tag else {}
 
-    return wait_until(f"{release} is offered", found, 120.0)
+    return wait_until(f"{release} is offered to {penstock.cluster}", found, 120.0)
 
 
 def change_release(stage: Stage, release: str) -> None:
     """The operator, and then what it offers: controllers and brokers. No spec changes."""
-    penstock, asked, before = stage.penstock, specs(stage), all_uids(stage)
+    penstock, asked, before = stage.penstock, specs(stage), pod_uids(stage.penstock)
     install(stage, release)
-    upgrade = wait_offered(stage, release)
+    upgrade = wait_offered(penstock, release)
     penstock.wait_settled()
-    stage.expect(all_uids(stage) == before, f"the operator of {release} restarted a pod")
+    stage.expect(pod_uids(penstock) == before, f"the operator of {release} restarted a pod")
     brokers, began = uids(stage), time.monotonic()
     penstock.streams.patch(CLUSTERS, penstock.cluster, approval(upgrade))
     wait_until(f"{release} runs", lambda: rolled(stage, brokers), ROLL_S)
@@ -99,20 +137,29 @@ def replicas(stage: Stage, *topics: str) -> dict[str, list[list[int]]]:
     fresh=True, releases=("N-2",),
 )  # fmt: skip
 def operator_of_another_release(stage: Stage) -> None:
+    """Of three Clusters: one with defaults, one in plaintext, one with all that N-2 knows."""
     penstock, old = stage.penstock, image("N-2").tag
     penstock.remove()
     install(stage, "N-2")
     penstock.create()
+    plaintext = {"security": {"mode": "Disabled"}}
+    penstock.streams.apply(
+        [cluster("plain", brokers=1, **plaintext), cluster("asked", **ASKED_FOR)]
+    )
+    every = [penstock, penstock.other("plain"), penstock.other("asked")]
+    for one in every:
+        one.wait_settled(ROLL_S)
     with stage.workload(image=old) as running:
         running.started()
-        before, asked = all_uids(stage), specs(stage)
+        before, asked = [pod_uids(one) for one in every], specs(stage)
         install(stage, "N")
-        upgrade = wait_offered(stage, "N")
-        penstock.wait_settled()
+        for one in every:
+            upgrade = wait_offered(one, "N")
+            stage.expect(upgrade["from"] == old, f"offered: {upgrade}")
+            one.wait_settled()
         running.goes_on()
-        stage.expect(all_uids(stage) == before, "a pod was restarted")
+        stage.expect([pod_uids(one) for one in every] == before, "a pod was restarted")
         stage.expect(specs(stage) == asked, f"specs were {asked}, and are {specs(stage)}")
-        stage.expect(upgrade["from"] == old, f"offered: {upgrade}")
 
 
 def target(stage: Stage, topic: str) -> list[int]:
@@ -144,16 +191,18 @@ def refused_move(stage: Stage, topic: str) -> None:
 
 
 def refused_release(stage: Stage) -> None:
-    """N-2, which cannot read what is stored now: its controllers say so, and nothing else ends."""
-    penstock, before = stage.penstock, all_uids(stage)
-    set_image(stage, image("N-2").tag)
+    """N-2, which cannot read what is stored now: its operator gives its image to everybody, its
+    first controller says so, and nothing else ends. This operator takes it back when told to."""
+    penstock, before = stage.penstock, pod_uids(stage.penstock)
+    install(stage, "N-2")
     wait_until("a controller of N-2 is refused", lambda: says(stage, REFUSED), 180.0)
-    stage.expect(before <= all_uids(stage), "a broker or a controller was replaced")
-    ready = [pod for pod in penstock.controller_pods() if pod_ready(pod)]
-    stage.expect(len(ready) == 2, f"{len(ready)} controllers are ready, two were before")
-    set_image(stage, None)
+    stage.expect(before <= pod_uids(penstock), f"{REFUSED}, and a pod was replaced")
+    install(stage, "N")
+    upgrade = wait_offered(penstock, "N")
+    stage.expect(before <= pod_uids(penstock), "a pod was replaced by this operator")
+    penstock.streams.patch(CLUSTERS, penstock.cluster, approval(upgrade))
     penstock.wait_settled(ROLL_S)
-    stage.expect(all_uids(stage) == before, "a broker or a controller was replaced")
+    wait_until("the pods are those of before", lambda: pod_uids(penstock) == before, 60.0)
 
 
 @contextmanager
