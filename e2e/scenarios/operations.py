@@ -115,10 +115,15 @@ def operator_upgraded(stage: Stage) -> None:
     restore(stage, approval(upgrade))
 
 
+def servers(penstock: Penstock) -> list[Manifest]:
+    """Pods of brokers and controllers that are not on their way out."""
+    every = [*penstock.broker_pods(), *penstock.controller_pods()]
+    return [pod for pod in every if "deletionTimestamp" not in pod["metadata"]]
+
+
 def pod_uids(penstock: Penstock) -> set[str]:
-    """Of brokers and controllers that are not on their way out."""
-    every = [pod["metadata"] for pod in (*penstock.broker_pods(), *penstock.controller_pods())]
-    return {each["uid"] for each in every if "deletionTimestamp" not in each}
+    """Of brokers and controllers."""
+    return {pod["metadata"]["uid"] for pod in servers(penstock)}
 
 
 def offered(penstock: Penstock) -> Manifest:

@@ -9,7 +9,7 @@ from typing import Final
 
 from e2e.harness import images, releases
 from e2e.harness.kubectl import Manifest
-from e2e.harness.penstock import CHART, CLUSTERS, OURS, Penstock
+from e2e.harness.penstock import CHART, CLUSTERS, OURS, Penstock, is_settled
 from e2e.harness.process import CommandError, E2EError, wait_until
 from e2e.harness.scenario import Stage, scenario
 from e2e.harness.workload import Workload
@@ -20,6 +20,7 @@ from e2e.scenarios.operations import (
     pod_uids,
     rolled,
     says,
+    servers,
     uids,
 )
 from e2e.scenarios.resources import cluster
@@ -109,8 +110,8 @@ def change_release(stage: Stage, release: str) -> None:
     penstock.streams.patch(CLUSTERS, penstock.cluster, approval(upgrade))
     wait_until(f"{release} runs", lambda: rolled(stage, brokers), ROLL_S)
     stage.measure(f"controllers and three brokers to {release}", time.monotonic() - began)
-    running = running_images(stage)
-    stage.expect(running == {image(release).tag}, f"images: {running}")
+    found = running_images(penstock)
+    stage.expect(found == {image(release).tag}, f"images: {found}")
     stage.expect(specs(stage) == asked, f"specs were {asked}, and are {specs(stage)}")
 
 
@@ -120,10 +121,23 @@ def specs(stage: Stage) -> dict[str, Manifest]:
     return {f"{each['kind']}/{each['metadata']['name']}": each["spec"] for each in found}
 
 
-def running_images(stage: Stage) -> set[str]:
+def set_and_restart(penstock: Penstock) -> None:
+    """A changed setting: the former image runs with the template of this operator."""
+    before = pod_uids(penstock)
+    penstock.streams.patch(
+        CLUSTERS, penstock.cluster, {"spec": {"config": {"cache.bytes": 44_000_000}}}
+    )
+
+    def restarted() -> bool:
+        brokers = {pod["metadata"]["uid"] for pod in penstock.broker_pods()}
+        return not before & brokers and is_settled(penstock.streams.get(CLUSTERS, penstock.cluster))
+
+    wait_until(f"brokers of {penstock.cluster} restarted", restarted, ROLL_S)
+
+
+def running_images(penstock: Penstock) -> set[str]:
     """Of brokers and controllers."""
-    pods = [*stage.penstock.broker_pods(), *stage.penstock.controller_pods()]
-    return {each["image"] for pod in pods for each in pod["spec"]["containers"]}
+    return {each["image"] for pod in servers(penstock) for each in pod["spec"]["containers"]}
 
 
 def replicas(stage: Stage, *topics: str) -> dict[str, list[list[int]]]:
@@ -160,6 +174,13 @@ def operator_of_another_release(stage: Stage) -> None:
         running.goes_on()
         stage.expect([pod_uids(one) for one in every] == before, "a pod was restarted")
         stage.expect(specs(stage) == asked, f"specs were {asked}, and are {specs(stage)}")
+        for one in every:
+            began = time.monotonic()
+            set_and_restart(one)
+            stage.measure(f"brokers of {one.cluster} restarted", time.monotonic() - began)
+            found = running_images(one)
+            stage.expect(found == {old}, f"a setting changed the image of {one.cluster}: {found}")
+        running.goes_on()
 
 
 def target(stage: Stage, topic: str) -> list[int]:
