@@ -28,7 +28,7 @@ from penstock.core.groups.config import OFFSETS_TOPIC
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC
 
 MIXED = "mixed"
-"""In place of the name of one build's images: the scenario that comes next installs anew."""
+"""In place of the name of one build's images: whatever is played next installs from scratch."""
 REFUSED = "has format 2, but this version reads 1"
 """What a controller of N-2 says of a Cluster that was finalized."""
 
