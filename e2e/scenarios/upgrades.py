@@ -267,8 +267,13 @@ def releases_changed(stage: Stage) -> None:
                 each.goes_on()
             move(stage, idle)
         refused_release(stage)
+        verdicts = []
         for each in loads:
             each.goes_on()
-            verdict = each.finish()
-            gap_s = verdict.partition_write_gap_s
+            verdicts.append(each.finish())
+            gap_s = verdicts[-1].partition_write_gap_s
             stage.measure(f"longest write gap of a partition of {each.topic}", gap_s)
+        read, written = (each.figures for each in verdicts)
+        stage.expect(read["delivered"] >= read["in_log"], f"the group did not get all: {read}")
+        ended = written["transactions_committed"], written["transactions_aborted"]
+        stage.expect(all(ended), f"{ended} transactions were committed, and aborted")
