@@ -206,7 +206,7 @@ def refused_move(stage: Stage, topic: str) -> None:
     try:
         move(stage, topic)
     except CommandError as error:
-        stage.expect("cluster finalize" in error.output, f"another refusal: {error.output}")
+        stage.expect("cluster finalize" in error.output, f"not refused for its format: {error}")
     else:
         raise E2EError(f"{topic} was moved, and the Cluster is not finalized")
 
