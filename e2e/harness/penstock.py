@@ -112,11 +112,13 @@ class Penstock:
     # ------------------------------------------------------------------ install and remove
 
     def install(
-        self, images: str, deadline_s: float = 180.0, *, options: Sequence[str] = ()
-    ) -> None:
+        self, images: str, deadline_s: float = 180.0, *, options: Sequence[str] = (),
+        chart: Path = CHART,
+    ) -> None:  # fmt: skip
         """CRDs and operator from the chart, until the operator is available.
 
-        `images` names the images' contents; `installed` compares it. `options` are helm's.
+        `images` names the images' contents; `installed` compares it. `options` are helm's. `chart`
+        may be another release's.
         """
         for namespace in (OPERATOR_NAMESPACE, STREAMS):
             self.operator.apply(
@@ -130,7 +132,7 @@ class Penstock:
                 }
             )
         run(
-            "helm", "upgrade", "--install", RELEASE, str(CHART), "-n", OPERATOR_NAMESPACE,
+            "helm", "upgrade", "--install", RELEASE, str(chart), "-n", OPERATOR_NAMESPACE,
             "--create-namespace", "-f", str(VALUES), "--wait", f"--timeout={deadline_s:.0f}s",
             *options, timeout_s=deadline_s + 30,
         )  # fmt: skip

@@ -57,6 +57,8 @@ class Runner:
         """
         names = {name for one in scenarios for name in one.images}
         wanted = [*ALWAYS, *(images.IMAGES[name] for name in sorted(names))]
+        for release in sorted({each for one in scenarios for each in one.releases}):
+            wanted += images.former(release)
         began = time.monotonic()
         try:
             stream(str(ROOT / "e2e/cluster/up"), timeout_s=self._left_s())

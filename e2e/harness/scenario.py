@@ -87,11 +87,14 @@ class Stage:
         return replace(Load(self.penstock.bootstrap, self._topic), **changes)
 
     @contextmanager
-    def workload(self, load: Load | None = None) -> Iterator[Workload]:
-        """Runs a load while the block does, then judges it. Raises E2EError unless it says PASS."""
+    def workload(self, load: Load | None = None, *, image: str = BROKER.tag) -> Iterator[Workload]:
+        """Runs a load while the block does, then judges it. Raises E2EError unless it says PASS.
+
+        `image`: whose clients write and read.
+        """
         chosen = load or self.load()
         penstock = self.penstock
-        workload = Workload(penstock.streams, chosen, BROKER.tag, self.logs, penstock.login)
+        workload = Workload(penstock.streams, chosen, image, self.logs, penstock.login)
         with workload:
             yield workload
             verdict = workload.verdict or workload.finish()
@@ -105,7 +108,8 @@ class Stage:
 class Scenario:
     """`fresh`: it installs the product itself, from nothing. `images`: names beside the two that
     every scenario has, see `images.IMAGES`. `short`: it is on the short list, which CI plays: what
-    a release must not be without, and what is over soon."""
+    a release must not be without, and what is over soon. `releases`: former ones it needs images
+    of, see e2e/releases.txt."""
 
     name: str
     title: str
@@ -113,20 +117,26 @@ class Scenario:
     fresh: bool = False
     images: tuple[str, ...] = ()
     short: bool = False
+    releases: tuple[str, ...] = ()
 
 
 REGISTRY: Final[dict[str, Scenario]] = {}
 
 
 def scenario(
-    title: str, *, fresh: bool = False, images: tuple[str, ...] = (), short: bool = False
+    title: str,
+    *,
+    fresh: bool = False,
+    images: tuple[str, ...] = (),
+    short: bool = False,
+    releases: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Stage], None]], Callable[[Stage], None]]:
     """Registers a function; scenarios are played in the order in which they are registered."""
 
     def register(play: Callable[[Stage], None]) -> Callable[[Stage], None]:
         name = play.__name__
         assert name not in REGISTRY, f"two scenarios are called {name}"
-        REGISTRY[name] = Scenario(name, title, play, fresh, images, short)
+        REGISTRY[name] = Scenario(name, title, play, fresh, images, short, releases)
         return play
 
     return register

@@ -35,6 +35,7 @@ from e2e.scenarios import (
     spark,
     spark_sink,
     spark_twins,
+    upgrades,
 )
 
 __all__ = [
@@ -65,5 +66,6 @@ __all__ = [
     "spark_sink",
     "spark_twins",
     "transactions",
+    "upgrades",
     "volumes",
 ]

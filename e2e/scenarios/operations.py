@@ -5,7 +5,7 @@ import time
 
 from e2e.harness import images
 from e2e.harness.kubectl import Manifest
-from e2e.harness.penstock import CLUSTERS, condition, is_settled, pod_ready
+from e2e.harness.penstock import CLUSTERS, Penstock, condition, is_settled, pod_ready
 from e2e.harness.plugin import STREAMS_CLUSTER, plugin
 from e2e.harness.process import CommandError, run, wait_until
 from e2e.harness.scenario import Stage, scenario
@@ -94,40 +94,48 @@ def operator_upgraded(stage: Stage) -> None:
     run("kind", "load", "docker-image", newer, "--name", "penstock-e2e", timeout_s=300.0)
     with stage.workload(load) as running:
         running.started()
-        before = all_uids(stage)
+        before = pod_uids(penstock)
         penstock.install(
             stage.images, options=(f"--set=brokerImage.tag={newer.partition(':')[2]}",)
         )
-        wait_until("an upgrade is offered", lambda: _offered(stage), 120.0)
+        upgrade = wait_until("an upgrade is offered", lambda: offered(penstock), 120.0)
         running.goes_on()
-        stage.expect(all_uids(stage) == before, "a pod was restarted")
-        offered = penstock.streams.get(CLUSTERS, penstock.cluster)["status"]["upgrade"]
-        stage.expect(offered["to"] == newer, f"another image is offered: {offered}")
+        stage.expect(pod_uids(penstock) == before, "a pod was restarted")
+        stage.expect(upgrade["to"] == newer, f"another image is offered: {upgrade}")
         brokers, began = uids(stage), time.monotonic()
-        approval = {"metadata": {"annotations": {"penstock.dev/approve": offered["plan"]}}}
-        penstock.streams.patch(CLUSTERS, penstock.cluster, approval)
+        penstock.streams.patch(CLUSTERS, penstock.cluster, approval(upgrade))
         wait_until("the newer image runs", lambda: rolled(stage, brokers), ROLL_S)
         stage.measure("three brokers upgraded", time.monotonic() - began)
-        stage.expect(not _offered(stage), "something is still offered")
+        stage.expect(not offered(penstock), "something is still offered")
         running.goes_on()
         verdict = running.finish()
     stage.measure("longest write gap of a partition", verdict.partition_write_gap_s)
     penstock.install(stage.images)
-    wait_until("the former image is offered", lambda: _offered(stage), 120.0)
-    offered = penstock.streams.get(CLUSTERS, penstock.cluster)["status"]["upgrade"]
-    restore(stage, {"metadata": {"annotations": {"penstock.dev/approve": offered["plan"]}}})
+    upgrade = wait_until("the former image is offered", lambda: offered(penstock), 120.0)
+    restore(stage, approval(upgrade))
 
 
-def all_uids(stage: Stage) -> set[str]:
-    """Of the pods of brokers and controllers."""
-    pods = [*stage.penstock.broker_pods(), *stage.penstock.controller_pods()]
-    return {pod["metadata"]["uid"] for pod in pods}
+def servers(penstock: Penstock) -> list[Manifest]:
+    """Pods of brokers and controllers that are not on their way out."""
+    every = [*penstock.broker_pods(), *penstock.controller_pods()]
+    return [pod for pod in every if "deletionTimestamp" not in pod["metadata"]]
 
 
-def _offered(stage: Stage) -> bool:
-    """By the operator that is installed now."""
-    found = stage.penstock.streams.get(CLUSTERS, stage.penstock.cluster)
-    return bool(found["status"].get("upgrade", {}).get("available"))
+def pod_uids(penstock: Penstock) -> set[str]:
+    """Of brokers and controllers."""
+    return {pod["metadata"]["uid"] for pod in servers(penstock)}
+
+
+def offered(penstock: Penstock) -> Manifest:
+    """What the Cluster's status says of an upgrade; {} if there is none."""
+    found = penstock.streams.get(CLUSTERS, penstock.cluster)
+    upgrade: Manifest = found["status"].get("upgrade", {})
+    return upgrade if upgrade.get("available") else {}
+
+
+def approval(upgrade: Manifest) -> Manifest:
+    """A patch that takes what is offered."""
+    return {"metadata": {"annotations": {"penstock.dev/approve": upgrade["plan"]}}}
 
 
 def set_image(stage: Stage, image: str | None) -> None:
@@ -137,8 +145,13 @@ def set_image(stage: Stage, image: str | None) -> None:
 
 def names_missing_image(stage: Stage) -> bool:
     """The Cluster says that nobody has it."""
+    return says(stage, MISSING_IMAGE)
+
+
+def says(stage: Stage, words: str) -> bool:
+    """Whether a condition of the Cluster has these words."""
     found = stage.penstock.streams.get(CLUSTERS, stage.penstock.cluster)
-    return MISSING_IMAGE in str(found["status"].get("conditions"))
+    return words in str(found["status"].get("conditions"))
 
 
 @scenario("Three brokers become four, which get equal shares, and three again", short=True)

@@ -125,6 +125,25 @@ def test_a_last_spec_that_is_refused_by_now_is_not_used() -> None:
     assert (wish.spec.storage_size, wish.image) == ("10Gi", INSTALLED.image)
 
 
+def test_of_what_a_newer_operator_has_recorded_the_fields_that_are_known_here_count() -> None:
+    """As after a way back with the newer CRDs: the rest of the spec is not held up."""
+    world = copy.deepcopy(SETTLED)
+    users = [{"issuer": "https://id.example.com", "audience": "flights", "colour": "blue"}]
+    newer = {
+        **SPEC,
+        "upgrade": {"soak": "1h", "colour": "blue"},
+        "security": {"mode": "Strict", "oidc": users},
+        "colours": ["blue"],
+    }
+    world.objects[SET]["metadata"]["annotations"][MADE_FROM] = json.dumps(newer)
+    wish = in_world(world, {**newer, "storage": {"size": "20Gi"}})
+    assert len(wish.refusals) == 3, "the fields that are not known are named"
+    assert not wish.unknown
+    assert (wish.spec.storage_size, wish.spec.soak_s) == ("20Gi", 3_600)
+    assert [each.audience for each in wish.spec.oidc] == ["flights"]
+    assert "blue" not in wish.record
+
+
 def test_what_the_brokers_store_is_not_recorded_nor_what_is_too_large() -> None:
     access = [{"principals": ["cert:ada"], "role": "viewer"}]
     assert "access" not in json.loads(read({**SPEC, "access": access}).record)

@@ -1,25 +1,18 @@
 """Former releases of this project, as trees that processes run from.
 
-releases.txt ─▶ commit ─▶ git archive ─▶ a folder ─▶ PYTHONPATH of a server process
+e2e/releases.txt ─▶ commit ─▶ git archive ─▶ a folder ─▶ PYTHONPATH of a server process
 """
 
-import subprocess
-import tarfile
 from pathlib import Path
 from typing import Final
 
 from support.missing import cannot_run
 from support.processes import ServerProcess
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-_FILE: Final = ROOT / "tests/support/releases.txt"
+from e2e.harness.process import E2EError
+from e2e.harness.releases import commits, extract
+
 _PACKAGES: Final = ("src", "broker_image/src")
-
-
-def commits() -> dict[str, str]:
-    """The commit of each former release, by its name: N-2, N-1."""
-    lines = [line.split("#")[0].split() for line in _FILE.read_text().splitlines()]
-    return {line[0]: line[1] for line in lines if line}
 
 
 class Releases:
@@ -39,18 +32,8 @@ class Releases:
 def _extract(commit: str, folder: Path) -> Path:
     """Where the history lacks the commit, in a shallow clone, the test is skipped; in CI it fails,
     because nobody would miss it there."""
-    folder.mkdir(parents=True)
-    archive = folder / "tree.tar"
-    with archive.open("wb") as file:
-        made = subprocess.run(
-            ["git", "-C", str(ROOT), "archive", commit, *_PACKAGES],
-            stdout=file,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
-    if made.returncode:
-        cannot_run(f"this clone has no commit {commit}: {made.stderr.decode().strip()}")
-    with tarfile.open(archive) as tree:
-        tree.extractall(folder, filter="data")
-    archive.unlink()
+    try:
+        extract(commit, folder, *_PACKAGES)
+    except E2EError as error:
+        cannot_run(str(error))
     return folder

@@ -7,6 +7,8 @@
 The record is an annotation of the StatefulSet and of the Deployment: the spec they were made from.
 So a broken section is not replaced by defaults, and everything else is decided as if the mistake
 had not been made (I28). An unknown section keeps what is live as it is: nothing is made from it.
+Fields that this operator does not know, which a newer one has recorded, do not count: otherwise the
+whole record would be refused after a way back.
 Pure.
 """
 
@@ -16,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from penstock.core.manifest.fields import Report, read_fields
+from penstock.core.manifest.fields import Report, known_fields, read_fields
 from penstock.core.manifest.objects import ClusterSpec, SecurityMode
 from penstock.core.manifest.schema import CLUSTER_SPEC
 from penstock.core.manifest.settings import check_cluster_settings
@@ -153,7 +155,7 @@ def last_of(made: Sequence[Object | None]) -> Last:
         annotations: Mapping[str, str] = each["metadata"].get("annotations") or {}
         spec = _parsed(annotations.get(MADE_FROM, ""))
         if spec is not None:
-            return Last(spec, frozenset(Section))
+            return Last(known_fields(CLUSTER_SPEC, spec), frozenset(Section))
     stateful_set = made[0] if made else None
     return Last() if stateful_set is None else _seen_in(stateful_set)
 

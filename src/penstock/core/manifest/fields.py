@@ -15,7 +15,7 @@ from penstock.core.manifest.convert import check_size, convert
 from penstock.core.manifest.problems import Problem, Report, describe, did_you_mean
 from penstock.core.manifest.rows import Field, Kind
 
-__all__ = ["Field", "Kind", "Problem", "Report", "Values", "read_fields"]
+__all__ = ["Field", "Kind", "Problem", "Report", "Values", "known_fields", "read_fields"]
 
 
 class Values:
@@ -111,6 +111,21 @@ def read_fields(rows: tuple[Field, ...], given: object, path: str, report: Repor
             here = _join(path, str(key))
             report.add(here, f"is not a known field{did_you_mean(str(key), known)}")
     return Values({row.name: _read(row, given, path, report) for row in rows})
+
+
+def known_fields(rows: tuple[Field, ...], given: Mapping[str, object]) -> dict[str, object]:
+    """The same mapping, as it was written, without fields that have no row, at any depth."""
+    return {row.name: _known(row, given[row.name]) for row in rows if row.name in given}
+
+
+def _known(row: Field, value: object) -> object:
+    if row.kind is Kind.OBJECT and isinstance(value, Mapping):
+        return known_fields(row.fields, value)
+    if row.kind is Kind.OBJECTS and isinstance(value, list):
+        return [
+            known_fields(row.fields, each) if isinstance(each, Mapping) else each for each in value
+        ]
+    return value
 
 
 def _read(row: Field, given: Mapping[object, object], path: str, report: Report) -> object:
