@@ -25,7 +25,12 @@ from penstock.core.authorization import (
     Rule,
 )
 from penstock.core.authorization.changes import with_rule, without_principal
-from penstock.core.authorization.checks import check_cluster_rules, check_operation, check_own_rules
+from penstock.core.authorization.checks import (
+    check_cluster_rules,
+    check_operation,
+    check_own_rules,
+    check_principal,
+)
 from penstock.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -114,6 +119,7 @@ def allow(
         prefix=prefix,
     )
     with typed():
+        check_principal(principal)
         check_cluster_rules([rule]) if resource == CLUSTER else check_own_rules(resource, [rule])
     with open_admin(bootstrap) as admin:
         after = _change(admin, resource, lambda before: with_rule(before, rule), dry_run=dry_run)

@@ -10,6 +10,7 @@ import typer
 from support.command_tree import command_tree, leaves
 
 from penstock.cli.main import app
+from penstock.core.authorization.checks import PRINCIPAL_FORMS
 
 FILE = __file__
 LIBRARIES = ("pydantic", "typer", "Input should", "Value error", "Invalid value", "Traceback")
@@ -60,10 +61,23 @@ def test_what_is_wrong_is_one_line(
             ["import", "--from", "kafka://b:x", "--topics", "t"],
             "bootstrap address 'b:x' is not host:port with a port from 1 to 65535",
         ),
+        (
+            ["acl", "allow", "ada", "read", "--topic", "t"],
+            f"principal 'ada' is not one; write {PRINCIPAL_FORMS}",
+        ),
         (["status", "a:9092"], "CLUSTER is 'a:9092', an address: give it by --bootstrap"),
         (["scrub", "start", ""], "TOPIC[/PARTITION] is empty (an unset variable?)"),
     ],
-    ids=["empty option", "file", "argument", "not any cluster", "port", "address", "everything"],
+    ids=[
+        "empty option",
+        "file",
+        "argument",
+        "not any cluster",
+        "port",
+        "principal",
+        "address",
+        "everything",
+    ],
 )
 def test_our_own_reasons_name_what_they_are_about(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
