@@ -40,6 +40,13 @@ def test_bits_flip_while_everything_breaks() -> None:
     assert sum(history.flips for history in histories if history.moves) > 5
 
 
+def test_logs_vanish_while_everything_breaks() -> None:
+    histories = [simulate(seed, damage=True) for seed in (40, 65, 88, 101, 110, 112)]
+    for history in histories:
+        assert history.violation is None, (history.seed, history.violation)
+    assert sum(history.vanished for history in histories) > 4
+
+
 @pytest.mark.parametrize("seed", FAILED_ONCE)
 def test_a_history_with_flips_that_failed_once_holds(seed: int) -> None:
     violation = simulate(

@@ -55,6 +55,8 @@ class Damage:
         """Damaged replicas with a seat beside a sound one: since when, and in which version."""
         self._vanishing = world.scheduler.generator("logs that vanish")
         self._vanish_chance = self._vanishing.choice((0, 1))
+        if world.blackout:
+            self._vanish_chance = 0  # records on all disks are to survive that, and one is gone
         self._nemesis: Nemesis | None = None
         self.gone: set[tuple[int, ReplicaKey]] = set()
         """Logs that have vanished, of replicas that have a seat still."""

@@ -106,6 +106,7 @@ class History:
     drops: int = 0
     flips: int = 0
     mended: int = 0
+    vanished: int = 0
     sleeps: int = 0
     wakes: int = 0
     taken_back: int = 0
@@ -540,6 +541,7 @@ def simulate(seed: int, *, traced: bool = False, **options: Unpack[Options]) -> 
         world.checks.moving.drops,
         0 if world.damage is None else world.damage.flips,
         0 if world.damage is None else world.damage.mended,
+        0 if world.damage is None else world.damage.vanished,
         0 if world.hibernation is None else world.hibernation.checks.sleeps,
         0 if world.hibernation is None else world.hibernation.checks.wakes,
         0 if world.hibernation is None else world.hibernation.checks.taken_back,
