@@ -18,6 +18,7 @@ from typing import Final, NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from penstock_sim.contents import Options
 from penstock_sim.planting import ALL_BUGS, HEADER, Found, find, row, store_seeds
 from penstock_sim.seeds import fresh_seeds, kept_seeds
 from penstock_sim.totals import LOG_EVERY_S, TERMINAL_EVERY_S, Progress, Totals, report
@@ -27,6 +28,7 @@ from penstock_sim.world import simulate
 _EXAMPLES: Final = """examples:
   run.py --seeds 2000 --kept --fresh-seconds 60    as `make sim` does
   run.py --damage --seeds 300                      bits flip on disks
+  run.py --drains --seeds 300                      brokers are drained
   run.py --first 5000 --seeds 1000 --keep-going    a thousand seeds, all failures
   run.py --seed 901872 --trace                     one history, event by event
   run.py --planted                                 every planted bug, and the seeds it took
@@ -34,6 +36,7 @@ _EXAMPLES: Final = """examples:
   run.py --planted --store                         store the table for the tests
 """
 _INTERRUPTED: Final = 130
+_WORDS: Final = {"damage": "bits that flip", "drains": "drains"}
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -58,6 +61,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="bits flip on disks, in each history; not in those kept",
     )
+    parser.add_argument(
+        "--drains", action="store_true", help="brokers are drained, as --damage; both go together"
+    )
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--trace", action="store_true", help="print every event of it")
     parser.add_argument(
@@ -77,26 +83,35 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.store and options.planted is None:
         parser.error("--store goes with --planted")
-    if options.damage and (options.kept or options.planted is not None):
-        parser.error("--damage goes with neither --kept nor --planted")
+    if how_of(options) and (options.kept or options.planted is not None):
+        parser.error("--damage and --drains go with neither --kept nor --planted")
     if options.workers < 1 or options.seeds < 0 or options.fresh_seconds < 0:
         parser.error("--workers is at least 1; --seeds and --fresh-seconds are not negative")
     return options
 
 
+def how_of(options: argparse.Namespace) -> Options:
+    """What is in every history."""
+    how: Options = {}
+    if options.damage:
+        how["damage"] = True
+    if options.drains:
+        how["drains"] = True
+    return how
+
+
 def main() -> int:
     """0: all seeds hold; 1: some do not; 130: interrupted."""
     options = parse()
-    damage = options.damage or None
+    how = how_of(options)
     if options.seed is not None:
-        history = simulate(options.seed, traced=options.trace, damage=damage)
-        return 0 if report(history, everything=True, damage=damage) else 1
+        history = simulate(options.seed, traced=options.trace, **how)
+        return 0 if report(history, how, everything=True) else 1
     held = True
     try:
         if options.planted is not None:
             return 0 if look_for_bugs(options) else 1
-        how = partial(simulate, damage=True) if damage else None
-        with Workers(options.workers, how) as workers:
+        with Workers(options.workers, partial(simulate, **how) if how else None) as workers:
             for which, seeds in parts(options):
                 held = play(workers, which, seeds, options) and held
                 if not held and not options.keep_going:
@@ -110,7 +125,7 @@ def main() -> int:
 def parts(options: argparse.Namespace) -> Iterator[tuple[str, Iterable[int]]]:
     """The parts to play, one after another: name and seeds."""
     first, count = options.first, options.seeds
-    how = " with bits that flip" if options.damage else ""
+    how = "".join(f" with {_WORDS[name]}" for name in how_of(options))
     if count:
         yield f"seeds from {first}{how}", range(first, first + count)
     if options.kept:
@@ -130,7 +145,7 @@ def play(workers: Workers, which: str, seeds: Iterable[int], options: argparse.N
         for history in workers.histories(seeds):
             progress.look()
             if history is not None and not totals.add(history):
-                report(history, everything=False, damage=options.damage or None)
+                report(history, how_of(options), everything=False)
                 if not options.keep_going:
                     break
     finally:

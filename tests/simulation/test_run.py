@@ -16,6 +16,7 @@ from support.waiting import wait_until
 
 from penstock_sim.planted import PLANTED
 from penstock_sim.planted_damage import DAMAGE_BUGS
+from penstock_sim.planted_moving import DRAIN_BUGS
 from penstock_sim.seeds import fresh_seeds, kept_seeds
 from penstock_sim.totals import Progress, Totals
 from penstock_sim.workers import Workers
@@ -225,6 +226,17 @@ def test_a_failing_seed_with_bits_that_flip_is_replayed_with_them(
     assert run.main() == 1
     printed = capsys.readouterr().out
     assert re.search(r"replay: .* --seed \d+ --damage --trace", printed), printed
+
+
+def test_a_failing_seed_with_drains_is_replayed_with_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["run.py", "--drains", "--seeds", "50", "--workers", "1"])
+    DRAIN_BUGS["take_the_drained_broker_as_a_target"][0](monkeypatch)
+    assert run.main() == 1
+    printed = capsys.readouterr().out
+    assert "playing seeds from 0 with drains, 1 at a time" in printed
+    assert re.search(r"replay: .* --seed \d+ --drains --trace", printed), printed
 
 
 def test_a_process_that_dies_is_a_failure_of_its_seed() -> None:

@@ -54,8 +54,9 @@ class Options(TypedDict, total=False):
     `faults`: names of the nemesis's methods to use, all if empty. `pipe`, `bank`, `ring`: instead
     of groups and transactions. `brokers`, `factor`: see `draw_layout`. `damage`: bits flip; in no
     history that does not ask for it, so that those are what they always were. `operator_pods`: the
-    same, of two operators of Kubernetes. `hibernation`: by the seed only if there is no other
-    option. The others: whether it is in the history, see the constants above.
+    same, of two operators of Kubernetes. `drains`: the same, of brokers, while replicas move.
+    `hibernation`: by the seed only if there is no other option. The others: whether it is in the
+    history, see the constants above.
     """
 
     faults: frozenset[str]
@@ -75,6 +76,7 @@ class Options(TypedDict, total=False):
     hibernation: bool | None
     damage: bool | None
     operator_pods: bool | None
+    drains: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,6 @@ def contents_of(seed: int, options: Options) -> Contents:
         bank=choose(options.get("bank"), not alone and seed % 36 in BANK_IN),
         ring=choose(options.get("ring"), not alone and seed % 96 in RINGS_IN),
         operator=choose(options.get("operator"), seed % OPERATOR_EVERY == 0),
-        moves=choose(options.get("moves"), seed % 4 in MOVES_IN),
+        moves=choose(options.get("moves"), bool(options.get("drains")) or seed % 4 in MOVES_IN),
         hibernation=choose(options.get("hibernation"), plain and seed % 48 in HIBERNATION_IN),
     )

@@ -10,7 +10,7 @@ none, or an unclear one, it may have been done or not.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.control import move_contract as mc
@@ -89,7 +89,7 @@ class Mover:
             free = list(document.state.replicas)  # nothing is copied for this one
             size = min(size, len(free))
         target = tuple(self._random.sample(free, size))
-        self._ask({key: target}, change_factor=size != len(document.state.replicas))
+        self.ask({key: target}, change_factor=size != len(document.state.replicas))
         if self._random.random() < 0.2:
             self.world.scheduler.after(self._random.uniform(1, 300), self._cancel_one, key)
 
@@ -99,8 +99,8 @@ class Mover:
             self._cancel_one(self._random.choice(moving))
 
     def _cancel_one(self, key: ReplicaKey) -> None:
-        if self.world.chaotic and key not in self._waiting and key in self.world.all_keys:
-            self._ask({key: None})
+        if self.world.chaotic and self.may_ask(key):
+            self.ask({key: None})
 
     def _drain(self) -> None:
         """A broker is to have nothing; each of its replicas goes to any other."""
@@ -115,7 +115,7 @@ class Mover:
                 new = self._random.choice(free)
                 targets[key] = tuple(new if one == leaving else one for one in replicas)
         if targets:
-            self._ask(targets, why=MoveReason.DRAIN)
+            self.ask(targets, why=MoveReason.DRAIN)
 
     def _cordon(self) -> None:
         """Sets one, or more often lifts one: of a drain, too."""
@@ -125,10 +125,13 @@ class Mover:
             self._alter_cordon(self._random.choice(self._everyone), placement=True)
 
     def _alter_cordon(self, broker: BrokerId, *, placement: bool) -> None:
+        """Who drains a broker has the word about its cordon."""
         (self._cordoned.add if placement else self._cordoned.discard)(broker)
         change = mc.BrokerChange(
             broker_id=broker, placement=placement, leadership=self._random.random() < 0.5
         )
+        if self.world.drainer is not None and self.world.drainer.keeps_cordoned(broker):
+            return
         self._send(
             mc.AlterBrokers(request_id=0, cluster_id=self.world.cluster_id, changes=(change,)),
             lambda _answer: None,
@@ -143,21 +146,31 @@ class Mover:
 
     # ------------------------------------------------------------ requests and answers
 
-    def _ask(
+    def may_ask(self, key: ReplicaKey) -> bool:
+        """No request for it is under way, and its topic is there."""
+        return key not in self._waiting and key in self.world.all_keys
+
+    def ask(
         self,
-        targets: dict[ReplicaKey, Members | None],
+        targets: Mapping[ReplicaKey, Members | None],
         *,
+        expected: Mapping[ReplicaKey, Members] | None = None,
         why: MoveReason = MoveReason.MANUAL,
         change_factor: bool = False,
     ) -> None:
-        """None: the partition's move is cancelled."""
+        """Only for keys that `may_ask`. A target None: the partition's move is cancelled.
+
+        `expected`: the replicas as the asker knows them; None: as they are.
+        """
         stored = self.world.checks.stored
+        if expected is None:
+            expected = {key: stored[key].state.replicas for key in targets}
         changes = tuple(
             mc.ReplicaChange(
                 topic=self.world.names[key.topic_id],
                 topic_id=key.topic_id,
                 partition=key.partition,
-                expected=() if target is None else stored[key].state.replicas,
+                expected=() if target is None else expected[key],
                 target=target or (),
                 cancel=target is None,
             )
@@ -239,7 +252,8 @@ class Mover:
             joined = {*new.adding, *new.replicas} - set(old.replicas)
             self._maybe_strike(0.2, joined, left, new.leader)
             if left and self._random.random() < 0.15:
-                self._cut_off_long(self._random.choice(sorted(left)))
+                broker = self._random.choice(sorted(left))
+                self.cut_off(broker, self._random.uniform(*_LONG_MS))
 
     def proposed(self, key: ReplicaKey) -> None:
         """A leader asks for a switch."""
@@ -307,12 +321,12 @@ class Mover:
         else:
             self._random.choice(others)()
 
-    def _cut_off_long(self, broker: BrokerId) -> None:
-        """It does not hear that it has no replica any more."""
+    def cut_off(self, broker: BrokerId, for_ms: float) -> None:
+        """It does not hear, say, that it has no replica any more."""
         one = int(broker)
         others = [node for node in (*self.world.brokers, *self.world.controllers) if node != one]
         pairs = {pair for node in others for pair in ((one, node), (node, one))}
-        self._block(pairs, self._random.uniform(*_LONG_MS))
+        self._block(pairs, for_ms)
 
     def _block(self, ways: set[tuple[int, int]], for_ms: float) -> None:
         net, scheduler = self.world.net, self.world.scheduler

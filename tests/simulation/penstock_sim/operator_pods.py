@@ -22,24 +22,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
-import grpc
-
 from penstock.core.control.documents import ClusterDocument, OperatorLease
 from penstock.errors import ErrorCode, PenstockError
 from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.lease import Lease
 from penstock.kubernetes.resources import LeaseObject
 from penstock.proto.v1 import admin_pb2 as pb
-from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
-from penstock.rpc.errors import error_from_rpc, error_from_wire
 from penstock.rpc.operators import OPERATOR_EPOCH
 from penstock_operator import lease as lease_module
 from penstock_operator.fence import Fence, FencedError
 from penstock_operator.lease import Leadership, LeaseLostError
+from penstock_sim.admin_calls import AdminNode
 from penstock_sim.lease_api import LeasePort, LeaseServer
-from penstock_sim.member_stream import ClientNode
 from penstock_sim.node_loop import NodeLoop, SimExecutor
-from penstock_sim.nodes import CONTROLLERS, controller_address
 from penstock_sim.scheduler import RATE, RuleError
 
 if TYPE_CHECKING:
@@ -50,8 +45,6 @@ _DURATION_S: Final = 1.0
 _RENEW_S: Final = 0.25
 _FRESH_S: Final = 0.15
 _WHERE: Final = LeaseObject("penstock", "penstock-operator")
-_PATIENCE_S: Final = 6.0
-_CALL_S: Final = 2.0
 _FROZEN_MS: Final = (5, 60, 350, 700)
 _FROZEN_AT_A_MOMENT: Final = 0.1
 
@@ -67,19 +60,6 @@ class _FreezingLoop(NodeLoop):
             self.scheduler.after(left_ms, self._turn)
         else:
             super()._turn()
-
-
-class _PodNode(ClientNode):
-    def __init__(self, world: World, node: int, name: str, loop: NodeLoop) -> None:
-        super().__init__(world, node, name, loop)
-        self._stubs: dict[str, Any] = {}
-
-    def controller(self, node: int) -> Any:
-        """The admin service of a controller."""
-        address = controller_address(node)
-        if address not in self._stubs:
-            self._stubs[address] = AdminServiceStub(self._transport.open(address))
-        return self._stubs[address]
 
 
 class _Leadership(Leadership):
@@ -115,7 +95,7 @@ class _Controllers:
             lease_transitions=lease.transitions,
             lease_holder=lease.holder,
         )
-        answer = await self._ask("AcquireOperatorEpoch", request, ())
+        answer = await self._ask(lambda stub: stub.AcquireOperatorEpoch, request, ())
         return int(answer.operator_epoch)
 
     async def cordon(self, broker_id: int, why: Callable[[], str]) -> None:
@@ -128,34 +108,17 @@ class _Controllers:
         change.cordon.why = why()
         request = pb.AlterBrokersRequest(cluster_id=self._pod.world.cluster_id, changes=[change])
         metadata = ((OPERATOR_EPOCH, str(epoch)),) if epoch else ()
-        await self._ask("AlterBrokers", request, metadata)
+        await self._ask(lambda stub: stub.AlterBrokers, request, metadata)
 
-    async def _ask(self, method: str, request: Any, metadata: tuple[tuple[str, str], ...]) -> Any:
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + _PATIENCE_S
-        while True:
-            node = self._pod.chance.choice(CONTROLLERS)
-            try:
-                return await self._ask_one(node, method, request, metadata)
-            except PenstockError as error:
-                if error.code is ErrorCode.STALE_OPERATOR_EPOCH and self._refused is not None:
-                    self._refused(error.message)
-                again = error.retriable or error.code is ErrorCode.NOT_CONTROLLER
-                if not again or loop.time() > until_s:
-                    raise
-            await sleep(self._pod.chance.uniform(0.02, 0.3))
-
-    async def _ask_one(
-        self, node: int, method: str, request: Any, metadata: tuple[tuple[str, str], ...]
+    async def _ask(
+        self, method: Callable[[Any], Any], request: Any, metadata: tuple[tuple[str, str], ...]
     ) -> Any:
-        call = getattr(self._pod.node.controller(node), method)
         try:
-            answer = await call(request, timeout=_CALL_S, metadata=metadata)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_rpc(error) from error
-        if answer.HasField("error"):
-            raise error_from_wire(answer.error)
-        return answer
+            return await self._pod.node.ask(method, request, metadata)
+        except PenstockError as error:
+            if error.code is ErrorCode.STALE_OPERATOR_EPOCH and self._refused is not None:
+                self._refused(error.message)
+            raise
 
 
 class OperatorPod:
@@ -167,7 +130,7 @@ class OperatorPod:
         self.name = f"{holder}.{life}"
         self.chance = self.world.scheduler.generator(f"operator {self.name}")
         self.loop = _FreezingLoop.of(self.world.scheduler, self.name, rate=RATE)
-        self.node = _PodNode(self.world, _NODES[holder], self.name, self.loop)
+        self.node = AdminNode(self.world, _NODES[holder], self.name, self.chance, self.loop)
         self.port = LeasePort(pods.server, self.name, self.chance)
         lease = Lease(self.port, _WHERE, self.loop.time)  # type: ignore[arg-type]  # as it uses it
         thread = SimExecutor(self.loop, lambda: self.chance.uniform(0.5, 8))

@@ -1,4 +1,5 @@
-"""Bugs put into the moves of replicas, on all three sides: controller, leader, broker (I29-I31).
+"""Bugs put into the moves of replicas, on all three sides: controller, leader, broker (I29-I31),
+and into drains: the planner, the operator's plan and proof (I31, I34, I38).
 
 Each has the options of the histories that bring it out, where chance alone does so too rarely, and
 how the violation may begin.
@@ -10,6 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
+from penstock.core.balance import forced
+from penstock.core.balance.layout import Layout
 from penstock.core.control import copies, election, moves, registration
 from penstock.core.control.contract import BrokerRegistered
 from penstock.core.control.machine import ControllerMachine
@@ -20,7 +23,9 @@ from penstock.proto.v1.controller_pb2 import ClusterImage
 from penstock_broker.broker.membership import Membership
 from penstock_broker.controller.metadata_store.journaled import JournaledStore
 from penstock_broker.replication.assignment import ReplicaAssignment
-from penstock_sim.planted_shells import in_text, rewritten
+from penstock_operator.move_model import MoveFacts
+from penstock_operator.plan import drain
+from penstock_sim.planted_shells import all_of, in_text, rewritten
 
 
 def in_function(function: Callable[..., Any], old: str, new: str) -> Callable[[Any], None]:
@@ -206,3 +211,78 @@ MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], dict[str, Any], tuple[
     "drop_before_the_version_is_remembered": (drop_before_the_version_is_remembered, {}, ("I30",)),
 }
 """For histories in which replicas move."""
+
+DRAIN_BUGS: Final[dict[str, tuple[Callable[[Any], None], dict[str, Any], tuple[str, ...]]]] = {
+    # ---------------------------------------------------------------- the planner
+    "take_the_drained_broker_as_a_target": (
+        in_function(
+            forced.drain,
+            "for source in [one for one in layout.placed[partition] if one in gone]:",
+            "for source in [one for one in layout.placed[partition] if one not in gone]:",
+        ),
+        {},
+        ("I38",),
+    ),
+    "place_replicas_on_dead_brokers": (
+        in_text(
+            Layout,
+            "__init__",
+            "broker.alive and not broker.cordoned and broker.id not in leaving",
+            "not broker.cordoned and broker.id not in leaving",
+        ),
+        {},
+        ("I38",),
+    ),
+    "place_replicas_on_cordoned_brokers": (
+        in_text(
+            Layout,
+            "__init__",
+            "broker.alive and not broker.cordoned and broker.id not in leaving",
+            "broker.alive and broker.id not in leaving",
+        ),
+        {},
+        ("I38",),
+    ),
+    "fill_one_rack": (
+        all_of(
+            in_text(Layout, "_full_racks", "if len(self._open_racks) < 2:", "if True:"),
+            in_text(
+                Layout,
+                "best",
+                "self.in_rack(partition, self.rack[at]) - (self.rack[at] == leaves),",
+                "0,",
+            ),
+        ),
+        {},
+        ("I38",),
+    ),
+    # ---------------------------------------------------------------- the operator
+    "proven_empty_while_a_target_is_queued": (
+        in_text(
+            MoveFacts,
+            "names",
+            "return dropping or self.needs(broker_id)",
+            """
+            known = () if self.seen is None else self.seen.facts.partitions
+            return dropping or any(broker_id in one.replicas for one in known)
+            """,
+        ),
+        {**_faults("kill_broker"), "factor": 1},
+        ("I34",),
+    ),
+    "leave_moves_of_a_drain_that_is_taken_back": (
+        in_function(drain.plan_cancel, "if leaving:", "if False:"),
+        {},
+        ("I31",),
+    ),
+    "forget_the_cordon_of_a_drain_that_is_taken_back": (
+        in_function(
+            drain.plan_cancel,
+            'return (CordonBrokers(changes, f"{brokers_named(sorted(ids))}: no longer drained"),)',
+            "return ()",
+        ),
+        {},
+        ("I31",),
+    ),
+}
+"""For histories in which brokers are drained."""

@@ -25,7 +25,7 @@ from penstock_sim.planted_groups import GROUP_BUGS
 from penstock_sim.planted_hibernation import HIBERNATION_BUGS
 from penstock_sim.planted_hosts import HOST_BUGS, LINK_BUGS
 from penstock_sim.planted_journal import JOURNAL_BUGS
-from penstock_sim.planted_moving import MOVING_BUGS
+from penstock_sim.planted_moving import DRAIN_BUGS, MOVING_BUGS
 from penstock_sim.planted_operators import OPERATOR_POD_BUGS
 from penstock_sim.planted_pipes import PIPE_BUGS, RING_BUGS
 from penstock_sim.planted_shells import BUSY_SHELL_BUGS, SHELL_BUGS
@@ -183,6 +183,7 @@ def _all_faults(
 
 _MOVING: Final = {"groups": False, "transactions": False, "moves": True}
 """With a journal or not, as by the seed."""
+_DRAINS: Final = {**_MOVING, "drains": True}
 _NONE_SPARE: Final = ("keep_streams_of_a_former_run",)
 """Too rare where brokers without a replica are hit as often as those that have one."""
 _DAMAGE: Final = {**_without(), "compaction": False, "damage": True}
@@ -239,6 +240,10 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
     *(
         PlantedBug("moving", name, plant, 500, {**_MOVING, **options}, found_by, only_by=True)
         for name, (plant, options, found_by) in MOVING_BUGS.items()
+    ),
+    *(
+        PlantedBug("drains", name, plant, 500, {**_DRAINS, **options}, found_by, only_by=True)
+        for name, (plant, options, found_by) in DRAIN_BUGS.items()
     ),
     *(
         PlantedBug("damage", name, plant, 500, _DAMAGE, found_by)

@@ -34,10 +34,9 @@ def unsettled(world: World) -> str:
     problem = "" if world.groups is None else world.groups.unsettled()
     if world.transactions is not None and not problem:
         problem = world.transactions.unsettled() or _behind(world)
-    if world.hibernation is not None and not problem:
-        problem = world.hibernation.unsettled()
-    if world.operator is not None and not problem:
-        problem = world.operator.unsettled()
+    for part in (world.hibernation, world.operator, world.drainer):
+        if part is not None and not problem:
+            problem = part.unsettled()
     return problem
 
 

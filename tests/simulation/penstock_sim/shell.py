@@ -41,6 +41,7 @@ from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.services.quiescence import Quiescence
 from penstock_broker.serving.edge import Edge
 from penstock_broker.store.interface import PartitionWrite, Slot
+from penstock_sim.admin_calls import add_descriptions
 from penstock_sim.damage import check_mended
 from penstock_sim.node_loop import NodeLoop, SimExecutor
 from penstock_sim.nodes import (
@@ -223,6 +224,7 @@ class Shell:
             advertise_host=HOST,
             advertise_port=broker_port(broker.id),
             controllers=tuple(map(controller_address, CONTROLLERS)),
+            rack="" if world.drainer is None else world.drainer.racks[broker.id],
             settings=self._settings(),
         )
         seams = self._seams()
@@ -252,7 +254,9 @@ class Shell:
             ),
             condition=lambda: Condition(disk_full=broker.disk.full),
         )
-        self.membership = Membership(member, self.view, self._replication, seams, _serving)
+        self.membership: Membership = Membership(
+            member, self.view, self._replication, seams, _serving
+        )
         self.producer_ids = ProducerIds(self.membership.session, self.view, broker.id)
         self.quiescence = Quiescence(self.view, self.replicas, self._replication.writer)
         self._server = self.transport.server([Edge(lambda: self.view.cluster_id, _ignore_two)])
@@ -306,6 +310,8 @@ class Shell:
         add_JournalServiceServicer_to_server(self.membership.journal, server)
         if self.broker.coordination is not None:
             self.broker.coordination.add_to(server)
+        if self.broker.world.drainer is not None:
+            add_descriptions(self, server)
         self.transport.bind(server, self.config.listen, Clients.CERTIFIED)
         await server.start()
         async with asyncio.TaskGroup() as tasks:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
+from penstock_sim.contents import Options
 from penstock_sim.workers import Lost
 from penstock_sim.world import History, simulate
 
@@ -35,6 +36,9 @@ _COUNTS: Final = {
     "sleeps": "sleeps",
     "wakes": "wakes",
     "taken_back": "sleeps taken back",
+    "drains": "drains",
+    "drained": "brokers proven empty",
+    "drains_back": "drains taken back",
 }
 """Fields of a history that are counted, and their names."""
 
@@ -103,17 +107,17 @@ class Progress:
         )
 
 
-def report(history: History | Lost, *, everything: bool, damage: bool | None = None) -> bool:
+def report(history: History | Lost, how: Options, *, everything: bool) -> bool:
     """Prints one history, a failed one with the end of its trace; returns whether it held.
 
-    `damage`: as it was played.
+    `how`: as it was played.
     """
     if isinstance(history, Lost):
         print(f"FAILED: the process that played seed {history.seed} ended: {history.exit_code}")
-        _print_replay(history.seed, damage)
+        _print_replay(history.seed, how)
         return False
     if history.violation is not None and not history.trace:
-        history = simulate(history.seed, traced=True, damage=damage)
+        history = simulate(history.seed, traced=True, **how)
     for line in history.trace if everything else history.trace[-TRACE_LINES:]:
         print(line)
     print(
@@ -126,10 +130,10 @@ def report(history: History | Lost, *, everything: bool, damage: bool | None = N
     if history.violation is None:
         return True
     print(f"FAILED: {history.violation}")
-    _print_replay(history.seed, damage)
+    _print_replay(history.seed, how)
     return False
 
 
-def _print_replay(seed: int, damage: bool | None) -> None:
-    how = "--damage --trace" if damage else "--trace"
-    print(f"replay: python tests/simulation/run.py --seed {seed} {how}", flush=True)
+def _print_replay(seed: int, how: Options) -> None:
+    options = " ".join((*(f"--{name}" for name in how), "--trace"))
+    print(f"replay: python tests/simulation/run.py --seed {seed} {options}", flush=True)

@@ -41,6 +41,7 @@ from penstock_sim.damage import Damage
 from penstock_sim.deletion import KEY as SHORT_LIVED_KEY
 from penstock_sim.deletion import TOPIC as SHORT_LIVED_TOPIC
 from penstock_sim.deletion import Deletion
+from penstock_sim.drains import Drainer, proofs_of_a_history
 from penstock_sim.faults import Nemesis
 from penstock_sim.group_checks import GroupChecks
 from penstock_sim.groups import SimGroups
@@ -110,6 +111,9 @@ class History:
     sleeps: int = 0
     wakes: int = 0
     taken_back: int = 0
+    drains: int = 0
+    drained: int = 0
+    drains_back: int = 0
     violation: str | None = None
     trace: tuple[str, ...] = ()
 
@@ -149,9 +153,10 @@ class World:
         self.names: dict[TopicId, str] = {}
         self.mover = Mover(self) if self.contents.moves else None
         self.damage = Damage(self) if options.get("damage") else None
+        self.drainer = Drainer(self) if options.get("drains") and self.contents.moves else None
         self.operator_pods = OperatorPods(self) if options.get("operator_pods") else None
-        if self.operator_pods is not None:
-            self.chaos_ms = LONGEST_MS  # Leases change hands in it
+        if self.operator_pods is not None or self.drainer is not None:
+            self.chaos_ms = LONGEST_MS  # Leases change hands in it, brokers are proven empty
         self.hibernation: Hibernation | None = None
         if self.contents.hibernation:
             self.hibernation = Hibernation(self)
@@ -319,7 +324,7 @@ class World:
         level = log.level
         log.setLevel(logging.CRITICAL)  # the trace says more
         try:
-            with leases_of_a_history(), waits_of_a_history():
+            with leases_of_a_history(), waits_of_a_history(), proofs_of_a_history():
                 self._run()
         finally:
             self._end()
@@ -365,6 +370,8 @@ class World:
             self.damage.start(nemesis)
         if self.operator_pods is not None:
             self.operator_pods.start()
+        if self.drainer is not None:
+            self.drainer.start()
         if self.hibernation is not None:
             self.hibernation.start(nemesis)
         return nemesis
@@ -477,6 +484,8 @@ class World:
             self._check_transactions(self.transactions)
         if self.mover is not None:
             self.mover.check_end()
+        if self.drainer is not None:
+            self.drainer.checks.check_end()
         for key in self.all_keys:
             for broker in self.members(key):
                 replica = broker.replicas[key]
@@ -545,6 +554,9 @@ def simulate(seed: int, *, traced: bool = False, **options: Unpack[Options]) -> 
         0 if world.hibernation is None else world.hibernation.checks.sleeps,
         0 if world.hibernation is None else world.hibernation.checks.wakes,
         0 if world.hibernation is None else world.hibernation.checks.taken_back,
+        0 if world.drainer is None else world.drainer.checks.begun,
+        0 if world.drainer is None else world.drainer.checks.ended,
+        0 if world.drainer is None else world.drainer.checks.taken_back,
         violation,
         tuple(world.scheduler.trace),
     )
