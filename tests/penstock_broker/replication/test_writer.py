@@ -217,6 +217,21 @@ async def test_a_full_disk_takes_later_writes_of_the_replica_with_it() -> None:
         assert r.store.recover(owner.slot).log_end_offset == 1
 
 
+async def test_a_full_disk_that_refuses_a_rewrite_says_what_it_takes_with_it() -> None:
+    """A rewrite has no id. Without a word the replica waits for its own write for ever."""
+    async with rig() as r:
+        owner = r.owner(0)
+        r.store.gate.clear()
+        r.store.failure = ClusterError("full", ErrorCode.DISK_FULL)
+        refused = r.writer.rewrite(owner, Rewrite([batch_at(0)]), None)
+        await wait_until_async(lambda: not r.writer._pending, what="it runs")
+        r.writer.append(owner, 7, [batch_at(0)], None, sync=False)
+        r.writer.append(owner, 8, [batch_at(1)], None, sync=False)
+        r.store.gate.set()
+        assert not await refused
+        await hears(owner, ("failed", 7, ErrorCode.DISK_FULL))
+
+
 @pytest.mark.parametrize("failure", [ClusterError("io", ErrorCode.STORAGE_FAILED), OSError("io")])
 async def test_a_lost_disk_ends_the_writer_and_nobody_hears_a_result(failure: Exception) -> None:
     owners: list[Owner] = []

@@ -387,16 +387,20 @@ class LogWriter:
         if error.code is not ErrorCode.DISK_FULL:
             raise error
         appends = any(entry.batches for entry in tick.pending)
+        failed: list[tuple[WriteOwner, int]] = []
         for entry in tick.pending:
             later = self._pending.get(entry.owner.slot, entry)
             log_start = later.log_start_offset or entry.log_start_offset
+            # A rewrite has no id, and what is dropped after it has one.
+            failed += [
+                (entry.owner, first) for first in (entry.persist_ids or later.persist_ids)[:1]
+            ]
             entry.rewritten(done=False)
             self.forget(entry.owner)
             if appends and log_start is not None:
                 self.move_log_start(entry.owner, log_start)
-        for entry in tick.pending:
-            if entry.persist_ids:
-                entry.owner.persist_failed(entry.persist_ids[0], error)
+        for owner, persist_id in failed:
+            owner.persist_failed(persist_id, error)
 
     def _write(self, tick: Tick) -> dict[Slot, RecoveredLog | ClusterError]:
         """In the thread: writes, and recovers every log that was truncated."""
