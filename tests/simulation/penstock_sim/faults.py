@@ -19,6 +19,7 @@ _CALM: Final = 4
 """So much more time between faults a cluster needs, if it is to come to rest now and then."""
 DELETE_RECORDS_EVERY: Final = 5
 """In one of so many seeds records are deleted up to any offset, not by whole batches."""
+_POSTPONED_MS: Final = 50
 
 if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker
@@ -188,6 +189,11 @@ class Nemesis:
         return True
 
     def _blackout(self) -> None:
+        """Not while a disk is lost and no controller knows: no promise survives both."""
+        if self.world.checks.lost:
+            if self.world.chaotic:
+                self.world.scheduler.after(_POSTPONED_MS, self._blackout)
+            return
         for broker in self.world.brokers.values():
             if broker.up:
                 broker.kill(power=True)

@@ -229,6 +229,8 @@ class Mover:
         result = outcome.replicas if outcome.change.cancel else outcome.change.target
         if result not in {outcome.replicas, outcome.target}:
             raise RuleError(f"I31: {outcome} says that it is accepted")
+        if self.world.is_deleted(key):
+            return  # in the same write
         known = self.world.checks.stored[key]
         if not outcome.change.cancel and not known.target and known.state.replicas == result:
             # Perhaps nothing was written, and an earlier request without an answer may follow.
