@@ -135,9 +135,10 @@ def _expect_shown(small: Stage) -> None:
     """To whoever looks with kubectl, or asks why."""
     shown = small.penstock.streams.call("get", CLUSTERS, TIGHT, "-o", "wide").decode()
     small.say(shown.splitlines()[-1])
-    small.expect("Blocked" in shown, f"kubectl get does not show it: {shown}")
-    told = why(TIGHT)
-    small.expect("would hold" in " ".join(told.split()), f"why does not say it: {told}")
+    told = "Blocked" in shown and "would hold" in shown
+    small.expect(told, f"kubectl get does not say it: {shown}")
+    asked = why(TIGHT)
+    small.expect("would hold" in " ".join(asked.split()), f"why does not say it: {asked}")
 
 
 def _expect_untouched(small: Stage) -> None:
