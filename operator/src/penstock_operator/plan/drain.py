@@ -123,7 +123,8 @@ def _held(moves: MoveFacts, broker_id: int) -> DrainState:
         moving=len(going),
         bytes_left=None if None in sizes else sum(size or 0 for size in sizes),
         bytes_per_second=sum(
-            copy.bytes_per_second for move in going.values() for copy in move.copies
+            _own_part(move, sum(copy.bytes_per_second for copy in move.copies))
+            for move in going.values()
         ),
         waiting_for=waiting[0] if waiting else "",
     )
@@ -132,8 +133,15 @@ def _held(moves: MoveFacts, broker_id: int) -> DrainState:
 def _bytes_left(one: balance.PartitionFacts, going: MoveDescription | None) -> int | None:
     """As its leader says, or all of it while it says nothing; None: nobody knows."""
     if going is not None and going.copies:
-        return sum(copy.bytes_left for copy in going.copies)
+        return _own_part(going, sum(copy.bytes_left for copy in going.copies))
     return one.size_bytes
+
+
+def _own_part(move: MoveDescription, copied: int) -> int:
+    """What one of the brokers that a partition leaves has of the bytes of all its copies: who
+    copies in whose place is not stored."""
+    leaving = sum(_leaves(move, broker_id) for broker_id in move.replicas)
+    return -(-copied // leaving)
 
 
 def describe(
