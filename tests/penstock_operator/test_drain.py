@@ -131,6 +131,22 @@ def test_a_partition_that_leaves_two_brokers_counts_once_for_each_of_them() -> N
     assert [one.bytes_per_second for one in copied.drains] == [40 << 20] * 2
 
 
+def test_a_drain_ends_when_the_broker_that_receives_most_has_it_all() -> None:
+    world, wish = two_moves(), desired(brokers=3)
+    world.copies = {
+        T0: (copying(1, left=1 << 30, rate=10 << 20),),
+        TopicPartition("t", 1): (copying(2, left=5 << 30, rate=10 << 20),),
+    }
+    plan = plan_cluster(wish, sized(world, 6 << 30))
+    (state,) = plan.drains
+    assert state.seconds_left == 512, "6 GiB at 20 MiB/s would be 308"
+    assert wait_of(plan, "Draining").message.endswith(", 6 GiB at 20 MiB/s, about 9 min")
+    world.partitions[1] = replace(world.partitions[1], replicas=(0, 1), isr=(0, 1))
+    world.targets[TopicPartition("t", 1)] = (2, 1)
+    (state,) = plan_cluster(wish, sized(world, 6 << 30)).drains
+    assert state.seconds_left == 103, "who receives nothing of it does not count"
+
+
 def test_an_event_is_not_written_for_each_byte() -> None:
     world, wish = two_moves(), desired(brokers=2)
     world.copies = {T0: (copying(1, left=3 << 30, rate=40 << 20),)}
