@@ -99,7 +99,7 @@ RESOURCES = (
             Column("Brokers", ".status.brokers.summary", doc="Ready and wanted brokers."),
             Column("Phase", ".status.phase", doc="Phase of the Cluster."),
             Column("Moves", ".status.moves.summary", wide=True, doc="Replicas that move."),
-            Column("Message", READY_MESSAGE, wide=True, doc="What it is waiting for."),
+            Column("Message", ".status.message", wide=True, doc="What it is waiting for."),
             Column("Bootstrap", ".status.bootstrap", wide=True, doc="What clients connect to."),
             AGE,
         ),

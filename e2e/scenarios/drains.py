@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, Final
 
 from e2e.harness.kubectl import Manifest
@@ -32,7 +33,9 @@ from e2e.scenarios.operations import (
 
 MIB: Final = 1024 * 1024
 PREFILLED_MIB: Final = int(os.environ.get("PENSTOCK_E2E_DRAIN_MIB", "384"))
-"""What a topic of three replicas holds before it moves. 5 GB need the disk and the time for it."""
+"""What a topic of three replicas holds before it moves."""
+LARGE_MIB: Final = int(os.environ.get("PENSTOCK_E2E_LARGE_MIB", "4768"))
+"""The same where it matters that it is much: 5 GB, which three brokers keep as 15 GB."""
 RECORD_BYTES: Final = 10_000
 SLOW: Final = "2Mi"
 AWAY_S: Final = 180.0
@@ -40,6 +43,10 @@ SHARE_S: Final = 600.0
 DRAINED_S: Final = 900.0
 FOLLOWS_S: Final = 5.0
 GAP_S: Final = 1.0
+STEADY: Final = "8Mi"
+"""5 GB leave two brokers in five minutes: an end is told in whole minutes."""
+FORETOLD_S: Final = 60.0
+FORETOLD_PERCENT: Final = 30.0
 
 
 @scenario("Five brokers become three while operators, controllers and the API server fail")
@@ -99,7 +106,7 @@ def scale_down_taken_back(stage: Stage) -> None:
             stage.measure("the drain is taken back", time.monotonic() - began)
         penstock.wait_settled(SHARE_S)
         stage.expect(uids(stage) == before, "a broker was restarted")
-        cordoned = [each for each in _brokers(stage) if each.get("cordon")]
+        cordoned = [each for each in _brokers(stage) if each.get("cordoned")]
         stage.expect(not cordoned, f"still cordoned: {cordoned}")
         moving = json.loads(penstock.cli("partitions", "status", "-o", "json"))
         stage.expect(not moving.get("moves"), f"still moving: {moving}")
@@ -160,18 +167,46 @@ def rolled_in_a_drain(stage: Stage) -> None:
     restore(stage, {"spec": {"config": {"cache.bytes": None}}})
 
 
+@scenario("Three brokers become five and three with 5 GB, and it takes as long as they say")
+def drained_as_foretold(stage: Stage) -> None:
+    """What the Cluster says one minute after a drain began is when all is copied. Both brokers
+    leave after they have proven that they are empty."""
+    penstock, load = stage.penstock, stage.load()
+    with stage.workload(load) as running, _prefilled(stage, LARGE_MIB) as filled:
+        running.started()
+        shares = _to_five(stage)
+        stage.expect(min(shares[3], shares[4]) >= sum(shares.values()) // 5 - 1, f"{shares}")
+        running.goes_on()
+        with _throttled(stage, STEADY):
+            _scale(stage, 3)
+            looks = _looks(stage)
+        _expect_foretold(stage, looks)
+        for broker in (3, 4):
+            states = [rows[broker]["state"] for _, rows in looks if broker in rows]
+            seen = [*dict.fromkeys(states)]
+            stage.say(f"broker {broker}: {', '.join(seen)}")
+            stage.expect("Proving" in seen, f"broker {broker} left without a proof: {seen}")
+        for topic in (load.topic, filled):
+            for one in penstock.partitions(topic):
+                stage.expect({*one.replicas} == {0, 1, 2}, f"{topic}: replicas {one.replicas}")
+        running.goes_on()
+        _no_error(stage, load, running.finish())
+    penstock.wait_settled(240.0)
+
+
 # ---------------------------------------------------------------------- what is done
 
 
 @contextmanager
-def _prefilled(stage: Stage) -> Iterator[str]:
+def _prefilled(stage: Stage, mib: int = PREFILLED_MIB) -> Iterator[str]:
     """A topic whose replicas take a while to move."""
     with stage.topic("-filled", partitions=12) as topic:
-        records = PREFILLED_MIB * MIB // RECORD_BYTES
+        records, began = mib * MIB // RECORD_BYTES, time.monotonic()
         stage.penstock.exec(
             "penstock", "perf", "produce", topic, f"--records={records}",
             f"--record-bytes={RECORD_BYTES}", timeout_s=900.0,
         )  # fmt: skip
+        stage.say(f"{mib} MiB written in {time.monotonic() - began:.0f} s")
         yield topic
 
 
@@ -285,6 +320,40 @@ def _drains(
         CLUSTERS, stage.penstock.cluster, lambda cluster: fits(_rows(cluster)), DRAINED_S
     )
     return _rows(found)
+
+
+def _looks(stage: Stage) -> list[tuple[float, dict[int, dict[str, Any]]]]:
+    """Rows of the drains, and when they were seen, in seconds since 1970, until three are left."""
+    looks: list[tuple[float, dict[int, dict[str, Any]]]] = []
+    stage.logs.mkdir(parents=True, exist_ok=True)
+
+    def gone() -> bool:
+        status = _cluster(stage)["status"]
+        rows = {each["broker"]: each for each in status.get("drains") or ()}
+        now = time.time_ns() / 1e9
+        looks.append((now, rows))
+        with (stage.logs / "looks.jsonl").open("a") as kept:
+            kept.write(json.dumps([now, rows, status.get("moves")]) + "\n")
+        return len(stage.penstock.broker_pods()) == 3
+
+    wait_until("three brokers", gone, DRAINED_S)
+    return looks
+
+
+def _expect_foretold(stage: Stage, looks: list[tuple[float, dict[int, dict[str, Any]]]]) -> None:
+    """Compares the time left that was shown after a minute with how long it took from there on."""
+    began = next(at for at, rows in looks if _is_draining(rows))
+    ended = max(at for at, rows in looks if _is_draining(rows))
+    stage.measure("two brokers were emptied", ended - began)
+    at, rows = next(look for look in looks if look[0] >= began + FORETOLD_S)
+    ends = {broker: row["eta"] for broker, row in rows.items() if "eta" in row}
+    stage.expect(ends, f"no end is told after {at - began:.0f} s: {rows}")
+    foretold = max(datetime.fromisoformat(end).timestamp() for end in ends.values()) - at
+    took = ended - at
+    stage.say(f"after a minute: {foretold:.0f} s more, it took {took:.0f} s; by broker: {ends}")
+    stage.expect(took > FORETOLD_S, f"it was over after {ended - began:.0f} s: nothing to foretell")
+    off = abs(foretold - took) / took * 100
+    stage.measure("the end told after a minute is off by", off, "%", limit=FORETOLD_PERCENT)
 
 
 def _rate(stage: Stage) -> float:

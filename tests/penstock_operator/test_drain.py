@@ -118,6 +118,35 @@ def test_it_says_how_many_bytes_are_left_how_fast_and_how_long() -> None:
     assert (state.bytes_left, state.bytes_per_second) == (9 << 30, 40 << 20)
 
 
+def test_a_partition_that_leaves_two_brokers_counts_once_for_each_of_them() -> None:
+    world, wish = settled(desired(brokers=5), partitions=0), desired(brokers=3)
+    world.partitions = [PartitionState("t", 0, 3, (3, 4, 0), (3, 4, 0), 1)]
+    world.cordons = {3: OURS, 4: OURS}
+    world.targets = {T0: (1, 2, 0)}
+    queued = plan_cluster(wish, sized(world, 6 << 30))
+    assert [one.bytes_left for one in queued.drains] == [6 << 30] * 2
+    world.copies = {T0: tuple(copying(at, left=4 << 30, rate=40 << 20) for at in (1, 2))}
+    copied = plan_cluster(wish, sized(world, 6 << 30))
+    assert [one.bytes_left for one in copied.drains] == [4 << 30] * 2, "not what both have left"
+    assert [one.bytes_per_second for one in copied.drains] == [40 << 20] * 2
+
+
+def test_a_drain_ends_when_the_broker_that_receives_most_has_it_all() -> None:
+    world, wish = two_moves(), desired(brokers=3)
+    world.copies = {
+        T0: (copying(1, left=1 << 30, rate=10 << 20),),
+        TopicPartition("t", 1): (copying(2, left=5 << 30, rate=10 << 20),),
+    }
+    plan = plan_cluster(wish, sized(world, 6 << 30))
+    (state,) = plan.drains
+    assert state.seconds_left == 512, "6 GiB at 20 MiB/s would be 308"
+    assert wait_of(plan, "Draining").message.endswith(", 6 GiB at 20 MiB/s, about 9 min")
+    world.partitions[1] = replace(world.partitions[1], replicas=(0, 1), isr=(0, 1))
+    world.targets[TopicPartition("t", 1)] = (2, 1)
+    (state,) = plan_cluster(wish, sized(world, 6 << 30)).drains
+    assert state.seconds_left == 103, "who receives nothing of it does not count"
+
+
 def test_an_event_is_not_written_for_each_byte() -> None:
     world, wish = two_moves(), desired(brokers=2)
     world.copies = {T0: (copying(1, left=3 << 30, rate=40 << 20),)}

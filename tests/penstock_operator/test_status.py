@@ -245,6 +245,16 @@ def test_the_phase_is_one_word_for_what_goes_on(waits: tuple[Wait, ...], phase: 
     assert status["conditions"][0]["status"] == "True", "it serves all the while"
 
 
+def test_kubectl_get_shows_what_a_cluster_that_serves_waits_for() -> None:
+    crd = yaml.safe_load((ROOT / "crds/clusters.yaml").read_text())
+    columns = crd["spec"]["versions"][0]["additionalPrinterColumns"]
+    (path,) = (each["jsonPath"] for each in columns if each["name"] == "Message")
+    blocked = Plan(waits=(Wait("DrainBlocked", "broker 0 has no room", Severity.BLOCKED),))
+    status = cluster_status(WISH, settled(WISH).observed(), blocked, {}, NOW)
+    assert status[path.removeprefix(".status.")] == "broker 0 has no room"
+    assert ready_status()[path.removeprefix(".status.")] == "", "there is nothing to wait for"
+
+
 def test_nothing_is_settled_in_the_pass_that_applies_a_new_template() -> None:
     """The roll that the template asks for is planned in the next one."""
     observed, newer = settled(WISH).observed(), desired(image="penstock-broker:2")

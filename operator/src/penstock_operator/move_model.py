@@ -62,8 +62,8 @@ class DrainState:
     """A broker that is to go.
 
     `replicas`: it still has; `moving`: of those, move away; `logs`: former replicas it has to
-    delete. `bytes_left` to copy off it; None: not known. `bytes_per_second`: at which that is done.
-    `waiting_for`: what a move off it needs.
+    delete. `bytes_left` to copy off it; None: not known. `bytes_per_second`: at which that is done;
+    `seconds_left`: until then, None if nobody knows. `waiting_for`: what a move off it needs.
     """
 
     broker_id: int
@@ -73,6 +73,7 @@ class DrainState:
     logs: int = 0
     bytes_left: int | None = None
     bytes_per_second: int = 0
+    seconds_left: int | None = None
     waiting_for: str = ""
 
 

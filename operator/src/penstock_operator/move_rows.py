@@ -13,6 +13,7 @@ from penstock.client.admin.move_model import MoveState
 from penstock_operator.model import Object, Observed, Plan
 from penstock_operator.move_model import DrainState
 from penstock_operator.progress import end_of, figures
+from penstock_operator.receiving import receiving, seconds_left
 
 
 def move_rows(observed: Observed, plan: Plan, before: Mapping[str, Any], now: str) -> Object:
@@ -84,6 +85,7 @@ def _moves(running: list[MoveDescription], now: str) -> Object:
     copying = sum(one.state is MoveState.COPYING for one in running)
     left = sum(copy.bytes_left for copy in copies) if copies else None
     rate = sum(copy.bytes_per_second for copy in copies)
+    seconds = seconds_left(receiving(running, {}).values())
     queued = len(running) - copying
     counted = ((copying, "copying"), (queued, "queued"))
     text = ", ".join(f"{count} {what}" for count, what in counted if count)
@@ -92,8 +94,8 @@ def _moves(running: list[MoveDescription], now: str) -> Object:
         "queued": queued,
         "bytesLeft": left,
         "bytesPerSecond": rate if copies else None,
-        "eta": end_of(left, rate, now),
-        "summary": f"{text}{figures(left, rate, ' left')}" or None,
+        "eta": end_of(seconds, now),
+        "summary": f"{text}{figures(left, rate, ' left', seconds=seconds)}" or None,
     }
 
 
@@ -108,7 +110,7 @@ def _drain(one: DrainState, before: Mapping[str, Any], now: str) -> Object:
     if one.bytes_left is not None:
         row["bytesLeft"] = one.bytes_left
         row["bytesTotal"] = max(one.bytes_left, before.get("bytesTotal", 0))
-        if (eta := end_of(one.bytes_left, one.bytes_per_second, now)) is not None:
+        if (eta := end_of(one.seconds_left, now)) is not None:
             row["eta"] = eta
     if one.waiting_for:
         row["waitingFor"] = one.waiting_for

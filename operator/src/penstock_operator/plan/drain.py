@@ -8,14 +8,14 @@ any point. A cordon names who made it: what a person has cordoned stays cordoned
 drain's cordon is lifted last, so that it marks what is still to be cancelled.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from penstock.client import BrokerChange, BrokerPlacement, Cordon, MoveDescription, ReplicaMove
 from penstock.core import balance
 from penstock.core.control.documents import FORMAT_MOVES
 from penstock.core.limits import REPLICA_CHANGES_MAX
-from penstock.core.types import BrokerId, MoveReason
+from penstock.core.types import BrokerId, MoveReason, TopicPartition
 from penstock_operator.model import (
     Action,
     CordonBrokers,
@@ -28,6 +28,7 @@ from penstock_operator.move_model import DrainStage, DrainState, MoveFacts
 from penstock_operator.plan.gates import brokers_named
 from penstock_operator.plan.waves import has_room, next_wave, open_moves
 from penstock_operator.progress import figures
+from penstock_operator.receiving import receiving, seconds_left
 
 BY: Final = "operator"
 """Who has made a cordon: only these are lifted."""
@@ -116,24 +117,48 @@ def _held(moves: MoveFacts, broker_id: int) -> DrainState:
     begun = bool(going) or (broker is not None and _is_closed(broker))
     waiting = [f"{one.where} waits: {one.waiting_for}" for one in going.values() if one.waiting_for]
     sizes = [_bytes_left(one, going.get(one.partition)) for one in held]
+    left = None if None in sizes else sum(size or 0 for size in sizes)
     return DrainState(
         broker_id,
         DrainStage.DRAINING if begun else DrainStage.WAITING,
         replicas=len(held),
         moving=len(going),
-        bytes_left=None if None in sizes else sum(size or 0 for size in sizes),
+        bytes_left=left,
         bytes_per_second=sum(
-            copy.bytes_per_second for move in going.values() for copy in move.copies
+            _own_part(move, sum(copy.bytes_per_second for copy in move.copies))
+            for move in going.values()
         ),
+        seconds_left=_seconds_left(moves, held, going) if left else None,
         waiting_for=waiting[0] if waiting else "",
     )
+
+
+def _seconds_left(
+    moves: MoveFacts,
+    held: Collection[balance.PartitionFacts],
+    going: Mapping[TopicPartition, MoveDescription],
+) -> int | None:
+    """Until those that receive what leaves have all of it, and what else they receive."""
+    known = () if moves.seen is None else moves.seen.facts.partitions
+    sizes = {one.partition: one.size_bytes for one in known}
+    onto = receiving(going.values(), sizes)
+    everything = receiving(moves.moving.moves, sizes)
+    unplanned = sum(one.size_bytes or 0 for one in held if one.partition not in going)
+    return seconds_left((everything[broker_id] for broker_id in onto), unplanned)
 
 
 def _bytes_left(one: balance.PartitionFacts, going: MoveDescription | None) -> int | None:
     """As its leader says, or all of it while it says nothing; None: nobody knows."""
     if going is not None and going.copies:
-        return sum(copy.bytes_left for copy in going.copies)
+        return _own_part(going, sum(copy.bytes_left for copy in going.copies))
     return one.size_bytes
+
+
+def _own_part(move: MoveDescription, copied: int) -> int:
+    """What one of the brokers that a partition leaves has of the bytes of all its copies: who
+    copies in whose place is not stored."""
+    leaving = sum(_leaves(move, broker_id) for broker_id in move.replicas)
+    return -(-copied // leaving)
 
 
 def describe(
@@ -153,7 +178,7 @@ def describe(
         draining = draining or moves.names(broker_id)
         match state.stage:
             case DrainStage.WAITING | DrainStage.DRAINING:
-                how_far = "" if stuck else figures(state.bytes_left, state.bytes_per_second)
+                how_far = "" if stuck else _how_far(state)
                 words.append(
                     f"broker {broker_id} has {state.replicas} replicas left, {state.moving} of "
                     f"them moving{how_far}"
@@ -174,6 +199,10 @@ def describe(
     text = f"scaling down to {wanted}: {'; '.join([*words, *waiting[:1]])}"
     severity = Severity.BLOCKED if stuck else Severity.PROGRESS
     return Wait("Draining" if draining else "ProvingEmpty", text, severity)
+
+
+def _how_far(state: DrainState) -> str:
+    return figures(state.bytes_left, state.bytes_per_second, seconds=state.seconds_left)
 
 
 def _is_down(observed: Observed, broker_id: int) -> bool:

@@ -24,6 +24,7 @@ from penstock_operator.plan.drain import plan_cancel
 from penstock_operator.plan.gates import brokers_named, is_serving, trusted
 from penstock_operator.plan.waves import has_room, next_wave, open_moves
 from penstock_operator.progress import figures
+from penstock_operator.receiving import receiving, seconds_left
 
 Track = tuple[tuple[Action, ...], tuple[Wait, ...], Offer | None]
 
@@ -106,9 +107,11 @@ def _running(moves: MoveFacts) -> tuple[Wait, ...]:
     copies = [copy for one in going for copy in one.copies]
     left = sum(copy.bytes_left for copy in copies)
     rate = sum(copy.bytes_per_second for copy in copies)
+    seconds = seconds_left(receiving(going, {}).values())
     text = (
         f"spreading: {_partitions(len(going))} to {brokers_named(onto)}, {copying} of them now"
-        f"{figures(left, rate, ' left')}; penstock partitions cancel --all ends that"
+        f"{figures(left, rate, ' left', seconds=seconds)}"
+        "; penstock partitions cancel --all ends that"
     )
     held = [one for one in going if one.waiting_for]
     if held:
