@@ -90,6 +90,8 @@ def test_a_process_names_its_own_metrics_after_itself(role: str, own: object) ->
     shared = {name for name in own() if not name.startswith((f"penstock_{role}_", "process_"))}
     assert shared <= {
         "penstock_build_info",
+        "penstock_connections",
+        "penstock_connections_max",
         "penstock_event_loop_lag_seconds",
         "penstock_tls_certificate_expiry_seconds",
     }

@@ -83,8 +83,8 @@ SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     "a_refused_write_is_taken_for_done": in_text(
         LogWriter,
         "_refuse",
-        "entry.owner.persist_failed(entry.persist_ids[0], error)",
-        "entry.owner.persisted(entry.persist_ids[-1], synced=False)",
+        "owner.persist_failed(persist_id, error)",
+        "owner.persisted(persist_id, synced=False)",
     ),
     "what_piled_up_on_a_refused_write_stays": in_text(
         LogWriter, "_refuse", "self.forget(entry.owner)", "pass"
