@@ -3,7 +3,7 @@
     PYTHONPATH=tests python -m support.console_pictures
 
 Needs Chromium, and half a minute. The cluster has what an airline might: topics that are written
-to, groups of which one is behind, an open transaction. Look at the pictures before you commit them.
+to, groups of which one is behind. Look at the pictures before you commit them.
 """
 
 import json
@@ -19,7 +19,7 @@ from support.browser import Browser, browsing
 from support.console import ConsoleProcess
 
 from penstock.client import Admin, Consumer, Producer
-from penstock_broker.local import LocalCluster, LocalOptions
+from penstock_broker.local.cluster import LocalCluster, LocalOptions
 
 IMAGES: Final = Path(__file__).resolve().parents[2] / "docs" / "images"
 BOOTSTRAP: Final = "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094"
@@ -33,6 +33,8 @@ TOPICS: Final = {"bookings": 3, "delays": 3, "flights": 6, "payments": 3}
 CARRIERS: Final = ("AA", "AS", "DL", "UA", "WN")
 AIRPORTS: Final = ("JFK", "LAX", "ORD", "SEA", "SFO")
 RECORDS: Final = 20_000
+FRAME: Final = 143
+"""So many pixels of a window's height are not the page's."""
 _NIGHT: Final = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
 
 
@@ -72,8 +74,8 @@ def fill() -> None:
 
 
 def take(browser: Browser, name: str, height: int) -> None:
-    """A picture of the window, made as high as what it has to show."""
-    browser.driver.set_window_size(1_200, height)
+    """A picture of the page, so many pixels high."""
+    browser.driver.set_window_size(1_200, height + FRAME)
     browser.driver.save_screenshot(str(IMAGES / f"console-{name}.png"))
 
 
@@ -89,7 +91,7 @@ def main() -> None:
             fill()
             browser.open(console.link)
             browser.see("3 of 3")
-            take(browser, "overview", 620)
+            take(browser, "overview", 420)
             browser.open(f"{console.url}/topics/flights/records?text=SFO&last=20")
             browser.see("SFO", "main")
             take(browser, "records", 640)
@@ -101,7 +103,7 @@ def main() -> None:
             cluster.kill(2)
             browser.open(f"{console.url}/")
             browser.see("broker 2 is down")
-            take(browser, "broker-down", 690)
+            take(browser, "broker-down", 650)
 
 
 if __name__ == "__main__":
