@@ -1,7 +1,6 @@
 """Connections that a process counts at its ports, and sockets that are none of these."""
 
 import socket
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -9,8 +8,6 @@ import pytest
 from support.waiting import wait_until
 
 from penstock_broker.connections import Connections
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says it")
 
 
 def listening(stack: ExitStack, host: str) -> tuple[socket.socket, int]:
