@@ -18,7 +18,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from penstock_broker.descriptors import connections_max, limit
+from penstock_broker.descriptors import connections_max, descriptors_max
 
 _TABLES: Final = ("net/tcp", "net/tcp6")
 _ROW: Final = re.compile(
@@ -100,5 +100,5 @@ class ConnectionMetrics(Collector):
             "Connections that each port may have, further ones are closed; for message streams it "
             "is half of this. Follows from the limit of file descriptors. Of brokers and "
             "controllers.",
-            value=connections_max(limit()),
+            value=connections_max(descriptors_max()),
         )

@@ -31,10 +31,10 @@ def raise_limit() -> int:
     if soft != resource.RLIM_INFINITY and soft < allowed:
         with suppress(ValueError, OSError):  # macOS: its kernel allows less than the hard one says
             resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    return limit()
+    return descriptors_max()
 
 
-def limit() -> int:
+def descriptors_max() -> int:
     """How many descriptors the process may have now, as far as it can need them."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _WANTED if soft == resource.RLIM_INFINITY else soft
