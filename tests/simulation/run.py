@@ -29,6 +29,7 @@ _EXAMPLES: Final = """examples:
   run.py --seeds 2000 --kept --fresh-seconds 60    as `make sim` does
   run.py --damage --seeds 300                      bits flip on disks
   run.py --drains --seeds 300                      brokers are drained
+  run.py --pauses --seeds 300                      processes are paused
   run.py --first 5000 --seeds 1000 --keep-going    a thousand seeds, all failures
   run.py --seed 901872 --trace                     one history, event by event
   run.py --planted                                 every planted bug, and the seeds it took
@@ -36,7 +37,7 @@ _EXAMPLES: Final = """examples:
   run.py --planted --store                         store the table for the tests
 """
 _INTERRUPTED: Final = 130
-_WORDS: Final = {"damage": "bits that flip", "drains": "drains"}
+_WORDS: Final = {"damage": "bits that flip", "drains": "drains", "pauses": "pauses"}
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -64,6 +65,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--drains", action="store_true", help="brokers are drained, as --damage; both go together"
     )
+    parser.add_argument(
+        "--pauses",
+        action="store_true",
+        help="processes of brokers and controllers are paused, as --damage",
+    )
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--trace", action="store_true", help="print every event of it")
     parser.add_argument(
@@ -84,7 +90,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     if options.store and options.planted is None:
         parser.error("--store goes with --planted")
     if how_of(options) and (options.kept or options.planted is not None):
-        parser.error("--damage and --drains go with neither --kept nor --planted")
+        parser.error("--damage, --drains and --pauses go with neither --kept nor --planted")
     if options.workers < 1 or options.seeds < 0 or options.fresh_seconds < 0:
         parser.error("--workers is at least 1; --seeds and --fresh-seconds are not negative")
     return options
@@ -97,6 +103,8 @@ def how_of(options: argparse.Namespace) -> Options:
         how["damage"] = True
     if options.drains:
         how["drains"] = True
+    if options.pauses:
+        how["pauses"] = True
     return how
 
 

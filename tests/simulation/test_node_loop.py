@@ -149,3 +149,44 @@ async def _mixed(loop: NodeLoop) -> None:
 def test_a_seed_is_a_history(shuffled: bool) -> None:
     prints = [play(_mixed, seed, shuffled=shuffled) for seed in (5, 5, 6)]
     assert prints[0] == prints[1] != prints[2]
+
+
+def test_a_paused_node_does_nothing_and_goes_on_where_it_was() -> None:
+    scheduler = Scheduler(1)
+    loop = NodeLoop.of(scheduler, "n1")
+    thread = SimExecutor(loop, lambda: 2.0)
+    done: list[tuple[str, float]] = []
+
+    def note(what: str) -> None:
+        done.append((what, round(loop.time(), 3)))
+
+    async def main() -> None:
+        loop.call_later(0.01, note, "timer")
+        await loop.run_in_executor(thread, note, "thread")
+        note("answer")
+
+    loop.start(main())
+    scheduler.run_until(1)
+    loop.pause(50)
+    loop.pause(5)
+    loop.when_running(lambda: note("from outside"))
+    scheduler.run_until(50)
+    assert done == []
+    scheduler.run_until(60)
+    assert [what for what, _ in done] == ["from outside", "thread", "timer", "answer"]
+    assert all(0.051 <= seconds < 0.06 for _, seconds in done)
+    loop.when_running(lambda: note("at once"))
+    assert done[-1][0] == "at once"
+
+
+def test_a_node_that_is_killed_while_it_is_paused_never_goes_on() -> None:
+    scheduler = Scheduler(1)
+    loop = NodeLoop.of(scheduler, "n1")
+    done: list[str] = []
+    loop.call_later(0.01, done.append, "timer")
+    loop.pause(50)
+    loop.when_running(lambda: done.append("from outside"))
+    loop.kill()
+    loop.resume()
+    scheduler.run_until(100)
+    assert done == []

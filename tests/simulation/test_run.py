@@ -305,3 +305,10 @@ def test_storing_goes_with_planted_bugs() -> None:
     found = command("--seeds", "1", "--store")
     assert found.returncode == 2
     assert "--store goes with --planted" in found.stderr
+
+
+def test_processes_are_paused_in_all_histories_of_a_run_if_asked_for() -> None:
+    found = command("--pauses", "--seeds", "3", "--workers", "2")
+    assert found.returncode == 0, found.stderr
+    assert "3 seeds from 0 with pauses, 0 failed" in found.stdout
+    assert re.search(r"[1-9]\d* pauses", found.stdout), found.stdout

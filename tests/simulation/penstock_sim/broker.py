@@ -190,7 +190,8 @@ class SimBroker:
         """An event from the world, not from a shell."""
         shell = self.shell
         if shell is not None:
-            shell.loop.run(lambda: shell.replicas.handle(replica, event))
+            act = partial(shell.replicas.handle, replica, event)
+            shell.loop.when_running(partial(shell.loop.run, act))
 
     def handled(self, replica: Replica, event: rc.Event, before: rc.Marks, ready: rc.Ready) -> None:
         """A machine has decided; the shell has yet to obey."""
@@ -275,6 +276,10 @@ class SimBroker:
 
     def produce(self, key: ReplicaKey, request: dict[str, Any], respond: Any) -> None:
         """A client's request; `respond(ProduceReply)` is called at most once."""
+        if self.shell is not None:
+            self.shell.loop.when_running(partial(self._produce, key, request, respond))
+
+    def _produce(self, key: ReplicaKey, request: dict[str, Any], respond: Any) -> None:
         replica = self.replicas.get(key)
         if replica is None or self.shell is None:
             return

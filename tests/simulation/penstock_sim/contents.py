@@ -55,6 +55,7 @@ class Options(TypedDict, total=False):
     of groups and transactions. `brokers`, `factor`: see `draw_layout`. `damage`: bits flip; in no
     history that does not ask for it, so that those are what they always were. `operator_pods`: the
     same, of two operators of Kubernetes. `drains`: the same, of brokers, while replicas move.
+    `pauses`: the same, of brokers' and controllers' processes.
     `hibernation`: by the seed only if there is no other option. The others: whether it is in the
     history, see the constants above.
     """
@@ -77,6 +78,7 @@ class Options(TypedDict, total=False):
     damage: bool | None
     operator_pods: bool | None
     drains: bool | None
+    pauses: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

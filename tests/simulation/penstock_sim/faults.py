@@ -93,6 +93,8 @@ class Nemesis:
         world.net.slow = False
         world.meta.away.clear()
         world.meta.slow = False
+        if world.pauses is not None:
+            world.pauses.heal()
         if world.damage is not None:
             world.damage.heal()
         if world.hibernation is not None:

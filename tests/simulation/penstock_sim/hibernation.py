@@ -371,7 +371,8 @@ class Hibernation:
 
 
 def _serves(broker: SimBroker) -> bool:
-    return broker.shell is not None and broker.shell.view.complete
+    shell = broker.shell
+    return shell is not None and shell.view.complete and not shell.loop.paused
 
 
 def _facts(broker: SimBroker) -> BrokerFacts:

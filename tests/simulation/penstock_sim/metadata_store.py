@@ -136,9 +136,17 @@ class SimStore:
         return await self._ask(lambda: dict(self._meta.documents))
 
     async def write(self, stages: Sequence[Sequence[Change]]) -> Mapping[str, str]:
-        """See the seam. Some of it may pass unheard, also later."""
+        """See the seam. Some of it may pass unheard, also later; a pause may cut it in two."""
         changes = [change for stage in stages for change in stage]
         learned = self._is_learning()
+        pauses = self._world.pauses
+        cut = 0 if pauses is None else pauses.cut(len(changes))
+        if not cut:
+            return await self._send(changes, learned=learned)
+        done = await self._send(changes[:cut], learned=learned)
+        return {**done, **await self._send(changes[cut:], learned=learned)}
+
+    async def _send(self, changes: list[Change], *, learned: bool) -> Mapping[str, str]:
         return await self._ask(
             lambda: self._carry_out(changes, learned=learned),
             lambda: self._write_late(changes, learned=learned),
@@ -188,6 +196,8 @@ class SimStore:
     def _settle(self, answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
         if self._loop.dead or answer.done():
             return
+        if self._world.pauses is not None:
+            self._world.pauses.answered(self._node, self._loop)
         if error is None:
             self._loop.run(lambda: answer.set_result(result))
         else:

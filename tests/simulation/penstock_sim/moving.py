@@ -232,8 +232,11 @@ class Mover:
         if self.world.is_deleted(key):
             return  # in the same write
         known = self.world.checks.stored[key]
-        if not outcome.change.cancel and not known.target and known.state.replicas == result:
-            # Perhaps nothing was written, and an earlier request without an answer may follow.
+        unwritten = not outcome.change.cancel and not known.target
+        unwritten = unwritten and known.state.replicas == result
+        if unwritten or self.world.pauses is not None:
+            # An earlier request without an answer may follow: perhaps nothing was written, or both
+            # wait for a controller that was paused.
             self._wanted[key].add(result)
         else:
             self._wanted[key] = {result}

@@ -24,6 +24,7 @@ from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor, Future
+from functools import partial
 from itertools import count
 from typing import Any, Final, Self, TypeVar, TypeVarTuple, Unpack
 
@@ -155,6 +156,9 @@ class SimExecutor(Executor):
     def _done(self, acts: _Call, future: asyncio.Future[Any]) -> None:
         if self._loop.dead:
             return
+        if self._loop.paused:
+            self._loop.when_running(partial(self._done, acts, future))
+            return
         self._running.remove(acts)
         self._free += 1
         try:
@@ -208,6 +212,10 @@ class NodeLoop(asyncio.AbstractEventLoop):
         self.scheduler = scheduler
         self.name = name
         self.dead = False
+        self.paused = False
+        """No turn begins, no thread gets on; what arrives waits."""
+        self._paused_until_us = 0
+        self._held: list[Callable[[], None]] = []
         self.chance = scheduler.generator(f"loop {name}")
         self._shuffled = shuffled
         self._rate = rate
@@ -244,11 +252,40 @@ class NodeLoop(asyncio.AbstractEventLoop):
         """`act` is called when the node is killed: used by the world, not by shells."""
         self._at_kill.append(act)
 
+    def pause(self, for_ms: float) -> None:
+        """SIGSTOP, and SIGCONT later. What the node has sent goes its way; its clock goes on."""
+        self.paused = True
+        until_us = self.scheduler.now_us + int(for_ms * 1000)
+        self._paused_until_us = max(self._paused_until_us, until_us)
+        self.scheduler.after(for_ms, self._wake)
+
+    def _wake(self) -> None:
+        if self.paused and self.scheduler.now_us >= self._paused_until_us:
+            self.resume()
+
+    def resume(self) -> None:
+        """SIGCONT now. All timers that came due meanwhile fire in one turn."""
+        self.paused = False
+        self._paused_until_us = 0
+        held, self._held = self._held, []
+        for act in held:
+            act()
+        if self._ready and not self._planned and not self.dead:
+            self._plan()
+
+    def when_running(self, act: Callable[[], None]) -> None:
+        """Calls `act` now, or when the node is resumed; not if it is killed before."""
+        if self.paused:
+            self._held.append(act)
+        else:
+            act()
+
     def kill(self) -> None:
         """Nothing more of this node runs; what is ready stays so until it is buried."""
         for act in self._at_kill:
             act()
         self.dead = True
+        self._held.clear()
 
     def bury(self) -> None:
         """Ends the tasks of a killed node, at the end of the world; their errors are ignored.
@@ -286,7 +323,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
     def _turn(self) -> None:
         """Runs everything that was ready when the turn began, like `BaseEventLoop._run_once`."""
         self._planned = False
-        if self.dead:
+        if self.dead or self.paused:
             return
         ready = self._ready
         if self._shuffled and len(ready) > 1:

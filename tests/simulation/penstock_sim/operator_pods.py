@@ -1,10 +1,10 @@
-"""Two operator processes, one Lease, one cluster: whoever was frozen changes nothing (I35).
+"""Two operator processes, one Lease, one cluster: whoever was paused changes nothing (I35).
 
     OperatorPod: Leadership, Fence ── Lease ─▶ LeaseServer
         └─ a pass: some changes, each with its epoch ─▶ AdminService of a controller
     every cluster document that is stored ─▶ `stored`: whose changes are in it, and in which tenure
 
-Lease, fence, the call's edge and the controller are the product's. A pod is frozen, killed or cut
+Lease, fence, the call's edge and the controller are the product's. A pod is paused, killed or cut
 off from the API server at any time; somebody deletes the Lease. What a pod changes are cordons,
 each with a text of its own, so that the documents tell whose they are.
 
@@ -45,21 +45,8 @@ _DURATION_S: Final = 1.0
 _RENEW_S: Final = 0.25
 _FRESH_S: Final = 0.15
 _WHERE: Final = LeaseObject("penstock", "penstock-operator")
-_FROZEN_MS: Final = (5, 60, 350, 700)
-_FROZEN_AT_A_MOMENT: Final = 0.1
-
-
-class _FreezingLoop(NodeLoop):
-    """The loop of a process that may be frozen: then no turn begins."""
-
-    frozen_until_ms = 0.0
-
-    def _turn(self) -> None:
-        left_ms = self.frozen_until_ms - self.scheduler.now_us / 1000
-        if left_ms > 0 and not self.dead:
-            self.scheduler.after(left_ms, self._turn)
-        else:
-            super()._turn()
+_PAUSED_MS: Final = (5, 60, 350, 700)
+_PAUSED_AT_A_MOMENT: Final = 0.1
 
 
 class _Leadership(Leadership):
@@ -87,7 +74,7 @@ class _Controllers:
 
     async def acquire_operator_epoch(self, lease: OperatorLease) -> int:
         """See `AsyncAdmin`."""
-        await self._pod.may_freeze()
+        await self._pod.may_pause()
         request = pb.AcquireOperatorEpochRequest(
             cluster_id=self._pod.world.cluster_id,
             lease_uid=lease.uid,
@@ -102,7 +89,7 @@ class _Controllers:
         """`why` is asked once there is an epoch, just before the change is sent."""
         assert self._epoch is not None
         epoch = await self._epoch()
-        await self._pod.may_freeze()
+        await self._pod.may_pause()
         change = pb.BrokerChange(broker_id=broker_id)
         change.cordon.placement = True
         change.cordon.why = why()
@@ -129,7 +116,7 @@ class OperatorPod:
         self.world = pods.world
         self.name = f"{holder}.{life}"
         self.chance = self.world.scheduler.generator(f"operator {self.name}")
-        self.loop = _FreezingLoop.of(self.world.scheduler, self.name, rate=RATE)
+        self.loop = NodeLoop.of(self.world.scheduler, self.name, rate=RATE)
         self.node = AdminNode(self.world, _NODES[holder], self.name, self.chance, self.loop)
         self.port = LeasePort(pods.server, self.name, self.chance)
         lease = Lease(self.port, _WHERE, self.loop.time)  # type: ignore[arg-type]  # as it uses it
@@ -179,16 +166,16 @@ class OperatorPod:
         except KubernetesError as error:
             self.world.scheduler.note(self.name, "has no Lease", error)
 
-    async def may_freeze(self) -> None:
+    async def may_pause(self) -> None:
         """At a moment at which what it knows of its Lease should be true, and need not be."""
-        if self.world.chaotic and self.chance.random() < _FROZEN_AT_A_MOMENT:
-            self.freeze(self.chance.choice(_FROZEN_MS))
+        if self.world.chaotic and self.chance.random() < _PAUSED_AT_A_MOMENT:
+            self.pause(self.chance.choice(_PAUSED_MS))
             await sleep(0)
 
-    def freeze(self, for_ms: float) -> None:
+    def pause(self, for_ms: float) -> None:
         """Nothing of it runs; what it has sent goes its way."""
-        self.world.scheduler.note(self.name, "is frozen", for_ms)
-        self.loop.frozen_until_ms = self.world.scheduler.now_us / 1000 + for_ms
+        self.world.scheduler.note(self.name, "is paused", for_ms)
+        self.loop.pause(for_ms)
 
     def _sign(self) -> str:
         return self.pods.signed(self)
@@ -234,13 +221,13 @@ class OperatorPods:
             return
         holder = self._random.choice(list(self._pods))
         [act] = self._random.choices(
-            (self._freeze, self._kill, self._cut, self._delete), (10, 2, 3, 0.5)
+            (self._pause, self._kill, self._cut, self._delete), (10, 2, 3, 0.5)
         )
         act(holder)
         self._next()
 
-    def _freeze(self, holder: str) -> None:
-        self._pods[holder].freeze(self._random.choice(_FROZEN_MS))
+    def _pause(self, holder: str) -> None:
+        self._pods[holder].pause(self._random.choice(_PAUSED_MS))
 
     def _kill(self, holder: str) -> None:
         self.world.scheduler.note(holder, "is killed")

@@ -39,6 +39,7 @@ _COUNTS: Final = {
     "drains": "drains",
     "drained": "brokers proven empty",
     "drains_back": "drains taken back",
+    "pauses": "pauses",
 }
 """Fields of a history that are counted, and their names."""
 

@@ -55,6 +55,7 @@ from penstock_sim.moving import Mover
 from penstock_sim.network import Network
 from penstock_sim.nodes import CONTROLLERS
 from penstock_sim.operator_pods import OperatorPods, leases_of_a_history
+from penstock_sim.pauses import Pauses
 from penstock_sim.pipe import PipeGroups
 from penstock_sim.pipe_checks import PipeChecks, SinkReader
 from penstock_sim.promptness import Promptness
@@ -114,6 +115,7 @@ class History:
     drains: int = 0
     drained: int = 0
     drains_back: int = 0
+    pauses: int = 0
     violation: str | None = None
     trace: tuple[str, ...] = ()
 
@@ -154,6 +156,7 @@ class World:
         self.mover = Mover(self) if self.contents.moves else None
         self.damage = Damage(self) if options.get("damage") else None
         self.drainer = Drainer(self) if options.get("drains") and self.contents.moves else None
+        self.pauses = Pauses(self) if options.get("pauses") else None
         self.operator_pods = OperatorPods(self) if options.get("operator_pods") else None
         if self.operator_pods is not None or self.drainer is not None:
             self.chaos_ms = LONGEST_MS  # Leases change hands in it, brokers are proven empty
@@ -368,6 +371,8 @@ class World:
             self.mover.start(nemesis)
         if self.damage is not None:
             self.damage.start(nemesis)
+        if self.pauses is not None:
+            self.pauses.start()
         if self.operator_pods is not None:
             self.operator_pods.start()
         if self.drainer is not None:
@@ -557,6 +562,7 @@ def simulate(seed: int, *, traced: bool = False, **options: Unpack[Options]) -> 
         0 if world.drainer is None else world.drainer.checks.begun,
         0 if world.drainer is None else world.drainer.checks.ended,
         0 if world.drainer is None else world.drainer.checks.taken_back,
+        0 if world.pauses is None else world.pauses.count,
         violation,
         tuple(world.scheduler.trace),
     )
