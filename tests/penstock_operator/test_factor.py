@@ -125,7 +125,7 @@ def test_what_leaders_say_counts_more_than_sizes() -> None:
     seen = replace(seen, moving=replace(seen.moving, moves=(copying,)))
     made = plan_factor(ChangeReplicas("t", 3), seen)
     assert made.moves == ()
-    assert made.progress == "replicas: 2 → 3, 0 of 1 partitions, 0.5 GiB left"
+    assert made.progress == "replicas: 2 → 3, 0 of 1 partitions, 512 MiB left"
     assert made.wait is not None
     assert made.wait.message == f"{made.progress}; t/0 waits: broker 2 is not alive"
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from penstock.client import Cordon, MoveDescription
 from penstock.client.admin.move_model import MoveState
+from penstock.client.admin.receiving import receiving, seconds_left
 from penstock_operator.model import Object, Observed, Plan
 from penstock_operator.move_model import DrainState
 from penstock_operator.progress import end_of, figures
-from penstock_operator.receiving import receiving, seconds_left
 
 
 def move_rows(observed: Observed, plan: Plan, before: Mapping[str, Any], now: str) -> Object:

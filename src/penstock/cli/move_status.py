@@ -10,6 +10,7 @@ import typer
 from penstock.cli import move_plan
 from penstock.cli.options import Output
 from penstock.cli.output import format_table, print_record
+from penstock.client.admin.receiving import receiving, seconds_left
 
 if TYPE_CHECKING:
     from penstock.client import MoveDescription, MovesDescription
@@ -93,7 +94,8 @@ def _pace(one: "MoveDescription") -> int | None:
 def summary(seen: "MovesDescription") -> str:
     """One line about all moves: `3 copying, 9 queued, 3.2 GiB left at 38 MiB/s, about 2 min`.
 
-    Bytes of queued moves are not in it: they are known once copying has begun.
+    Bytes of queued moves are not in it: they are known once copying has begun. The time is that of
+    the broker with most left for its rate.
     """
     parts = []
     for state in ("copying", "queued"):
@@ -102,11 +104,11 @@ def summary(seen: "MovesDescription") -> str:
             parts.append(f"{count} {state}")
     left = sum(copy.bytes_left for one in seen.moves for copy in one.copies)
     rate = sum(copy.bytes_per_second for one in seen.moves for copy in one.copies)
-    if left and rate:
-        minutes = -(-left // (60 * rate))
+    seconds = seconds_left(receiving(seen.moves, {}).values())
+    if seconds is not None:
         parts.append(
             f"{move_plan.size(left)} left at {move_plan.size(rate)}/s, "
-            f"{move_plan.duration(minutes)}"
+            f"{move_plan.duration(-(-seconds // 60))}"
         )
     elif left:
         parts.append(f"{move_plan.size(left)} left, nothing copied now")

@@ -345,6 +345,9 @@ def test_a_line_sums_up_all_moves() -> None:
         moves=(copying, queued, queued), brokers=(), format=2, newest_format=2, paused=False
     )
     assert summary(seen) == "1 copying, 2 queued, 3 GiB left at 38 MiB/s, about 2 min"
+    quick = replace(copying, copies=(replace(copy, broker_id=5, bytes_left=1 << 20),))
+    both = replace(seen, moves=(copying, quick))
+    assert summary(both) == "2 copying, 3 GiB left at 76 MiB/s, about 2 min", "not 1 min"
     paused = replace(seen, moves=(queued, dropping), paused=True)
     assert summary(paused) == (
         "1 queued, 1 with former copies to delete, paused: the metadata store is unavailable"

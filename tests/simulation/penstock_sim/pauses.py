@@ -79,7 +79,7 @@ class Pauses:
         return self._random.randrange(1, changes)
 
     def answered(self, node: int, loop: NodeLoop) -> None:
-        """The metadata store has an answer for a controller, which has yet to hear it."""
+        """The metadata store has an answer for a controller, which has not heard it yet."""
         if self.world.chaotic and self._random.random() < _IN_THE_MIDDLE:
             self._pause(loop, node)
 

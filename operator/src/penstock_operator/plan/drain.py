@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from penstock.client import BrokerChange, BrokerPlacement, Cordon, MoveDescription, ReplicaMove
+from penstock.client.admin.receiving import receiving, seconds_left
 from penstock.core import balance
 from penstock.core.control.documents import FORMAT_MOVES
 from penstock.core.limits import REPLICA_CHANGES_MAX
@@ -28,7 +29,6 @@ from penstock_operator.move_model import DrainStage, DrainState, MoveFacts
 from penstock_operator.plan.gates import brokers_named
 from penstock_operator.plan.waves import has_room, next_wave, open_moves
 from penstock_operator.progress import figures
-from penstock_operator.receiving import receiving, seconds_left
 
 BY: Final = "operator"
 """Who has made a cordon: only these are lifted."""

@@ -11,6 +11,7 @@ is remembered here, and nothing that was cancelled comes again. Pure.
 from collections.abc import Collection
 
 from penstock.client import BrokerChange, BrokerPlacement
+from penstock.client.admin.receiving import receiving, seconds_left
 from penstock.core import balance
 from penstock.core.balance.shortage import gib
 from penstock.core.control.documents import FORMAT_MOVES
@@ -24,7 +25,6 @@ from penstock_operator.plan.drain import plan_cancel
 from penstock_operator.plan.gates import brokers_named, is_serving, trusted
 from penstock_operator.plan.waves import has_room, next_wave, open_moves
 from penstock_operator.progress import figures
-from penstock_operator.receiving import receiving, seconds_left
 
 Track = tuple[tuple[Action, ...], tuple[Wait, ...], Offer | None]
 

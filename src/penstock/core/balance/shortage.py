@@ -10,8 +10,8 @@ NAMED_MAX = 3
 
 
 def gib(size: int) -> str:
-    """As 94 GiB, 0.4 GiB; what is small in MiB."""
-    if size < GIB // 10:
+    """As 94 GiB, 1.4 GiB; less than one in MiB."""
+    if size < GIB:
         return f"{-(-size // (1 << 20))} MiB"
     return f"{size / GIB:.1f}".removesuffix(".0") + " GiB"
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock.client import MoveDescription
+from penstock.client.admin.move_model import MoveDescription
 from penstock.core.types import TopicPartition
 
 

@@ -6,8 +6,8 @@ from support.operator_world import copying
 
 from penstock.client import CopyDescription, MoveDescription
 from penstock.client.admin.move_model import MoveState
+from penstock.client.admin.receiving import Receiving, receiving, seconds_left
 from penstock.core.types import MoveReason, TopicPartition
-from penstock_operator.receiving import Receiving, receiving, seconds_left
 
 SIZES = {TopicPartition("t", at): 100 for at in range(9)}
 
