@@ -113,6 +113,8 @@ class World:
         self.deposed = False
         self.takes_over_again = False
         self.writes = 0
+        self.loads = 0
+        """How often it has asked to read the documents."""
         self.streams: dict[int, int] = {}
         self._ids = 0
 
@@ -197,6 +199,7 @@ class World:
         self.deposed = self.deposed or ready.deposed
         self.takes_over_again = self.takes_over_again or ready.take_over_again
         if ready.reload:
+            self.loads += 1
             self.step(self.documents.loaded())
 
     def new_id(self) -> int:

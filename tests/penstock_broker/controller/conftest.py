@@ -28,6 +28,7 @@ from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore
 from penstock_broker.controller.process import ControllerProcess
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.server import ControllerServer
+from penstock_broker.controller.store_look import LOOK_S
 
 if TYPE_CHECKING:
     from penstock.proto.v1.admin_pb2_grpc import AdminServiceAsyncStub
@@ -203,11 +204,13 @@ async def run_controller(
     wait: bool,
     host: str = "127.0.0.1",
     port: int = 0,
+    look_every_s: float = LOOK_S,
     around: Callable[[MetadataStore], MetadataStore] = lambda store: store,
 ) -> AsyncIterator[Running]:
     async with asyncio.TaskGroup() as tasks:
         with seams_on(store, around=around) as seams:
-            process = ControllerProcess(config, seams, f"{host}:{port}")
+            address = f"{host}:{port}"
+            process = ControllerProcess(config, seams, address, look_every_s=look_every_s)
             serving = tasks.create_task(process.run())
             await process.listening.wait()
             running = Running(process.runtime, process.server, tasks)

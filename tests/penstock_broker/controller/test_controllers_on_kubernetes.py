@@ -19,6 +19,7 @@ from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.rpc.channel import open_channel
 from penstock.rpc.errors import error_from_rpc
+from penstock_broker.controller.metadata_store.kubernetes_objects import KEY_FIELD
 
 
 @asynccontextmanager
@@ -70,6 +71,34 @@ async def test_a_clean_stop_hands_over_at_once(
         standby.process.resume()
         took_s = await all_serve(brokers, 2)
         print(f"fail-over after SIGTERM: {took_s:.2f} s")
+
+
+async def test_a_topic_whose_config_map_was_deleted_outlives_a_clean_stop(
+    pair: tuple[Pod, Pod], api_server: ApiServer
+) -> None:
+    """Nothing is written between the deletion and the stop that could meet a conflict."""
+    active, standby = pair
+    path = f"/api/v1/namespaces/{active.namespace}/configmaps"
+
+    def of_the_topic() -> list[str]:
+        found = api_server.request("GET", path)["items"]
+        return [
+            one["metadata"]["name"]
+            for one in found
+            if (one.get("data") or {}).get(KEY_FIELD) == "topic/t"
+        ]
+
+    async with three_brokers(active, standby) as brokers:
+        [name] = of_the_topic()
+        api_server.request("DELETE", f"{path}/{name}")
+        active.process.terminate()
+        assert await asyncio.to_thread(active.process.wait_end) == 0, active.process.tail()
+        assert of_the_topic() == [name]
+        await all_serve(brokers, 2)
+        with open_channel(standby.address) as channel:
+            request = admin_pb2.DescribeConfigsRequest(topic="t")
+            answer = await asyncio.to_thread(AdminServiceStub(channel).DescribeConfigs, request)
+        assert not answer.HasField("error"), answer
 
 
 def holder(api_server: ApiServer, pod: Pod) -> str:

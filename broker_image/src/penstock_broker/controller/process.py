@@ -19,6 +19,7 @@ from penstock_broker.controller.metrics import ControllerMetrics
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.seams import ControllerSeams
 from penstock_broker.controller.server import bind
+from penstock_broker.controller.store_look import LOOK_S, StoreLook
 from penstock_broker.observability import EventLog
 from penstock_broker.process_metrics import ProcessMetrics
 from penstock_broker.serving.tls_watch import watch_tls
@@ -40,23 +41,28 @@ class ControllerProcess:
         secure_listen: str = "",
         health_listen: str = "",
         journaled: bool = False,
+        look_every_s: float = LOOK_S,
         runtime: type[ControllerRuntime] = ControllerRuntime,
         rulebook: Rulebook | None = None,
     ) -> None:
         """`journaled`: brokers keep changes while the store is unavailable. `cluster_id`: see the
-        runtime. `runtime`: of a kind that the simulator can watch. `health_listen`: where probes
+        runtime. `look_every_s`: how often it looks for changes by others; 0: only before it
+        stops. `runtime`: of a kind that the simulator can watch. `health_listen`: where probes
         ask too, empty: nowhere else. `secure_listen`: another address, with TLS. `rulebook`: with
         the roles that the options give.
 
         Raises RuntimeError when an address is not available.
         """
         self._transport, self._health_listen = seams.transport, health_listen
+        plain = seams.store
         self._asking = asyncio.TaskGroup()
         self._holders = GrpcJournalHolders(seams.transport, self._asking)
         if journaled:
             store = JournaledStore(seams.store, self._holders, config.takeover_min_brokers)
             seams = replace(seams, store=store)
         self.runtime = runtime(config, seams, cluster_id)
+        self._look_every_s = look_every_s
+        self._look = StoreLook(plain, seams.clock, self.runtime.writing_machine, self.runtime.feed)
         self.server = bind(self.runtime, listen, seams, rulebook, secure_listen)
         self.listening = asyncio.Event()
         self.metrics = ControllerMetrics(self.runtime)
@@ -85,9 +91,13 @@ class ControllerProcess:
                     tasks.create_task(self.server.watch_health(), name="health"),
                     tasks.create_task(self._process_metrics.run(), name="loop"),
                 ]
+                if self._look_every_s:
+                    looking = self._look.run(self._look_every_s)
+                    parts.append(tasks.create_task(looking, name="look"))
                 if self._transport.tls is not None:
                     parts.append(tasks.create_task(watch_tls(self._transport.tls), name="tls"))
                 await self.stop_requested.wait()
+                await self._look.settle()
                 for part in parts:
                     part.cancel()
         finally:

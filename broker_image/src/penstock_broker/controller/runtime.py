@@ -113,6 +113,10 @@ class ControllerRuntime:
             raise not_active()
         return self._machine
 
+    def writing_machine(self) -> ControllerMachine | None:
+        """The machine while it decides, and what it decides goes to the metadata store itself."""
+        return self._machine if self.active and not self._store.detached else None
+
     def check_active(self) -> None:
         """Raises the reason why no session and no change is accepted now."""
         if self._suspended:

@@ -113,6 +113,18 @@ class StoreState:
     journaling: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSeen:
+    """What is in the store, read while nothing was written: store versions by key.
+
+    `metadata_version`: of the adopted state when the read began. If it is still the same, no write
+    is under way and the versions differ, somebody else has written: the machine reads again.
+    """
+
+    versions: Mapping[str, str]
+    metadata_version: int
+
+
 # ---------------------------------------------------------------- events: brokers -> machine
 
 
@@ -377,6 +389,7 @@ Event = (
     | WriteUnknown
     | WriteNotSent
     | StoreState
+    | StoreSeen
     | BrokerRegistered
     | HeartbeatReceived
     | StreamClosed

@@ -25,6 +25,7 @@ from penstock.core.control.contract import (
     Severity,
 )
 from penstock.core.control.documents import (
+    CLUSTER_KEY,
     TOMBSTONES_MAX,
     BrokerRegistration,
     ClusterAccess,
@@ -32,6 +33,7 @@ from penstock.core.control.documents import (
     ClusterQuotas,
     Tombstone,
     TopicDocument,
+    topic_key,
 )
 from penstock.core.control.election import ElectionKind, Liveness, Settings, rest, settle
 from penstock.core.control.partition import PartitionDocument
@@ -58,6 +60,13 @@ class Stored:
     metadata_version: int
     names: Mapping[TopicId, str] = field(default_factory=dict)
     moving: frozenset[str] = frozenset()
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The store version of every document, by key."""
+        topics = {topic_key(name): version for name, version in self.topic_versions.items()}
+        own = {} if self.cluster_version is None else {CLUSTER_KEY: self.cluster_version}
+        return {**own, **topics}
 
 
 def election_settings(config: TopicConfig, replication_factor: int) -> Settings:

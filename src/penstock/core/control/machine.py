@@ -41,6 +41,7 @@ from penstock.core.types import ControllerEpoch
 from penstock.errors import ErrorCode, OverloadedError, PenstockError
 
 _ACTIVATION_MS: Final = 1_000
+_NAMED_MAX: Final = 5
 
 
 class Phase(Enum):
@@ -200,8 +201,8 @@ class ControllerMachine:
                 self._streams.closed(event.stream_id, now_ms)
             case c.Tick():
                 self._on_tick()
-            case c.StoreState():
-                self._journaling = event.journaling
+            case c.StoreState() | c.StoreSeen():
+                self._on_store(event)
             case (
                 c.AlterIsr()
                 | c.AllocateProducerIds()
@@ -263,6 +264,26 @@ class ControllerMachine:
             # The controller that wrote it may have declared live brokers dead, and is no longer
             # active.
             self._work.settle_all = True
+
+    def _on_store(self, event: c.StoreState | c.StoreSeen) -> None:
+        """Without a write under way, whatever differs was written by somebody else."""
+        if isinstance(event, c.StoreState):
+            self._journaling = event.journaling
+            return
+        busy = self._in_flight is not None or self._reloading or self._repair is not None
+        if busy or self.phase is not Phase.ACTIVE or self._journaling:
+            return
+        known, seen = self.stored.versions, event.versions
+        if event.metadata_version != self.stored.metadata_version or seen == known:
+            return
+        differ = sorted(key for key in {*known, *seen} if known.get(key) != seen.get(key))
+        self._out.note(
+            "somebody else has changed the metadata store, reading again",
+            documents=differ[:_NAMED_MAX],
+            count=len(differ),
+        )
+        self._reloading = True
+        self._out.reload = True
 
     def _on_written(self, event: c.WriteDone) -> None:
         flight = self._in_flight

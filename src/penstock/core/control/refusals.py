@@ -19,7 +19,7 @@ def refusal(event: c.Event, error: PenstockError) -> c.Ready:
             return c.Ready(session_messages=(c.SessionRefused(event.stream_id, error),))
         case c.Loaded() | c.WriteDone() | c.WriteConflict() | c.WriteUnknown() | c.WriteNotSent():
             return c.Ready()
-        case c.StreamClosed() | c.Tick() | c.StoreState():
+        case c.StreamClosed() | c.Tick() | c.StoreState() | c.StoreSeen():
             return c.Ready()
         case _:
             return c.Ready(replies=(c.Reply(event.request_id, error),))

@@ -148,6 +148,7 @@ SCENES: dict[type, list[tuple[Callable[[Any], Any], Make]]] = {
     c.ElectLeaders: [(idle, request(c.ElectLeaders, partitions=(TopicPartition("t", 0),)))],
     c.UnregisterBroker: [(idle, request(c.UnregisterBroker, broker_id=BrokerId(2)))],
     c.StoreState: [(idle, lambda world: c.StoreState(journaling=True))],
+    c.StoreSeen: [(idle, lambda world: c.StoreSeen(versions={}, metadata_version=0))],
     m.ReportReplicas: [(idle, report)],
     m.AlterReplicas: [(idle, request(m.AlterReplicas, changes=()))],
     m.AlterBrokers: [(idle, request(m.AlterBrokers, changes=()))],

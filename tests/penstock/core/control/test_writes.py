@@ -241,6 +241,67 @@ def test_an_older_topic_document_applied_by_hand_never_turns_epochs_back(three: 
     assert three.state() == (2, 3, (2,))
 
 
+def seen(world: World) -> c.StoreSeen:
+    """What is in the store, as its controller would hear now."""
+    versions = {key: version for key, (_, version) in world.documents.texts.items()}
+    return c.StoreSeen(versions=versions, metadata_version=world.machine.stored.metadata_version)
+
+
+@pytest.mark.parametrize("how", ["deleted", "an older one applied"])
+def test_what_was_changed_by_hand_is_put_back_once_it_is_seen(three: World, how: str) -> None:
+    """Though nothing else is to be written. A controller that takes over would believe it."""
+    key = topic_key("t")
+    old = three.documents.texts[key][0]
+    three.kill(0)
+    right = three.documents.texts[key][0]
+    if how == "deleted":
+        del three.documents.texts[key]
+    else:
+        three.documents.texts[key] = (old, "by hand")
+    three.step(seen(three))
+    now = decode_topic(three.documents.texts[key][0], key)
+    assert replace(now, metadata_version=0) == replace(decode_topic(right, key), metadata_version=0)
+    assert "somebody else has changed the metadata store, reading again" in [
+        decision.event for decision in three.decisions
+    ]
+
+
+def test_what_is_seen_as_it_should_be_costs_nothing(three: World) -> None:
+    writes, loads = three.writes, three.loads
+    three.step(seen(three))
+    assert (three.writes, three.loads) == (writes, loads)
+
+
+def test_a_document_that_somebody_has_only_labelled_is_read_once(three: World) -> None:
+    writes, loads = three.writes, three.loads
+    text, _ = three.documents.texts[topic_key("t")]
+    three.documents.texts[topic_key("t")] = (text, "labelled")
+    for _ in range(3):
+        three.step(seen(three))
+    assert (three.writes, three.loads) == (writes, loads + 1)
+
+
+def test_what_is_seen_beside_a_write_of_its_own_proves_nothing(pair: World) -> None:
+    before = seen(pair)
+    pair.create("t", replication_factor=2)
+    loads = pair.loads
+    pair.step(before)
+    pair.hold_writes = True
+    request = create_request(pair, "u")
+    pair.step(request)
+    pair.step(replace(seen(pair), versions={}))
+    assert pair.loads == loads
+    pair.finish_held(passed=True, answered=True)
+    assert isinstance(pair.replies[request.request_id], c.TopicsChanged)
+
+
+def test_while_brokers_stand_in_for_the_store_what_is_in_it_is_older(three: World) -> None:
+    three.step(c.StoreState(journaling=True))
+    loads = three.loads
+    three.step(replace(seen(three), versions={}))
+    assert three.loads == loads
+
+
 def test_a_restored_cluster_document_never_turns_the_epoch_back(pair: World) -> None:
     text, _ = pair.documents.texts[CLUSTER_KEY]
     older = replace(
