@@ -30,6 +30,7 @@ _EXAMPLES: Final = """examples:
   run.py --damage --seeds 300                      bits flip on disks
   run.py --drains --seeds 300                      brokers are drained
   run.py --pauses --seeds 300                      processes are paused
+  run.py --edits --seeds 300                       metadata is edited by hand
   run.py --first 5000 --seeds 1000 --keep-going    a thousand seeds, all failures
   run.py --seed 901872 --trace                     one history, event by event
   run.py --planted                                 every planted bug, and the seeds it took
@@ -37,7 +38,8 @@ _EXAMPLES: Final = """examples:
   run.py --planted --store                         store the table for the tests
 """
 _INTERRUPTED: Final = 130
-_WORDS: Final = {"damage": "bits that flip", "drains": "drains", "pauses": "pauses"}
+_WORDS: Final = {"damage": "bits that flip"}
+"""What an option means in a line; the others say it themselves."""
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -70,6 +72,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="processes of brokers and controllers are paused, as --damage",
     )
+    parser.add_argument(
+        "--edits", action="store_true", help="the metadata store is edited by hand, as --damage"
+    )
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--trace", action="store_true", help="print every event of it")
     parser.add_argument(
@@ -90,7 +95,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     if options.store and options.planted is None:
         parser.error("--store goes with --planted")
     if how_of(options) and (options.kept or options.planted is not None):
-        parser.error("--damage, --drains and --pauses go with neither --kept nor --planted")
+        names = "--damage, --drains, --pauses and --edits"
+        parser.error(f"{names} go with neither --kept nor --planted")
     if options.workers < 1 or options.seeds < 0 or options.fresh_seconds < 0:
         parser.error("--workers is at least 1; --seeds and --fresh-seconds are not negative")
     return options
@@ -105,6 +111,8 @@ def how_of(options: argparse.Namespace) -> Options:
         how["drains"] = True
     if options.pauses:
         how["pauses"] = True
+    if options.edits:
+        how["edits"] = True
     return how
 
 
@@ -133,7 +141,7 @@ def main() -> int:
 def parts(options: argparse.Namespace) -> Iterator[tuple[str, Iterable[int]]]:
     """The parts to play, one after another: name and seeds."""
     first, count = options.first, options.seeds
-    how = "".join(f" with {_WORDS[name]}" for name in how_of(options))
+    how = "".join(f" with {_WORDS.get(name, name)}" for name in how_of(options))
     if count:
         yield f"seeds from {first}{how}", range(first, first + count)
     if options.kept:

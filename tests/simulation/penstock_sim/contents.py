@@ -55,7 +55,8 @@ class Options(TypedDict, total=False):
     of groups and transactions. `brokers`, `factor`: see `draw_layout`. `damage`: bits flip; in no
     history that does not ask for it, so that those are what they always were. `operator_pods`: the
     same, of two operators of Kubernetes. `drains`: the same, of brokers, while replicas move.
-    `pauses`: the same, of brokers' and controllers' processes.
+    `pauses`: the same, of brokers' and controllers' processes. `edits`: the same, of documents in
+    the metadata store, by hand; then nothing else happens to controllers, and no replica moves.
     `hibernation`: by the seed only if there is no other option. The others: whether it is in the
     history, see the constants above.
     """
@@ -79,6 +80,7 @@ class Options(TypedDict, total=False):
     operator_pods: bool | None
     drains: bool | None
     pauses: bool | None
+    edits: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,7 @@ def contents_of(seed: int, options: Options) -> Contents:
         bank=choose(options.get("bank"), not alone and seed % 36 in BANK_IN),
         ring=choose(options.get("ring"), not alone and seed % 96 in RINGS_IN),
         operator=choose(options.get("operator"), seed % OPERATOR_EVERY == 0),
-        moves=choose(options.get("moves"), bool(options.get("drains")) or seed % 4 in MOVES_IN),
+        moves=not options.get("edits")
+        and choose(options.get("moves"), bool(options.get("drains")) or seed % 4 in MOVES_IN),
         hibernation=choose(options.get("hibernation"), plain and seed % 48 in HIBERNATION_IN),
     )

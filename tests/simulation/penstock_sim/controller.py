@@ -23,6 +23,7 @@ from penstock.errors import PenstockError
 from penstock_broker.controller.process import ControllerProcess
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.seams import ControllerSeams
+from penstock_sim.edits import LOOK_S
 from penstock_sim.metadata_store import SimStore
 from penstock_sim.node_loop import NodeLoop
 from penstock_sim.nodes import controller_address
@@ -83,12 +84,13 @@ class ControllerShell:
             controller_address(node),
             cluster_id=world.cluster_id,
             journaled=world.journal,
+            look_every_s=0 if world.edits is None else LOOK_S,
             runtime=WatchedRuntime,
         )
         assert isinstance(self.process.runtime, WatchedRuntime)
         self.runtime = self.process.runtime
         self.runtime.shell = self
-        self.loop.start(reporting(self.loop, self.process.run))
+        self.running = self.loop.start(reporting(self.loop, self.process.run))
 
     def _new_id(self) -> str:
         self._ids += 1
@@ -136,6 +138,11 @@ class SimController:
     def active(self) -> bool:
         """It decides, for all that it knows."""
         return self.shell is not None and self.shell.runtime.active
+
+    @property
+    def is_leaving(self) -> bool:
+        """It was asked to stop."""
+        return self.shell is not None and self.shell.process.stop_requested.is_set()
 
     def topic(self, name: str) -> TopicDocument | None:
         """As it knows it; None: there is none, or it does not decide."""

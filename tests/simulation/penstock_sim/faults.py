@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.control import contract as cc
 from penstock.core.replication.contract_leader import LogStartMoved
 from penstock.core.types import Offset
+from penstock_sim.edits import UNHARMED
 
 _RELEASED: Final = 0.7
 _CALM: Final = 4
@@ -54,6 +55,8 @@ class Nemesis:
         ]
         if not world.journal:
             self._menu.append((3, self.replace_disk))
+        if world.edits is not None:
+            self._menu = [one for one in self._menu if one[1].__name__ not in UNHARMED]
         # Most histories stress a few faults, so that they meet; some have all.
         if world.faults:
             self._menu = [

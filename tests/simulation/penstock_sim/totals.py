@@ -40,6 +40,8 @@ _COUNTS: Final = {
     "drained": "brokers proven empty",
     "drains_back": "drains taken back",
     "pauses": "pauses",
+    "edits": "edits by hand",
+    "handed_over": "controllers that handed over",
 }
 """Fields of a history that are counted, and their names."""
 

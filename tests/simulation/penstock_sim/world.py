@@ -42,6 +42,7 @@ from penstock_sim.deletion import KEY as SHORT_LIVED_KEY
 from penstock_sim.deletion import TOPIC as SHORT_LIVED_TOPIC
 from penstock_sim.deletion import Deletion
 from penstock_sim.drains import Drainer, proofs_of_a_history
+from penstock_sim.edits import Edits
 from penstock_sim.faults import Nemesis
 from penstock_sim.group_checks import GroupChecks
 from penstock_sim.groups import SimGroups
@@ -116,6 +117,8 @@ class History:
     drained: int = 0
     drains_back: int = 0
     pauses: int = 0
+    edits: int = 0
+    handed_over: int = 0
     violation: str | None = None
     trace: tuple[str, ...] = ()
 
@@ -142,6 +145,7 @@ class World:
         self.client_nodes: list[ClientNode] = []
         """All runs of clients that have a loop."""
         self.checks = Checks(self)
+        self.edits = Edits(self) if options.get("edits") else None
         self.meta = MetaStore(self)
         self.controllers = {node: SimController(self, node) for node in CONTROLLERS}
         self.brokers = {
@@ -373,6 +377,8 @@ class World:
             self.damage.start(nemesis)
         if self.pauses is not None:
             self.pauses.start()
+        if self.edits is not None:
+            self.edits.start()
         if self.operator_pods is not None:
             self.operator_pods.start()
         if self.drainer is not None:
@@ -563,6 +569,8 @@ def simulate(seed: int, *, traced: bool = False, **options: Unpack[Options]) -> 
         0 if world.drainer is None else world.drainer.checks.ended,
         0 if world.drainer is None else world.drainer.checks.taken_back,
         0 if world.pauses is None else world.pauses.count,
+        0 if world.edits is None else world.edits.count,
+        0 if world.edits is None else world.edits.handed_over,
         violation,
         tuple(world.scheduler.trace),
     )
