@@ -4,7 +4,8 @@
         ─▶ or it is asked to stop: it looks once more, then another one takes over
 
 Nothing is promised when a controller ends before it has looked: the next one believes what is
-stored. So nothing is edited once one was asked to stop, and nothing happens to controllers and their store in these histories but that.
+stored. So nothing is edited once one was asked to stop, and nothing else happens to controllers and
+their store in these histories.
 
 Edits come from a generator of their own, and only in histories that want them: the others are what
 they were.
