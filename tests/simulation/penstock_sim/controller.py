@@ -140,6 +140,14 @@ class SimController:
         return self.shell is not None and self.shell.runtime.active
 
     @property
+    def is_deposed(self) -> bool:
+        """It decides, and another one has taken over."""
+        if self.shell is None or not self.shell.runtime.active:
+            return False
+        own = self.shell.runtime.machine.stored.cluster.controller_epoch
+        return own < (self.world.meta.controller_epoch() or 0)
+
+    @property
     def is_leaving(self) -> bool:
         """It was asked to stop."""
         return self.shell is not None and self.shell.process.stop_requested.is_set()

@@ -63,7 +63,7 @@ class MetaStore:
             raise WriteConflictError(change.key, change.expected, version)
         self._versions += 1
         checks = self._world.checks
-        checks.learning = self._epoch() if learned else None
+        checks.learning = self.controller_epoch() if learned else None
         try:
             if isinstance(change, Delete):
                 del self.documents[change.key]
@@ -84,7 +84,8 @@ class MetaStore:
         """As `put_by_hand`."""
         del self.documents[key]
 
-    def _epoch(self) -> int | None:
+    def controller_epoch(self) -> int | None:
+        """As stored; None: nothing is."""
         cluster = self.documents.get(CLUSTER_KEY)
         if cluster is None:
             return None

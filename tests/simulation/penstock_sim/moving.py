@@ -205,7 +205,14 @@ class Mover:
     ) -> None:
         active = [one for one in self.world.controllers.values() if one.active]
         if active:
-            self._random.choice(active).request(request, answered)
+            asked = self._random.choice(active)
+
+            def heard(answer: object) -> None:
+                """While brokers stand in for the store, what a deposed controller has stored behind
+                its successor's back may be replaced (ADR 29, Price)."""
+                answered(None if self.world.journal and asked.is_deposed else answer)
+
+            asked.request(request, heard)
 
     def _answered(self, number: int, keys: Sequence[ReplicaKey], answer: object) -> None:
         """Of the request with this number: results, an error, or None for no answer."""
