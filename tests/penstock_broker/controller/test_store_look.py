@@ -8,9 +8,11 @@ import pytest
 from support.waiting import wait_until_async
 
 from penstock.core.control import ControlConfig
+from penstock.errors import ErrorCode, PenstockError
 from penstock.proto.v1 import admin_pb2
 from penstock_broker.controller.metadata_store.interface import StoredText, StoreUnavailableError
 from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore, SharedDocuments
+from penstock_broker.serving.edge import first_error
 
 if TYPE_CHECKING:
     from .conftest import Run, Running
@@ -89,6 +91,34 @@ async def test_it_is_undone_before_a_controller_hands_over(
     assert content(documents) == right
     async with start(run, documents, DAY_S) as successor:
         broker = await successor.broker(0, run=2)
+        await broker.until(lambda: broker.topic("t"), "the topic is there")
+
+
+@pytest.mark.parametrize("active", [True, False], ids=["active", "takes over"])
+async def test_nobody_begins_a_new_cluster_beside_topics(
+    run: "Run", documents: SharedDocuments, active: bool
+) -> None:
+    """The active controller writes the document again; one that takes over asks for a person."""
+    async with start(run, documents, DAY_S) as running:
+        await filled(running, documents)
+        kept = documents.documents["cluster"]
+        if active:
+            del documents.documents["cluster"]
+    if active:
+        assert json.loads(documents.documents["cluster"].text)["controller_epoch"] == 1
+        return
+    del documents.documents["cluster"]
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with run(MemoryMetadataStore(documents), ControlConfig(), wait=False) as successor:
+            await wait_until_async(lambda: successor.runtime.active, what="it takes over")
+    error = first_error(caught.value)
+    assert isinstance(error, PenstockError)
+    assert error.code is ErrorCode.DATA_CORRUPTED
+    assert "cluster is missing beside those of 1 topics" in error.message
+    assert set(documents.documents) == {KEY}
+    documents.documents["cluster"] = kept
+    async with start(run, documents, DAY_S) as restored:
+        broker = await restored.broker(0, run=2)
         await broker.until(lambda: broker.topic("t"), "the topic is there")
 
 

@@ -4,7 +4,9 @@ A text that cannot be read is never skipped: without a topic's document, its par
 not to exist. An active controller knows what the text must be, and assumes that it was changed by
 hand: it reports the document that it knows, with a version older than any, and the machine writes
 it again. A controller that takes over knows nothing: DATA_CORRUPTED ends it, and a person must
-restore the object. A newer format was written by another version and is never overwritten.
+restore the object. The same if the cluster's own document is missing beside topics: a new one would
+begin at epoch 1, which no broker follows. A newer format was written by another version and is
+never overwritten.
 """
 
 import json
@@ -59,6 +61,13 @@ def from_texts(
             cluster = (_cluster(stored.text, memory), stored.version)
         elif key.startswith(TOPIC_KEY_PREFIX):
             topics.append((_topic(key, stored.text, memory), stored.version))
+    if cluster is None and topics and memory is None:
+        raise ClusterError(
+            f"metadata object {CLUSTER_KEY} is missing beside those of {len(topics)} topics: "
+            "somebody has deleted it. Restore it from a backup, or write it again as "
+            "docs/operations.md says; nothing was changed",
+            ErrorCode.DATA_CORRUPTED,
+        )
     _check_formats(cluster, topics)
     return c.Loaded(cluster, tuple(topics), new_cluster_id)
 
