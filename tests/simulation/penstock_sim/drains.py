@@ -39,6 +39,8 @@ _NODE: Final = 793
 _PROOF_S: Final = 2.0
 _PACE_S: Final = (0.1, 0.6)
 _LATE_S: Final = (0.0, 0.0, 0.0, 0.3, 1.5)
+_LATE_MS: Final = 500
+"""After healing, all that was asked of a paused controller has been done."""
 """Between a plan and its submission."""
 _BEGINS: Final = 0.4
 _TAKEN_BACK: Final = 0.3
@@ -187,9 +189,17 @@ class Drainer:
             self.checks.lifting(broker, moves.moving)
         if actions or moves.moving.paused:
             await self._act(actions, moves, ())
-        else:
+        elif self._nothing_is_late:
             self.checks.back(broker, moves.moving)
             self._former = None
+
+    @property
+    def _nothing_is_late(self) -> bool:
+        """A paused controller may cordon once more when it goes on; an operator looks for ever."""
+        world = self.world
+        if world.pauses is None:
+            return True
+        return not world.chaotic and world.scheduler.now_ms > world.healed_ms + _LATE_MS
 
     async def _act(
         self, actions: tuple[Action, ...], moves: MoveFacts, leaving: tuple[BrokerId, ...]
