@@ -205,12 +205,15 @@ async def run_controller(
     host: str = "127.0.0.1",
     port: int = 0,
     look_every_s: float = LOOK_S,
+    journaled: bool = False,
     around: Callable[[MetadataStore], MetadataStore] = lambda store: store,
 ) -> AsyncIterator[Running]:
     async with asyncio.TaskGroup() as tasks:
         with seams_on(store, around=around) as seams:
             address = f"{host}:{port}"
-            process = ControllerProcess(config, seams, address, look_every_s=look_every_s)
+            process = ControllerProcess(
+                config, seams, address, look_every_s=look_every_s, journaled=journaled
+            )
             serving = tasks.create_task(process.run())
             await process.listening.wait()
             running = Running(process.runtime, process.server, tasks)

@@ -21,15 +21,15 @@ KEY = "topic/t"
 DAY_S = 86_400.0
 
 
-class Unreadable(MemoryMetadataStore):
-    """Once `away`, it cannot be read; leases are renewed nevertheless."""
+class Watched(MemoryMetadataStore):
+    """Counts who asks. Once `away`, it cannot be read; leases are renewed nevertheless."""
 
     away = False
     asked = 0
 
     def read_all(self) -> dict[str, StoredText]:
+        self.asked += 1
         if self.away:
-            self.asked += 1
             raise StoreUnavailableError("planted: it cannot be read")
         return super().read_all()
 
@@ -125,10 +125,26 @@ async def test_nobody_begins_a_new_cluster_beside_topics(
 async def test_a_store_that_cannot_be_read_keeps_nobody_from_work(
     run: "Run", documents: SharedDocuments
 ) -> None:
-    store = Unreadable(documents)
+    store = Watched(documents)
     async with run(store, ControlConfig(), wait=True, look_every_s=0.05) as running:
         await running.broker(0)
-        store.away = True
-        await wait_until_async(lambda: store.asked > 3, what="it has looked")
+        store.away, before = True, store.asked
+        await wait_until_async(lambda: store.asked > before + 3, what="it has looked")
         await running.create(replication_factor=1)
         assert KEY in documents.documents
+
+
+@pytest.mark.parametrize("journaled", [False, True], ids=["without a journal", "with one"])
+async def test_nothing_is_read_again_while_nobody_else_writes(
+    run: "Run", documents: SharedDocuments, caplog: pytest.LogCaptureFixture, journaled: bool
+) -> None:
+    store = Watched(documents)
+    settings = {"look_every_s": 0.02, "journaled": journaled}
+    async with run(store, ControlConfig(), wait=True, **settings) as running:
+        await filled(running, documents)
+        before = store.asked
+        await wait_until_async(lambda: store.asked > before + 10, what="it has looked")
+        assert "somebody else has changed" not in caplog.text
+        change(documents, "deleted", documents.documents[KEY])
+        await wait_until_async(lambda: KEY in documents.documents, what="it is undone")
+        assert "somebody else has changed" in caplog.text
