@@ -6,6 +6,7 @@
     └── ClusterError              the cluster refused, or did not answer
         ├── NotLeaderError        carries the current leader when known
         ├── OffsetOutOfRangeError carries the valid range
+        ├── StaleDataDirectoryError  carries the newest generation
         ├── OverloadedError       carries the delay
         │   └── ThrottledError    a quota's
         └── UnreachableError      no address answered (client side only)
@@ -53,6 +54,7 @@ class ErrorCode(IntEnum):
     NOT_CONTROLLER = 42
     BROKER_ID_IN_USE = 43
     STALE_RULES = 44
+    STALE_DATA_DIRECTORY = 45
     OUT_OF_ORDER_SEQUENCE = 50
     PRODUCER_FENCED = 51
     DISK_FULL = 60
@@ -180,6 +182,7 @@ TRAITS: Final[dict[ErrorCode, Traits]] = {
     ErrorCode.NOT_CONTROLLER: Traits(14, _MAYBE, retriable=True),
     ErrorCode.BROKER_ID_IN_USE: Traits(6, _NO),
     ErrorCode.STALE_RULES: Traits(10, _NO),
+    ErrorCode.STALE_DATA_DIRECTORY: Traits(9, _NO),
     ErrorCode.OUT_OF_ORDER_SEQUENCE: Traits(9, _NO, lost=Lost.SEQUENCE),
     ErrorCode.PRODUCER_FENCED: Traits(9, _NO, lost=Lost.SEQUENCE),
     ErrorCode.DISK_FULL: Traits(8, _NO, retriable=True),
@@ -331,6 +334,16 @@ class ThrottledError(OverloadedError):
     def __init__(self, message: str, throttle_ms: int) -> None:
         super().__init__(message, throttle_ms)
         self.code = ErrorCode.THROTTLED
+
+
+class StaleDataDirectoryError(ClusterError):
+    """A broker's data directory is older than the cluster knows: it was restored, or the message is
+    of an earlier run. `generation`: the newest that was heard of, which the directory lacks.
+    """
+
+    def __init__(self, message: str, generation: str) -> None:
+        super().__init__(message, ErrorCode.STALE_DATA_DIRECTORY)
+        self.generation = generation
 
 
 class UnreachableError(ClusterError):

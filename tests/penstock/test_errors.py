@@ -6,8 +6,17 @@ import pytest
 
 from penstock.client.producer.lane import Lane
 from penstock.core.types import ProducerId, ProducerIdentity
-from penstock.errors import TRAITS, Applied, ClusterError, ErrorCode, Lost, Traits
+from penstock.errors import (
+    TRAITS,
+    Applied,
+    ClusterError,
+    ErrorCode,
+    Lost,
+    StaleDataDirectoryError,
+    Traits,
+)
 from penstock.proto.v1 import errors_pb2 as pb
+from penstock.rpc.errors import error_from_wire, error_to_wire
 
 FIRST_CLIENT_CODE = 1000
 WIRE = {value.number: value for value in pb.ErrorCode.DESCRIPTOR.values}
@@ -60,3 +69,9 @@ def test_a_lane_calls_an_outcome_unknown_exactly_when_the_code_does(code: ErrorC
 
 def test_what_a_topic_does_not_take_is_certainly_not_in_the_log() -> None:
     assert ClusterError("no key", ErrorCode.INVALID_RECORD).applied is Applied.NO
+
+
+def test_a_refusal_of_an_older_data_directory_carries_the_newest_generation() -> None:
+    found = error_from_wire(error_to_wire(StaleDataDirectoryError("It is older", "newest")))
+    assert isinstance(found, StaleDataDirectoryError)
+    assert (str(found), found.generation) == ("It is older", "newest")

@@ -8,14 +8,16 @@ import subprocess
 import sys
 import textwrap
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from penstock.core.limits import GENERATIONS_MAX
 from penstock.core.types import BrokerId, ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
-from penstock_broker.datadir import DataDirectory
+from penstock_broker.datadir import DataDirectory, DurableFile
 
 
 def open_directory(
@@ -28,6 +30,12 @@ def stored(path: Path) -> dict[str, object]:
     found = json.loads((path / "meta.json").read_text())
     assert isinstance(found, dict)
     return found
+
+
+def stored_generations(path: Path) -> tuple[str, ...]:
+    found = json.loads((path / "generations.json").read_text())
+    assert isinstance(found, list)
+    return tuple(found)
 
 
 def change(path: Path, **fields: object) -> None:
@@ -92,9 +100,9 @@ def test_a_killed_broker_leaves_no_lock_and_an_intact_directory(tmp_path: Path) 
     script = f"""
         import os, signal
         from pathlib import Path
-        from penstock_broker.datadir import DataDirectory
+        from penstock_broker.datadir import DataDirectory, DurableFile
         directory = DataDirectory.open(Path({str(tmp_path)!r}), cluster_id="flights", broker_id=1)
-        directory.acknowledge_loss()
+        directory.registration_accepted()
         os.kill(os.getpid(), signal.SIGKILL)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False, timeout=60)
@@ -133,7 +141,7 @@ def test_what_survived_is_known(
     for boot, registers, clean in runs:
         directory = open_directory(tmp_path, boot=boot)
         if registers:
-            directory.acknowledge_loss()
+            directory.registration_accepted()
         directory.close(clean=clean)
     directory = open_directory(tmp_path, boot="boot-a")
     assert directory.data_intact == intact
@@ -142,11 +150,143 @@ def test_what_survived_is_known(
 
 def test_an_unknown_boot_id_is_never_the_same(tmp_path: Path) -> None:
     directory = open_directory(tmp_path, boot="")
-    directory.acknowledge_loss()
+    directory.registration_accepted()
     directory.close(clean=False)
     directory = open_directory(tmp_path, boot="")
     assert not directory.data_intact
     directory.close(clean=False)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_every_opening_is_named_before_anything_else_happens(tmp_path: Path, clean: bool) -> None:
+    """And all are known, until it is certain that a controller has heard of the last."""
+    seen: tuple[str, ...] = ()
+    for _ in range(3):
+        directory = open_directory(tmp_path)
+        assert directory.generations[:-1] == seen
+        assert directory.generations[-1] not in seen
+        seen = directory.generations
+        assert stored_generations(tmp_path) == seen
+        directory.close(clean=clean)
+    directory = open_directory(tmp_path)
+    last = directory.generations[-1]
+    directory.registration_accepted()
+    directory.registration_accepted()
+    assert directory.generations == (last,)
+    directory.close(clean=clean)
+    directory = open_directory(tmp_path)
+    assert directory.generations[:-1] == (last,)
+    directory.close(clean=clean)
+
+
+def test_a_stop_is_named_as_well(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    (opened,) = directory.generations
+    directory.stop_asked()
+    directory.registration_accepted()
+    known, stop = directory.generations
+    assert known == opened, "a controller may have heard of no more than that"
+    directory.close(clean=True)
+    directory = open_directory(tmp_path)
+    assert directory.generations[:-1] == (opened, stop)
+    directory.close(clean=True)
+
+
+def test_a_directory_that_the_cluster_knows_newer_is_not_trusted_by_the_next_run(
+    tmp_path: Path,
+) -> None:
+    directory = open_directory(tmp_path)
+    directory.registration_accepted()
+    directory.close(clean=True)
+    directory = open_directory(tmp_path)
+    assert directory.data_intact
+    directory.distrust("the newest")
+    directory.close(clean=False)
+    directory = open_directory(tmp_path)
+    assert not directory.data_intact
+    assert directory.generations[:-1] == ("the newest",)
+    directory.close(clean=False)
+
+
+def test_of_many_starts_in_vain_the_accepted_one_and_the_newest_are_known(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    directory.registration_accepted()
+    (accepted,) = directory.generations
+    for _ in range(GENERATIONS_MAX + 1):
+        directory.stop_asked()
+    assert len(directory.generations) == GENERATIONS_MAX
+    assert directory.generations[0] == accepted
+    before = directory.generations
+    directory.close(clean=True)
+    directory = open_directory(tmp_path)
+    assert directory.generations[:-1] == (accepted, *before[2:])
+    directory.close(clean=True)
+
+
+def test_a_directory_of_a_release_that_names_no_generations_is_opened(tmp_path: Path) -> None:
+    open_directory(tmp_path).close(clean=True)
+    (tmp_path / "generations.json").unlink()
+    directory = open_directory(tmp_path)
+    assert len(directory.generations) == 1
+    directory.close(clean=True)
+
+
+def test_a_run_in_vain_of_such_a_release_takes_nothing_away(tmp_path: Path) -> None:
+    """It rewrites meta.json with what it knows, and may be refused before it does anything."""
+    directory = open_directory(tmp_path)
+    directory.registration_accepted()
+    (known,) = directory.generations
+    directory.close(clean=True)
+    change(tmp_path, clean_shutdown=False)
+    assert "generations" not in stored(tmp_path)
+    directory = open_directory(tmp_path)
+    assert directory.generations[0] == known
+    directory.close(clean=True)
+
+
+def test_a_crash_before_the_distrust_is_complete_lets_nobody_be_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = open_directory(tmp_path)
+    directory.registration_accepted()
+    (known,) = directory.generations
+    written = DurableFile.replace
+
+    def crash(file: DurableFile, content: bytes) -> None:
+        if file.path.name == "generations.json":
+            raise OSError("the process ends here")
+        written(file, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DurableFile, "replace", crash)
+        with pytest.raises(OSError, match="ends here"):
+            directory.distrust("the newest")
+    directory.close(clean=False)
+    directory = open_directory(tmp_path)
+    assert not directory.data_intact
+    assert directory.generations[0] == known, "refused again"
+    directory.close(clean=False)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]"])
+def test_damaged_generations_are_refused_with_a_way_out(tmp_path: Path, text: str) -> None:
+    open_directory(tmp_path).close(clean=True)
+    (tmp_path / "generations.json").write_text(text)
+    with pytest.raises(ClusterError, match=r"generations\.json is damaged .* remove it") as caught:
+        open_directory(tmp_path)
+    assert caught.value.code is ErrorCode.DATA_CORRUPTED
+
+
+def test_changes_from_several_threads_follow_each_other(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    with ThreadPoolExecutor(4) as threads:
+        for version in range(1, 26):
+            threads.submit(directory.stop_asked)
+            directory.remember_metadata(ControllerEpoch(1), version)
+    assert (len(directory.generations), directory.metadata_version) == (26, 25)
+    assert stored_generations(tmp_path) == directory.generations
+    assert stored(tmp_path)["metadata_version"] == 25
+    directory.close(clean=True)
 
 
 def test_older_controllers_are_refused_also_after_a_restart(tmp_path: Path) -> None:

@@ -3,17 +3,22 @@
     data-dir/
         lock         held with flock while a broker runs; holds its process id, for the message
         meta.json    who owns it, newest controller seen, how the last run ended
+        generations.json  names of its last openings and stops
         journal.json the metadata journal (services.journal)
         scrub.json   how far the scrub of each log is (maintenance.scrub)
         log/         the log store
 
-    open ──▶ [register, adopt_cluster_id, acknowledge_loss] ──▶ remember_metadata … ──▶ close(clean)
+    open ──▶ [register, adopt_cluster_id, registration_accepted] ──▶ remember_metadata …
+         ──▶ stop_asked ──▶ close(clean)
+         ──▶ [refused: older than the cluster knows] ──▶ distrust ──▶ close
 
-Two questions decide what a broker may claim after a start. *Is this my directory?* Another
+Three questions decide what a broker may claim after a start. *Is this my directory?* Another
 cluster's or broker's is refused (I21, I22). *Did it survive?* After a kill, the page cache is still
 there, which the kernel's boot id proves; after a power loss it is not, and the broker must not
 claim its old ISR seats ("last replica standing", I7). A loss is remembered until the controller has
-been told of it; otherwise a crash right after the first start would hide it.
+been told of it; otherwise a crash right after the first start would hide it. *Is it the newest?* A
+volume that was restored says all this of then: so each opening and each stop gets a name, and
+controllers know the newest, which an older copy lacks (`core.control.generations`).
 
 Every change of one of these files is atomic and durable (`DurableFile`).
 All calls block; none is needed on the data path.
@@ -22,6 +27,7 @@ All calls block; none is needed on the data path.
 import fcntl
 import os
 import shutil
+import threading
 import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,11 +35,13 @@ from typing import IO, Final, Protocol
 
 import msgspec
 
+from penstock.core.limits import GENERATIONS_MAX
 from penstock.core.types import BrokerId, ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 
 FORMAT: Final = 1
 _META: Final = "meta.json"
+_GENERATIONS: Final = "generations.json"
 _LOCK: Final = "lock"
 _JOURNAL: Final = "journal.json"
 _SCRUB: Final = "scrub.json"
@@ -103,15 +111,22 @@ class DurableFile:
 
 
 class DataDirectory:
-    """An open, locked data directory. Not thread-safe; opened by `open`, released by `close`."""
+    """An open, locked data directory; opened by `open`, released by `close`.
 
-    def __init__(self, path: Path, meta: Meta, lock: IO[str], *, fresh: bool) -> None:
+    Calls from several threads follow each other: a broker stores metadata versions in one, and all
+    else on its event loop.
+    """
+
+    def __init__(self, path: Path, meta: Meta, lock: IO[str], *, fresh: bool = False) -> None:
         """Takes ownership of `lock`; use `open` instead."""
         self.path = path
         self.fresh = fresh
         """The directory was created by this run: it is empty."""
         self._meta = meta
         self._lock = lock
+        self._generations: tuple[str, ...] = ()
+        self._opened = ""
+        self._changing = threading.Lock()
 
     @classmethod
     def open(
@@ -146,7 +161,10 @@ class DataDirectory:
                     data_lost=stored.data_lost or not survived,
                 )
             directory = cls(path, meta, lock, fresh=stored is None)
+            if stored is not None:
+                directory._generations = _load_generations(path)
             directory._store(meta)
+            directory._begin_run()
         except OSError as error:
             lock.close()
             raise _unusable(path, error) from error
@@ -184,7 +202,7 @@ class DataDirectory:
     def data_intact(self) -> bool:
         """Everything that earlier runs acknowledged is still here (clean stop, or same boot).
 
-        False for a new directory, and after a loss until `acknowledge_loss`.
+        False for a new directory, and after a loss until `registration_accepted`.
         """
         return not self._meta.data_lost
 
@@ -198,22 +216,51 @@ class DataDirectory:
         """The newest version applied; 0 = none yet."""
         return self._meta.metadata_version
 
+    @property
+    def generations(self) -> tuple[str, ...]:
+        """What a registration says of the directory; the last is of this run, or of its stop."""
+        return self._generations
+
     def adopt_cluster_id(self, cluster_id: str) -> None:
         """Binds the directory for ever to the cluster that accepted the first registration.
 
         Raises MisuseError(CLUSTER_ID_MISMATCH) if it belongs to another one.
         """
         _check_owner(self.path, self._meta, cluster_id, BrokerId(self._meta.broker_id))
-        if self._meta.cluster_id != cluster_id:
-            self._store(replace(self._meta, cluster_id=cluster_id))
+        with self._changing:
+            if self._meta.cluster_id != cluster_id:
+                self._store(replace(self._meta, cluster_id=cluster_id))
 
-    def acknowledge_loss(self) -> None:
-        """The controller accepted a registration with `data_intact` = false.
+    def registration_accepted(self) -> None:
+        """A controller knows of this run, and of what was lost if `data_intact` was false.
 
-        From now on a kill loses nothing. Call it after every accepted registration.
+        From now on a kill loses nothing, and what earlier runs are called does not matter.
         """
-        if self._meta.data_lost:
-            self._store(replace(self._meta, data_lost=False))
+        with self._changing:
+            known = self._generations
+            if self._opened in known[1:]:
+                self._store_generations(known[known.index(self._opened) :])
+            if self._meta.data_lost:
+                self._store(replace(self._meta, data_lost=False))
+
+    def distrust(self, generation: str) -> None:
+        """The cluster knows `generation` of this directory, which lacks it: nothing is trusted.
+
+        The next run knows it, and says that records may be missing. Raises OSError if that cannot
+        be stored: the next run is then refused as this one was.
+        """
+        with self._changing:
+            # In this order: who knows the generation is believed, unless its data is lost.
+            self._store(replace(self._meta, data_lost=True))
+            self._store_generations((generation,))
+
+    def stop_asked(self) -> None:
+        """The broker is asked to stop: call it before a controller learns of that.
+
+        Raises OSError if it cannot be stored: copies of this run are then not recognized.
+        """
+        with self._changing:
+            self._note_generation()
 
     def remember_metadata(self, epoch: ControllerEpoch, version: int) -> None:
         """Records the newest controller epoch and metadata version, before they take effect.
@@ -221,6 +268,10 @@ class DataDirectory:
         Raises ClusterError(STALE_CONTROLLER_EPOCH) if either is older than the newest one seen: the
         controller was deposed, or its metadata comes from a backup (I21). The image is refused.
         """
+        with self._changing:
+            self._remember(epoch, version)
+
+    def _remember(self, epoch: ControllerEpoch, version: int) -> None:
         known = self._meta
         if epoch < known.controller_epoch or version < known.metadata_version:
             raise ClusterError(
@@ -249,9 +300,31 @@ class DataDirectory:
             return
         try:
             if clean:
-                self._store(replace(self._meta, clean_shutdown=True))
+                with self._changing:
+                    self._store(replace(self._meta, clean_shutdown=True))
         finally:
             self._lock.close()
+
+    def _begin_run(self) -> None:
+        self._note_generation()
+        self._opened = self._generations[-1]
+
+    def _note_generation(self) -> None:
+        """Of more than a registration may say, the oldest stays: that one a controller has stored;
+        those after it, perhaps."""
+        names = (*self._generations, self._new_generation())
+        if len(names) > GENERATIONS_MAX:
+            names = (names[0], *names[2:])
+        self._store_generations(names)
+
+    def _new_generation(self) -> str:
+        return str(uuid.uuid4())
+
+    def _store_generations(self, names: tuple[str, ...]) -> None:
+        """In a file of their own: releases that do not know them rewrite `meta.json` without what
+        they do not know, and may have done so in vain."""
+        DurableFile(self.path / _GENERATIONS).replace(msgspec.json.encode(names) + b"\n")
+        self._generations = names
 
     def _store(self, meta: Meta) -> None:
         text = msgspec.json.format(msgspec.json.encode(asdict(meta)), indent=2)
@@ -311,6 +384,22 @@ def _load(path: Path) -> Meta | None:
             ErrorCode.INVALID_CONFIG,
         )
     return meta
+
+
+def _load_generations(path: Path) -> tuple[str, ...]:
+    """None: the directory was never open in a release that names them."""
+    file = path / _GENERATIONS
+    text = DurableFile(file).read()
+    if text is None:
+        return ()
+    try:
+        return msgspec.json.decode(text, type=tuple[str, ...])
+    except msgspec.DecodeError as error:
+        raise ClusterError(
+            f"{file} is damaged ({error}); remove it: nothing of the directory is trusted then, "
+            "and what is missing is copied from the other brokers",
+            ErrorCode.DATA_CORRUPTED,
+        ) from error
 
 
 def _check_owner(path: Path, meta: Meta, cluster_id: str | None, broker_id: BrokerId) -> None:

@@ -153,7 +153,11 @@ type Register struct {
 	// This run has not reported yet which of its logs are damaged or missing (ReportReplicas): it keeps
 	// what it has, and is not elected before a heartbeat says `opened`. A release that does not know
 	// this is elected when it registers.
-	Opening       bool `protobuf:"varint,93,opt,name=opening,proto3" json:"opening,omitempty"`
+	Opening bool `protobuf:"varint,93,opt,name=opening,proto3" json:"opening,omitempty"`
+	// What the data directory knows of itself: a UUID for each of its openings and stops since the last
+	// registration that it knows to be accepted, with that one, oldest first; the last is this run's.
+	// A restored copy does not know the newest. Empty: a release that does not keep them.
+	Generations   []string `protobuf:"bytes,105,rep,name=generations,proto3" json:"generations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -356,6 +360,13 @@ func (x *Register) GetOpening() bool {
 	return false
 }
 
+func (x *Register) GetGenerations() []string {
+	if x != nil {
+		return x.Generations
+	}
+	return nil
+}
+
 type Heartbeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The newest image applied.
@@ -371,7 +382,9 @@ type Heartbeat struct {
 	// What its TLS uses now. Not set: it has none.
 	Tls *TlsReport `protobuf:"bytes,60,opt,name=tls,proto3" json:"tls,omitempty"`
 	// All logs of the first image are opened, and a controller has heard of those that are damaged.
-	Opened        bool `protobuf:"varint,93,opt,name=opened,proto3" json:"opened,omitempty"`
+	Opened bool `protobuf:"varint,93,opt,name=opened,proto3" json:"opened,omitempty"`
+	// With wants_stop: the newest of the directory's generations, which this stop made.
+	Generation    string `protobuf:"bytes,105,opt,name=generation,proto3" json:"generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -453,6 +466,13 @@ func (x *Heartbeat) GetOpened() bool {
 		return x.Opened
 	}
 	return false
+}
+
+func (x *Heartbeat) GetGeneration() string {
+	if x != nil {
+		return x.Generation
+	}
+	return ""
 }
 
 type CopyProgress struct {
@@ -1766,7 +1786,7 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x0eSessionRequest\x129\n" +
 	"\bregister\x18\x01 \x01(\v2\x1b.penstock.proto.v1.RegisterH\x00R\bregister\x12<\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x1c.penstock.proto.v1.HeartbeatH\x00R\theartbeatB\t\n" +
-	"\amessage\"\xea\x06\n" +
+	"\amessage\"\x8c\a\n" +
 	"\bRegister\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
@@ -1796,7 +1816,8 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x19external_certificate_port\x18Q \x01(\rR\x17externalCertificatePort\x12)\n" +
 	"\x10software_version\x18R \x01(\tR\x0fsoftwareVersion\x12\x18\n" +
 	"\aformats\x18S \x03(\rR\aformats\x12\x18\n" +
-	"\aopening\x18] \x01(\bR\aopening\"\xa2\x02\n" +
+	"\aopening\x18] \x01(\bR\aopening\x12 \n" +
+	"\vgenerations\x18i \x03(\tR\vgenerations\"\xc2\x02\n" +
 	"\tHeartbeat\x12)\n" +
 	"\x10metadata_version\x18\x01 \x01(\x03R\x0fmetadataVersion\x12\x1d\n" +
 	"\n" +
@@ -1805,7 +1826,10 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x06copies\x18\x04 \x03(\v2\x1f.penstock.proto.v1.CopyProgressR\x06copies\x12-\n" +
 	"\x13no_space_for_copies\x18\x05 \x01(\bR\x10noSpaceForCopies\x12.\n" +
 	"\x03tls\x18< \x01(\v2\x1c.penstock.proto.v1.TlsReportR\x03tls\x12\x16\n" +
-	"\x06opened\x18] \x01(\bR\x06opened\"\xcc\x01\n" +
+	"\x06opened\x18] \x01(\bR\x06opened\x12\x1e\n" +
+	"\n" +
+	"generation\x18i \x01(\tR\n" +
+	"generation\"\xcc\x01\n" +
 	"\fCopyProgress\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x1b\n" +

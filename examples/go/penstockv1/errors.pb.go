@@ -175,6 +175,9 @@ const (
 	ErrorCode_ERROR_CODE_BROKER_ID_IN_USE        ErrorCode = 43
 	// The rules are not those that the request expects. Read them again.
 	ErrorCode_ERROR_CODE_STALE_RULES ErrorCode = 44
+	// A broker's data directory is older than what the cluster knows of it: its volume was restored, or
+	// an earlier run has registered late. Error.data_generation is what the cluster knows.
+	ErrorCode_ERROR_CODE_STALE_DATA_DIRECTORY ErrorCode = 45
 	// There is a gap before this sequence: an earlier batch never arrived. Nothing was appended.
 	ErrorCode_ERROR_CODE_OUT_OF_ORDER_SEQUENCE ErrorCode = 50
 	// A newer epoch of this producer id exists.
@@ -288,6 +291,7 @@ var (
 		42:  "ERROR_CODE_NOT_CONTROLLER",
 		43:  "ERROR_CODE_BROKER_ID_IN_USE",
 		44:  "ERROR_CODE_STALE_RULES",
+		45:  "ERROR_CODE_STALE_DATA_DIRECTORY",
 		50:  "ERROR_CODE_OUT_OF_ORDER_SEQUENCE",
 		51:  "ERROR_CODE_PRODUCER_FENCED",
 		60:  "ERROR_CODE_DISK_FULL",
@@ -359,6 +363,7 @@ var (
 		"ERROR_CODE_NOT_CONTROLLER":             42,
 		"ERROR_CODE_BROKER_ID_IN_USE":           43,
 		"ERROR_CODE_STALE_RULES":                44,
+		"ERROR_CODE_STALE_DATA_DIRECTORY":       45,
 		"ERROR_CODE_OUT_OF_ORDER_SEQUENCE":      50,
 		"ERROR_CODE_PRODUCER_FENCED":            51,
 		"ERROR_CODE_DISK_FULL":                  60,
@@ -531,9 +536,11 @@ type Error struct {
 	// Set with OFFSET_OUT_OF_RANGE.
 	OffsetRange *OffsetRange `protobuf:"bytes,4,opt,name=offset_range,json=offsetRange,proto3" json:"offset_range,omitempty"`
 	// Set with OVERLOADED and THROTTLED: retry after this many milliseconds.
-	ThrottleMs    uint32 `protobuf:"varint,5,opt,name=throttle_ms,json=throttleMs,proto3" json:"throttle_ms,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ThrottleMs uint32 `protobuf:"varint,5,opt,name=throttle_ms,json=throttleMs,proto3" json:"throttle_ms,omitempty"`
+	// Set with STALE_DATA_DIRECTORY: the newest generation of the directory that was heard of.
+	DataGeneration string `protobuf:"bytes,105,opt,name=data_generation,json=dataGeneration,proto3" json:"data_generation,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Error) Reset() {
@@ -599,6 +606,13 @@ func (x *Error) GetThrottleMs() uint32 {
 		return x.ThrottleMs
 	}
 	return 0
+}
+
+func (x *Error) GetDataGeneration() string {
+	if x != nil {
+		return x.DataGeneration
+	}
+	return ""
 }
 
 type CurrentLeader struct {
@@ -751,14 +765,15 @@ const file_penstock_proto_v1_errors_proto_rawDesc = "" +
 	"\x10refresh_metadata\x18\x03 \x01(\bR\x0frefreshMetadata\x124\n" +
 	"\aapplied\x18\x04 \x01(\x0e2\x1a.penstock.proto.v1.AppliedR\aapplied\x12!\n" +
 	"\fnames_leader\x18\x05 \x01(\bR\vnamesLeader\x12+\n" +
-	"\x04lost\x18\x06 \x01(\x0e2\x17.penstock.proto.v1.LostR\x04lost\"\x80\x02\n" +
+	"\x04lost\x18\x06 \x01(\x0e2\x17.penstock.proto.v1.LostR\x04lost\"\xa9\x02\n" +
 	"\x05Error\x120\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x1c.penstock.proto.v1.ErrorCodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12G\n" +
 	"\x0ecurrent_leader\x18\x03 \x01(\v2 .penstock.proto.v1.CurrentLeaderR\rcurrentLeader\x12A\n" +
 	"\foffset_range\x18\x04 \x01(\v2\x1e.penstock.proto.v1.OffsetRangeR\voffsetRange\x12\x1f\n" +
 	"\vthrottle_ms\x18\x05 \x01(\rR\n" +
-	"throttleMs\"w\n" +
+	"throttleMs\x12'\n" +
+	"\x0fdata_generation\x18i \x01(\tR\x0edataGeneration\"w\n" +
 	"\rCurrentLeader\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12!\n" +
 	"\fleader_epoch\x18\x02 \x01(\x05R\vleaderEpoch\x12\x12\n" +
@@ -775,7 +790,7 @@ const file_penstock_proto_v1_errors_proto_rawDesc = "" +
 	"\x04Lost\x12\x14\n" +
 	"\x10LOST_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rLOST_SEQUENCE\x10\x01\x12\x13\n" +
-	"\x0fLOST_MEMBERSHIP\x10\x02*\x9b\x18\n" +
+	"\x0fLOST_MEMBERSHIP\x10\x02*\xca\x18\n" +
 	"\tErrorCode\x12$\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x1a\b\xa2\xbb\x18\x04\b\x02 \x02\x12!\n" +
 	"\x13ERROR_CODE_INTERNAL\x10\x01\x1a\b\xa2\xbb\x18\x04\b\r \x02\x12(\n" +
@@ -818,7 +833,8 @@ const file_penstock_proto_v1_errors_proto_rawDesc = "" +
 	"\xa2\xbb\x18\x06\b\x0e\x10\x01 \x02\x12)\n" +
 	"\x1bERROR_CODE_BROKER_ID_IN_USE\x10+\x1a\b\xa2\xbb\x18\x04\b\x06 \x01\x12$\n" +
 	"\x16ERROR_CODE_STALE_RULES\x10,\x1a\b\xa2\xbb\x18\x04\b\n" +
-	" \x01\x120\n" +
+	" \x01\x12-\n" +
+	"\x1fERROR_CODE_STALE_DATA_DIRECTORY\x10-\x1a\b\xa2\xbb\x18\x04\b\t \x01\x120\n" +
 	" ERROR_CODE_OUT_OF_ORDER_SEQUENCE\x102\x1a\n" +
 	"\xa2\xbb\x18\x06\b\t \x010\x01\x12*\n" +
 	"\x1aERROR_CODE_PRODUCER_FENCED\x103\x1a\n" +

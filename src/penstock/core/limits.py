@@ -25,6 +25,9 @@ COPY_RATE_MAX: Final = 2**53
 """Bytes per second: no disk comes near, and every JSON reader has the exact number."""
 REPLICA_CHANGES_MAX: Final = 1_000
 """Moves and cancellations of moves in one request."""
+GENERATIONS_MAX: Final = 500
+"""Openings and stops of a data directory that a broker names when it registers: so often it may
+start in vain while no controller runs, and every one is told apart."""
 SESSION_TIMEOUT_MIN_MS: Final = 1_000
 SESSION_TIMEOUT_MAX_MS: Final = 1_800_000
 REBALANCE_TIMEOUT_MIN_MS: Final = 1_000

@@ -22,6 +22,7 @@ from penstock.errors import (
     OffsetRange,
     OverloadedError,
     PenstockError,
+    StaleDataDirectoryError,
     ThrottledError,
     UnknownCallError,
     UnreachableError,
@@ -62,6 +63,8 @@ def error_to_wire(error: PenstockError) -> pb.Error:
             )
         case OverloadedError(throttle_ms=throttle_ms):
             message.throttle_ms = throttle_ms
+        case StaleDataDirectoryError(generation=generation):
+            message.data_generation = generation
         case _:
             pass
     return message
@@ -92,6 +95,8 @@ def error_from_wire(message: pb.Error) -> PenstockError:
         return OverloadedError(message.message, message.throttle_ms)
     if code is ErrorCode.THROTTLED:
         return ThrottledError(message.message, message.throttle_ms)
+    if code is ErrorCode.STALE_DATA_DIRECTORY:
+        return StaleDataDirectoryError(message.message, message.data_generation)
     return ClusterError(message.message, code)
 
 

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import pytest
 from support.local_broker import local_broker
 
+from penstock.errors import StaleDataDirectoryError
 from penstock.proto.v1 import journal_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import JournalServiceStub
+from penstock_broker.datadir import DurableFile
 
 
 async def test_a_broker_registers_with_what_its_journal_has_promised(tmp_path: Path) -> None:
@@ -16,3 +19,56 @@ async def test_a_broker_registers_with_what_its_journal_has_promised(tmp_path: P
         await JournalServiceStub(broker.channel).PromiseJournal(request)
         assert identity().promised_controller_epoch == 7
         assert broker.process.membership.controller_epoch < 7, "nobody was active at it"
+
+
+def full(_file: DurableFile, _content: bytes) -> None:
+    raise OSError("no space left on device")
+
+
+async def test_a_broker_notes_its_stop_before_it_leaves(tmp_path: Path) -> None:
+    async with local_broker(tmp_path) as broker:
+        membership = broker.process.membership
+        (opened,) = membership._identity().generations
+        assert membership.session._newest_generation() == opened
+        assert not await membership.leave(0.01), "there is no controller"
+        before, stop = membership._identity().generations
+        assert (before, membership.session._newest_generation()) == (opened, stop)
+
+
+async def test_a_broker_whose_disk_is_full_leaves_nevertheless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with local_broker(tmp_path) as broker:
+        membership = broker.process.membership
+        known = membership._identity().generations
+        with monkeypatch.context() as patch:
+            patch.setattr(DurableFile, "replace", full)
+            assert not await membership.leave(0.01), "there is no controller"
+        assert membership._identity().generations == known
+        assert membership.session._stopping
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_a_broker_that_is_refused_prepares_its_next_run_and_says_what_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    async with local_broker(tmp_path) as broker:
+        membership = broker.process.membership
+        membership._directory.registration_accepted()
+        known = membership._identity()
+        assert known.data_intact
+        with monkeypatch.context() as patch:
+            if is_full:
+                patch.setattr(DurableFile, "replace", full)
+            told = await membership._distrust(StaleDataDirectoryError("It is older", "newest"))
+        assert told.generation == "newest"
+        assert str(told) == (
+            f"It is older. What was acknowledged may be missing in {membership._directory.path}, "
+            "so nothing of it is trusted: this run ends, and the next one gives up its seats in "
+            "ISRs and copies what is missing from the other brokers"
+        )
+        now = membership._identity()
+        if is_full:
+            assert now == known, "the next run is refused, too, and tries again"
+        else:
+            assert (now.data_intact, now.generations) == (False, ("newest",))

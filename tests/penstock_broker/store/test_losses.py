@@ -59,7 +59,7 @@ async def test_a_broker_takes_its_promises_back_before_its_loss_is_accepted(
     lost = DataDirectory.open(
         tmp_path, cluster_id=None, broker_id=BrokerId(0), boot_id="another kernel's"
     )
-    lost.acknowledge_loss()
+    lost.registration_accepted()
     fill(lost.log_path)
     lost.close(clean=False)
     async with local_broker(tmp_path):
@@ -72,7 +72,7 @@ async def test_a_broker_takes_its_promises_back_before_its_loss_is_accepted(
 
 async def test_a_broker_that_kept_everything_keeps_its_promises(tmp_path: Path) -> None:
     kept = DataDirectory.open(tmp_path, cluster_id=None, broker_id=BrokerId(0))
-    kept.acknowledge_loss()
+    kept.registration_accepted()
     fill(kept.log_path)
     kept.close(clean=True)
     async with local_broker(tmp_path):

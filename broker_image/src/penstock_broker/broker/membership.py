@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.types import ControllerEpoch
+from penstock.errors import StaleDataDirectoryError
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock_broker.broker.replication import BrokerSeams, Replication
 from penstock_broker.config import BrokerConfig
@@ -20,6 +21,7 @@ from penstock_broker.datadir import DataDirectory
 from penstock_broker.metadata.condition import Condition
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.session import BrokerIdentity, ControllerSession, Ports
+from penstock_broker.observability import EventLog
 from penstock_broker.replication.accepting import Losses
 from penstock_broker.replication.exact import RemoteDonors
 from penstock_broker.replication.isr import IsrChanges
@@ -27,6 +29,9 @@ from penstock_broker.replication.mending import Mending
 from penstock_broker.replication.reports import ReplicaReports
 from penstock_broker.replication.verifying import LogVerification
 from penstock_broker.services.journal import JournalService
+from penstock_broker.serving.edge import first_error
+
+_events = EventLog("membership")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +66,7 @@ class Membership:
         self._directory = member.directory
         self._view = view
         self._replication = replication
-        self._maintaining = seams.maintaining
+        self._maintaining, self._journaling = seams.maintaining, seams.journaling
         self._serving = serving
         self.session = ControllerSession(
             member.config, self._identity, self, seams.transport, seams.chance
@@ -88,7 +93,7 @@ class Membership:
     def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The coroutines to run until they are cancelled."""
         return (
-            self.session.run(),
+            self._in_session(),
             self._isr.run(),
             self._reports.run(),
             self._verification.run(),
@@ -102,7 +107,45 @@ class Membership:
             directory_id=self._directory.directory_id,
             data_intact=self._directory.data_intact,
             promised_controller_epoch=self.journal.promised,
+            generations=self._directory.generations,
         )
+
+    async def _in_session(self) -> None:
+        """Raises refusals that asking again does not change, in groups: the process ends."""
+        try:
+            await self.session.run()
+        except* StaleDataDirectoryError as group:
+            refused = first_error(group)
+            assert isinstance(refused, StaleDataDirectoryError)
+            raise await self._distrust(refused) from group
+
+    async def _distrust(self, refused: StaleDataDirectoryError) -> StaleDataDirectoryError:
+        """Prepares the next run, which has lost its data; what to say of this one."""
+        directory = self._directory
+        try:
+            await asyncio.get_running_loop().run_in_executor(
+                self._journaling, directory.distrust, refused.generation
+            )
+        except OSError as error:
+            # The next run is refused again, and tries to store it again.
+            _events.error("the refusal is not stored", reason=str(error))
+        return StaleDataDirectoryError(
+            f"{refused.message}. What was acknowledged may be missing in {directory.path}, so "
+            "nothing of it is trusted: this run ends, and the next one gives up its seats in ISRs "
+            "and copies what is missing from the other brokers",
+            refused.generation,
+        )
+
+    async def leave(self, timeout_s: float) -> bool:
+        """Notes the stop, then hands over all leaderships: see `ControllerSession.hand_over`."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(
+                self._journaling, self._directory.stop_asked
+            )
+        except OSError as error:
+            # The disk may be full: the broker must be able to stop then as well.
+            _events.warning("the stop is not noted in the data directory", reason=str(error))
+        return await self.session.hand_over(timeout_s)
 
     # ------------------------------------------------------------ session.ImageSink
 
@@ -127,7 +170,7 @@ class Membership:
         self._view.check_epoch(answer.controller_epoch)
         self.journal.check_follows(answer.controller_epoch)
         self._directory.adopt_cluster_id(answer.cluster_id)
-        self._directory.acknowledge_loss()
+        self._directory.registration_accepted()
         self._view.cluster_id = answer.cluster_id
 
     async def apply(self, image: pb.ClusterImage) -> None:

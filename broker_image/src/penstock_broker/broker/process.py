@@ -341,7 +341,7 @@ class BrokerProcess:
     async def _shut_down(self) -> None:
         """Hands over leaderships, stops serving, then makes lazily written state durable."""
         timeout_s = self._config.settings.shutdown_timeout_ms / 1000
-        handed_over = await self._session.hand_over(timeout_s)
+        handed_over = await self.membership.leave(timeout_s)
         _events.info("stopping", leaderships_handed_over=handed_over)
         self._stopping = True
         await self._listeners.health.stopping()

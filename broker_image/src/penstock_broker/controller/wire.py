@@ -139,6 +139,7 @@ def registration_from_wire(stream_id: int, message: controller_pb2.Register) -> 
         software_version=message.software_version,
         formats=tuple(message.formats) or (1,),
         opening=message.opening,
+        generations=tuple(message.generations),
     )
 
 
@@ -162,6 +163,7 @@ def heartbeat_from_wire(stream_id: int, message: controller_pb2.Heartbeat) -> c.
             for copy in message.copies
         ),
         no_space_for_copies=message.no_space_for_copies,
+        generation=message.generation,
     )
 
 

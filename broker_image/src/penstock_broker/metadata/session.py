@@ -48,9 +48,16 @@ _BACKOFF_S: Final = (0.1, 0.2, 0.5)
 """The last one is well below the session timeout (1.8 s): a controller that comes back waits that
 long for the brokers it knew, and then considers them dead."""
 _FAILURES_PER_LINE: Final = 120
-_FATAL: Final = frozenset({ErrorCode.CLUSTER_ID_MISMATCH, ErrorCode.INVALID_REQUEST})
-"""Refusals that do not change when asked again, because they are about this broker: it belongs to
-another cluster, its registration is invalid, or it lacks a feature that is in use."""
+_FATAL: Final = frozenset(
+    {
+        ErrorCode.CLUSTER_ID_MISMATCH,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.STALE_DATA_DIRECTORY,
+    }
+)
+"""Refusals that do not change when asked again, because they are about this run: it belongs to
+another cluster, its registration is invalid, it lacks a feature that is in use, or its data
+directory is older than the cluster knows."""
 _REGISTER_TIMEOUT_S: Final = 5.0
 _CALL_TIMEOUT_S: Final = 10.0
 _NO_SESSION_S: Final = 1.0
@@ -74,6 +81,8 @@ class BrokerIdentity:
     data_intact: bool
     promised_controller_epoch: int = 0
     """The newest that the journal has promised to follow; 0: none."""
+    generations: tuple[str, ...] = ()
+    """Of the data directory, the last is the newest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,6 +415,7 @@ class ControllerSession:
                 software_version=__version__,
                 formats=FORMATS,
                 opening=self._opening,
+                generations=identity.generations,
             )
         )
         interval_s = await ready
@@ -420,12 +430,17 @@ class ControllerSession:
                     no_space_for_copies=condition.no_space_for_copies,
                     copies=condition.copies,
                     tls=_tls_report(self._transport),
+                    generation=self._newest_generation() if self._stopping else "",
                 )
             )
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
                     await self._beat.wait()
             self._beat.clear()
+
+    def _newest_generation(self) -> str:
+        known = self._identity().generations
+        return known[-1] if known else ""
 
 
 def _tls_report(transport: Transport) -> pb.TlsReport | None:

@@ -160,6 +160,7 @@ class BrokerRegistered:
     software_version: str = ""
     formats: tuple[int, ...] = (1,)
     opening: bool = False
+    generations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +178,8 @@ class CopyProgress:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReceived:
     """`copies`: of partitions that the broker leads; empty: as before. `no_space_for_copies`: its
-    own disk lets no partition move there. `opened`: its logs are, see `Register.opening`."""
+    own disk lets no partition move there. `opened`: its logs are, see `Register.opening`.
+    `generation`: with `wants_stop`, of its data directory; "": it does not say."""
 
     stream_id: int
     metadata_version: int
@@ -186,6 +188,7 @@ class HeartbeatReceived:
     copies: tuple[CopyProgress, ...] = ()
     no_space_for_copies: bool = False
     opened: bool = False
+    generation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,8 @@ class BrokerRegistration:
     one for clients, over TLS. `secure_internal_port`: `internal_port` of a broker that serves
     plaintext as well. `certificate_port`, on `host`, and `external_certificate_port`, on
     `external_host`: of users who show certificates; 0: none. `fresh`: it has not got its share of
-    the partitions yet; not part of what a broker says when it registers.
+    the partitions yet; not part of what a broker says when it registers. `generation`: the newest
+    that was heard of the data directory (`generations`); "": of a release that keeps none.
     """
 
     broker_id: BrokerId
@@ -81,6 +82,7 @@ class BrokerRegistration:
     external_certificate_port: int = 0
     features: tuple[str, ...] = ()
     fresh: bool = False
+    generation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +225,7 @@ def encode_cluster(document: ClusterDocument) -> str:
                     **_ports_to_json(broker),
                     **({"features": list(broker.features)} if broker.features else {}),
                     **({"fresh": True} if broker.fresh else {}),
+                    **({"generation": broker.generation} if broker.generation else {}),
                 }
                 for _, broker in sorted(document.brokers.items())
             ],
@@ -398,6 +401,7 @@ def decode_cluster(text: str, where: str) -> ClusterDocument:
                 external_certificate_port=int(entry.get("external_certificate_port", 0)),
                 features=tuple(str(feature) for feature in entry.get("features", ())),
                 fresh=moves and bool(entry.get("fresh", False)),
+                generation=str(entry.get("generation", "")),
             )
             for entry in found["brokers"]
         ]

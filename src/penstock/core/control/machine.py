@@ -336,7 +336,7 @@ class ControllerMachine:
         session.no_space_for_copies = event.no_space_for_copies
         self._copies.heard(self.stored, session.broker_id, event.copies, self._now_ms)
         if event.wants_stop and not session.wants_stop:
-            session.wants_stop = True
+            session.wants_stop, session.generation = True, event.generation
             self._work.leaving.add(session.broker_id)
         if event.opened and session.opening:
             session.opening = False

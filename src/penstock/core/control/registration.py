@@ -4,6 +4,7 @@
     it follows only a newer controller     refused; the next take-over has the epoch it promised
     a release too old for the cluster      refused (`penstock.core.features`, formats)
     the id is in use by another directory  refused (I26: identity is the directory, not the id)
+    an older copy of its directory         refused (`generations`)
     same incarnation                       the connection had broken: nothing changes
     new incarnation                        the old run died: its leaderships move or take a new
                                            epoch; without its data it also leaves ISR and ELR
@@ -22,6 +23,7 @@ from penstock.core.control.cordons import without_cordon
 from penstock.core.control.documents import FORMAT_MOVES, BrokerRegistration
 from penstock.core.control.draft import Draft
 from penstock.core.control.election import forget
+from penstock.core.control.generations import check_generations, newest_generation
 from penstock.core.control.moves import dropped
 from penstock.core.control.requests import check_cluster_id
 from penstock.core.control.sessions import Sessions
@@ -60,6 +62,7 @@ def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Session
     known = draft.cluster.brokers.get(event.broker_id)
     if known is not None and known.directory_id != event.directory_id:
         _check_id_is_free(event, sessions)
+    check_generations(event, known)
     _check_promise(draft, event)
     new_run = known is None or known.incarnation != event.incarnation
     if known is not None and new_run:
@@ -83,6 +86,7 @@ def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Session
         external_certificate_port=event.external_certificate_port,
         features=event.features,
         fresh=_is_fresh(draft, event, known),
+        generation=newest_generation(event, known),
     )
     if known is not None and known.directory_id != event.directory_id:
         draft.put_cluster(without_cordon(draft.cluster, event.broker_id))

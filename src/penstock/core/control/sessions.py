@@ -32,6 +32,7 @@ class Session:
     `held_until_ms`: no leadership returns before this (all were moved off the broker).
     `told_may_stop`: the answer was already sent. `software_version`, `formats`: as it registered;
     empty while it is only assumed. `opening`: what is wrong with its logs is not known yet.
+    `generation`: of its data directory, which it said when it began to stop; "": none.
     """
 
     broker_id: BrokerId
@@ -48,6 +49,7 @@ class Session:
     software_version: str = ""
     formats: tuple[int, ...] = ()
     opening: bool = False
+    generation: str = ""
 
 
 class Sessions:

@@ -28,6 +28,7 @@ from penstock.core.control.draft import Draft, Stored
 from penstock.core.control.election import Liveness
 from penstock.core.control.fencing import check_operator_epoch, decide_acquire
 from penstock.core.control.formats import decide_finalize
+from penstock.core.control.generations import note_stops
 from penstock.core.control.hibernation import decide_alter_cluster
 from penstock.core.control.isr import decide_alter_isr
 from penstock.core.control.move_requests import decide_alter_replicas
@@ -163,6 +164,7 @@ def decide_work(draft: Draft, work: Work, keeping: Keeping, now_ms: int) -> list
     """Changes the draft; returns one outcome per pending entry, same order."""
     sessions = keeping.sessions
     decide_deaths(draft, work.deaths, sessions.leaving)
+    note_stops(draft, work.leaving, sessions)
     if work.settle_all or work.leaving or work.opened:
         concerned = None if work.settle_all else frozenset(work.leaving | work.opened)
         draft.settle_all(_liveness(draft, sessions), concerned)

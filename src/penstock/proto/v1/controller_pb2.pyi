@@ -75,6 +75,7 @@ class Register(_message.Message):
     SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
     FORMATS_FIELD_NUMBER: _builtins.int
     OPENING_FIELD_NUMBER: _builtins.int
+    GENERATIONS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     """Empty on a broker's very first start: it adopts the controller's."""
     broker_id: _builtins.int
@@ -129,6 +130,13 @@ class Register(_message.Message):
     def formats(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The formats of stored metadata that it reads. Empty: only 1."""
 
+    @_builtins.property
+    def generations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the data directory knows of itself: a UUID for each of its openings and stops since the last
+        registration that it knows to be accepted, with that one, oldest first; the last is this run's.
+        A restored copy does not know the newest. Empty: a release that does not keep them.
+        """
+
     def __init__(
         self,
         *,
@@ -156,10 +164,11 @@ class Register(_message.Message):
         software_version: _builtins.str = ...,
         formats: _abc.Iterable[_builtins.int] | None = ...,
         opening: _builtins.bool = ...,
+        generations: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "certificate_port", b"certificate_port", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "data_intact", b"data_intact", "directory_id", b"directory_id", "external_certificate_port", b"external_certificate_port", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "formats", b"formats", "host", b"host", "incarnation", b"incarnation", "internal_port", b"internal_port", "metadata_version", b"metadata_version", "opening", b"opening", "port", b"port", "promised_controller_epoch", b"promised_controller_epoch", "rack", b"rack", "replication_port", b"replication_port", "secure_internal_port", b"secure_internal_port", "secure_port", b"secure_port", "software_version", b"software_version", "stream_port", b"stream_port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "certificate_port", b"certificate_port", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "data_intact", b"data_intact", "directory_id", b"directory_id", "external_certificate_port", b"external_certificate_port", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "formats", b"formats", "generations", b"generations", "host", b"host", "incarnation", b"incarnation", "internal_port", b"internal_port", "metadata_version", b"metadata_version", "opening", b"opening", "port", b"port", "promised_controller_epoch", b"promised_controller_epoch", "rack", b"rack", "replication_port", b"replication_port", "secure_internal_port", b"secure_internal_port", "secure_port", b"secure_port", "software_version", b"software_version", "stream_port", b"stream_port"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -176,6 +185,7 @@ class Heartbeat(_message.Message):
     NO_SPACE_FOR_COPIES_FIELD_NUMBER: _builtins.int
     TLS_FIELD_NUMBER: _builtins.int
     OPENED_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     metadata_version: _builtins.int
     """The newest image applied."""
     wants_stop: _builtins.bool
@@ -186,6 +196,8 @@ class Heartbeat(_message.Message):
     """The disk is too full for partitions to move here; writes are still accepted."""
     opened: _builtins.bool
     """All logs of the first image are opened, and a controller has heard of those that are damaged."""
+    generation: _builtins.str
+    """With wants_stop: the newest of the directory's generations, which this stop made."""
     @_builtins.property
     def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___CopyProgress]:
         """Of the partitions that this broker leads and others copy, every two seconds; empty: as before."""
@@ -204,10 +216,11 @@ class Heartbeat(_message.Message):
         no_space_for_copies: _builtins.bool = ...,
         tls: Global___TlsReport | None = ...,
         opened: _builtins.bool = ...,
+        generation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tls", b"tls"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "disk_full", b"disk_full", "metadata_version", b"metadata_version", "no_space_for_copies", b"no_space_for_copies", "opened", b"opened", "tls", b"tls", "wants_stop", b"wants_stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "disk_full", b"disk_full", "generation", b"generation", "metadata_version", b"metadata_version", "no_space_for_copies", b"no_space_for_copies", "opened", b"opened", "tls", b"tls", "wants_stop", b"wants_stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

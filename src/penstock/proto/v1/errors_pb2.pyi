@@ -113,6 +113,10 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     ERROR_CODE_BROKER_ID_IN_USE: _ErrorCode.ValueType  # 43
     ERROR_CODE_STALE_RULES: _ErrorCode.ValueType  # 44
     """The rules are not those that the request expects. Read them again."""
+    ERROR_CODE_STALE_DATA_DIRECTORY: _ErrorCode.ValueType  # 45
+    """A broker's data directory is older than what the cluster knows of it: its volume was restored, or
+    an earlier run has registered late. Error.data_generation is what the cluster knows.
+    """
     ERROR_CODE_OUT_OF_ORDER_SEQUENCE: _ErrorCode.ValueType  # 50
     """There is a gap before this sequence: an earlier batch never arrived. Nothing was appended."""
     ERROR_CODE_PRODUCER_FENCED: _ErrorCode.ValueType  # 51
@@ -244,6 +248,10 @@ ERROR_CODE_NOT_CONTROLLER: ErrorCode.ValueType  # 42
 ERROR_CODE_BROKER_ID_IN_USE: ErrorCode.ValueType  # 43
 ERROR_CODE_STALE_RULES: ErrorCode.ValueType  # 44
 """The rules are not those that the request expects. Read them again."""
+ERROR_CODE_STALE_DATA_DIRECTORY: ErrorCode.ValueType  # 45
+"""A broker's data directory is older than what the cluster knows of it: its volume was restored, or
+an earlier run has registered late. Error.data_generation is what the cluster knows.
+"""
 ERROR_CODE_OUT_OF_ORDER_SEQUENCE: ErrorCode.ValueType  # 50
 """There is a gap before this sequence: an earlier batch never arrived. Nothing was appended."""
 ERROR_CODE_PRODUCER_FENCED: ErrorCode.ValueType  # 51
@@ -385,6 +393,7 @@ class Error(_message.Message):
     CURRENT_LEADER_FIELD_NUMBER: _builtins.int
     OFFSET_RANGE_FIELD_NUMBER: _builtins.int
     THROTTLE_MS_FIELD_NUMBER: _builtins.int
+    DATA_GENERATION_FIELD_NUMBER: _builtins.int
     code: Global___ErrorCode.ValueType
     message: _builtins.str
     """What failed, where, the value seen, the limit, what to do. For people; programs use code and
@@ -392,6 +401,8 @@ class Error(_message.Message):
     """
     throttle_ms: _builtins.int
     """Set with OVERLOADED and THROTTLED: retry after this many milliseconds."""
+    data_generation: _builtins.str
+    """Set with STALE_DATA_DIRECTORY: the newest generation of the directory that was heard of."""
     @_builtins.property
     def current_leader(self) -> Global___CurrentLeader:
         """Set with codes that have the trait names_leader, when it is known."""
@@ -408,10 +419,11 @@ class Error(_message.Message):
         current_leader: Global___CurrentLeader | None = ...,
         offset_range: Global___OffsetRange | None = ...,
         throttle_ms: _builtins.int = ...,
+        data_generation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["current_leader", b"current_leader", "offset_range", b"offset_range"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "current_leader", b"current_leader", "message", b"message", "offset_range", b"offset_range", "throttle_ms", b"throttle_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "current_leader", b"current_leader", "data_generation", b"data_generation", "message", b"message", "offset_range", b"offset_range", "throttle_ms", b"throttle_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
