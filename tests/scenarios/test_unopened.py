@@ -5,64 +5,16 @@ from pathlib import Path
 
 import pytest
 from support.cluster import PATIENT, Cluster
+from support.plain_records import read, write
+from support.unopened import swap_checkpoint, wait_well
 from support.waiting import wait_until
 
-from penstock.client import Admin, Consumer, OffsetSpan, Producer, TopicPartition
-from penstock.core.types import ReplicaKey, TopicId
+from penstock.client import Admin, OffsetSpan, Producer, TopicPartition
 from penstock.errors import ClusterError, ErrorCode, PenstockError
-from penstock_broker.store import layout
-from penstock_broker.store.database import Operations
-from penstock_broker.store.rocks import RocksLogStore
 
 TOPICS = ("restored", "given-up", "beside")
 BROKERS = range(3)
 VALUES = [b"%d" % number for number in range(20)]
-
-
-def swap_checkpoint(cluster: Cluster, broker: int, topic_id: str, stored: bytes) -> bytes:
-    """Of the log of a broker that is down: what a start reads first. Returns what was there."""
-    store = RocksLogStore(cluster.data_dir(broker) / "log")
-    try:
-        key = layout.checkpoint_key(store.slots()[ReplicaKey(TopicId(topic_id), 0)])
-        before = store._database.state[key]
-        change = Operations()
-        change.put_state(key, stored)
-        store._commit(change, "swapping a checkpoint")
-    finally:
-        store.close()
-    assert isinstance(before, bytes)
-    return before
-
-
-def write(cluster: Cluster, topic: str, values: list[bytes]) -> None:
-    with Producer(cluster.bootstrap) as producer:
-        for value in values:
-            producer.send(topic, value).result(30)
-
-
-def read(cluster: Cluster, topic: str, count: int) -> list[bytes]:
-    seen: list[bytes] = []
-    with Consumer(cluster.bootstrap) as consumer:
-        consumer.assign([TopicPartition(topic, 0)])
-        consumer.seek(TopicPartition(topic, 0), 0)
-
-        def passed() -> bool:
-            polled = consumer.poll(0.5)
-            seen.extend(record.value or b"" for batch in polled for record in batch.records())
-            return len(seen) >= count
-
-        wait_until(passed, what=f"all of {topic} is read", timeout_s=60)
-    return seen
-
-
-def wait_well(cluster: Cluster, topic: str) -> None:
-    """All replicas are in sync, and none is marked as damaged."""
-    cluster.wait_in_sync(topic)
-    with Admin(cluster.bootstrap) as admin:
-        wait_until(
-            lambda: not any(move.damaged for move in admin.describe_moves([topic]).moves),
-            what="no replica is marked",
-        )
 
 
 def assert_it_says_so(cluster: Cluster, topic: str) -> None:
