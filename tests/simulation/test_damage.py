@@ -29,6 +29,9 @@ FAILED_ONCE = {
 }
 """As in seeds.txt, but only here do bits flip."""
 
+RESTORED = (24, 27, 30, 41)
+"""Several volumes are restored in each; in two of them replicas move."""
+
 
 def test_bits_flip_while_everything_breaks() -> None:
     """In half of them replicas move, and bits flip in what is copied as well."""
@@ -45,6 +48,16 @@ def test_logs_vanish_while_everything_breaks() -> None:
     for history in histories:
         assert history.violation is None, (history.seed, history.violation)
     assert sum(history.vanished for history in histories) > 4
+
+
+def test_volumes_are_restored_while_everything_breaks() -> None:
+    restored = 0
+    for seed in RESTORED:
+        world = World(seed, damage=True, journal=False)
+        world.run()
+        assert world.damage is not None
+        restored += world.damage.restoring.count
+    assert restored > 8
 
 
 @pytest.mark.parametrize("seed", FAILED_ONCE)

@@ -32,6 +32,7 @@ from penstock_sim.shell import Shell
 from penstock_sim.transactions import TransactionDesk
 
 if TYPE_CHECKING:
+    from penstock_sim.restoring import VolumeCopy
     from penstock_sim.world import World
 
 CRASH_AGAIN_EVERY: Final = 7
@@ -79,6 +80,12 @@ class SimBroker:
         return self.directory.data_intact
 
     @property
+    def names_generations(self) -> bool:
+        """Its directory does, as in production: where volumes are restored."""
+        damage = self.world.damage
+        return damage is not None and damage.restoring.wanted
+
+    @property
     def run(self) -> str:
         """Names this run of the process, or the last one."""
         return f"{self.id}.{self.incarnation}"
@@ -95,6 +102,8 @@ class SimBroker:
         assert not self.up
         self.incarnation += 1
         self.disk.is_closed = False
+        if self.names_generations:
+            self.directory.opened()
         if not self.intact:
             promise_nothing(cast("LogStore", self.disk))  # it has what this needs
         self.world.scheduler.note(self.name, "start", f"intact={self.intact}")
@@ -165,6 +174,28 @@ class SimBroker:
         self.lost_writes = True
         self.directory = SimDirectory(self.id, self.accepted, self._kept, self._disks)
         self.world.checks.broker_down(self)
+
+    def restore(self, copy: VolumeCopy) -> None:
+        """Its volume is as it was when that was made; nothing there says so."""
+        assert not self.up
+        self.world.scheduler.note(self.name, "its volume is restored", copy.directory.meta)
+        self.disk = copy.disk
+        self.lost_writes = True
+        self.directory.restore(copy.directory)
+        self.world.checks.broker_down(self, restored=True)
+
+    def refused(self, shell: Shell) -> None:
+        """Its data directory is older than the cluster knows: its process ends, and starts again.
+
+        As wherever it runs: by Kubernetes, or by `penstock local`.
+        """
+        self.world.scheduler.note(self.name, "is refused", self.directory.generations)
+        self.world.scheduler.after(0.001, self._end_refused, shell)
+
+    def _end_refused(self, shell: Shell) -> None:
+        if self.shell is shell:
+            self.kill(power=False)
+            self.world.scheduler.after(20, self._start_if_down)
 
     def accepted(self) -> None:
         """A controller knows of this run, and of what it lost. In some histories it dies then."""

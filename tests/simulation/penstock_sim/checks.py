@@ -279,12 +279,17 @@ class Checks:
             if self.world.compacts and key in self.world.keys:
                 self.world.compaction_checks.check_log(broker, key)
 
-    def broker_down(self, broker: SimBroker) -> None:
-        """After a crash; a broker that is not intact is excused where it held a seat."""
+    def broker_down(self, broker: SimBroker, *, restored: bool = False) -> None:
+        """After a crash; a broker that is not intact is excused where it held a seat.
+
+        `restored`: nor is what its volume has now, though it says so.
+        """
         self.moving.down(broker)
         if self.world.hibernation is not None:
             self.world.hibernation.checks.down(broker)
-        if not broker.intact:
+        if restored:
+            self.moving.restored(broker)
+        if restored or not broker.intact:
             self.lost |= {(int(broker.id), key) for key in self.stored}
 
     # ------------------------------------------------------------ controller

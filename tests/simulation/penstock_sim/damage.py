@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.control.partition import PartitionDocument
 from penstock.core.types import NO_LEADER, BrokerId, ReplicaKey
 from penstock.errors import PenstockError
+from penstock_sim.restoring import Restoring
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Damage:
         if world.blackout:
             self._vanish_chance = 0  # records on all disks are to survive that, and one is gone
         self._nemesis: Nemesis | None = None
+        self.restoring = Restoring(world)
         self.gone: set[tuple[int, ReplicaKey]] = set()
         """Logs that have vanished, of replicas that have a seat still."""
         self.flips = 0
@@ -68,6 +70,7 @@ class Damage:
         """Once the partitions are there."""
         self._nemesis = nemesis
         self._next()
+        self.restoring.start(nemesis)
         self.world.scheduler.after(_LOOK_MS, self._look)
 
     def _next(self) -> None:

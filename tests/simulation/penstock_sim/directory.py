@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -38,6 +38,19 @@ class JournalFile:
             self._journal = journal
             self._kept(journal)
 
+    def put_back(self, content: bytes | None) -> None:
+        """As it was; nobody has kept anything."""
+        self._content = content
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryCopy:
+    """What a copy of the folder has, beside the log."""
+
+    meta: Meta
+    generations: tuple[str, ...]
+    journal: bytes | None
+
 
 class SimDirectory(DataDirectory):
     """See the module. New: its first run has lost all that it never had."""
@@ -56,6 +69,7 @@ class SimDirectory(DataDirectory):
         meta = Meta(FORMAT, "", broker_id, name, "boot")
         super().__init__(path, meta, io.StringIO(), fresh=False)
         self._accepted = accepted
+        self._named = 0
         self._file = JournalFile(path / "journal.json", kept)
 
     @property
@@ -65,10 +79,32 @@ class SimDirectory(DataDirectory):
     def _store(self, meta: Meta) -> None:
         self._meta = meta
 
-    def acknowledge_loss(self) -> None:
-        super().acknowledge_loss()
+    def registration_accepted(self) -> None:
+        super().registration_accepted()
         self._accepted()
 
     def set_intact(self, intact: bool) -> None:
         """What the next run finds: the power went, or not."""
         self._store(replace(self._meta, data_lost=not intact))
+
+    def opened(self) -> None:
+        """By a new run, as `DataDirectory.open`."""
+        self._begin_run()
+
+    def _new_generation(self) -> str:
+        """The same in each play of a history."""
+        self._named += 1
+        return f"{self.directory_id} {self._named}"
+
+    def _store_generations(self, names: tuple[str, ...]) -> None:
+        self._generations = names
+
+    def copy(self) -> DirectoryCopy:
+        """As it is now."""
+        return DirectoryCopy(self._meta, self._generations, self._file.read())
+
+    def restore(self, copy: DirectoryCopy) -> None:
+        """As it was then."""
+        self._store(copy.meta)
+        self._store_generations(copy.generations)
+        self._file.put_back(copy.journal)

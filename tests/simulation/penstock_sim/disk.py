@@ -95,10 +95,13 @@ class SimDisk:
         """Some of the unsynced writes, from the front, had reached the disk; the rest is lost."""
         self._flush(self._scheduler.random.randrange(len(self._unsynced) + 1))
         self._unsynced.clear()
-        self._current = MemoryLogStore()
-        self._current._slots = self._durable.slots()
-        self._current._next_slot = self._durable._next_slot
-        self._current._logs = {slot: log.copy() for slot, log in self._durable._logs.items()}
+        self._current = _copy(self._durable)
+
+    def copy(self) -> SimDisk:
+        """Another disk with what is on this one now, as in the page cache; all of it is durable."""
+        made = SimDisk(self._scheduler)
+        made._current, made._durable = _copy(self._current), _copy(self._current)
+        return made
 
     # ------------------------------------------------------------ flips
 
@@ -109,6 +112,11 @@ class SimDisk:
     def flip_index(self, slot: Slot) -> None:
         """A bit changes in the index of a log, without which nothing of it can be read."""
         self._bad_index.add(slot)
+
+    @property
+    def has_flips(self) -> bool:
+        """Something on it cannot be read."""
+        return any(map(self.is_damaged, self.slots().values()))
 
     def is_damaged(self, slot: Slot) -> bool:
         """Something in the log cannot be read."""
@@ -188,3 +196,10 @@ class SimDisk:
     def log_end(self, slot: Slot, *, durable: bool = False) -> Offset:
         store = self._durable if durable else self._current
         return store._log(slot).log_end_offset
+
+
+def _copy(store: MemoryLogStore) -> MemoryLogStore:
+    made = MemoryLogStore()
+    made._slots, made._next_slot = store.slots(), store._next_slot
+    made._logs = {slot: log.copy() for slot, log in store._logs.items()}
+    return made

@@ -35,6 +35,8 @@ class MovingChecks:
 
         As long as it has the copy: a journal may take back a switch that nobody heard of.
         """
+        self._restored: set[tuple[int, ReplicaKey]] = set()
+        """Logs that came back with a volume."""
         self._named: dict[tuple[int, ReplicaKey], int] = {}
         """Who is to drop its data: the metadata version that said so first."""
         self._stored: dict[ReplicaKey, set[Members]] = {}
@@ -80,8 +82,13 @@ class MovingChecks:
         state = after.state
         named = {*state.replicas, *state.adding, *state.dropping}
         for broker in self._world.brokers.values():
-            if broker.id not in named and broker.disk.slot(key) is not None:
+            if broker.id not in named and self._has_data(broker, key):
                 raise RuleError(f"I30: {broker.name} has data of {key}, stored is {after}")
+
+    def _has_data(self, broker: SimBroker, key: ReplicaKey) -> bool:
+        """And not because its volume was restored from a copy that has it: nobody deletes that."""
+        restored = (int(broker.id), key) in self._restored
+        return broker.disk.slot(key) is not None and not restored
 
     def _switched(
         self, key: ReplicaKey, before: PartitionDocument, after: PartitionDocument
@@ -157,6 +164,11 @@ class MovingChecks:
             place: end for place, end in self._reached.items() if place[0] != int(broker.id)
         }
 
+    def restored(self, broker: SimBroker) -> None:
+        """Its volume is an older one."""
+        self._restored = {place for place in self._restored if place[0] != int(broker.id)}
+        self._restored |= {(int(broker.id), key) for key in broker.disk.slots()}
+
     def rewound(self, key: ReplicaKey) -> None:
         """After a loss beyond the promise: what was committed is less now."""
         self._reached = {place: end for place, end in self._reached.items() if place[1] != key}
@@ -164,6 +176,7 @@ class MovingChecks:
     def forget(self, broker: SimBroker, key: ReplicaKey) -> None:
         """Nothing of its log is left."""
         self._reached.pop((int(broker.id), key), None)
+        self._restored.discard((int(broker.id), key))
 
     def dropped(self, broker: SimBroker, key: ReplicaKey) -> None:
         """Before a broker removes a slot with all its data."""
@@ -221,7 +234,7 @@ class MovingChecks:
         if document.target or state.adding or state.dropping:
             return f"I31: a move has not ended: {document}"
         for broker in self._world.brokers.values():
-            if broker.id not in state.replicas and broker.disk.slot(key) is not None:
+            if broker.id not in state.replicas and self._has_data(broker, key):
                 return f"I30: {broker.name} has data"
         return ""
 

@@ -84,7 +84,7 @@ CONTROLLER_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         Membership,
         "_identity",
         "data_intact=self._directory.data_intact,",
-        "data_intact=(self._directory.data_intact, self._directory.acknowledge_loss())[0],",
+        "data_intact=(self._directory.data_intact, self._directory.registration_accepted())[0],",
     ),
 }
 """For histories without groups and transactions, with journals."""

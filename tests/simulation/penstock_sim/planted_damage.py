@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.core.control import election
+from penstock.core.control import election, generations
 from penstock_broker.replication import assignment, exact
 from penstock_broker.replication.damage import Damage
 from penstock_broker.replication.mending import Mending
@@ -91,6 +91,12 @@ DAMAGE_BUGS: Final[dict[str, tuple[Callable[[Any], None], tuple[str, ...]]]] = {
             "return checkpoint.leader_epoch == NO_EPOCH",
         ),
         ("I7", "I3", "I5", "I33"),
+    ),
+    "a_restored_directory_is_believed": (
+        in_function(
+            generations.check_generations, "if known.generation not in names:", "if not names:"
+        ),
+        ("I7", "I3", "I33"),
     ),
     "report_sound_before_it_is_mended": (report_sound_before_it_is_mended, ("I33",)),
     "mend_from_another_header": (all_of(*HEADER_LOOKS.values()), ("I33",)),

@@ -21,7 +21,7 @@ from penstock.core.replication import contract as rc
 from penstock.core.replication.contract_leader import IsrAnswered
 from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.types import ReplicaKey
-from penstock.errors import ClusterError, ErrorCode
+from penstock.errors import ClusterError, ErrorCode, StaleDataDirectoryError
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import add_JournalServiceServicer_to_server
 from penstock.proto.v1.replication_pb2_grpc import add_ReplicationServiceServicer_to_server
@@ -304,6 +304,13 @@ class Shell:
         )
 
     async def _main(self) -> None:
+        """As the process: ends by itself only if its data directory is refused."""
+        try:
+            await self._run()
+        except* StaleDataDirectoryError:
+            self.broker.refused(self)
+
+    async def _run(self) -> None:
         """As `BrokerProcess.run`, as far as it goes here."""
         server = self._server
         add_ReplicationServiceServicer_to_server(self._replication.leading, server)
@@ -324,7 +331,9 @@ class Shell:
 
     async def stop(self) -> bool:
         """As `BrokerProcess` at SIGTERM, as far as it goes here. False: not all was written."""
-        await self.membership.session.hand_over(self.config.settings.shutdown_timeout_ms / 1000)
+        names = self.broker.names_generations
+        leave = self.membership.leave if names else self.membership.session.hand_over
+        await leave(self.config.settings.shutdown_timeout_ms / 1000)
         self._stopping = True
         self._replication.stop_following()
         await self._server.stop(_GRACE_S)
