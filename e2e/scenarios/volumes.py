@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 from e2e.harness.kubectl import Manifest
 from e2e.harness.penstock import CLUSTERS, condition, pod_ready
-from e2e.harness.process import wait_until
+from e2e.harness.process import CommandError, wait_until
 from e2e.harness.scenario import Stage, scenario
+from e2e.scenarios.lifecycle import volume
 
 REQUEST = "penstock.dev/replace-volume"
 RECORDS = 2_000
@@ -102,6 +103,43 @@ def volume_replaced(stage: Stage) -> None:
         running.goes_on()
     stage.expect(not _requested(stage), f"the request is still there: {_requested(stage)!r}")
     penstock.wait_settled(240.0)
+
+
+@scenario("A volume is restored from an older copy: nothing of it is trusted, no record is lost")
+def volume_restored(stage: Stage) -> None:
+    """Copied while its broker is stopped. It starts twice more than the copy knows of."""
+    penstock, load = stage.penstock, stage.load()
+    broker, pod = 1, stage.penstock.pod(1)
+    node = stage.nodes.of_pod(pod, penstock.streams)
+    data = f"{volume(stage, f'data-{pod}')}/data"
+    with stage.workload(load) as running:
+        running.started()
+        penstock.wait_in_sync(load.topic)
+        with _down(stage, broker):
+            stage.nodes.shell(node, f"cp -a {data} {data}.copy", 120.0)
+        penstock.wait_brokers(3, 240.0)
+        penstock.wait_in_sync(load.topic, 240.0)
+        running.goes_on()
+        with _down(stage, broker):
+            stage.nodes.shell(node, f"rm -rf {data} && mv {data}.copy {data}", 120.0)
+        began = time.monotonic()
+        said = wait_until("the copy is refused", lambda: _refusal(stage, pod), 240.0)
+        stage.say(said)
+        penstock.wait_brokers(3, 240.0)
+        penstock.wait_in_sync(load.topic, 240.0)
+        stage.measure("volume restored, all replicas in sync", time.monotonic() - began)
+        running.goes_on()
+    penstock.wait_settled(240.0)
+
+
+def _refusal(stage: Stage, pod: str) -> str:
+    """What the run before the present one said of its volume; "": nothing yet."""
+    try:
+        found = stage.penstock.streams.logs(pod, previous=True)
+    except CommandError:
+        return ""  # it has not ended
+    lines = (line for line in found.splitlines() if "restored from an older copy" in line)
+    return next(lines, "")
 
 
 @contextmanager
