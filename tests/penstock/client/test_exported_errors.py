@@ -13,6 +13,7 @@ from penstock.errors import PenstockError
 
 NOT_RAISED_TO_USERS = {
     "NoProgressError",  # by range readers, which Spark's source uses
+    "StaleDataDirectoryError",  # to brokers that register
 }
 
 
