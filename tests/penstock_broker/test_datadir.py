@@ -17,7 +17,8 @@ import pytest
 from penstock.core.limits import GENERATIONS_MAX
 from penstock.core.types import BrokerId, ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
-from penstock_broker.datadir import DataDirectory, DurableFile
+from penstock_broker.datadir import DataDirectory
+from penstock_broker.durable_files import DurableFile
 
 
 def open_directory(
@@ -100,7 +101,7 @@ def test_a_killed_broker_leaves_no_lock_and_an_intact_directory(tmp_path: Path) 
     script = f"""
         import os, signal
         from pathlib import Path
-        from penstock_broker.datadir import DataDirectory, DurableFile
+        from penstock_broker.datadir import DataDirectory
         directory = DataDirectory.open(Path({str(tmp_path)!r}), cluster_id="flights", broker_id=1)
         directory.registration_accepted()
         os.kill(os.getpid(), signal.SIGKILL)

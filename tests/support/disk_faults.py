@@ -12,7 +12,7 @@ from support.faults import Faults
 from support.waiting import wait_until
 
 from penstock.core.replication.scrub import ScrubProgress
-from penstock_broker.datadir import DurableFile
+from penstock_broker.durable_files import DurableFile
 from penstock_broker.maintenance import scrub_record
 
 MIB: Final = 1024 * 1024

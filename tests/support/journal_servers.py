@@ -27,7 +27,7 @@ from penstock.proto.v1.journal_pb2_grpc import (
 )
 from penstock.rpc.transport import GrpcTransport
 from penstock_broker.controller.metadata_store.journal_holders import GrpcJournalHolders
-from penstock_broker.datadir import DurableFile, SmallFile
+from penstock_broker.durable_files import DurableFile, SmallFile
 from penstock_broker.services.journal import JournalService
 from penstock_broker.serving.edge import Edge
 

@@ -20,7 +20,7 @@ from penstock.proto.v1 import controller_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import add_JournalServiceServicer_to_server
 from penstock.rpc.transport import GrpcTransport
 from penstock_broker.config import BrokerConfig
-from penstock_broker.datadir import DurableFile
+from penstock_broker.durable_files import DurableFile
 from penstock_broker.metadata.condition import Condition
 from penstock_broker.metadata.session import BrokerIdentity, ControllerSession, Ports
 from penstock_broker.services.journal import JournalService

@@ -31,13 +31,14 @@ import threading
 import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Final, Protocol
+from typing import IO, Final
 
 import msgspec
 
 from penstock.core.limits import GENERATIONS_MAX
 from penstock.core.types import BrokerId, ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
+from penstock_broker.durable_files import DurableFile, SmallFile, fsync_folder
 
 FORMAT: Final = 1
 _META: Final = "meta.json"
@@ -67,47 +68,6 @@ class Meta:
     data_lost: bool = True
     controller_epoch: int = 0
     metadata_version: int = 0
-
-
-class SmallFile(Protocol):
-    """A file that is replaced as a whole. Calls block."""
-
-    @property
-    def path(self) -> Path:
-        """For messages."""
-        ...
-
-    def read(self) -> bytes | None:
-        """None: the file does not exist yet."""
-        ...
-
-    def replace(self, content: bytes) -> None:
-        """Atomic, and durable when it returns. After an OSError, the old content is still there."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class DurableFile:
-    """A `SmallFile` in an existing folder: new file, fsync, rename, fsync of the folder."""
-
-    path: Path
-
-    def read(self) -> bytes | None:
-        """See the seam. Raises OSError."""
-        try:
-            return self.path.read_bytes()
-        except FileNotFoundError:
-            return None
-
-    def replace(self, content: bytes) -> None:
-        """See the seam. One caller at a time."""
-        temporary = self.path.with_name(f"{self.path.name}.new")
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
-        _fsync_folder(self.path.parent)
 
 
 class DataDirectory:
@@ -336,7 +296,7 @@ def _take_lock(path: Path) -> IO[str]:
     try:
         if not path.is_dir():
             path.mkdir(parents=True)
-            _fsync_folder(path.parent)
+            fsync_folder(path.parent)
         lock = (path / _LOCK).open("a+", encoding="ascii")
     except OSError as error:
         raise _unusable(path, error) from error
@@ -387,7 +347,7 @@ def _load(path: Path) -> Meta | None:
 
 
 def _load_generations(path: Path) -> tuple[str, ...]:
-    """None: the directory was never open in a release that names them."""
+    """Empty: the directory was never open in a release that names them."""
     file = path / _GENERATIONS
     text = DurableFile(file).read()
     if text is None:
@@ -431,11 +391,3 @@ def _unusable(path: Path, error: OSError) -> MisuseError:
         "directory that this user can write to, with free space",
         ErrorCode.INVALID_CONFIG,
     )
-
-
-def _fsync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

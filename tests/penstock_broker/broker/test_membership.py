@@ -8,7 +8,7 @@ from support.local_broker import local_broker
 from penstock.errors import StaleDataDirectoryError
 from penstock.proto.v1 import journal_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import JournalServiceStub
-from penstock_broker.datadir import DurableFile
+from penstock_broker.durable_files import DurableFile
 
 
 async def test_a_broker_registers_with_what_its_journal_has_promised(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from penstock.core.replication.contract_leader import LogStartMoved
 from penstock.core.replication.digests import RANGE_OFFSETS, LogDigest, OffsetRange
 from penstock.core.types import BrokerId, Offset
 from penstock.errors import ClusterError, ErrorCode
-from penstock_broker.datadir import DurableFile
+from penstock_broker.durable_files import DurableFile
 from penstock_broker.maintenance import comparing, scrub_record
 from penstock_broker.maintenance.comparing import LogDifference
 from penstock_broker.store.interface import PartitionWrite

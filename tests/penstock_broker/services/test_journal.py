@@ -13,7 +13,7 @@ from support.waiting import wait_until_async
 from penstock.core.control.journal.contract import AskKeep, AskPromises, Journal, Kept, Promises
 from penstock.core.types import BrokerId, ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode
-from penstock_broker.datadir import DurableFile
+from penstock_broker.durable_files import DurableFile
 
 
 @pytest.fixture

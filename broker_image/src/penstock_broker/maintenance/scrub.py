@@ -23,7 +23,7 @@ from penstock.core.replication.scrub import ScrubProgress, Urgency, next_due, sc
 from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import ErrorCode, PenstockError
 from penstock_broker.clock import Clock
-from penstock_broker.datadir import SmallFile
+from penstock_broker.durable_files import SmallFile
 from penstock_broker.maintenance import scrub_record
 from penstock_broker.maintenance.comparing import LogComparison, LogDifference
 from penstock_broker.maintenance.disk import DiskGuard

@@ -13,7 +13,7 @@ import msgspec
 from penstock.core.replication.digests import LogDigest, OffsetRange
 from penstock.core.replication.scrub import ScrubProgress, Urgency
 from penstock.core.types import BrokerId, Offset, ReplicaKey, TopicId
-from penstock_broker.datadir import SmallFile
+from penstock_broker.durable_files import SmallFile
 from penstock_broker.maintenance.comparing import Differences, LogDifference
 from penstock_broker.observability import EventLog
 

@@ -23,7 +23,7 @@ from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import journal_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import JournalServiceServicer
 from penstock.rpc.journal import journal_from_wire, journal_to_wire
-from penstock_broker.datadir import SmallFile
+from penstock_broker.durable_files import SmallFile
 from penstock_broker.observability import EventLog
 from penstock_broker.serving.callers import Role
 from penstock_broker.serving.servers import require_role
