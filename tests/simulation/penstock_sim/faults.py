@@ -75,7 +75,7 @@ class Nemesis:
 
     def _next(self) -> None:
         scheduler = self.world.scheduler
-        scheduler.after(scheduler.between(0.2, 1.8) * self._pace_ms, self._strike)
+        scheduler.at_pace(scheduler.random, self._pace_ms, self._strike)
 
     def _strike(self) -> None:
         if not self.world.chaotic:

@@ -99,7 +99,7 @@ class SimGroups:
 
     def _strike_later(self) -> None:
         scheduler = self.world.scheduler
-        scheduler.after(scheduler.between(0.2, 1.8) * self._pace_ms, self._strike)
+        scheduler.at_pace(scheduler.random, self._pace_ms, self._strike)
 
     def _strike(self) -> None:
         if not self.world.chaotic:
@@ -215,7 +215,7 @@ class SimGroups:
         if not self.world.chaotic or checks.void:
             return
         checks.check_lag(place)
-        scheduler.after(scheduler.between(0.2, 1.8) * _ADMIN_PAUSE_MS, self._administer)
+        scheduler.at_pace(scheduler.random, _ADMIN_PAUSE_MS, self._administer)
         group_id, key = place
         end = self.world.checks.canon(key).end
         log_start = min(checks.log_start(key), end)

@@ -210,7 +210,7 @@ class OperatorPods:
         self._pods[holder] = OperatorPod(self, holder, self._lives)
 
     def _next(self) -> None:
-        self.world.scheduler.after(self._random.uniform(0.2, 1.8) * self._pace_ms, self._act)
+        self.world.scheduler.at_pace(self._random, self._pace_ms, self._act)
 
     def _act(self) -> None:
         for holder, pod in self._pods.items():

@@ -413,7 +413,7 @@ class PipeGroups(SimGroups):
         scheduler, checks = self.world.scheduler, self.world.group_checks
         if not self.world.chaotic or checks.void:
             return
-        scheduler.after(scheduler.between(0.2, 1.8) * _ADMIN_PAUSE_MS, self._administer)
+        scheduler.at_pace(scheduler.random, _ADMIN_PAUSE_MS, self._administer)
         if scheduler.chance(0.6):
             self._reset()
             return

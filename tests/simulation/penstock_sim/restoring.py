@@ -59,7 +59,7 @@ class Restoring:
             self._next()
 
     def _next(self) -> None:
-        self.world.scheduler.after(self._random.uniform(0.2, 1.8) * self._pace_ms, self._act)
+        self.world.scheduler.at_pace(self._random, self._pace_ms, self._act)
 
     def _act(self) -> None:
         if not self.world.chaotic:

@@ -54,6 +54,10 @@ class Scheduler:
         due_us = self.now_us + (delay_us if delay_us > 1 else 1)  # noqa: FURB136 - `max` is a call
         heappush(self._heap, (due_us, self._planned, callback, args))
 
+    def at_pace(self, chance: random.Random, pace_ms: float, act: Callable[[], None]) -> None:
+        """Plans `act` after `pace_ms`, more or less, as `chance` has it."""
+        self.after(chance.uniform(0.2, 1.8) * pace_ms, act)
+
     def run_until(self, end_ms: float) -> None:
         """Runs everything due up to `end_ms`."""
         end_us = int(end_ms * 1000)

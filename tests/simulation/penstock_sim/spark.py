@@ -428,7 +428,7 @@ class SimSpark:
         """Starts the query's first driver."""
         self._start_driver()
         scheduler = self.world.scheduler
-        scheduler.after(scheduler.between(0.2, 1.8) * self._pace_ms, self._strike)
+        scheduler.at_pace(scheduler.random, self._pace_ms, self._strike)
 
     def new_plan(self) -> Plan:
         """Some tasks have no rows, and sometimes none has."""
@@ -461,7 +461,7 @@ class SimSpark:
         scheduler = self.world.scheduler
         if not self.world.chaotic:
             return
-        scheduler.after(scheduler.between(0.2, 1.8) * self._pace_ms, self._strike)
+        scheduler.at_pace(scheduler.random, self._pace_ms, self._strike)
         driver = self.driver
         if driver.is_gone:
             return

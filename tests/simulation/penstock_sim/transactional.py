@@ -283,7 +283,7 @@ class SimTransactions:
         scheduler = self.world.scheduler
         for transactor in self.transactors:
             scheduler.after(scheduler.between(0, 60), transactor.start)
-        scheduler.after(scheduler.between(0.2, 1.8) * self._pace_ms, self._strike)
+        scheduler.at_pace(scheduler.random, self._pace_ms, self._strike)
 
     def strikes_here(self) -> bool:
         """Whether a coordinator dies between a decision and its Ends."""
@@ -293,7 +293,7 @@ class SimTransactions:
         scheduler, chance = self.world.scheduler, self.world.scheduler.random
         if not self.world.chaotic:
             return
-        scheduler.after(scheduler.between(0.2, 1.8) * self._pace_ms, self._strike)
+        scheduler.at_pace(scheduler.random, self._pace_ms, self._strike)
         if chance.random() < 0.6:
             self._freeze_one()
         else:
