@@ -44,15 +44,15 @@ class StoreLook:
         self._deciding = deciding
         self._feed = feed
 
-    async def run(self, every_s: float = LOOK_S) -> None:
+    async def run(self, every_s: float) -> None:
         """Until cancelled."""
         while True:
             await self._clock.sleep(every_s)
             await self._look()
 
     async def settle(self) -> None:
-        """Looks until all is as this controller has decided, 2 s at most. Another one takes over
-        then."""
+        """Looks until all is as this controller has decided, 2 s at most: the next controller
+        believes what is stored."""
         with suppress(TimeoutError):
             async with self._clock.timeout(_LEAVING_S):
                 while await self._look():

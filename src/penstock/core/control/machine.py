@@ -266,7 +266,8 @@ class ControllerMachine:
             self._work.settle_all = True
 
     def _on_store(self, event: c.StoreState | c.StoreSeen) -> None:
-        """Without a write under way, whatever differs was written by somebody else."""
+        """Where writes go, or what is in the store: if no write is under way, whatever differs from
+        what is known was written by somebody else."""
         if isinstance(event, c.StoreState):
             self._journaling = event.journaling
             return
@@ -282,6 +283,10 @@ class ControllerMachine:
             documents=differ[:_NAMED_MAX],
             count=len(differ),
         )
+        self._read_again()
+
+    def _read_again(self) -> None:
+        """Asks for `Loaded`; nothing is decided before it comes."""
         self._reloading = True
         self._out.reload = True
 
@@ -303,8 +308,7 @@ class ControllerMachine:
         if flight is None or flight.write_id != event.write_id:
             return
         self._in_flight = None
-        self._reloading = True
-        self._out.reload = True
+        self._read_again()
         match event:
             case c.WriteConflict():
                 reason = "conflict"
@@ -379,8 +383,7 @@ class ControllerMachine:
             for entry in news:
                 by = type(entry.event).__name__
                 self._out.note("a broker has seen newer metadata, reading again", by=by)
-            self._reloading = True
-            self._out.reload = True
+            self._read_again()
             return
         draft = self._repair or Draft(self.stored, self.config)
         draft.journaling, draft.opening = self._journaling, self._sessions.opening
