@@ -1,7 +1,7 @@
 """A broker's volume is restored from an older copy, which says that nothing is lost (I7).
 
 The copy is of broker 0, whose seat is the last in the ISR when all have stopped. Believed, it would
-lead, and the others would remove what was acknowledged after the copy was made.
+lead without what was acknowledged after the copy was made, and the others would never follow it.
 """
 
 import json
