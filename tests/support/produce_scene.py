@@ -51,12 +51,18 @@ class MovedClock(SystemClock):
     def move(self, ms: int) -> None:
         """Lets time pass, and everything happen that is due by then, in its turn."""
         end_ms = self._now_ms + ms
-        while due := [alarm for alarm in self.alarms if alarm[0] * 1000 <= end_ms]:
-            first = min(due, key=lambda alarm: alarm[0])
+        while due := [alarm for alarm in self.alarms if _ms(alarm) <= end_ms]:
+            first = min(due, key=_ms)
             self.alarms.remove(first)
-            self._now_ms = max(self._now_ms, round(first[0] * 1000))
+            self._now_ms = max(self._now_ms, _ms(first))
             first[1]()
         self._now_ms = end_ms
+
+
+def _ms(alarm: tuple[float, Callable[[], None]]) -> int:
+    """When it is due. Rounded: seconds times 1000 can be a little more than the ms they came from,
+    which depends on how long the machine has been up."""
+    return round(alarm[0] * 1000)
 
 
 class ProduceScene(LedPartitions):
