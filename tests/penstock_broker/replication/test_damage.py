@@ -11,14 +11,31 @@ from support.led_partitions import running
 from support.waiting import wait_until_async
 
 from penstock.core.batch import Batch
-from penstock.core.replication.contract import UNPROMISED, Checkpoint
-from penstock.core.types import LeaderEpoch, Offset
+from penstock.core.replication.contract import MISSING, Checkpoint
+from penstock.core.replication.contract_follower import EpochAnswered
+from penstock.core.types import NO_EPOCH, BrokerId, LeaderEpoch, Offset
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.replication import verifying as module
 from penstock_broker.replication.assignment import ReplicaAssignment
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.verifying import LogVerification
 from penstock_broker.store.interface import Slot
+from penstock_broker.store.losses import promise_nothing
+
+EMPTY_LEADER = EpochAnswered(
+    leader=BrokerId(1),
+    leader_epoch=LeaderEpoch(2),
+    epoch=NO_EPOCH,
+    end_offset=Offset(0),
+    log_start_offset=Offset(0),
+)
+
+
+def promised(world: World) -> bool:
+    """What is stored lets others rely on the log."""
+    (slot,) = world.store.slots().values()
+    checkpoint = world.store.recover(slot).checkpoint
+    return checkpoint.leader_epoch > 0 and checkpoint.high_watermark >= 0
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
@@ -33,7 +50,7 @@ async def test_a_missing_log_of_an_isr_member_is_not_taken_for_an_empty_one(epoc
         assert world.outlet.news == lost
         if lost:
             stored = world.store.recover(world.replica.slot).checkpoint
-            assert stored == Checkpoint(LeaderEpoch(2), UNPROMISED, Offset(0), ())
+            assert stored == Checkpoint(LeaderEpoch(2), MISSING, Offset(0), ())
             await world.image(3, leader_epoch=3, isr=[1], replicas=[0, 1])
             await wait_until_async(lambda: world.replica.machine.wants_tick, what="it follows")
 
@@ -101,6 +118,32 @@ async def test_a_missing_log_is_missing_in_the_next_run_too(marked: list[int]) -
         await world.image(3, leader=-1, leader_epoch=2, isr=[0], replicas=[0, 1], damaged=marked)
         assert world.replicas.damage.missing == {KEY: 2}
         assert KEY not in world.replicas.damage.sound
+
+
+async def test_an_empty_log_that_has_followed_a_leader_is_not_missing_any_more() -> None:
+    """Nothing was ever written to its partition: it is as its leader's, and may get a seat."""
+    async with running(World()) as world:
+        await world.assignment.drop_topics([KEY.topic_id])
+        await world.image(2, leader_epoch=2, isr=[1], replicas=[0, 1])
+        assert world.replicas.damage.missing == {KEY: 2}
+        world.replicas.damage.begins_anew(KEY)
+        await wait_until_async(lambda: world.replica.machine.wants_tick, what="it asks its leader")
+        world.replicas.handle(world.replica, EMPTY_LEADER)
+        await wait_until_async(lambda: promised(world), what="that is stored")
+        world.assignment.retire_unknown([])  # killed, before its checkpoint was due
+        await world.image(3, leader=-1, leader_epoch=3, isr=[0], replicas=[0, 1])
+        assert world.replicas.damage.found == {}
+
+
+async def test_an_empty_log_that_promises_nothing_is_not_missing() -> None:
+    """Its broker lost its power, and there was nothing to lose."""
+    async with running(World()) as world:
+        await wait_until_async(lambda: promised(world), what="its first epoch is stored")
+        world.assignment.retire_unknown([])
+        promise_nothing(world.store)
+        assert not promised(world)
+        await world.image(2, leader=-1, leader_epoch=2, isr=[0], replicas=[0, 1])
+        assert world.replicas.damage.found == {}
 
 
 async def test_a_batch_that_cannot_be_read_is_noted_once_and_ends_following() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from support.local_broker import local_broker
 from support.wire import make_batch
 
-from penstock.core.replication.contract import UNPROMISED, Checkpoint, EpochStart
+from penstock.core.replication.contract import MISSING, UNPROMISED, Checkpoint, EpochStart
 from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey, TopicId
 from penstock_broker.datadir import DataDirectory
 from penstock_broker.store.interface import PartitionWrite
@@ -43,6 +43,17 @@ def test_logs_keep_what_they_have_and_promise_nothing(tmp_path: Path) -> None:
     promise_nothing(store)
     store.close()
     assert stored(tmp_path) == [(UNPROMISED, 1, 3)] * 2
+
+
+def test_a_log_that_was_missing_still_is(tmp_path: Path) -> None:
+    fill(tmp_path)
+    store = RocksLogStore(tmp_path)
+    slot = store.open_slot(KEYS[0])
+    missing = Checkpoint(LeaderEpoch(3), MISSING, Offset(0), ())
+    store.write([PartitionWrite(slot, truncate_to=Offset(0), checkpoint=missing)], sync=True)
+    promise_nothing(store)
+    store.close()
+    assert [high_watermark for high_watermark, _, _ in stored(tmp_path)] == [MISSING, UNPROMISED]
 
 
 def test_a_store_without_logs_has_nothing_to_take_back(tmp_path: Path) -> None:

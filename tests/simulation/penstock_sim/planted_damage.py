@@ -70,7 +70,7 @@ DAMAGE_BUGS: Final[dict[str, tuple[Callable[[Any], None], tuple[str, ...]]]] = {
     "a_new_log_in_an_old_seat_is_taken_for_an_empty_one": (
         in_function(
             assignment._never_stored,
-            "return checkpoint.leader_epoch == NO_EPOCH or (voided and log.log_end_offset == 0)",
+            "return checkpoint.leader_epoch == NO_EPOCH or checkpoint.high_watermark == MISSING",
             "return False",
         ),
         ("I7", "I3", "I5", "I33"),
@@ -87,7 +87,7 @@ DAMAGE_BUGS: Final[dict[str, tuple[Callable[[Any], None], tuple[str, ...]]]] = {
     "a_missing_log_is_forgotten_by_the_next_run": (
         in_function(
             assignment._never_stored,
-            "return checkpoint.leader_epoch == NO_EPOCH or (voided and log.log_end_offset == 0)",
+            "return checkpoint.leader_epoch == NO_EPOCH or checkpoint.high_watermark == MISSING",
             "return checkpoint.leader_epoch == NO_EPOCH",
         ),
         ("I7", "I3", "I5", "I33"),

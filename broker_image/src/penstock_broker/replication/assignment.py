@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Container, Iterable
 
-from penstock.core.replication.contract import UNPROMISED, LogDamaged, RecoveredLog
+from penstock.core.replication.contract import MISSING, LogDamaged, RecoveredLog
 from penstock.core.types import NO_EPOCH, PartitionState, ReplicaKey, TopicId
 from penstock.core.words import listed
 from penstock.errors import ClusterError, ErrorCode
@@ -175,7 +175,6 @@ class ReplicaAssignment:
 
 
 def _never_stored(log: RecoveredLog) -> bool:
-    """Not even the first epoch; or a former run found that, and nothing has come since (`void`)."""
+    """Not even the first epoch; or a former run found that (`void`), and has followed nobody."""
     checkpoint = log.checkpoint
-    voided = checkpoint.high_watermark == UNPROMISED and not checkpoint.epochs
-    return checkpoint.leader_epoch == NO_EPOCH or (voided and log.log_end_offset == 0)
+    return checkpoint.leader_epoch == NO_EPOCH or checkpoint.high_watermark == MISSING

@@ -30,7 +30,7 @@ from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch
 from penstock.core.compaction.plan import Cleaned
 from penstock.core.replication.contract import (
-    UNPROMISED,
+    MISSING,
     Checkpoint,
     ProducerEntry,
     RecoveredLog,
@@ -123,7 +123,7 @@ class LogWriter:
 
         def blocking() -> dict[Slot, RecoveredLog]:
             writes = [
-                PartitionWrite(slot, checkpoint=Checkpoint(epoch, UNPROMISED, Offset(0), ()))
+                PartitionWrite(slot, checkpoint=Checkpoint(epoch, MISSING, Offset(0), ()))
                 for slot, epoch in lost.items()
             ]
             self._store.write(writes, sync=True)

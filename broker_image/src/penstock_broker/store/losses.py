@@ -24,7 +24,12 @@ def promise_nothing(store: LogStore) -> None:
                 raise
             continue  # whoever opens it finds the same, and has it copied again
         writes.append(
-            PartitionWrite(slot, checkpoint=replace(checkpoint, high_watermark=UNPROMISED))
+            PartitionWrite(
+                slot,  # what was MISSING still is
+                checkpoint=replace(
+                    checkpoint, high_watermark=min(checkpoint.high_watermark, UNPROMISED)
+                ),
+            )
         )
     if writes:
         store.write(writes, sync=True)

@@ -112,8 +112,8 @@ class ProducerEntry:
 class Checkpoint:
     """Partition state that is stored beside the batches, atomically with them.
 
-    A `high_watermark` of -1 (`UNPROMISED`): writes of this log were lost, and it has acknowledged
-    nothing since. No other replica relies on it.
+    A `high_watermark` of -1 (`UNPROMISED`) or -2 (`MISSING`): writes of this log were lost, and it
+    has acknowledged nothing since. No other replica relies on it.
     """
 
     leader_epoch: LeaderEpoch
@@ -123,6 +123,9 @@ class Checkpoint:
 
 
 UNPROMISED: Final = Offset(-1)
+MISSING: Final = Offset(-2)
+"""`UNPROMISED`, and when the log was last opened, nothing of it was there, although something must
+have been."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

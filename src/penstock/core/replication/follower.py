@@ -57,7 +57,7 @@ class _Phase(Enum):
     """Asks when the pause is over and the log is at rest."""
     ASKING = auto()
     CUTTING = auto()
-    """The truncation is in progress."""
+    """The truncation is in progress, or the write that lets others rely on this log."""
     FOLLOWING = auto()
 
 
@@ -146,7 +146,7 @@ class Follower:
     def _contradicted(self, target: Offset) -> None:
         """The leader shares this log only up to `target`, below the HW."""
         if self.copies:
-            self._log.is_promised = False
+            self._log.take_back()
             return
         raise BrokenLogError(
             f"leader {self.leader} (epoch {self.epoch}) shares this log only up to offset "
@@ -196,10 +196,15 @@ class Follower:
         if log.log_end < self._swept_end and log.producers.open_entries():
             # Its marker may never come: this replica was offline until compaction had removed it.
             # So it is not in ISR or ELR, whose members have everything below the leader's HW.
-            log.is_promised = False
+            log.take_back()
             self._begin_anew(self._restart_at, out, now_ms)
             return
-        log.is_promised = True
+        if not log.is_promised:
+            # On disk before this replica can be in the ISR: the next run of a broker that is killed
+            # then would rely on nothing here, or take an empty log for a missing one.
+            self._phase = _Phase.CUTTING
+            out.store(*log.promise(now_ms), sync=False)
+            return
         if log.log_end < self._swept_end:
             # Copied data lacks these markers too: a replica that copies it from here must know.
             log.swept_end = max(log.swept_end, self._swept_end)

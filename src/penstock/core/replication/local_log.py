@@ -40,6 +40,7 @@ class _Write:
     epochs_before: EpochHistory
     log_end_before: Offset
     producers_before: list[tuple[ProducerId, ProducerEntry | None]]
+    unpromised_before: Offset | None
 
 
 class LocalLog:
@@ -52,13 +53,8 @@ class LocalLog:
         self._truncating = False
         self._producers_before_reset: ProducerTable | None = None
         self._load(recovered, now_ms=0)
-        self.is_promised = recovered.checkpoint.high_watermark != UNPROMISED
-        """False: this log lost writes and has acknowledged nothing since. No other replica relies
-        on it.
-
-        What is missing here may be missing from the next leader too: its high watermark is its
-        start, and stays there over restarts until it follows or leads.
-        """
+        known = recovered.checkpoint.high_watermark
+        self._unpromised = known if known <= UNPROMISED else None
         self.last_stable_offset = self._stable_offset()
         # The last run may have left writes that are only in the page cache.
         self.synced_end = self.log_start_offset
@@ -86,6 +82,29 @@ class LocalLog:
         return not self._in_flight and not self._truncating
 
     @property
+    def is_promised(self) -> bool:
+        """False: this log lost writes and has acknowledged nothing since. No other replica relies
+        on it.
+
+        What is missing here may be missing from the next leader too: its high watermark is its
+        start, and stays there over restarts until it follows or leads.
+        """
+        return self._unpromised is None
+
+    def take_back(self) -> None:
+        """No other replica relies on this log from now on."""
+        self._unpromised = UNPROMISED
+
+    def promise(self, now_ms: int) -> tuple[int, Checkpoint]:
+        """Others may rely on this log once this is stored.
+
+        Returns the id of the write and the checkpoint that goes with it.
+        """
+        persist_id = self.checkpointed(now_ms)
+        self._unpromised = None
+        return persist_id, self.checkpoint()
+
+    @property
     def last_persist_id(self) -> int:
         return self._last_persist_id
 
@@ -102,13 +121,13 @@ class LocalLog:
 
     def checkpoint(self) -> Checkpoint:
         """State to store with, or after, everything appended so far."""
-        known = self.high_watermark if self.is_promised else UNPROMISED
+        known = self.high_watermark if self._unpromised is None else self._unpromised
         return Checkpoint(self.leader_epoch, known, self.log_start_offset, self.epochs.starts)
 
     def begin_epoch(self, epoch: LeaderEpoch) -> None:
         """A leader's first act: its epoch starts at the end of its log, which is at rest."""
         assert self.is_still, "an epoch begins on a still log"
-        self.is_promised = True
+        self._unpromised = None
         self.epochs = self.epochs.begun(epoch, self.log_end)
 
     def checkpointed(self, now_ms: int) -> int:
@@ -142,6 +161,7 @@ class LocalLog:
                 epochs_before=self.epochs,
                 log_end_before=self.log_end,
                 producers_before=[],
+                unpromised_before=self._unpromised,
             )
             self._in_flight.append(write)
         aborted: list[AbortedTransaction] = []
@@ -195,7 +215,8 @@ class LocalLog:
         # batch in the gap be appended twice (I9).
         self._producers_before_reset = self.producers
         self.producers = ProducerTable()
-        return persist_id, Checkpoint(self.leader_epoch, log_start_offset, log_start_offset, ())
+        known = log_start_offset if self._unpromised is None else self._unpromised
+        return persist_id, Checkpoint(self.leader_epoch, known, log_start_offset, ())
 
     def persisted(self, persist_id: int, *, synced: bool) -> None:
         """The write and all before it are done. Ids of rolled back writes change nothing."""
@@ -213,6 +234,7 @@ class LocalLog:
             undone = write.producers_before + undone
             self.epochs = write.epochs_before
             self.log_end = write.log_end_before
+            self._unpromised = write.unpromised_before
             self._truncating = False
             if self._producers_before_reset is not None:
                 self.producers = self._producers_before_reset

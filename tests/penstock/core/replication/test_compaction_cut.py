@@ -19,7 +19,8 @@ def test_a_log_that_was_cut_further_than_asked_is_copied_from_there(drive: Drive
     starts = tuple(c.EpochStart(LeaderEpoch(e), Offset(at)) for e, at in ((1, 0), (3, 20), (4, 70)))
     stored = c.Checkpoint(LeaderEpoch(5), Offset(0), Offset(0), starts)
     driver.do(c.Truncated(c.RecoveredLog(log_end_offset=Offset(60), checkpoint=stored)))
-    ready = driver.written(persist_id=persist_id)
+    driver.written(persist_id=persist_id)
+    ready = driver.written()
     assert ready.messages == (
         fc.SendFollowStart(TWO, LeaderEpoch(5), Offset(60)),
         fc.SendAck(TWO, LeaderEpoch(5), Offset(60), Offset(60)),

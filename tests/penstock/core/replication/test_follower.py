@@ -312,13 +312,14 @@ def test_a_log_that_lost_writes_begins_anew_with_a_leader_that_ends_before_it(
     driver = behind(drive, intact=False, end=end, epochs=epochs)
     ready = driver.answer_epoch(1, 15, leader_epoch=3, start=4)
     assert ready.truncate_to == 4
-    assert (stored(ready).log_start_offset, stored(ready).high_watermark) == (4, 4)
+    assert (stored(ready).log_start_offset, stored(ready).high_watermark) == (4, c.UNPROMISED)
     assert (stored(ready).leader_epoch, stored(ready).epochs) == (3, ())
     assert driver.machine.producers == ()
     persist_id = ready.persist_id
     driver.do(c.Truncated(c.RecoveredLog(log_end_offset=Offset(4), checkpoint=stored(ready))))
     driver.written(persist_id=persist_id)
-    assert driver.ready.messages == (start(3, 4), ack(3, 4, 4))
+    assert (stored(driver.ready).high_watermark, driver.ready.messages) == (4, ())
+    assert driver.written().messages == (start(3, 4), ack(3, 4, 4))
     marks = driver.marks
     assert marks.log_start_offset == marks.high_watermark == marks.log_end_offset == 4
 
@@ -338,7 +339,8 @@ def test_a_log_that_lost_writes_counts_again_once_it_has_acknowledged_something(
     drive: Drive,
 ) -> None:
     driver = behind(drive, intact=False)
-    assert driver.answer_epoch(1, 50, leader_epoch=3).messages == (start(3, 38), ack(3, 38, 38))
+    driver.answer_epoch(1, 50, leader_epoch=3)
+    assert driver.written().messages == (start(3, 38), ack(3, 38, 38))
     driver.assign(3, epoch=4, version=2)
     driver.written(synced=True)
     driver.answer_epoch(1, 15, leader_epoch=4, start=4, leader=3)
@@ -353,8 +355,38 @@ def test_that_nobody_counts_on_a_log_is_stored_until_it_acknowledges_something(
     assert driver.machine.checkpoint.high_watermark == c.UNPROMISED
     assert stored(driver.assign(2, epoch=3)).high_watermark == c.UNPROMISED
     driver.written(synced=True)
-    driver.answer_epoch(1, 50, leader_epoch=3)
+    ready = driver.answer_epoch(1, 50, leader_epoch=3)
+    assert (stored(ready).high_watermark, ready.persist_sync, ready.messages) == (24, False, ())
     assert driver.machine.checkpoint.high_watermark == 24
+    assert driver.written().messages == (start(3, 38), ack(3, 38, 38))
+
+
+def test_nobody_relies_on_a_log_as_long_as_it_cannot_be_stored_that_they_may(drive: Drive) -> None:
+    driver = behind(drive, intact=False)
+    ready = driver.answer_epoch(1, 50, leader_epoch=3)
+    driver.failed(ready.persist_id)
+    assert driver.machine.checkpoint.high_watermark == c.UNPROMISED
+    driver.now_ms += 100
+    assert driver.do(c.Tick()).messages == (query(3, 1),)
+    assert stored(driver.answer_epoch(1, 50, leader_epoch=3)).high_watermark == 24
+
+
+def test_a_stream_that_is_lost_meanwhile_is_followed_after_another_look_up(drive: Drive) -> None:
+    driver = behind(drive, intact=False)
+    promise = driver.answer_epoch(1, 50, leader_epoch=3).persist_id
+    driver.do(c.PeerLost(TWO))
+    driver.do(fc.PeerConnected(TWO))
+    assert driver.written(persist_id=promise).messages == (query(3, 1),)
+    assert driver.answer_epoch(1, 50, leader_epoch=3).messages == (start(3, 38), ack(3, 38, 38))
+
+
+def test_that_a_log_is_missing_is_stored_until_it_has_followed_a_leader(drive: Drive) -> None:
+    """Writes of the epochs in between do not hide it from the next run."""
+    driver = drive(0, epoch=1, high_watermark=c.MISSING)
+    assert stored(driver.assign(2, epoch=3)).high_watermark == c.MISSING
+    driver.written(synced=True)
+    assert stored(driver.answer_epoch(1, 50, leader_epoch=3)).high_watermark == 0
+    assert driver.written().messages == (start(3, 0), ack(3, 0, 0))
 
 
 def test_a_log_that_lost_writes_promises_again_when_it_leads(drive: Drive) -> None:

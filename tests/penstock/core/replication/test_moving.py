@@ -300,6 +300,7 @@ def test_a_copy_that_contradicts_the_leader_starts_over(drive: Drive) -> None:
     assert stored(ready).log_start_offset == 10
     driver.do(c.Truncated(c.RecoveredLog(log_end_offset=Offset(0), checkpoint=stored(ready))))
     driver.written(persist_id=ready.persist_id)
+    driver.written()
     assert fc.SendFollowStart(TWO, LeaderEpoch(5), Offset(10)) in driver.ready.messages
 
 

@@ -1,5 +1,6 @@
 """A replica that was away until compaction took the markers it lacks copies everything anew."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ OPEN = c.ProducerEntry(
     open_offset=Offset(4),
 )
 EMPTY = c.Checkpoint(LeaderEpoch(2), Offset(0), Offset(0), ())
+EMPTIED = replace(EMPTY, high_watermark=c.UNPROMISED)
 
 
 def swept_ends(ready: c.Ready) -> list[int]:
@@ -50,10 +52,11 @@ def start(offset: int) -> fc.SendFollowStart:
 def test_a_log_whose_open_transaction_may_have_lost_its_marker_begins_anew(drive: Drive) -> None:
     driver = away(drive, OPEN)
     ready = driver.answer_epoch(1, 40, leader_epoch=2, swept_end=11)
-    assert (ready.truncate_to, ready.checkpoint, ready.messages) == (0, EMPTY, ())
+    assert (ready.truncate_to, ready.checkpoint, ready.messages) == (0, EMPTIED, ())
     persist_id = ready.persist_id
-    driver.do(c.Truncated(c.RecoveredLog(log_end_offset=Offset(0), checkpoint=EMPTY)))
-    ready = driver.written(persist_id=persist_id)
+    driver.do(c.Truncated(c.RecoveredLog(log_end_offset=Offset(0), checkpoint=EMPTIED)))
+    assert driver.written(persist_id=persist_id).checkpoint == EMPTY
+    ready = driver.written()
     assert ready.messages[0] == start(0)
     assert driver.marks.last_stable_offset == 0
     assert driver.machine.open_transactions == ()
@@ -81,7 +84,7 @@ def test_a_log_that_is_cut_first_is_looked_at_then(drive: Drive) -> None:
         )
     )
     ready = driver.written(persist_id=persist_id)
-    assert (ready.truncate_to, ready.checkpoint) == (0, EMPTY)
+    assert (ready.truncate_to, ready.checkpoint) == (0, EMPTIED)
 
 
 def test_a_leader_tells_what_it_swept(drive: Drive) -> None:
