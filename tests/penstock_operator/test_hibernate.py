@@ -143,6 +143,30 @@ def test_a_cluster_that_does_not_come_to_rest_is_given_back() -> None:
     assert made(world) == (0, 0)
 
 
+def test_a_wake_that_was_asked_for_is_seen_before_brokers_stop() -> None:
+    """The controller keeps it while the metadata store is away, and stores it afterwards."""
+    world = settled(AWAKE)
+    step(world, ASLEEP_WISH)
+    world.unquiet = "orders-0: replicas [2] are not in sync"
+    world.seconds += REST_S
+    step(world, ASLEEP_WISH)
+    world.unquiet = ""
+    wishes = [
+        (replace(ASLEEP_WISH, generation=2), True),
+        (replace(AWAKE, generation=3), False),
+        (replace(ASLEEP_WISH, generation=4), False),
+        (replace(ASLEEP_WISH, generation=4), True),
+        (replace(ASLEEP_WISH, generation=4), True),
+    ]
+    for wish, world.reachable in wishes:
+        world.hibernating = True
+        assert is_at(Stage.BLOCKED)(step(world, wish))
+        assert made(world) == (3, 2)
+    assert not world.hibernating, "it is asked for until it is seen"
+    plans = run(world, replace(ASLEEP_WISH, generation=4), is_at(Stage.HIBERNATED))
+    assert Hibernate(hibernating=True) in plans[0].actions
+
+
 def test_a_moment_without_a_controller_gives_it_no_more_time_to_come_to_rest() -> None:
     world = settled(AWAKE)
     step(world, ASLEEP_WISH)

@@ -106,6 +106,24 @@ def test_nothing_is_acknowledged_from_then_on_until_it_wakes(checks: Hibernation
     checks.acknowledged(KEY, "b1")
 
 
+def test_brokers_do_not_stop_while_a_controller_is_still_to_wake_them(
+    checks: HibernationChecks,
+) -> None:
+    """It would store that while they sleep; unless it has answered, or that run of it has ended."""
+    controller = next(iter(checks.world.controllers.values()))
+    controller.start()
+    answered = checks.waking(controller)
+    with pytest.raises(RuleError, match=rf"I39: the cluster stops, and {controller.name} is still"):
+        checks.at_rest()
+    answered(None)
+    checks.at_rest()
+    checks.waking(controller)
+    controller.kill()
+    checks.at_rest()
+    for run in checks.world.graveyard:
+        run.loop.bury()
+
+
 def test_seats_are_whole_at_the_wake_unless_somebody_lost_data(checks: HibernationChecks) -> None:
     for broker in checks.world.brokers.values():
         broker.directory.set_intact(True)

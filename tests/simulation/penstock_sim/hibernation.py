@@ -306,7 +306,11 @@ class Hibernation:
             )
             self.world.scheduler.note("operator", "asks for", "sleep" if hibernating else "wake")
             self.checks.asked(hibernating=hibernating)
-            self._random.choice(active).request(request)
+            controller = self._random.choice(active)
+            if hibernating:
+                controller.request(request)
+            else:
+                controller.request(request, self.checks.waking(controller))
 
     # ------------------------------------------------------------ pods
 

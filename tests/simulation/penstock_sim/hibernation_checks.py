@@ -2,11 +2,13 @@
 
 asked to sleep ─▶ stored ─▶ at rest ─▶ asked to wake
                    └ nobody is elected, and no seat is lost but with the data behind it
-                              └ all that was committed is on every disk; nothing is acknowledged
+                              └ all that was committed is on every disk; nothing is acknowledged,
+                                and no controller is still to carry out an earlier wake
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.core.control.documents import ClusterDocument
@@ -16,6 +18,7 @@ from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker
+    from penstock_sim.controller import ControllerShell, SimController
     from penstock_sim.world import World
 
 
@@ -42,6 +45,8 @@ class HibernationChecks:
         """A broker has lost data since all was at rest."""
         self._late: set[tuple[BrokerId, ReplicaKey]] = set()
         """Seats that a deposed controller ended in the store before all was at rest."""
+        self._waking: list[tuple[SimController, ControllerShell | None]] = []
+        """Runs of controllers that were asked to wake, and have not answered."""
 
     # ------------------------------------------------------------ what the operator does
 
@@ -62,6 +67,12 @@ class HibernationChecks:
         self._wanted = hibernating
         self._is_at_rest = self._is_at_rest and hibernating
 
+    def waking(self, controller: SimController) -> Callable[[object], None]:
+        """A controller is asked to wake the cluster; the result takes its answer."""
+        asked = (controller, controller.shell)
+        self._waking.append(asked)
+        return lambda _answer: self._waking.remove(asked)
+
     def at_rest(self) -> None:
         """The operator says so: brokers are to stop now, all at once."""
         world = self.world
@@ -78,6 +89,15 @@ class HibernationChecks:
                 self._check_durable(world.brokers[member], key)
             canon.disk_end = max(canon.disk_end, self._ends.get(key, 0))
         self._check_all_in_sync()
+        self._check_no_wake()
+
+    def _check_no_wake(self) -> None:
+        """It would be stored while the brokers sleep. One that is deposed stores nothing more."""
+        for controller, run in self._waking:
+            if controller.shell is run and not controller.is_deposed:
+                raise RuleError(
+                    f"I39: the cluster stops, and {controller.name} is still to wake it"
+                )
 
     def _check_durable(self, broker: SimBroker, key: ReplicaKey) -> None:
         slot, end = broker.disk.slot(key), self._ends.get(key, 0)

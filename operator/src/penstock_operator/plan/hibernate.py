@@ -28,7 +28,7 @@ REST_S: Final = 300.0
 """How long writes are refused for nothing, if the cluster does not come to rest."""
 RETURN_S: Final = 60.0
 """How long brokers are waited for, once one answers: others lead what they led."""
-_ASKED: Final = frozenset({Stage.HIBERNATING, Stage.WAKING})
+_ASKED: Final = frozenset({Stage.HIBERNATING, Stage.WAKING, Stage.BLOCKED})
 """What a pass without an answer goes on with: its time runs on, and a wake is still one."""
 _NOT_HEARD: Final = (
     "it was asked to and does not hibernate: a controller or broker of an older release does not "
@@ -126,7 +126,10 @@ def _record(found: Hibernation, before: Record) -> Record:
 def _going(desired: DesiredCluster, observed: Observed, made: int) -> Hibernation:
     rest, facts = observed.rest, trusted(observed)
     record = rest.record
-    if record.stage is Stage.BLOCKED and record.generation == desired.generation:
+    # The wake that was asked for may still wait for the metadata store. If brokers stopped now, it
+    # would be stored while they sleep.
+    held = facts is not None and facts.hibernating
+    if record.stage is Stage.BLOCKED and (held or record.generation == desired.generation):
         return _blocked(desired, record.waiting_for, facts, record)
     if facts is None:
         why = observed.brokers_problem or "no controller is active"
@@ -241,7 +244,8 @@ def _wakes(desired: DesiredCluster, observed: Observed) -> bool:
     """Brokers run in a cluster that hibernates, and it is not the way to sleep.
 
     Who is to sleep again while they come back wakes first: nobody leads before that, and nothing
-    could come to rest.
+    could come to rest. The same holds once a wake was asked for: it may still be stored, whatever
+    is wanted since, and must not be while brokers stop (see `_going` for one that was blocked).
     """
     facts = trusted(observed)
     if facts is None or not facts.hibernating:
