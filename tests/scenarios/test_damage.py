@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from support.cluster import PATIENT, Cluster
 from support.commands_of_pages import commands_with, told
-from support.waiting import wait_until
+from support.processes import ServerProcess
+from support.waiting import unwatch, wait_until
 
 from penstock.client import (
     Admin,
@@ -375,3 +376,44 @@ def test_a_loss_on_all_replicas_is_accepted_once_for_all_of_them(tmp_path: Path)
             cluster.brokers[one].log_text().count("replica is copied again") for one in range(3)
         ]
         assert copied == [0, 0, 0], "nobody copied the log for one batch"
+
+
+def start_or_end(broker: ServerProcess) -> None:
+    """Until it serves, or has ended by itself."""
+    before = broker.log_text().count('"event": "serving"')
+    broker.start(wait=False)
+    unwatch(broker)
+    wait_until(
+        lambda: not broker.is_running or broker.log_text().count('"event": "serving"') > before,
+        what="it serves, or has ended",
+    )
+
+
+def test_a_damaged_table_that_a_merge_meets_ends_its_broker_once(tmp_path: Path) -> None:
+    """In a cluster of its own: the table stays. Each stop leaves one, and four are merged."""
+    topic, most = "merged", 8
+    with Cluster(tmp_path, brokers=3, controller_config=PATIENT) as cluster:
+        cluster.create_topic(topic, assignment=[[0, 1, 2]], configs={"min.insync.replicas": "2"})
+        values = [b"<small-%07d>" % number * 8 for number in range(RECORDS)]
+        write(cluster, topic, values)
+        broker = cluster.brokers[0]
+        to_disk(cluster, 0)
+        flip_index(cluster, 0, not_with=b"<small-")
+        for _ in range(most):
+            start_or_end(broker)
+            values.append(b"<small-after>")
+            write(cluster, topic, values[-1:])
+            if broker.stop() != 0:
+                break
+        assert "Corruption" in broker.log_text(), "a merge has met it"
+        for _ in range(most):
+            broker.start()
+            wait_well(cluster, topic)
+            values.append(b"<small-then>")
+            write(cluster, topic, values[-1:])
+            to_disk(cluster, 0)
+        broker.start()
+        wait_well(cluster, topic)
+        lead(cluster, topic, 0)
+        assert read(cluster, topic, len(values), up_to=len(values)) == values
+        assert "is not merged" in broker.log_text()

@@ -168,6 +168,20 @@ def replica_damaged(cluster: Cluster, _: ExitStack) -> None:
         assert admin.start_scrub("alone", 0) == 1
 
 
+def table_damaged(cluster: Cluster, _: ExitStack) -> None:
+    """Of the index, on one of three brokers: its replica is copied again, and the table stays."""
+    _write(cluster, "flights", 300)
+    assert cluster.brokers[2].stop() == 0
+    tables = cluster.data_dir(2).rglob("*.sst")
+    largest = max(tables, key=lambda path: path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    largest.write_bytes(content)
+    cluster.brokers[2].start()
+    with Admin(cluster.bootstrap) as admin:
+        assert admin.start_scrub("flights", 0) == 3
+
+
 # ── Compaction ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -332,6 +346,7 @@ LOCAL_FAULTS: Final[dict[str, LocalFault]] = {
     "scrub-held-up": LocalFault(make=scrub_held_up, before=small_disk, work=scrub_recorded),
     "disk-slow": LocalFault(make=disk_slow, before=disk_to_slow_down),
     "replica-damaged": LocalFault(make=replica_damaged),
+    "table-damaged": LocalFault(make=table_damaged),
     "logs-differ": LocalFault(make=logs_differ),
     "compaction-failing": LocalFault(
         make=compaction_failing,

@@ -60,6 +60,7 @@ HEALTHY: Final = {
     "scrub_interval_seconds": 7 * 86_400,
     "store_stalled": 0,
     "store_pending_compaction_bytes": 0,
+    "store_damaged_table": 0,
 }
 """Gauges of each of two brokers that lead one partition each, and follow the other."""
 CONTROLLER_HEALTHY: Final = {

@@ -37,7 +37,7 @@ def test_other_errors_pass_unchanged(error: BaseException) -> None:
 
 
 def test_shutting_waits_for_who_is_inside_and_refuses_who_comes_later() -> None:
-    gate = CallGate()
+    gate = CallGate(pytest.fail)
     leave = threading.Event()
     entered = threading.Event()
     order: list[str] = []
@@ -71,6 +71,6 @@ def test_shutting_waits_for_who_is_inside_and_refuses_who_comes_later() -> None:
 
 
 def test_a_gate_that_nobody_leaves_says_so() -> None:
-    gate = CallGate()
+    gate = CallGate(pytest.fail)
     with gate, pytest.raises(ClusterError, match="still run"):
         gate.shut(timeout_s=0.01)

@@ -153,6 +153,12 @@ def _run(args: argparse.Namespace) -> int:
         _check_certificate(tls, config.broker_id, directory.cluster_id)
         options = StoreOptions(strict_wal=directory.data_intact)
         store = RocksLogStore(directory.log_path, options)
+        if store.damaged_table:
+            _events.error(
+                "a table of RocksDB is damaged: it is not merged, and no space is freed until the "
+                "volume is replaced",
+                reason=store.damaged_table,
+            )
         try:
             stopped_well = asyncio.run(
                 _serve(config, directory, store, transport, users_ca, enrolment)

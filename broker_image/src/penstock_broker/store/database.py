@@ -73,6 +73,19 @@ class Database:
             with suppress(Exception):
                 family.close()
 
+    def is_stalled(self) -> bool:
+        """RocksDB asks writers to wait, until the disk has kept up."""
+        return bool(
+            self.batches.property_int_value("rocksdb.is-write-stopped")
+            or self.batches.property_int_value("rocksdb.actual-delayed-write-rate")
+        )
+
+    def stop_merging(self) -> None:
+        """No merge begins any more. One that runs goes on, and may end all writes."""
+        for family in (self.batches, self.state):
+            with suppress(Exception):
+                family.set_options({"disable_auto_compactions": "true"})
+
     def sum_of(self, name: str) -> int:
         """A number of RocksDB's, over both column families."""
         families = (self.batches, self.state)

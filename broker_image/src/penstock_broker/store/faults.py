@@ -5,11 +5,11 @@
         "Corruption: …"                 → DATA_CORRUPTED    never served (I22); rebuild the replica
         anything else                   → STORAGE_FAILED    outcome unknown
 
-`CallGate` keeps `close` from closing the database while calls still use it, and remembers whether
-a table was found damaged: RocksDB writes nothing more once it has tried to merge such a one.
+`CallGate` keeps `close` from closing the database while calls still use it, and says when one of
+them met a damaged table.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Condition
 from types import TracebackType
@@ -43,9 +43,10 @@ def translate(error: Exception, doing: str) -> ClusterError:
     return ClusterError(f"{doing}: storage failed ({text})", ErrorCode.STORAGE_FAILED)
 
 
-def _is_corruption(error: BaseException | None) -> bool:
-    cause = None if error is None else error.__cause__
-    return cause is not None and any(mark in str(cause) for mark in _CORRUPTION)
+def _corruption(error: BaseException | None) -> str:
+    """RocksDB's error that a table is damaged, empty if `error` is anything else."""
+    text = "" if error is None else str(error.__cause__ or "")
+    return text if any(mark in text for mark in _CORRUPTION) else ""
 
 
 class storage_errors:  # noqa: N801 - used like a function, as contextlib's are
@@ -87,9 +88,9 @@ def damage_of(slot: Slot) -> Iterator[None]:
 class CallGate:
     """Counts running calls; `shut` waits for them and refuses new ones with STORAGE_FAILED."""
 
-    def __init__(self) -> None:
-        self.met_corruption = False
-        """RocksDB found one of its tables damaged."""
+    def __init__(self, met_damaged_table: Callable[[str], None]) -> None:
+        """`met_damaged_table`: called inside the gate with RocksDB's error, each time."""
+        self._met_damaged_table = met_damaged_table
         self._inside = 0
         self._shut = False
         self._changed = Condition()
@@ -106,8 +107,10 @@ class CallGate:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        met = _corruption(error)
+        if met:
+            self._met_damaged_table(met)
         with self._changed:
-            self.met_corruption = self.met_corruption or _is_corruption(error)
             self._inside -= 1
             if self._shut:
                 self._changed.notify_all()

@@ -102,13 +102,15 @@ class StoreLoad:
 
     `stalls`: writes that had to wait for it, since the store was opened. `stalled`: they wait now.
     `pending_compaction_bytes`: to rewrite before the levels have their sizes. `memory_bytes`: in
-    write buffers, not in files yet.
+    write buffers, not in files yet. `damaged_table`: one was met, in this run or before, and
+    nothing is merged any more.
     """
 
     stalls: int = 0
     stalled: bool = False
     pending_compaction_bytes: int = 0
     memory_bytes: int = 0
+    damaged_table: bool = False
 
 
 class LogStore(Protocol):

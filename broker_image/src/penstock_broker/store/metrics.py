@@ -41,5 +41,10 @@ class StoreMetrics(Collector):
                 "Write buffers of RocksDB that are not in files yet.",
                 load.memory_bytes,
             ),
+            (
+                "damaged_table",
+                "1 if a table of RocksDB is damaged: no space is freed until the volume is new.",
+                int(load.damaged_table),
+            ),
         ):
             yield GaugeMetricFamily(f"penstock_store_{name}", documentation, value=value)

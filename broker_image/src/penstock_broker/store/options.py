@@ -38,10 +38,16 @@ class StoreOptions:
     strict_wal: bool = True
 
 
-def database_options(options: StoreOptions) -> tuple[rocksdict.Options, rocksdict.Options]:
-    """RocksDB's options for the column families `default` (batches) and `state`."""
+def database_options(
+    options: StoreOptions, *, merges: bool = True
+) -> tuple[rocksdict.Options, rocksdict.Options]:
+    """RocksDB's options for the column families `default` (batches) and `state`.
+
+    `merges`: False if a table is damaged (see `damaged_table`). Writes then never wait for merges.
+    """
     cache = rocksdict.Cache(options.block_cache_bytes)
     batches = _family(cache, options.write_buffer_bytes, options.write_buffers)
+    batches.set_disable_auto_compactions(not merges)
     batches.create_if_missing(True)
     batches.create_missing_column_families(True)
     batches.set_max_total_wal_size(options.wal_bytes)
@@ -62,7 +68,9 @@ def database_options(options: StoreOptions) -> tuple[rocksdict.Options, rocksdic
     batches.set_enable_blob_files(True)
     batches.set_min_blob_size(512)
     batches.set_enable_blob_gc(False)
-    return batches, _family(cache, options.write_buffer_bytes // 4, 2)
+    state = _family(cache, options.write_buffer_bytes // 4, 2)
+    state.set_disable_auto_compactions(not merges)
+    return batches, state
 
 
 def _family(

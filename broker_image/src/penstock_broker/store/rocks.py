@@ -30,6 +30,7 @@ from penstock.core.replication.producers import ProducerTable, ended_by_swept_ma
 from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.store import checks, compacting, layout
+from penstock_broker.store.damaged_table import DamagedTable
 from penstock_broker.store.database import Database, Operations, Tail
 from penstock_broker.store.faults import CallGate, damage_of, storage_errors
 from penstock_broker.store.interface import PartitionWrite, Slot, StoreLoad, TimeIndexEntry
@@ -57,7 +58,7 @@ class RocksLogStore:
         self._path = path
         self._options = options or StoreOptions()
         self._writing = threading.RLock()
-        self._gate = CallGate()
+        self._gate = CallGate(lambda met: self._damaged_table.met(met, self._database.stop_merging))
         self._failure: str | None = None
         self._tails: dict[Slot, Tail] = {}
         self._removed: set[Slot] | None = None
@@ -68,6 +69,7 @@ class RocksLogStore:
         self._unslowed.no_slowdown = True
         path.mkdir(parents=True, exist_ok=True)
         with storage_errors(f"opening {path}"):
+            self._damaged_table = DamagedTable(path)
             self._database = self._open()
             self._slots = self._load_slots()
         self._live = set(self._slots.values())
@@ -211,12 +213,18 @@ class RocksLogStore:
         with self._gate, storage_errors("looking at the database"):
             return StoreLoad(
                 stalls=self.stalls,
-                stalled=self._is_stalled(),
+                stalled=self._database.is_stalled(),
                 pending_compaction_bytes=self._database.sum_of(
                     "rocksdb.estimate-pending-compaction-bytes"
                 ),
                 memory_bytes=self._database.sum_of("rocksdb.cur-size-all-mem-tables"),
+                damaged_table=bool(self.damaged_table),
             )
+
+    @property
+    def damaged_table(self) -> str:
+        """What RocksDB said of one of its tables, in this run or before; empty: all are sound."""
+        return self._damaged_table.what
 
     def size_bytes(self, slot: Slot) -> int:
         with self._gate, storage_errors(f"measuring slot {slot}"):
@@ -256,8 +264,8 @@ class RocksLogStore:
 
     def reclaim(self) -> None:
         with self._gate, storage_errors("reclaiming space"):
-            if self._gate.met_corruption:
-                return  # It would merge the damaged table now, not some day, and end all writes.
+            if self.damaged_table:
+                return  # It would merge that one, too, and end all writes.
             with self._writing:
                 removed, self._removed = self._removed, set()
             if removed is not None and not removed:
@@ -285,7 +293,9 @@ class RocksLogStore:
             self._database.close()
 
     def _open(self) -> Database:
-        batch_options, state_options = database_options(self._options)
+        batch_options, state_options = database_options(
+            self._options, merges=not self.damaged_table
+        )
         batches = rocksdict.Rdict(
             str(self._path), batch_options, column_families={layout.STATE_FAMILY: state_options}
         )
@@ -362,15 +372,8 @@ class RocksLogStore:
             # A refused WriteBatch cannot be reused; build the next one when it can succeed.
             self.stalls += 1
             pause = threading.Event()
-            while self._is_stalled() and time.monotonic() < deadline_s:
+            while self._database.is_stalled() and time.monotonic() < deadline_s:
                 pause.wait(_STALL_POLL_S)
-
-    def _is_stalled(self) -> bool:
-        batches = self._database.batches
-        return bool(
-            batches.property_int_value("rocksdb.is-write-stopped")
-            or batches.property_int_value("rocksdb.actual-delayed-write-rate")
-        )
 
     def _sync(self) -> None:
         try:

@@ -1,0 +1,38 @@
+"""A damaged table of RocksDB is left alone: RocksDB writes nothing more once it has merged one.
+
+    a call meets it ──▶ noted in the directory ──▶ nothing is merged, now and in later runs
+
+Each start would merge it again otherwise, and end the broker after a few seconds. What the table
+has of a log is copied from other replicas, as any damage is. The table itself goes with the volume:
+until then, no space is freed.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from penstock_broker.durable_files import DurableFile
+
+_FILE: Final = "DAMAGED_TABLE"
+
+
+class DamagedTable:
+    """What the store in a directory knows of one.
+
+    `what` is RocksDB's error, which names the file; empty: none has been met, in any run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Raises OSError if the folder cannot be read."""
+        self._file = DurableFile(folder / _FILE)
+        self.what = (self._file.read() or b"").decode("utf-8", "replace").strip()
+
+    def met(self, what: str, stop_merging: Callable[[], None]) -> None:
+        """Notes it, the first time. A full disk does not hide it: then the next run meets it."""
+        if self.what:
+            return
+        self.what = what
+        stop_merging()
+        with suppress(OSError):
+            self._file.replace(what.encode() + b"\n")
