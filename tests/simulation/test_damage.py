@@ -29,6 +29,12 @@ FAILED_ONCE = {
 }
 """As in seeds.txt, but only here do bits flip."""
 
+FAILED_WITH_PAUSES = {
+    1598: "all crashed before one had heard of a new topic: all logs were missing, marked for ever",
+    2153: "after a power cut of all a damaged log was elected for good, while others opened theirs",
+}
+"""In these, processes are paused as well."""
+
 RESTORED = (24, 27, 30, 41)
 """Several volumes are restored in each; in two of them replicas move."""
 
@@ -72,6 +78,12 @@ def test_a_history_with_flips_that_failed_once_holds(seed: int) -> None:
         compaction=False,
     ).violation
     assert violation is None, FAILED_ONCE[seed]
+
+
+@pytest.mark.parametrize("seed", FAILED_WITH_PAUSES)
+def test_a_history_with_flips_and_pauses_that_failed_once_holds(seed: int) -> None:
+    violation = simulate(seed, damage=True, pauses=True).violation
+    assert violation is None, FAILED_WITH_PAUSES[seed]
 
 
 @pytest.mark.parametrize("kept", ["give_whatever_is_there", "take_whatever_comes"])

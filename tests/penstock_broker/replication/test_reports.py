@@ -320,12 +320,60 @@ async def test_a_missing_log_that_nobody_else_has_is_reported_until_it_leads_the
     await scene.nothing_more()
 
 
-async def test_a_missing_log_that_is_marked_as_damaged_is_not_reported_again(scene: Scene) -> None:
+async def test_a_missing_log_begins_anew_once_a_controller_has_stored_that_its_seat_is_gone(
+    scene: Scene,
+) -> None:
+    """Before an image shows it: the replica may be in sync again by the next report."""
+    scene.damage.found = {ZERO: None, ONE: None}
+    scene.damage.missing = {ZERO: LeaderEpoch(4), ONE: LeaderEpoch(4)}
+    scene.controller.seated = [1]
+    seats = {"replicas": [0, 1], "isr": [0, 1], "leader_epoch": 4}
+    scene.image(3, seats, seats)
+    await scene.heard(2)
+    assert scene.damage.missing == {ZERO: 4, ONE: 4}, "a journal may be lost"
+    scene.controller.stores = True
+    await wait_until_async(lambda: ZERO not in scene.damage.missing, what="it begins anew")
+    assert scene.damage.missing == {ONE: 4}
+
+
+async def test_a_missing_log_that_leads_the_next_epoch_begins_before_others_join_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reported beside them, it would lose its seat to them."""
+    monkeypatch.setattr(reports, "_RETRY_PAUSE_S", 600)
+    monkeypatch.setattr(reports, "_PAUSE_MAX_S", 600)
     scene.damage.found = {ZERO: None}
     scene.damage.missing = {ZERO: LeaderEpoch(4)}
-    scene.image(3, {"replicas": [0], "isr": [0], "damaged": [0], "leader_epoch": 5})
+    scene.controller.seated = [0]
+    scene.image(3, {"replicas": [0, 1], "isr": [0], "leader_epoch": 4})
+    await scene.heard()
+    scene.image(4, {"replicas": [0, 1], "isr": [0], "leader_epoch": 5})
+    await wait_until_async(lambda: not scene.damage.missing, what="it begins anew")
+
+
+async def test_a_missing_log_marked_as_damaged_waits_for_who_is_in_sync_and_may_be_sound(
+    scene: Scene,
+) -> None:
+    scene.damage.found = {ZERO: None}
+    scene.damage.missing = {ZERO: LeaderEpoch(4)}
+    scene.image(3, {"replicas": [0, 1], "isr": [0, 1], "damaged": [0], "leader_epoch": 5})
     await scene.nothing_more()
     assert scene.damage.missing == {ZERO: 4}
+
+
+async def test_a_missing_log_is_reported_again_if_all_that_are_in_sync_are_marked_as_damaged(
+    scene: Scene,
+) -> None:
+    """Theirs may be missing as well: then one of them leads anew, and no mark is left."""
+    scene.damage.found = {ZERO: None}
+    scene.damage.missing = {ZERO: LeaderEpoch(4)}
+    scene.image(3, {"replicas": [0, 1], "isr": [0, 1], "damaged": [0, 1], "leader_epoch": 5})
+    await scene.heard(2)
+    assert scene.controller.missing[:2] == [[0]] * 2
+    assert scene.damage.missing == {ZERO: 4}, "no image shows yet that its seat is gone"
+    scene.image(4, {"replicas": [0, 1], "isr": [0], "leader_epoch": 6})
+    await wait_until_async(lambda: not scene.damage.missing, what="it begins anew")
+    await scene.nothing_more()
 
 
 async def test_a_missing_log_is_reported_again_once_somebody_sound_has_its_seat(

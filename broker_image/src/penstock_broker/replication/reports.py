@@ -112,6 +112,7 @@ class ReplicaReports:
                 while self._due() == said:
                     self._wake.clear()
                     await self._wake.wait()
+                    self._note_new_leaderships()
 
     def _due(self) -> Report:
         """What the newest image does not show: the controller has to be told, maybe again."""
@@ -127,7 +128,11 @@ class ReplicaReports:
         damaged += [key for key in found if self._needs_word(key)]
         damaged += [key for key in found if self._is_news(key)]
         sound = [key for key in self._damage.sound if self._is_marked(key)]
-        members = [key for key in missing if self._is_a_member(key) or self._is_out(key)]
+        members = [
+            key
+            for key in missing
+            if self._is_a_member(key) or self._is_out(key) or self._is_beside_damage(key)
+        ]
         return Report(
             tuple(dropped[:_NAMES_PER_CALL]),
             tuple(dict.fromkeys(damaged[:_NAMES_PER_CALL])),
@@ -145,6 +150,12 @@ class ReplicaReports:
         state, local = self._view.state(key), self._replicas.broker_id
         return state is not None and local in state.damaged and local not in state.isr
 
+    def _is_beside_damage(self, key: ReplicaKey) -> bool:
+        """Marked as all of the ISR is: it may give its seat to the others, or lead the next
+        epoch."""
+        state, local = self._view.state(key), self._replicas.broker_id
+        return state is not None and local in state.isr and {*state.isr} <= {*state.damaged}
+
     def _note_new_leaderships(self) -> None:
         """A missing log that was given the next epoch, without anybody beside it, begins there."""
         alone = (self._replicas.broker_id,)
@@ -160,8 +171,11 @@ class ReplicaReports:
 
     def _holds_a_seat(self, key: ReplicaKey) -> bool:
         """As if nobody knew of the damage."""
-        state, local = self._view.state(key), self._replicas.broker_id
-        return state is not None and local in state.isr and local not in state.damaged
+        return self._is_in_sync(key) and not self._is_marked(key)
+
+    def _is_in_sync(self, key: ReplicaKey) -> bool:
+        state = self._view.state(key)
+        return state is not None and self._replicas.broker_id in state.isr
 
     def _needs_word(self, key: ReplicaKey) -> bool:
         """Its log is given up only when a controller has stored that it is damaged and has no seat,
@@ -176,7 +190,7 @@ class ReplicaReports:
 
     async def _send(self, report: Report) -> bool:
         """False: nobody is known to have heard it."""
-        seatless = [key for key in report.missing if not self._holds_a_seat(key)]
+        seatless = [key for key in report.missing if not self._is_in_sync(key)]
         try:
             connection = self._session.connection()
             answer = await self._session.call(
@@ -206,9 +220,11 @@ class ReplicaReports:
         seated = {ReplicaKey(TopicId(one.topic_id), one.partition) for one in answer.seated}
         if answer.stored:
             # They stay damaged, and without a seat, until this broker says otherwise.
-            unseated = [key for key in report.damaged if key not in seated]
-            self._damage.confirm(unseated, answer.metadata_version)
-        for key in seatless:
+            confirmed = [key for key in report.damaged if key not in seated]
+            self._damage.confirm(confirmed, answer.metadata_version)
+        # A seat taken in a journal may come back, unless an image shows that it is gone.
+        unseated = report.missing if answer.stored else seatless
+        for key in unseated:
             if key not in seated:
                 self._damage.begins_anew(key)
         return True

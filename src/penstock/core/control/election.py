@@ -13,17 +13,20 @@ The order in which `settle` looks for a leader (in replica order, except in line
     3  ISR, live but leaving
     4  ELR, live                      holds every committed record (KIP-966)
     5  ISR, live, damaged             cannot serve some of them; only if all of ISR and ELR are
-                                      damaged, or unclean.leader.election.enable
+                                      damaged, or unclean.leader.election.enable; then those of
+                                      the ELR, if all are damaged
     6  lossy, live, and ISR and ELR are empty: every holder of the committed records has lost
-       unsynced ones; nothing better is left. What was fsynced is there.
+       unsynced ones; nothing better is left. What was fsynced is there. A damaged one only if all
+       lossy ones are damaged, or unclean.leader.election.enable.
     7  any live replica, if unclean.leader.election.enable; a lossy one first, a damaged one last
     8  none: the partition waits. ISR and ELR do not change: their members still hold
        every committed record; the first that comes back may lead.
 
 Lines 1 to 4 are about replicas that are not damaged. A damaged one holds a seat in ISR or ELR only
 while no sound member of them is live (I33): `settle` takes it away as soon as one is. It is not
-elected as long as a sound member may come back, dead or not: that one would lose its seat to it
-if the ISR need not be larger, and records with it. Who leads when its damage is found goes on.
+elected as long as a sound member, or a sound lossy one in line 6, may come back, dead or not: that
+one would lose its seat to it if the ISR need not be larger, and records with it. Who leads when its
+damage is found goes on.
 
 Nobody but the present leader is elected before it has opened its logs and reported what is wrong
 with them (`Liveness.opening`): else who comes back first is elected on trust, and its damage is
@@ -233,9 +236,11 @@ def _choose_leader(
     state = document.state
     isr, elr, damaged = frozenset(state.isr), frozenset(document.elr), frozenset(state.damaged)
     able, itself = liveness.opened, liveness.live & {state.leader}
-    lossy = able.intersection(document.lossy)
+    lossy = frozenset(document.lossy)
     sound, staying = isr - damaged, able & liveness.staying
+    last_elr = elr if (isr | elr) <= damaged else frozenset()
     last = isr if settings.unclean or (isr | elr) <= damaged else frozenset()
+    last_lossy = lossy if settings.unclean or lossy <= damaged else frozenset()
     groups = [
         (ElectionKind.ISR, (sound & staying) - liveness.cordoned),
         (ElectionKind.ISR, sound & staying),
@@ -245,12 +250,16 @@ def _choose_leader(
         (ElectionKind.ISR, last & staying),
         (ElectionKind.ISR, isr & itself),
         (ElectionKind.ISR, last & able),
+        (ElectionKind.ELR, last_elr & able),
     ]
     if not isr and not elr:
-        groups.append((ElectionKind.LOSSY, lossy))
+        groups += [
+            (ElectionKind.LOSSY, (lossy - damaged) & able),
+            (ElectionKind.LOSSY, last_lossy & able),
+        ]
     if settings.unclean:
         groups += [
-            (ElectionKind.UNCLEAN, lossy),
+            (ElectionKind.UNCLEAN, (lossy - damaged) & able),
             (ElectionKind.UNCLEAN, able - damaged),
             (ElectionKind.UNCLEAN, able),
         ]

@@ -7,7 +7,7 @@ what is not stored yet.
 from penstock.core.control.contract import Severity
 from penstock.core.control.documents import FORMAT_MOVES, TopicDocument
 from penstock.core.control.draft import Draft, election_settings
-from penstock.core.control.election import Liveness, move_leader
+from penstock.core.control.election import Liveness, forget, move_leader
 from penstock.core.control.move_contract import ReplicasReported, ReportReplicas
 from penstock.core.control.moves import dropped, found_damaged, found_sound
 from penstock.core.control.partition import PartitionDocument
@@ -74,8 +74,10 @@ def _missing(
     """A member has nothing of the log: lost, or the broker ended before it stored the first of it.
 
     Without any other member there is nothing to wait for: it leads in the next epoch, which it is
-    given when it has opened its logs, or now. Else it is damaged; once somebody sound has its seat,
-    it may catch up, like a broker with a new disk.
+    given when it has opened its logs, or now. Beside members that are all damaged, it gives its
+    seat to them: they may have some of the log. If theirs are missing as well, only one of them
+    stays, and leads. Else it is damaged; once somebody sound has its seat, it may catch up, like a
+    broker with a new disk.
     """
     before = topic.partitions[partition]
     members = {*before.state.isr, *before.elr}
@@ -84,9 +86,10 @@ def _missing(
             draft.put_partition(topic.name, partition, found_sound(before, broker_id))
         return
     if members == {broker_id}:
-        after = before
+        after = found_sound(before, broker_id)
         if before.state.leader == broker_id:
-            after = move_leader(before, broker_id)
+            after = move_leader(after, broker_id)
+        if after is not before:
             draft.put_partition(topic.name, partition, after)
         draft.decide(
             Severity.ERROR,
@@ -94,6 +97,23 @@ def _missing(
             topic=topic.name,
             partition=partition,
             broker=broker_id,
+            leader_epoch=after.state.leader_epoch,
+        )
+        return
+    if members - {broker_id} <= {*before.state.damaged}:
+        settings = election_settings(draft.topic_config(topic), len(before.state.replicas))
+        left = forget(before, broker_id, same_directory=False)
+        after, _ = draft.settled(left, liveness, settings)
+        draft.put_partition(topic.name, partition, after)
+        draft.decide(
+            Severity.ERROR,
+            "log missing, and everybody else in sync is damaged",
+            topic=topic.name,
+            partition=partition,
+            broker=broker_id,
+            isr=after.state.isr,
+            elr=after.elr,
+            leader=after.state.leader,
             leader_epoch=after.state.leader_epoch,
         )
         return

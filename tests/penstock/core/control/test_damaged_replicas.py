@@ -252,10 +252,20 @@ def test_before_the_mark_can_be_stored_a_damaged_replica_only_loses_its_seat() -
         (partition(leader=-1, isr=(0, 1), damaged=(0,)), (0,), (-1, ids(0, 1), None)),
         (partition(leader=-1, isr=(0,), elr=(1,), damaged=(0,)), (0,), (-1, ids(0), None)),
         (partition(leader=-1, isr=(0, 1), damaged=(0, 1)), (0,), (0, ids(0), ElectionKind.ISR)),
+        (partition(leader=-1, isr=(), elr=(0, 1), damaged=(0, 1)), (1,),
+         (1, ids(1), ElectionKind.ELR)),
+        (partition(leader=-1, isr=(), elr=(0, 1), damaged=(1,)), (1,), (-1, (), None)),
+        (partition(leader=-1, isr=(0,), elr=(1,), damaged=(0, 1)), (0, 1),
+         (0, ids(0), ElectionKind.ISR)),
         (partition(leader=0, isr=(0, 1), damaged=(0,)), (0,), (0, ids(0), None)),
         (partition(leader=0, isr=(0,), damaged=(0,)), (0, 1, 2), (0, ids(0), None)),
         (partition(leader=-1, isr=(0,), lossy=(1,), damaged=(0,)), (0, 1),
          (0, ids(0), ElectionKind.ISR)),
+        (partition(leader=-1, isr=(), lossy=(0, 1), damaged=(0,)), (0, 1),
+         (1, ids(1), ElectionKind.LOSSY)),
+        (partition(leader=-1, isr=(), lossy=(0, 1), damaged=(0,)), (0,), (-1, (), None)),
+        (partition(leader=-1, isr=(), lossy=(1, 0), damaged=(0, 1)), (0, 1, 2),
+         (1, ids(1), ElectionKind.LOSSY)),
     ],
 )  # fmt: skip
 def test_the_order_in_which_leaders_are_looked_for(
@@ -280,6 +290,11 @@ def test_an_unclean_election_takes_a_damaged_replica_last() -> None:
     assert elected(found, 0, unclean=True) == (0, ids(0), ElectionKind.UNCLEAN)
     waiting = partition(leader=-1, isr=(0, 1), damaged=(0,))
     assert elected(waiting, 0, unclean=True) == (0, ids(0), ElectionKind.ISR)
+    lossy = partition(leader=-1, isr=(), lossy=(0, 1), damaged=(0,))
+    assert elected(lossy, 0, 1, unclean=True) == (1, ids(1), ElectionKind.LOSSY)
+    assert elected(lossy, 0, unclean=True) == (0, ids(0), ElectionKind.LOSSY)
+    beside = partition(leader=-1, isr=(2,), lossy=(0,), damaged=(0,))
+    assert elected(beside, 0, 1, unclean=True) == (1, ids(1), ElectionKind.UNCLEAN)
 
 
 def test_a_damaged_follower_leaves_when_a_leader_is_settled_anyway() -> None:

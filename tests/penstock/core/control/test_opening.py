@@ -89,6 +89,78 @@ def test_a_missing_log_may_catch_up_once_somebody_sound_has_its_seat() -> None:
     assert world.alter_isr(1, (0, 1)).error is None
 
 
+@pytest.mark.parametrize("last_first", [True, False])
+def test_if_all_logs_are_missing_one_begins_anew_and_no_damage_is_left(last_first: bool) -> None:
+    """As after a crash of all brokers before any of them had heard of a new topic."""
+    world = all_dead()
+    for broker_id in (0, 1, 2):
+        back(world, broker_id)
+        missing(world, broker_id)
+        opened(world, broker_id)
+    assert document(world).state.isr == ids(0, 1), "broker 2 has nothing, they may have something"
+    epoch = document(world).state.leader_epoch
+    for broker_id in (1, 0) if last_first else (0, 1):
+        missing(world, broker_id)
+    state = document(world).state
+    leader = 0 if last_first else 1
+    assert (state.leader, state.isr, state.damaged) == (leader, ids(leader), ())
+    assert state.leader_epoch > epoch, "an epoch that nobody had begun"
+    assert "log missing, and nobody else has it" in world.events()
+    assert world.alter_isr(leader, (0, 1, 2)).error is None
+
+
+def test_a_missing_log_that_was_eligible_outside_the_isr_begins_anew_in_the_end() -> None:
+    world = moving_world(3, min_insync_replicas="2")
+    world.kill(2)
+    world.kill(1)
+    world.kill(0)
+    assert (document(world).state.isr, document(world).elr) == (ids(0), ids(1))
+    back(world, 1)
+    missing(world, 1)
+    opened(world, 1)
+    assert document(world).state.leader == NO_LEADER, "broker 0 may have all of it"
+    back(world, 0)
+    missing(world, 0)
+    opened(world, 0)
+    state = document(world).state
+    assert (state.leader, state.isr, state.damaged) == (1, ids(1), ids(1))
+    missing(world, 1)
+    state = document(world).state
+    assert (state.leader, state.isr, state.damaged) == (1, ids(1), ())
+
+
+def test_a_missing_log_gives_way_to_damaged_ones_which_have_some_of_the_records() -> None:
+    world = all_dead()
+    back(world, 1)
+    damaged(world, 1)
+    back(world, 2)
+    damaged(world, 2)
+    world.kill(2)
+    back(world, 0)
+    assert missing(world, 0) == ()
+    opened(world, 0)
+    state = document(world).state
+    assert (state.leader, state.isr, state.damaged) == (NO_LEADER, ids(1, 2), ids(1, 2))
+    assert "log missing, and everybody else in sync is damaged" in world.events()
+    opened(world, 1)
+    assert document(world).state.leader == 1
+
+
+def test_a_damaged_replica_that_lost_unsynced_records_waits_for_one_that_only_lost_those() -> None:
+    world = all_dead()
+    back(world, 0, data_intact=False)
+    damaged(world, 0)
+    opened(world, 0)
+    for broker_id in (1, 2):
+        back(world, broker_id, data_intact=False)
+    found = document(world)
+    assert (found.state.isr, found.elr, {*found.lossy}) == ((), (), {*ids(0, 1, 2)})
+    assert found.state.leader == NO_LEADER, "broker 0 cannot read its log; the others open theirs"
+    opened(world, 2)
+    state = document(world).state
+    assert (state.leader, state.isr, state.damaged) == (2, ids(2), ids(0))
+
+
 def test_if_all_are_damaged_one_of_them_leads() -> None:
     world = all_dead()
     for broker_id in (0, 1, 2):
