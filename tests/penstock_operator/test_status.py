@@ -242,7 +242,9 @@ def test_the_phase_is_one_word_for_what_goes_on(waits: tuple[Wait, ...], phase: 
     status = cluster_status(WISH, observed, Plan(waits=waits), {}, NOW)
     assert status["phase"] == phase
     assert status["message"] == waits[0].message
-    assert status["conditions"][0]["status"] == "True", "it serves all the while"
+    ready = status["conditions"][0]
+    assert (ready["status"], ready["reason"]) == ("True", "Usable"), "it serves all the while"
+    assert "Stalled" in ready["message"]
 
 
 def test_kubectl_get_shows_what_a_cluster_that_serves_waits_for() -> None:

@@ -16,6 +16,8 @@ STALLED: Final = "Stalled"
 HIBERNATED: Final = "Hibernated"
 """Reason of what waits for a Cluster to wake, which does not happen by itself."""
 MESSAGE_MAX: Final = 1_000
+_AS_DESIRED: Final = ("AsDesired", "everything is as it should be")
+_USABLE: Final = ("Usable", "it can be used; Reconciling and Stalled say what is not done yet")
 
 
 def conditions(
@@ -30,10 +32,9 @@ def conditions(
     moving = [
         wait for wait in waits if wait.severity is Severity.PROGRESS and wait.reason != HIBERNATED
     ]
+    usable = _USABLE if blocked or moving else _AS_DESIRED
     rows = [
-        (READY, "True", "AsDesired", "everything is as it should be")
-        if ready is None
-        else (READY, "False", ready.reason, ready.message),
+        (READY, "True", *usable) if ready is None else (READY, "False", ready.reason, ready.message),
         (RECONCILING, "True", moving[0].reason, _all(moving))
         if moving
         else (RECONCILING, "False", "NothingToDo", ""),

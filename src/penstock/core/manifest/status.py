@@ -126,7 +126,6 @@ _BROKER_STATUS: Final = Field(
             doc="Whether it has a session with the controller.",
         ),
         _text("rack", "Its rack."),
-        _text("incarnation", "Changes each time the broker starts."),
         _count("leaders", "Partitions it leads."),
         _count("replicas", "Partition replicas it holds."),
         _text("version", "Penstock version it runs; absent = it has not said."),
