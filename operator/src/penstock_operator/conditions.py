@@ -34,7 +34,9 @@ def conditions(
     ]
     usable = _USABLE if blocked or moving else _AS_DESIRED
     rows = [
-        (READY, "True", *usable) if ready is None else (READY, "False", ready.reason, ready.message),
+        (READY, "True", *usable)
+        if ready is None
+        else (READY, "False", ready.reason, ready.message),
         (RECONCILING, "True", moving[0].reason, _all(moving))
         if moving
         else (RECONCILING, "False", "NothingToDo", ""),
