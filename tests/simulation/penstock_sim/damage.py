@@ -94,7 +94,7 @@ class Damage:
         slot = broker.disk.slot(key)
         if (int(broker.id), key) in self._hit:
             return  # what is said about the first flip may still be on its way
-        if self.world.scheduler.now_ms < self._hit_ms.get(key, -_APART_MS) + _APART_MS:
+        if self._was_hit_lately(key):
             return
         if slot is None or not self._may_be_lost(broker, key):
             return
@@ -113,6 +113,9 @@ class Damage:
         self.world.scheduler.note(broker.name, "flip", key, "index" if index else "batch")
         delay_ms = chance.choice((1, 20, 100, 300))
         self.world.scheduler.after(delay_ms, self._scrub, broker, key)
+
+    def _was_hit_lately(self, key: ReplicaKey) -> bool:
+        return self.world.scheduler.now_ms < self._hit_ms.get(key, -_APART_MS) + _APART_MS
 
     def _may_be_lost(self, broker: SimBroker, key: ReplicaKey) -> bool:
         """One member more, or who copies to become one; and another one with a seat has all that
@@ -166,6 +169,7 @@ class Damage:
         self.world.checks.forget_epochs(broker, key)
         self.world.checks.moving.forget(broker, key)
         self._hit.add((int(broker.id), key))
+        self._hit_ms[key] = self.world.scheduler.now_ms
         self.gone.add((int(broker.id), key))
         self.vanished += 1
         if self._vanishing.random() < _KILLED_AGAIN:
@@ -177,6 +181,8 @@ class Damage:
         document, slot = self.world.checks.stored.get(key), broker.disk.slot(key)
         if slot is None or document is None or document.state.leader_epoch == 1:
             return False
+        if self._was_hit_lately(key):
+            return False  # that may be on its way to a controller, and cost another one its seat
         seats = {*document.state.isr, *document.elr}
         if (int(broker.id), key) in self._hit or broker.id not in seats:
             return False

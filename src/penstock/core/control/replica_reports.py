@@ -71,21 +71,22 @@ def _has_seat(draft: Draft, key: ReplicaKey, broker_id: BrokerId) -> bool:
 def _missing(
     draft: Draft, topic: TopicDocument, partition: int, broker_id: BrokerId, liveness: Liveness
 ) -> None:
-    """A member has nothing of the log: lost, or the broker ended before it stored the first of it.
+    """Who may lead has nothing of the log: lost, or its broker ended before it stored any of it.
 
-    Without any other member there is nothing to wait for: it leads in the next epoch, which it is
-    given when it has opened its logs, or now. Beside members that are all damaged, it gives its
-    seat to them: they may have some of the log. If theirs are missing as well, only one of them
-    stays, and leads. Else it is damaged; once somebody sound has its seat, it may catch up, like a
-    broker with a new disk.
+    Without anybody else there is nothing to wait for: it leads in the next epoch, which it is
+    given when it has opened its logs, or now. But beside members that are all damaged, or replicas
+    that only lost unsynced records, it gives its seat to them: they may have some of the log. If
+    theirs are missing as well, only one of them stays, and leads. Else it is damaged; once somebody
+    sound has its seat, it may catch up, like a broker with a new disk.
     """
     before = topic.partitions[partition]
     members = {*before.state.isr, *before.elr}
-    if broker_id not in members:
+    may_lead = members | {*before.lossy}
+    if broker_id not in may_lead:
         if broker_id in before.state.damaged:
             draft.put_partition(topic.name, partition, found_sound(before, broker_id))
         return
-    if members == {broker_id}:
+    if may_lead == {broker_id}:
         after = found_sound(before, broker_id)
         if before.state.leader == broker_id:
             after = move_leader(after, broker_id)
@@ -100,19 +101,20 @@ def _missing(
             leader_epoch=after.state.leader_epoch,
         )
         return
-    if members - {broker_id} <= {*before.state.damaged}:
+    if broker_id not in members or members - {broker_id} <= {*before.state.damaged}:
         settings = election_settings(draft.topic_config(topic), len(before.state.replicas))
         left = forget(before, broker_id, same_directory=False)
         after, _ = draft.settled(left, liveness, settings)
         draft.put_partition(topic.name, partition, after)
         draft.decide(
             Severity.ERROR,
-            "log missing, and everybody else in sync is damaged",
+            "log missing: its seat goes to who may have some of it",
             topic=topic.name,
             partition=partition,
             broker=broker_id,
             isr=after.state.isr,
             elr=after.elr,
+            lossy=after.lossy,
             leader=after.state.leader,
             leader_epoch=after.state.leader_epoch,
         )

@@ -141,9 +141,45 @@ def test_a_missing_log_gives_way_to_damaged_ones_which_have_some_of_the_records(
     opened(world, 0)
     state = document(world).state
     assert (state.leader, state.isr, state.damaged) == (NO_LEADER, ids(1, 2), ids(1, 2))
-    assert "log missing, and everybody else in sync is damaged" in world.events()
+    assert "log missing: its seat goes to who may have some of it" in world.events()
     opened(world, 1)
     assert document(world).state.leader == 1
+
+
+def test_a_missing_log_gives_way_to_one_that_only_lost_unsynced_records() -> None:
+    """What was fsynced is there, and records with `sync=DISK` are to survive both."""
+    world = all_dead()
+    for broker_id in (0, 2):
+        back(world, broker_id, data_intact=False)
+    assert (document(world).state.isr, document(world).lossy) == (ids(1), ids(2, 0))
+    back(world, 1)
+    assert missing(world, 1) == ()
+    opened(world, 1)
+    assert document(world).state.leader == NO_LEADER
+    opened(world, 2)
+    state = document(world).state
+    assert (state.leader, state.isr) == (2, ids(2))
+
+
+def test_a_missing_log_of_one_that_had_lost_unsynced_records_gives_way_to_the_others() -> None:
+    """Its broker ended again, after a controller had heard of the loss."""
+    world = all_dead()
+    for broker_id in (0, 1, 2):
+        back(world, broker_id, data_intact=False)
+    first = document(world).lossy[0]
+    world.kill(first)
+    back(world, first)
+    missing(world, first)
+    opened(world, first)
+    found = document(world)
+    assert (found.state.leader, len(found.lossy), first in found.lossy) == (NO_LEADER, 2, False)
+    for broker_id in found.lossy:
+        world.kill(broker_id)
+        back(world, broker_id)
+        missing(world, broker_id)
+    (last,) = document(world).lossy
+    opened(world, last)
+    assert document(world).state.leader == last, "nobody else has anything"
 
 
 def test_a_damaged_replica_that_lost_unsynced_records_waits_for_one_that_only_lost_those() -> None:
