@@ -272,7 +272,7 @@ class Draft:
                 partitions[index] = after
                 if kind is not None:
                     counts[kind] += 1
-                    self._note_election(topic.name, index, kind, before, after)
+                    self.note_election(topic.name, index, kind, before, after)
             if any(a is not b for a, b in zip(partitions, topic.partitions, strict=True)):
                 self.put_topic(replace(topic, partitions=tuple(partitions)))
         if sum(counts.values()) > 0:
@@ -339,7 +339,7 @@ class Draft:
         )
         return after, tuple(tuple(stage) for stage in stages if stage)
 
-    def _note_election(
+    def note_election(
         self,
         topic: str,
         partition: int,
@@ -347,6 +347,7 @@ class Draft:
         before: PartitionDocument,
         after: PartitionDocument,
     ) -> None:
+        """Logs what `settled` has decided."""
         fields = {
             "topic": topic,
             "partition": partition,

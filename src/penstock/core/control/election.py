@@ -14,7 +14,7 @@ The order in which `settle` looks for a leader (in replica order, except in line
     4  ELR, live                      holds every committed record (KIP-966)
     5  ISR, live, damaged             cannot serve some of them; only if all of ISR and ELR are
                                       damaged, or unclean.leader.election.enable; then those of
-                                      the ELR, if all are damaged
+                                      the ELR, if all are damaged, unless line 7 may do better
     6  lossy, live, and ISR and ELR are empty: every holder of the committed records has lost
        unsynced ones; nothing better is left. What was fsynced is there. A damaged one only if all
        lossy ones are damaged, or unclean.leader.election.enable.
@@ -238,7 +238,7 @@ def _choose_leader(
     able, itself = liveness.opened, liveness.live & {state.leader}
     lossy = frozenset(document.lossy)
     sound, staying = isr - damaged, able & liveness.staying
-    last_elr = elr if (isr | elr) <= damaged else frozenset()
+    last_elr = elr if (isr | elr) <= damaged and not settings.unclean else frozenset()
     last = isr if settings.unclean or (isr | elr) <= damaged else frozenset()
     last_lossy = lossy if settings.unclean or lossy <= damaged else frozenset()
     groups = [

@@ -48,15 +48,7 @@ def decide_report(
     for key in report.sound:
         found = _reported(draft, key.topic_id, key.partition)
         if found is not None:
-            after = found_sound(found[1], report.broker_id)
-            if after is not found[1]:
-                draft.put_partition(found[0].name, key.partition, after)
-                draft.detail(
-                    "replica sound again",
-                    topic=found[0].name,
-                    partition=key.partition,
-                    broker=report.broker_id,
-                )
+            _sound(draft, found[0], key.partition, report.broker_id, liveness)
     seated = tuple(
         key for key in (*report.damaged, *report.missing) if _has_seat(draft, key, report.broker_id)
     )
@@ -66,6 +58,22 @@ def decide_report(
 def _has_seat(draft: Draft, key: ReplicaKey, broker_id: BrokerId) -> bool:
     found = _reported(draft, key.topic_id, key.partition)
     return found is not None and broker_id in {*found[1].state.isr, *found[1].elr}
+
+
+def _sound(
+    draft: Draft, topic: TopicDocument, partition: int, broker_id: BrokerId, liveness: Liveness
+) -> None:
+    """It has all its data again. A member of ISR or ELR takes the lead from a damaged one (I33)."""
+    before = topic.partitions[partition]
+    known = found_sound(before, broker_id)
+    if known is before:
+        return
+    draft.detail("replica sound again", topic=topic.name, partition=partition, broker=broker_id)
+    settings = election_settings(draft.topic_config(topic), len(known.state.replicas))
+    after, kind = draft.settled(known, liveness, settings)
+    if kind is not None:
+        draft.note_election(topic.name, partition, kind, known, after)
+    draft.put_partition(topic.name, partition, after)
 
 
 def _missing(

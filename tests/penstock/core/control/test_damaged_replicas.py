@@ -293,6 +293,9 @@ def test_an_unclean_election_takes_a_damaged_replica_last() -> None:
     lossy = partition(leader=-1, isr=(), lossy=(0, 1), damaged=(0,))
     assert elected(lossy, 0, 1, unclean=True) == (1, ids(1), ElectionKind.LOSSY)
     assert elected(lossy, 0, unclean=True) == (0, ids(0), ElectionKind.LOSSY)
+    eligible = partition(leader=-1, isr=(), elr=(0,), damaged=(0,))
+    assert elected(eligible, 0, 1, unclean=True) == (1, ids(1), ElectionKind.UNCLEAN)
+    assert elected(eligible, 0, unclean=True) == (0, ids(0), ElectionKind.UNCLEAN)
     beside = partition(leader=-1, isr=(2,), lossy=(0,), damaged=(0,))
     assert elected(beside, 0, 1, unclean=True) == (1, ids(1), ElectionKind.UNCLEAN)
 

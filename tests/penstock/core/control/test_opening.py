@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.controller_world import World
-from support.moving import damaged, document, ids, missing, moving_world
+from support.moving import damaged, document, ids, missing, moving_world, sound
 
 from penstock.core.control import contract as c
 from penstock.core.control import move_contract as m
@@ -195,6 +195,30 @@ def test_a_damaged_replica_that_lost_unsynced_records_waits_for_one_that_only_lo
     opened(world, 2)
     state = document(world).state
     assert (state.leader, state.isr, state.damaged) == (2, ids(2), ids(0))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_first_that_is_sound_again_takes_the_lead_from_a_damaged_replica(first: int) -> None:
+    """All logs could not be opened, and one was restored while its broker was stopped."""
+    world = moving_world(3, min_insync_replicas="2")
+    world.kill(2)
+    world.kill(1)
+    world.kill(0)
+    assert (document(world).state.isr, document(world).elr) == (ids(0), ids(1))
+    for broker_id in (0, 1, 2):
+        back(world, broker_id)
+        damaged(world, broker_id)
+        opened(world, broker_id)
+    assert document(world).state.leader == 0
+    world.kill(0)
+    assert document(world).state.leader == 1
+    back(world, 0)
+    opened(world, 0)
+    assert document(world).state.leader == 1, "it may be as damaged as before"
+    sound(world, first)
+    state = document(world).state
+    assert (state.leader, state.isr) == (first, ids(first))
+    assert ("leader elected" in world.events()[-3:]) == (first == 0)
 
 
 def test_if_all_are_damaged_one_of_them_leads() -> None:
