@@ -116,7 +116,7 @@ class LogWriter:
         return await self._in_thread(blocking)
 
     async def void(self, lost: Mapping[Slot, LeaderEpoch]) -> dict[Slot, RecoveredLog]:
-        """Stores, durably, that these logs promise nothing, and may have been led until an epoch.
+        """Stores, durably, that these logs are missing, and may have been led until an epoch.
 
         Returns what is in them then.
         """

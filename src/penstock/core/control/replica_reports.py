@@ -69,11 +69,23 @@ def _sound(
     if known is before:
         return
     draft.detail("replica sound again", topic=topic.name, partition=partition, broker=broker_id)
-    settings = election_settings(draft.topic_config(topic), len(known.state.replicas))
-    after, kind = draft.settled(known, liveness, settings)
+    _settle(draft, topic, partition, known, liveness)
+
+
+def _settle(
+    draft: Draft,
+    topic: TopicDocument,
+    partition: int,
+    before: PartitionDocument,
+    liveness: Liveness,
+) -> PartitionDocument:
+    """Who leads now that `before` is so; in the draft, and logged."""
+    settings = election_settings(draft.topic_config(topic), len(before.state.replicas))
+    after, kind = draft.settled(before, liveness, settings)
     if kind is not None:
-        draft.note_election(topic.name, partition, kind, known, after)
+        draft.note_election(topic.name, partition, kind, before, after)
     draft.put_partition(topic.name, partition, after)
+    return after
 
 
 def _missing(
@@ -110,10 +122,8 @@ def _missing(
         )
         return
     if broker_id not in members or members - {broker_id} <= {*before.state.damaged}:
-        settings = election_settings(draft.topic_config(topic), len(before.state.replicas))
         left = forget(before, broker_id, same_directory=False)
-        after, _ = draft.settled(left, liveness, settings)
-        draft.put_partition(topic.name, partition, after)
+        after = _settle(draft, topic, partition, left, liveness)
         draft.decide(
             Severity.ERROR,
             "log missing: its seat goes to who may have some of it",

@@ -55,6 +55,7 @@ class LocalLog:
         self._load(recovered, now_ms=0)
         known = recovered.checkpoint.high_watermark
         self._unpromised = known if known <= UNPROMISED else None
+        """What checkpoints have in place of a high watermark; None: they have one."""
         self.last_stable_offset = self._stable_offset()
         # The last run may have left writes that are only in the page cache.
         self.synced_end = self.log_start_offset
@@ -121,8 +122,11 @@ class LocalLog:
 
     def checkpoint(self) -> Checkpoint:
         """State to store with, or after, everything appended so far."""
-        known = self.high_watermark if self._unpromised is None else self._unpromised
+        known = self._stored(self.high_watermark)
         return Checkpoint(self.leader_epoch, known, self.log_start_offset, self.epochs.starts)
+
+    def _stored(self, high_watermark: Offset) -> Offset:
+        return high_watermark if self._unpromised is None else self._unpromised
 
     def begin_epoch(self, epoch: LeaderEpoch) -> None:
         """A leader's first act: its epoch starts at the end of its log, which is at rest."""
@@ -215,7 +219,7 @@ class LocalLog:
         # batch in the gap be appended twice (I9).
         self._producers_before_reset = self.producers
         self.producers = ProducerTable()
-        known = log_start_offset if self._unpromised is None else self._unpromised
+        known = self._stored(log_start_offset)
         return persist_id, Checkpoint(self.leader_epoch, known, log_start_offset, ())
 
     def persisted(self, persist_id: int, *, synced: bool) -> None:

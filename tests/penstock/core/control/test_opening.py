@@ -161,6 +161,18 @@ def test_a_missing_log_gives_way_to_one_that_only_lost_unsynced_records() -> Non
     assert (state.leader, state.isr) == (2, ids(2))
 
 
+def test_a_leader_that_may_lack_records_after_that_is_named_as_such() -> None:
+    world = all_dead()
+    back(world, 0, data_intact=False)
+    opened(world, 0)
+    back(world, 2, data_intact=False)
+    back(world, 1)
+    assert document(world).state.leader == NO_LEADER, "broker 1 may have all of it"
+    missing(world, 1)
+    assert document(world).state.leader == 0
+    assert "leader elected that may lack records" in world.events()
+
+
 def test_a_missing_log_of_one_that_had_lost_unsynced_records_gives_way_to_the_others() -> None:
     """Its broker ended again, after a controller had heard of the loss."""
     world = all_dead()
