@@ -60,14 +60,13 @@ class Locator:
         """A replica led here, in the epoch that the client names (0: any).
 
         Raises as `replica`, and NotLeaderError with NOT_LEADER, FENCED_LEADER_EPOCH or
-        UNKNOWN_LEADER_EPOCH; or the error of a machine that stopped itself and still leads.
+        UNKNOWN_LEADER_EPOCH; or as a machine that stopped itself says (`client_error`).
         """
         _, replica = self.replica(topic, topic_id, partition, operation)
         marks = replica.marks
-        stopped, state = replica.machine.error, self._view.state(replica.key)
-        # It may have stopped because another leads now, which is where the caller shall go.
-        if stopped is not None and state is not None and state.leader == self._replicas.broker_id:
-            raise stopped
+        stopped = replica.machine.client_error
+        if stopped is not None:
+            raise self.explained(replica, stopped)
         if not marks.is_leader:
             raise NotLeaderError(
                 f"broker {self._replicas.broker_id} does not lead {replica}; broker "

@@ -53,7 +53,7 @@ from penstock.core.replication.follower import BrokenLogError, Follower
 from penstock.core.replication.leader import Leader
 from penstock.core.replication.local_log import Bounds, LocalLog
 from penstock.core.replication.outbox import Outbox
-from penstock.core.replication.refusals import refusal
+from penstock.core.replication.refusals import refusal, stopped_here
 from penstock.core.replication.roles import Roles
 from penstock.core.replication.traffic import Traffic, traffic_to
 from penstock.core.types import NO_LEADER, BrokerId, Offset, PartitionState
@@ -130,6 +130,13 @@ class ReplicaMachine:
         return self._error
 
     @property
+    def client_error(self) -> PenstockError | None:
+        """What a client is told if this partition was stopped; None if it was not."""
+        if self._error is None:
+            return None
+        return stopped_here(self._error, self._roles.state, self._local)
+
+    @property
     def is_answered(self) -> bool:
         """No leader counts what this broker has acknowledged before this log was opened: it leads
         itself, or its leader has answered its look-up (`Follower`). False: not so, for all that is
@@ -181,7 +188,7 @@ class ReplicaMachine:
         Raises nothing: any exception stops the replica, see `core.defect`.
         """
         if self._error is not None:
-            return refusal(event, self._error)
+            return self._refuse(event, self._error)
         # Not `marks`: computing these costs as much as some events.
         before, self._marks = (self._roles.state, self._log.bounds()), None
         try:
@@ -229,8 +236,9 @@ class ReplicaMachine:
         self._marks = _glance(*before, None)
         if isinstance(event, ProduceRequested | EndRequested):
             self._unanswered.take(event.request_id)
+        told = self.client_error
         replies = [
-            ProduceReply(request_id=request_id, base_offset=Offset(-1), error=error)
+            ProduceReply(request_id=request_id, base_offset=Offset(-1), error=told)
             for request_id in self._unanswered.give_up()
         ]
         messages: list[Message] = [*refusal(event, error).messages]
@@ -243,6 +251,14 @@ class ReplicaMachine:
             role_changed=True,
             stopped=error,
         )
+
+    def _refuse(self, event: Event, error: PenstockError) -> Ready:
+        """Of a replica that stopped: clients are sent to whoever leads meanwhile."""
+        if isinstance(event, Assigned):
+            self._roles.note(event.state)
+        elif isinstance(event, ProduceRequested | EndRequested):
+            error = self.client_error or error
+        return refusal(event, error)
 
     # ------------------------------------------------------------ clients
 

@@ -11,8 +11,8 @@ from penstock.core.replication.contract_leader import (
     ProduceRequested,
     SendRefusal,
 )
-from penstock.core.types import NO_LEADER, Offset, PartitionState
-from penstock.errors import CurrentLeader, ErrorCode, NotLeaderError, PenstockError
+from penstock.core.types import NO_LEADER, BrokerId, Offset, PartitionState
+from penstock.errors import ClusterError, CurrentLeader, ErrorCode, NotLeaderError, PenstockError
 
 
 def not_leader(state: PartitionState | None, why: str) -> NotLeaderError:
@@ -26,6 +26,25 @@ def not_leader(state: PartitionState | None, why: str) -> NotLeaderError:
     return NotLeaderError(
         f"{why}; broker {state.leader} leads it in epoch {state.leader_epoch}",
         leader=CurrentLeader(state.leader, state.leader_epoch),
+    )
+
+
+def stopped_here(
+    error: PenstockError, state: PartitionState | None, local: BrokerId
+) -> PenstockError:
+    """What a client is told by a replica that stopped with `error`.
+
+    Damage to one log is no client's concern: who leads, or to ask again where somebody sound is in
+    sync and soon leads. Where nobody else has the log, the error.
+    """
+    if error.code is not ErrorCode.DATA_CORRUPTED or state is None:
+        return error
+    if state.leader not in {NO_LEADER, local}:
+        return not_leader(state, error.message)
+    if all(one in {local, *state.damaged} for one in state.isr):
+        return error
+    return ClusterError(
+        f"{error.message}; ask again: another replica takes over", ErrorCode.STORAGE_FAILED
     )
 
 

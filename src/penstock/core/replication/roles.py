@@ -76,17 +76,23 @@ class Roles:
         """For what is learned from now on."""
         self._config = config
 
+    def note(self, state: PartitionState) -> bool:
+        """Keeps state if it is not older than what is known; all that a stopped replica does."""
+        known = self.state
+        older = known is not None and state.version < known.version
+        if older or state.leader_epoch < self._log.leader_epoch:
+            return False
+        self.state = state
+        return True
+
     def learn(self, state: PartitionState, out: Outbox, now_ms: int) -> bool:
         """Adopts newer state, of the same leadership or another. Older state is ignored (I1).
 
         Returns whether this replica led before, and has learned of its own leadership.
         """
         known = self.state
-        if state.leader_epoch < self._log.leader_epoch:
+        if not self.note(state):
             return False
-        if known is not None and state.version < known.version:
-            return False
-        self.state = state
         if self._is_member(state):
             self.member_version = state.version
         same_leadership = (

@@ -9,10 +9,12 @@ from penstock.core.replication import contract_follower as fc
 from penstock.core.replication import contract_leader as lc
 from penstock.core.replication.follower import UnreadableLogError
 from penstock.core.types import BrokerId, LeaderEpoch, PartitionState
-from penstock.errors import ClusterError, ErrorCode
+from penstock.errors import TRAITS, Applied, ClusterError, CurrentLeader, ErrorCode, NotLeaderError
 
 THREE = BrokerId(3)
 DAMAGE = c.LogDamaged(ClusterError("offset 7 has a wrong CRC", ErrorCode.DATA_CORRUPTED))
+
+UNOPENED = c.LogDamaged(ClusterError("the index is damaged"), unopened=True)
 
 
 def test_a_damaged_leader_goes_on_until_another_leads(leader: Driver) -> None:
@@ -26,6 +28,50 @@ def test_a_damaged_leader_goes_on_until_another_leads(leader: Driver) -> None:
     ready = leader.assign(2, epoch=2, version=2)
     assert isinstance(ready.stopped, UnreadableLogError)
     assert "offset 7 has a wrong CRC" in str(ready.stopped)
+
+
+def test_clients_of_a_damaged_leader_are_sent_to_the_next_one(leader: Driver) -> None:
+    """Those that wait, and those that come later: the cluster heals without them."""
+    leader.produce()
+    leader.written()
+    leader.do(DAMAGE)
+    leader.assign(2, epoch=2, version=2)
+    assert leader.outcomes() == [(1, -1, "NOT_LEADER")]
+    leader.produce()
+    (reply,) = leader.ready.replies
+    assert isinstance(reply.error, NotLeaderError)
+    assert reply.error.leader == CurrentLeader(2, 2)
+    assert "offset 7 has a wrong CRC" in str(reply.error), "why it stopped"
+    leader.assign(3, epoch=3, version=3)
+    assert isinstance(leader.machine.client_error, NotLeaderError)
+    assert leader.machine.client_error.leader == CurrentLeader(3, 3), "it hears who leads"
+
+
+def test_clients_ask_again_while_somebody_sound_can_take_over(leader: Driver) -> None:
+    leader.produce()
+    leader.written()
+    leader.do(UNOPENED)
+    assert leader.outcomes() == [(1, -1, "STORAGE_FAILED")]
+    assert TRAITS[ErrorCode.STORAGE_FAILED].retriable
+    assert TRAITS[ErrorCode.STORAGE_FAILED].applied is not Applied.NO, "it may have the batch"
+    leader.assign(-1, epoch=2, version=2)
+    leader.produce()
+    assert leader.outcomes() == [(2, -1, "STORAGE_FAILED")]
+
+
+def test_clients_are_told_at_once_where_nobody_else_has_the_log(leader: Driver) -> None:
+    state = PartitionState(
+        leader=BrokerId(1),
+        leader_epoch=LeaderEpoch(1),
+        isr=(BrokerId(1), TWO),
+        replicas=(BrokerId(1), TWO, THREE),
+        version=2,
+        damaged=(TWO, THREE),
+    )
+    leader.do(c.Assigned(state, c.ReplicaConfig()))
+    leader.do(UNOPENED)
+    leader.produce()
+    assert leader.outcomes() == [(1, -1, "DATA_CORRUPTED")]
 
 
 def test_a_damaged_replica_without_a_leader_may_be_the_next_one(leader: Driver) -> None:
@@ -71,5 +117,5 @@ def test_a_mended_leader_may_follow_again(leader: Driver) -> None:
 
 
 def test_a_log_that_could_not_be_opened_stops_whoever_it_is_of(leader: Driver) -> None:
-    ready = leader.do(c.LogDamaged(ClusterError("the index is damaged"), unopened=True))
+    ready = leader.do(UNOPENED)
     assert isinstance(ready.stopped, UnreadableLogError)
