@@ -1,13 +1,15 @@
 """Whether the brokers of a Cluster are at rest: asked of all of them, and believed the second time.
 
-    all quiet ─▶ again, with the same log ends ─▶ proven
+    all quiet, with one image ─▶ again, with the same one and the same log ends ─▶ proven
 
 Each fsyncs what it stores before it answers. A follower may have received more after its answer
-than before its leader's; if no log grew between two answers of everybody, it has not. What is
-remembered is only the last answer: another operator asks twice for itself.
+than before its leader's; if no log grew between two answers of everybody, it has not. A leader may
+answer before it hears that a follower lost its seat, which says nothing against it itself; but then
+the two speak of different images. What is remembered is only the last answer: another operator asks
+twice for itself.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import datetime
 from typing import Final
 
@@ -21,20 +23,21 @@ class Quiet:
     """Remembers what the brokers of one Cluster said in the pass before."""
 
     def __init__(self) -> None:
-        self._log_ends: Mapping[int, int] = {}
+        self._answers: frozenset[BrokerQuiescence] = frozenset()
 
     def proven(self, told: Collection[BrokerQuiescence], registered: Collection[int]) -> bool:
-        """Whether everybody was quiet in this pass and in the one before, and wrote nothing."""
+        """Whether everybody was quiet in this pass and in the one before, and nothing changed."""
         quiet = all(one.quiet for one in told) and {one.broker_id for one in told} == {*registered}
-        before, self._log_ends = self._log_ends, {}
-        if not quiet:
+        one_image = len({one.metadata_version for one in told}) == 1
+        before, self._answers = self._answers, frozenset()
+        if not quiet or not one_image:
             return False
-        self._log_ends = {one.broker_id: one.log_ends for one in told}
-        return bool(before) and before == self._log_ends
+        self._answers = frozenset(told)
+        return before == self._answers
 
     def forget(self) -> None:
         """Not everybody could be asked."""
-        self._log_ends = {}
+        self._answers = frozenset()
 
 
 def rest_of(

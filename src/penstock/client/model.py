@@ -239,12 +239,15 @@ class BrokerQuiescence:
         quiet: Everything that it stores is fsynced; what it leads is committed, on all replicas.
         waiting_for: What keeps it from being quiet; the first few.
         log_ends: The sum over all its logs. If it is the same twice, nothing was appended between.
+        metadata_version: Of the newest image that it has applied. If all brokers name the same one
+            twice, who leads and who is in sync did not change between.
     """
 
     broker_id: int
     quiet: bool
     waiting_for: tuple[str, ...]
     log_ends: int
+    metadata_version: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,8 +195,13 @@ class Hibernation:
 
         async def answer() -> None:
             found = await shell.quiescence.describe()
-            waiting_for = tuple(found.waiting_for)
-            told = BrokerQuiescence(broker.id - 1, found.quiet, waiting_for, found.log_ends)
+            told = BrokerQuiescence(
+                broker.id - 1,
+                found.quiet,
+                tuple(found.waiting_for),
+                found.log_ends,
+                found.metadata_version,
+            )
             self.world.net.call(int(broker.id), _NODE, heard, told)
 
         shell.start(answer)

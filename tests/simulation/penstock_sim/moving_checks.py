@@ -146,9 +146,16 @@ class MovingChecks:
     # ------------------------------------------------------------ brokers
 
     def wrote(self, broker: SimBroker, key: ReplicaKey) -> None:
-        """After each write: whether its copy has all that was committed, for the first time."""
-        document, place = self._world.checks.stored.get(key), (int(broker.id), key)
-        if document is None or broker.id not in document.state.adding or place in self._reached:
+        """After each write: whether its copy has all that was committed, for the first time.
+
+        A cancel that is stored and that nobody has heard of may be taken back by a journal: the
+        copy has gone on meanwhile.
+        """
+        checks, place = self._world.checks, (int(broker.id), key)
+        document = checks.stored.get(key)
+        if document is None or place in self._reached:
+            return
+        if broker.id not in {*document.state.adding, *checks.newest_told(key).state.adding}:
             return
         if self.is_complete(broker, key):
             self._reached[place] = self._world.checks.canon(key).end

@@ -20,7 +20,10 @@ HIBERNATION_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     ),
     "quiet_without_an_fsync": in_text(Quiescence, "describe", "self._writer.sync()", "pass"),
     "believe_the_first_answer": in_text(
-        Quiet, "proven", "return bool(before) and before == self._log_ends", "return True"
+        Quiet, "proven", "return before == self._answers", "return True"
+    ),
+    "believe_brokers_that_know_different_images": in_text(
+        Quiet, "proven", "if not quiet or not one_image:", "if not quiet:"
     ),
     "elect_while_it_hibernates": in_text(
         Draft, "settled", "decide = rest if self.cluster.hibernating else settle", "decide = settle"

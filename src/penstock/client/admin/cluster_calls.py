@@ -150,6 +150,13 @@ async def describe_quiescence(asking: Asking) -> list[BrokerQuiescence]:
     for connection in (await asking.brokers()).values():
         method = connection.admin.DescribeQuiescence
         answer = await connection.call(method, request, asking.timeout_s)
-        waiting_for = tuple(answer.waiting_for)
-        found.append(BrokerQuiescence(answer.broker_id, answer.quiet, waiting_for, answer.log_ends))
+        found.append(
+            BrokerQuiescence(
+                answer.broker_id,
+                answer.quiet,
+                tuple(answer.waiting_for),
+                answer.log_ends,
+                answer.metadata_version,
+            )
+        )
     return found

@@ -34,12 +34,12 @@ def stopped_here(
 ) -> PenstockError:
     """What a client is told by a replica that stopped with `error`.
 
-    Damage to one log is no client's concern: who leads, or to ask again where somebody sound is in
-    sync and soon leads. Where nobody else has the log, the error.
+    Damage to one log is no client's concern: who leads, if anybody does, or to ask again where
+    somebody sound is in sync and soon leads. Who leads although nobody else has the log: the error.
     """
     if error.code is not ErrorCode.DATA_CORRUPTED or state is None:
         return error
-    if state.leader not in {NO_LEADER, local}:
+    if state.leader != local:
         return not_leader(state, error.message)
     if all(one in {local, *state.damaged} for one in state.isr):
         return error

@@ -56,7 +56,7 @@ def test_clients_ask_again_while_somebody_sound_can_take_over(leader: Driver) ->
     assert TRAITS[ErrorCode.STORAGE_FAILED].applied is not Applied.NO, "it may have the batch"
     leader.assign(-1, epoch=2, version=2)
     leader.produce()
-    assert leader.outcomes() == [(2, -1, "STORAGE_FAILED")]
+    assert leader.outcomes() == [(2, -1, "NOT_LEADER")], "nobody leads, as in any other failure"
 
 
 def test_clients_are_told_at_once_where_nobody_else_has_the_log(leader: Driver) -> None:
