@@ -223,7 +223,7 @@ class Producer:
         if code is ErrorCode.PRODUCER_FENCED:
             raise RuleError(f"I10: {self.name} epoch {self._epoch} is fenced: {reply.error}")
         if not TRAITS[code].retriable and code is not ErrorCode.OUT_OF_ORDER_SEQUENCE:
-            raise RuleError(f"I33: {self.name} is refused for good: {reply.error}")
+            raise RuleError(f"I24: {self.name} is refused for good: {reply.error}")
         if connection != self._connection:
             return
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE and outgoing.oldest:

@@ -91,10 +91,13 @@ class Commits:
                 for where, error in zip(offsets, answer.errors, strict=True):
                     if error is None:
                         self._assignment.committed(where, offsets[where].offset)
+                    else:
+                        self._member.judge(error)
                 done()
             elif isinstance(answer, PenstockError) and answer.lost is Lost.MEMBERSHIP:
                 self._refused(answer, epoch, (offsets, deadline_ms, done))
             else:
+                self._member.judge(answer)
                 done()
 
         self._member.call(

@@ -29,11 +29,11 @@ from penstock.client.group.contract import (
 from penstock.client.group.membership import Membership, Phase
 from penstock.client.group.wire import hello_to_wire, said_to_wire
 from penstock.core.groups import contract as gc
-from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
+from penstock.errors import ClusterError, ErrorCode, Lost, PenstockError, UnreachableError
 from penstock_sim.coordinator import OFFSETS_KEY
 from penstock_sim.member_stream import ClientNode, JoinStream
 from penstock_sim.reading import Reader
-from penstock_sim.scheduler import RATE
+from penstock_sim.scheduler import RATE, RuleError
 
 if TYPE_CHECKING:
     from penstock_sim.world import World
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _PATIENCE_MS: Final = 250
 """How long to wait for a hello, and for one attempt of a call; by the world's clock."""
 _RETRY_MS: Final = 8
+_FOR_GOOD: Final = frozenset({ErrorCode.OFFSET_WENT_BACK})
+"""What a member is told for good though it still is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +253,15 @@ class SimMember:
             error = UnreachableError("the coordinator ended the stream")
         self._end(error)
 
+    def judge(self, error: PenstockError) -> None:
+        """Only what ends a membership, or a position behind the committed one, is refused for
+        good: everything else heals without the user (I24)."""
+        if not (error.retriable or error.lost is Lost.MEMBERSHIP or error.code in _FOR_GOOD):
+            raise RuleError(f"I24: {self.name} is refused for good: {error.code.name}: {error}")
+
     def _end(self, error: PenstockError | None) -> None:
+        if error is not None and not isinstance(error, UnreachableError):
+            self.judge(error)
         self._close()
         self.handle(StreamEnded(error))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.core.control import election, generations
+from penstock.core.replication import refusals
 from penstock_broker.replication import assignment, exact
 from penstock_broker.replication.damage import Damage
 from penstock_broker.replication.mending import Mending
@@ -97,6 +98,10 @@ DAMAGE_BUGS: Final[dict[str, tuple[Callable[[Any], None], tuple[str, ...]]]] = {
             generations.check_generations, "if known.generation not in names:", "if not names:"
         ),
         ("I7", "I3", "I33"),
+    ),
+    "refuse_clients_for_good_when_another_leads": (
+        in_function(refusals.stopped_here, "if state.leader != local:", "if False:"),
+        ("I24",),
     ),
     "report_sound_before_it_is_mended": (report_sound_before_it_is_mended, ("I33",)),
     "mend_from_another_header": (all_of(*HEADER_LOOKS.values()), ("I33",)),

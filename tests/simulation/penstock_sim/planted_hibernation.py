@@ -22,9 +22,6 @@ HIBERNATION_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     "believe_the_first_answer": in_text(
         Quiet, "proven", "return before == self._answers", "return True"
     ),
-    "believe_brokers_that_know_different_images": in_text(
-        Quiet, "proven", "if not quiet or not one_image:", "if not quiet:"
-    ),
     "elect_while_it_hibernates": in_text(
         Draft, "settled", "decide = rest if self.cluster.hibernating else settle", "decide = settle"
     ),
