@@ -131,6 +131,7 @@ def test_a_cluster_that_does_not_come_to_rest_is_given_back() -> None:
     plan = step(world, ASLEEP_WISH)
     assert [(w.reason, w.severity) for w in plan.waits] == [("HibernateBlocked", Severity.BLOCKED)]
     assert "orders-0" in plan.waits[0].message
+    step(world, ASLEEP_WISH)
     assert not world.hibernating, "writes are allowed again"
     world.unquiet = ""
     for _ in range(5):
@@ -389,11 +390,28 @@ def test_another_operator_goes_on_at_any_point() -> None:
         step(world, ASLEEP_WISH)
         world.record = Record()
     assert made(world) == (0, 0)
-    for _ in range(40):
+    for number in range(40):
         step(world, AWAKE)
-        world.record = Record()
+        if number % 2:
+            world.record = Record()
     assert made(world) == (3, 2)
     assert not world.hibernating
+
+
+@pytest.mark.parametrize("taken_back", [True, False], ids=["taken back", "blocked"])
+def test_the_status_says_that_it_wakes_before_a_controller_is_told(taken_back: bool) -> None:
+    """Who ends after it has asked leaves a wake that may be stored at any time: the next one has
+    to know."""
+    world = settled(AWAKE)
+    step(world, ASLEEP_WISH)
+    assert world.hibernating
+    world.unquiet = "orders-0: replicas [2] are not in sync"
+    world.seconds += 0 if taken_back else REST_S
+    wish = AWAKE if taken_back else ASLEEP_WISH
+    plan = plan_cluster(wish, world.observed())
+    assert not any(isinstance(action, Hibernate) for action in plan.actions)
+    world.remember(plan)
+    assert Hibernate(hibernating=False) in plan_cluster(ASLEEP_WISH, world.observed()).actions
 
 
 def test_nobody_writes_to_a_cluster_that_sleeps() -> None:

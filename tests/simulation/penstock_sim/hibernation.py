@@ -67,6 +67,8 @@ _STRIKE_WHILE_QUIESCING: Final = 0.35
 _KILL_WHILE_STOPPING: Final = 0.3
 _BLACKOUT: Final = 0.12
 _SWITCHED_OFF: Final = 0.5
+_ENDS_BEFORE_IT_SAYS_SO: Final = 0.05
+"""So many passes do something, and end before the status has it."""
 _FORGETFUL: Final = 0.05
 """So many passes are the first of another operator, which has no answer to compare."""
 
@@ -226,8 +228,11 @@ class Hibernation:
         if plan.record is not None and plan.record.stage is not record.stage:
             self.world.scheduler.note("operator", plan.record.stage.name, plan.wait)
             self._strike(plan.record.stage)
-        self._status.update(hibernation_row(Plan(hibernation=plan.record), self._status, now))
         self._act(plan)
+        if self._random.random() < _ENDS_BEFORE_IT_SAYS_SO:
+            self._quiet = Quiet()
+        else:
+            self._status.update(hibernation_row(Plan(hibernation=plan.record), self._status, now))
         self._after((0.2 * self._pace_ms, 1.8 * self._pace_ms), self._pass)
 
     @property

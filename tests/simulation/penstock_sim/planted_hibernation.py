@@ -31,7 +31,7 @@ HIBERNATION_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     "sleep_again_before_it_has_woken": all_of(
         in_function(
             hibernate._wakes,
-            "again = observed.rest.record.stage in {Stage.STARTING, Stage.WAKING}",
+            "again = observed.rest.record.stage in _WAKES",
             "again = observed.rest.record.stage is Stage.STARTING",
         ),
         in_function(

@@ -28,6 +28,7 @@ REST_S: Final = 300.0
 """How long writes are refused for nothing, if the cluster does not come to rest."""
 RETURN_S: Final = 60.0
 """How long brokers are waited for, once one answers: others lead what they led."""
+_WAKES: Final = frozenset({Stage.STARTING, Stage.WAKING})
 _ASKED: Final = frozenset({Stage.HIBERNATING, Stage.WAKING, Stage.BLOCKED})
 """What a pass without an answer goes on with: its time runs on, and a wake is still one."""
 _NOT_HEARD: Final = (
@@ -193,7 +194,7 @@ def _blocked(
         f"did not come to rest in {REST_S / 60:.0f} min, so it stays awake, and writes are allowed "
         f"again: {why}; tried again when the spec changes"
     )
-    held = facts is not None and facts.hibernating
+    held = facts is not None and facts.hibernating and record is not None  # said, as in `_waking`
     return Hibernation(
         Stage.BLOCKED,
         actions=(Hibernate(hibernating=False),) if held else (),
@@ -250,7 +251,7 @@ def _wakes(desired: DesiredCluster, observed: Observed) -> bool:
     facts = trusted(observed)
     if facts is None or not facts.hibernating:
         return False
-    again = observed.rest.record.stage in {Stage.STARTING, Stage.WAKING}
+    again = observed.rest.record.stage in _WAKES
     return again or not desired.spec.hibernate
 
 
@@ -259,7 +260,10 @@ def _waking(observed: Observed, made: int) -> Hibernation:
     assert facts is not None, "it says that it hibernates"
     waited = rest.waited_s if rest.record.stage is Stage.WAKING else 0.0
     if _all_alive(facts) or waited >= RETURN_S:
-        actions = (Hibernate(hibernating=False),)
+        # The status says so first. If this operator ends now, the next one sees the wake through,
+        # whatever is wanted by then.
+        said = rest.record.stage in _WAKES
+        actions = (Hibernate(hibernating=False),) if said else ()
         wait = Wait("Waking", "waking up: leaders are elected")
         return Hibernation(Stage.WAKING, made, actions=actions, wait=wait)
     text = f"waking up: {_away(facts)}; others lead after {RETURN_S:.0f} s"
