@@ -60,19 +60,21 @@ class RequestSource(Protocol):
     def answered(self, request: Request, answer: pb.ProduceResponse) -> None:
         """The broker's answer to a request."""
 
-    def broken(self, requests: Sequence[Request], error: PenstockError) -> None:
-        """No answer to these will come; their outcome is unknown."""
+    def broken(self, requests: Sequence[Request], error: PenstockError, *, refused: bool) -> None:
+        """No answer to these will come. Their outcome is unknown, whatever the error's code proves
+        about other calls, unless the stream itself was `refused` before it took any."""
 
     def unreachable(self, address: str, error: PenstockError) -> None:
         """Nothing was sent: there is no connection."""
 
 
 class StreamBrokenError(Exception):
-    """Ends the tasks of one stream; `error` says why."""
+    """Ends the tasks of one stream; `error` says why. `refused`: as in `RequestSource.broken`."""
 
-    def __init__(self, error: PenstockError) -> None:
+    def __init__(self, error: PenstockError, *, refused: bool = False) -> None:
         super().__init__(error.message)
         self.error = error
+        self.refused = refused
 
 
 class ProduceLink:
@@ -89,6 +91,8 @@ class ProduceLink:
         self._snap = asyncio.Event()
         self._snapped: PenstockError | None = None
         self._pending: dict[int, Request] = {}
+        self._is_answered = False
+        """The broker has taken this stream: it has answered a request."""
         self._correlation_id = 0
         self._resume_ms = 0
         self.connecting = False
@@ -140,7 +144,8 @@ class ProduceLink:
     async def _stream(self, wire: ProduceWire) -> None:
         """One stream, from its first request to its end. Never raises but CancelledError."""
         self._snap.clear()
-        error: PenstockError | None = None
+        self._is_answered = False
+        end: StreamBrokenError | None = None
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._write(wire))
@@ -152,13 +157,13 @@ class ProduceLink:
         except* StreamBrokenError as broken:
             first = broken.exceptions[0]
             assert isinstance(first, StreamBrokenError)
-            error = first.error
+            end = first
         finally:
             wire.end()
             pending = self.pending
             self._pending.clear()
-        assert error is not None, "the group's tasks end only by an error"
-        self._source.broken(pending, error)
+        assert end is not None, "the group's tasks end only by an error"
+        self._source.broken(pending, end.error, refused=end.refused)
 
     async def _write(self, wire: ProduceWire) -> None:
         while True:
@@ -195,12 +200,14 @@ class ProduceLink:
         except PenstockError as error:
             self._connection.streams.ended(error)
             judged = self._connection.credentials.judged(error, self._shown)
-            raise StreamBrokenError(_as_broken(judged)) from error
+            refused = not (self._is_answered or judged.retriable)
+            raise StreamBrokenError(_as_broken(judged), refused=refused) from error
         raise StreamBrokenError(UnreachableError(f"{self.address}: the broker ended the stream"))
 
     def _take(self, answer: pb.ProduceResponse) -> None:
         if answer.throttle_ms:
             self._resume_ms = now_ms() + answer.throttle_ms
+        self._is_answered = True
         request = self._pending.pop(answer.correlation_id, None)
         if request is None:
             raise StreamBrokenError(

@@ -160,9 +160,10 @@ class Sender:
                 self._succeeded(sent, result)
         self.wake()
 
-    def broken(self, requests: Sequence[Request], error: PenstockError) -> None:
+    def broken(self, requests: Sequence[Request], error: PenstockError, *, refused: bool) -> None:
         for request in requests:
             for sent in request.parts:
+                sent.entry.unknown = sent.entry.unknown or not refused
                 self._failed(sent, error)
         self._cluster.refresh_soon()
         self.wake()

@@ -88,7 +88,7 @@ class Source:
             self._after_answers -= 1
             self.ready += 1
 
-    def broken(self, requests: Sequence[Request], error: PenstockError) -> None:
+    def broken(self, requests: Sequence[Request], error: PenstockError, *, refused: bool) -> None:
         self.problems.append(error)
         self.broken_requests += len(requests)
 

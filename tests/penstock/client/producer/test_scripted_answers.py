@@ -7,7 +7,7 @@ protocol's rules for producers, and asks a script before every answer.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 import grpc
@@ -114,6 +114,10 @@ class Double(broker_pb2_grpc.BrokerServiceServicer, AdminServiceServicer):
                 self.append(part.batch, result)
             if order == "cut after":
                 await context.abort(grpc.StatusCode.CANCELLED, "gone")
+            if order == "expired after":
+                await abort(context, refused(ErrorCode.CREDENTIALS_EXPIRED))
+            if order == "denied after":
+                await abort(context, refused(ErrorCode.PERMISSION_DENIED))
             if order == "silent":
                 continue
             answer = pb.ProduceResponse(correlation_id=request.correlation_id, results=[result])
@@ -408,6 +412,33 @@ async def test_a_topic_that_was_unknown_once_is_not_given_up_for_a_slow_answer(
     async with producing(double, **options) as producer:
         report = await (await producer.send("t", b"v"))
         assert report.base_offset == 0
+
+
+async def test_what_was_written_to_a_stream_whose_credentials_ended_may_be_in_the_log(
+    double: Double,
+) -> None:
+    """The code says of a call that it had no effect; of a stream it says when it ended (I8)."""
+    double.script = chain(["expired after"], repeat(refused(ErrorCode.NOT_ENOUGH_REPLICAS)))
+    options = {"delivery_timeout_ms": 500, "request_timeout_ms": 400}
+    async with producing(double, **options) as producer:
+        with pytest.raises(DeliveryError) as given_up:
+            await (await producer.send("t", b"v"))
+    assert given_up.value.unknown_outcome
+    assert double.values == [b"v"]
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_a_stream_that_is_denied_at_once_has_taken_nothing(
+    double: Double, answered: bool
+) -> None:
+    double.script = iter([None, "denied after"] if answered else ["denied after"])
+    async with producing(double) as producer:
+        if answered:
+            await (await producer.send("t", b"before"))
+        with pytest.raises(DeliveryError) as denied:
+            await (await producer.send("t", b"v"))
+    assert denied.value.code is ErrorCode.PERMISSION_DENIED
+    assert denied.value.unknown_outcome is answered
 
 
 async def test_data_the_broker_found_corrupt_is_an_error_with_its_place(double: Double) -> None:
