@@ -29,12 +29,13 @@ def waiting_for_others(replica: Replica) -> Iterator[None]:
     """A client reads a leader's log: where that is damaged, others in sync have the records.
 
     Soon one of them leads, or the batch is mended: the client asks again, as in any change of
-    leader. What nobody else has in sync is an error for whoever reads it, which names the offset.
+    leader. What nobody else has in sync and sound is an error for whoever reads it, which names the
+    offset.
     """
     try:
         yield
     except ClusterError as error:
-        if error.code is not ErrorCode.DATA_CORRUPTED or len(replica.marks.isr) < 2:
+        if error.code is not ErrorCode.DATA_CORRUPTED or not replica.machine.others_are_sound:
             raise
         raise ClusterError(
             f"the leader of {replica} cannot read all of its log now ({error.message}); ask again: "

@@ -30,6 +30,7 @@ from penstock.errors import (
 )
 from penstock.proto.v1 import admin_pb2, broker_pb2
 from penstock.rpc.errors import error_to_wire
+from penstock_broker.replication.reads import waiting_for_others
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.fetching import isolation_from_wire, readable_end
@@ -134,11 +135,12 @@ class Offsets:
                 offset = batches[0].next_offset
             return -1, -1
 
-        try:
-            return await self._in_thread(blocking)
-        except PenstockError as error:
-            self._replicas.unreadable(replica, error)
-            raise
+        with waiting_for_others(replica):
+            try:
+                return await self._in_thread(blocking)
+            except PenstockError as error:
+                self._replicas.unreadable(replica, error)
+                raise
 
     async def delete_records(
         self, request: admin_pb2.DeleteRecordsRequest
@@ -148,6 +150,7 @@ class Offsets:
             replica, marks = self._locator.led(
                 request.topic, request.topic_id, request.partition, 0, Operation.DELETE
             )
+            _check_settled(replica, marks)
             before = marks.high_watermark if request.before_offset == -1 else request.before_offset
             if not 0 <= before <= marks.high_watermark:
                 raise OffsetOutOfRangeError(

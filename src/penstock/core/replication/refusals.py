@@ -41,11 +41,18 @@ def stopped_here(
         return error
     if state.leader != local:
         return not_leader(state, error.message)
-    if all(one in {local, *state.damaged} for one in state.isr):
+    if not others_are_sound(state, local):
         return error
     return ClusterError(
         f"{error.message}; ask again: another replica takes over", ErrorCode.STORAGE_FAILED
     )
+
+
+def others_are_sound(state: PartitionState | None, local: BrokerId) -> bool:
+    """Whether somebody else in sync is not known as damaged: who soon leads, or gives batches."""
+    if state is None:
+        return False
+    return any(one not in {local, *state.damaged} for one in state.isr)
 
 
 def refusal(event: Event, error: PenstockError) -> Ready:
