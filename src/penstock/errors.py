@@ -172,7 +172,7 @@ TRAITS: Final[dict[ErrorCode, Traits]] = {
     ),
     ErrorCode.LEADER_NOT_AVAILABLE: Traits(14, _NO, retriable=True, refresh_metadata=True),
     ErrorCode.NOT_ENOUGH_REPLICAS: Traits(14, _NO, retriable=True, refresh_metadata=True),
-    ErrorCode.OFFSET_OUT_OF_RANGE: Traits(11, _NO),
+    ErrorCode.OFFSET_OUT_OF_RANGE: Traits(11, _NO, refresh_metadata=True),
     ErrorCode.STALE_CONTROLLER_EPOCH: Traits(9, _NO),
     ErrorCode.STALE_BROKER_SESSION: Traits(9, _NO, retriable=True),
     ErrorCode.STALE_PARTITION_VERSION: Traits(10, _NO, retriable=True),

@@ -151,7 +151,7 @@ const (
 	ErrorCode_ERROR_CODE_INVALID_RECORD       ErrorCode = 19
 	ErrorCode_ERROR_CODE_UNKNOWN_TOPIC        ErrorCode = 20
 	ErrorCode_ERROR_CODE_TOPIC_ALREADY_EXISTS ErrorCode = 21
-	// The name exists with another topic id: the topic was deleted and created again.
+	// The name has another topic id by now: the topic was deleted and created again.
 	ErrorCode_ERROR_CODE_TOPIC_ID_MISMATCH ErrorCode = 22
 	ErrorCode_ERROR_CODE_UNKNOWN_PARTITION ErrorCode = 23
 	ErrorCode_ERROR_CODE_NOT_LEADER        ErrorCode = 30
@@ -161,7 +161,8 @@ const (
 	ErrorCode_ERROR_CODE_UNKNOWN_LEADER_EPOCH ErrorCode = 32
 	ErrorCode_ERROR_CODE_LEADER_NOT_AVAILABLE ErrorCode = 33
 	// |ISR| < min.insync.replicas. Nothing was appended.
-	ErrorCode_ERROR_CODE_NOT_ENOUGH_REPLICAS    ErrorCode = 34
+	ErrorCode_ERROR_CODE_NOT_ENOUGH_REPLICAS ErrorCode = 34
+	// A leader that was deposed, and has not heard so, may lack the offset: look the leader up again.
 	ErrorCode_ERROR_CODE_OFFSET_OUT_OF_RANGE    ErrorCode = 35
 	ErrorCode_ERROR_CODE_STALE_CONTROLLER_EPOCH ErrorCode = 36
 	// The broker's session was replaced or timed out: register again.
@@ -790,7 +791,7 @@ const file_penstock_proto_v1_errors_proto_rawDesc = "" +
 	"\x04Lost\x12\x14\n" +
 	"\x10LOST_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rLOST_SEQUENCE\x10\x01\x12\x13\n" +
-	"\x0fLOST_MEMBERSHIP\x10\x02*\xca\x18\n" +
+	"\x0fLOST_MEMBERSHIP\x10\x02*\xcc\x18\n" +
 	"\tErrorCode\x12$\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x1a\b\xa2\xbb\x18\x04\b\x02 \x02\x12!\n" +
 	"\x13ERROR_CODE_INTERNAL\x10\x01\x1a\b\xa2\xbb\x18\x04\b\r \x02\x12(\n" +
@@ -817,8 +818,9 @@ const file_penstock_proto_v1_errors_proto_rawDesc = "" +
 	"\x1fERROR_CODE_UNKNOWN_LEADER_EPOCH\x10 \x1a\x0e\xa2\xbb\x18\n" +
 	"\b\x0e\x10\x01\x18\x01 \x01(\x01\x121\n" +
 	"\x1fERROR_CODE_LEADER_NOT_AVAILABLE\x10!\x1a\f\xa2\xbb\x18\b\b\x0e\x10\x01\x18\x01 \x01\x120\n" +
-	"\x1eERROR_CODE_NOT_ENOUGH_REPLICAS\x10\"\x1a\f\xa2\xbb\x18\b\b\x0e\x10\x01\x18\x01 \x01\x12,\n" +
-	"\x1eERROR_CODE_OFFSET_OUT_OF_RANGE\x10#\x1a\b\xa2\xbb\x18\x04\b\v \x01\x12/\n" +
+	"\x1eERROR_CODE_NOT_ENOUGH_REPLICAS\x10\"\x1a\f\xa2\xbb\x18\b\b\x0e\x10\x01\x18\x01 \x01\x12.\n" +
+	"\x1eERROR_CODE_OFFSET_OUT_OF_RANGE\x10#\x1a\n" +
+	"\xa2\xbb\x18\x06\b\v\x18\x01 \x01\x12/\n" +
 	"!ERROR_CODE_STALE_CONTROLLER_EPOCH\x10$\x1a\b\xa2\xbb\x18\x04\b\t \x01\x12/\n" +
 	"\x1fERROR_CODE_STALE_BROKER_SESSION\x10%\x1a\n" +
 	"\xa2\xbb\x18\x06\b\t\x10\x01 \x01\x122\n" +

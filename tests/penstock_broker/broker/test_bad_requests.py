@@ -131,13 +131,14 @@ def test_a_leader_epoch_is_checked(
         wire.fetch(topic, 0, leader_epoch=epoch)
 
 
-def test_another_topic_id_is_a_mismatch(wire: Wire, topic: str) -> None:
+def test_a_topic_id_that_nobody_has_heard_of_is_unknown(wire: Wire, topic: str) -> None:
     other = "00000000-0000-0000-0000-000000000000"
     error = refused(wire, topic, make_batch([b"a"]), topic_id=other)
-    assert error.code is ErrorCode.TOPIC_ID_MISMATCH
+    assert error.code is ErrorCode.UNKNOWN_TOPIC
+    assert f"{topic!r} with id {other}" in error.message
     with pytest.raises(PenstockError) as failed:
         wire.offsets(topic, topic_id=other, latest=pb.Latest())
-    assert failed.value.code is ErrorCode.TOPIC_ID_MISMATCH
+    assert failed.value.code is ErrorCode.UNKNOWN_TOPIC
 
 
 def test_unknown_acks_and_missing_batches_are_invalid(wire: Wire, topic: str) -> None:

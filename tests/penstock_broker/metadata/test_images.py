@@ -12,9 +12,10 @@ from support.wire import make_batch
 
 from penstock.core.types import ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode
-from penstock.proto.v1 import admin_pb2
+from penstock.proto.v1 import admin_pb2, controller_pb2
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_to_wire
+from penstock_broker.metadata.image import ClusterView
 from penstock_broker.store.rocks import RocksLogStore
 
 KEY = ReplicaKey(TopicId("id-1"), 0)
@@ -174,6 +175,24 @@ async def test_fetches_beyond_the_memory_bound_are_told_to_come_back(tmp_path: P
 async def waited(broker: LocalBroker, request: pb.FetchRequest) -> pb.FetchResponse:
     """The answer, as a coroutine."""
     return await broker.data.Fetch(request)
+
+
+def test_an_id_of_a_newer_image_is_unknown_and_one_that_was_deleted_a_mismatch() -> None:
+    """Who knows more than this broker asks again; who knows less is never going to be right."""
+    view = ClusterView()
+    view.apply(controller_pb2.ClusterImage(full=True, topics=[topic_info(topic_id="id-1")]))
+    with pytest.raises(ClusterError, match="with id id-2") as newer:
+        view.topic("t", "id-2")
+    assert newer.value.code is ErrorCode.UNKNOWN_TOPIC
+    assert newer.value.retriable
+    again = controller_pb2.ClusterImage(
+        deleted_topic_ids=["id-1"], topics=[topic_info(topic_id="id-2")]
+    )
+    view.apply(again)
+    assert view.topic("t", "id-2").topic_id == "id-2"
+    with pytest.raises(ClusterError, match="deleted and created again") as older:
+        view.topic("t", "id-1")
+    assert older.value.code is ErrorCode.TOPIC_ID_MISMATCH
 
 
 async def test_metadata_before_the_first_image_is_retriable(tmp_path: Path) -> None:

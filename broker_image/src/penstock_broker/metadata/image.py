@@ -179,8 +179,8 @@ class ClusterView:
     def topic(self, name: str, topic_id: str = "") -> Topic:
         """Finds a topic by name; a given `topic_id` must match.
 
-        Raises ClusterError: LEADER_NOT_AVAILABLE before the first image, UNKNOWN_TOPIC,
-        TOPIC_ID_MISMATCH.
+        Raises ClusterError: LEADER_NOT_AVAILABLE before the first image; UNKNOWN_TOPIC, also for an
+        id of which this broker has not heard yet; TOPIC_ID_MISMATCH for one that was deleted.
         """
         if not self.complete:
             raise ClusterError(_NO_IMAGE, ErrorCode.LEADER_NOT_AVAILABLE)
@@ -188,6 +188,8 @@ class ClusterView:
         if known is None:
             raise self.unknown_topic(name)
         if topic_id and topic_id != known:
+            if topic_id not in self.deleted:
+                raise self.unknown_topic(name, topic_id)
             raise ClusterError(
                 f"topic {name!r} has id {known}, the request names {topic_id}: the topic was "
                 "deleted and created again",
@@ -195,7 +197,7 @@ class ClusterView:
             )
         return self.topics[known]
 
-    def unknown_topic(self, name: str) -> ClusterError:
+    def unknown_topic(self, name: str, topic_id: str = "") -> ClusterError:
         """The error for a topic that does not exist, and for one that the caller may not see.
 
         Nobody may tell them apart.
@@ -204,8 +206,9 @@ class ClusterView:
         hint = ""
         if who.role is Role.USER:
             hint = f"; if it is there, {who.principal} may not see it: ask an administrator"
+        named = f"{name!r} with id {topic_id}" if topic_id else repr(name)
         return ClusterError(
-            f"there is no topic {name!r} in metadata version {self.metadata_version}; "
+            f"there is no topic {named} in metadata version {self.metadata_version}; "
             f"create it, or retry if it was created a moment ago{hint}",
             ErrorCode.UNKNOWN_TOPIC,
         )

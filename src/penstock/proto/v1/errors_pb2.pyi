@@ -90,7 +90,7 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     ERROR_CODE_UNKNOWN_TOPIC: _ErrorCode.ValueType  # 20
     ERROR_CODE_TOPIC_ALREADY_EXISTS: _ErrorCode.ValueType  # 21
     ERROR_CODE_TOPIC_ID_MISMATCH: _ErrorCode.ValueType  # 22
-    """The name exists with another topic id: the topic was deleted and created again."""
+    """The name has another topic id by now: the topic was deleted and created again."""
     ERROR_CODE_UNKNOWN_PARTITION: _ErrorCode.ValueType  # 23
     ERROR_CODE_NOT_LEADER: _ErrorCode.ValueType  # 30
     ERROR_CODE_FENCED_LEADER_EPOCH: _ErrorCode.ValueType  # 31
@@ -101,6 +101,7 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     ERROR_CODE_NOT_ENOUGH_REPLICAS: _ErrorCode.ValueType  # 34
     """|ISR| < min.insync.replicas. Nothing was appended."""
     ERROR_CODE_OFFSET_OUT_OF_RANGE: _ErrorCode.ValueType  # 35
+    """A leader that was deposed, and has not heard so, may lack the offset: look the leader up again."""
     ERROR_CODE_STALE_CONTROLLER_EPOCH: _ErrorCode.ValueType  # 36
     ERROR_CODE_STALE_BROKER_SESSION: _ErrorCode.ValueType  # 37
     """The broker's session was replaced or timed out: register again."""
@@ -225,7 +226,7 @@ ERROR_CODE_INVALID_RECORD: ErrorCode.ValueType  # 19
 ERROR_CODE_UNKNOWN_TOPIC: ErrorCode.ValueType  # 20
 ERROR_CODE_TOPIC_ALREADY_EXISTS: ErrorCode.ValueType  # 21
 ERROR_CODE_TOPIC_ID_MISMATCH: ErrorCode.ValueType  # 22
-"""The name exists with another topic id: the topic was deleted and created again."""
+"""The name has another topic id by now: the topic was deleted and created again."""
 ERROR_CODE_UNKNOWN_PARTITION: ErrorCode.ValueType  # 23
 ERROR_CODE_NOT_LEADER: ErrorCode.ValueType  # 30
 ERROR_CODE_FENCED_LEADER_EPOCH: ErrorCode.ValueType  # 31
@@ -236,6 +237,7 @@ ERROR_CODE_LEADER_NOT_AVAILABLE: ErrorCode.ValueType  # 33
 ERROR_CODE_NOT_ENOUGH_REPLICAS: ErrorCode.ValueType  # 34
 """|ISR| < min.insync.replicas. Nothing was appended."""
 ERROR_CODE_OFFSET_OUT_OF_RANGE: ErrorCode.ValueType  # 35
+"""A leader that was deposed, and has not heard so, may lack the offset: look the leader up again."""
 ERROR_CODE_STALE_CONTROLLER_EPOCH: ErrorCode.ValueType  # 36
 ERROR_CODE_STALE_BROKER_SESSION: ErrorCode.ValueType  # 37
 """The broker's session was replaced or timed out: register again."""

@@ -71,15 +71,20 @@ class Double(broker_pb2_grpc.BrokerServiceServicer, AdminServiceServicer):
         self.silent = asyncio.Event()
         self.told_epoch = self.own_epoch = 1
         """The leader epoch in metadata, and the one the broker leads in."""
+        self.told_leader = 0
         self.named_epochs: list[int] = []
 
     async def Metadata(self, request: Any, context: Any) -> pb.MetadataResponse:  # noqa: N802
         partition = pb.PartitionInfo(
-            leader=0, leader_epoch=self.told_epoch, replicas=[0], isr=[0], version=1
+            leader=self.told_leader,
+            leader_epoch=self.told_epoch,
+            replicas=[0, 1],
+            isr=[0, 1],
+            version=1,
         )
         return pb.MetadataResponse(
             cluster_id=self.cluster_id,
-            metadata_version=1,
+            metadata_version=self.told_epoch,
             brokers=[
                 pb.BrokerInfo(broker_id=broker_id, host="127.0.0.1", port=port, alive=True)
                 for broker_id, port in enumerate(self.broker_ports)
@@ -439,6 +444,24 @@ async def test_a_stream_that_is_denied_at_once_has_taken_nothing(
             await (await producer.send("t", b"v"))
     assert denied.value.code is ErrorCode.PERMISSION_DENIED
     assert denied.value.unknown_outcome is answered
+
+
+async def test_a_deposed_leader_without_the_offset_is_left_for_the_next_one(
+    double: Double,
+) -> None:
+    """It has heard of nothing yet; the metadata of others names its successor."""
+    async with serving() as successor:
+        double.broker_ports = successor.broker_ports = [double.port, successor.port]
+        successor.told_leader, successor.told_epoch = 1, 2
+        successor.stored = [stored(0, 5), stored(5, 5)]
+        double.script = repeat(OffsetOutOfRangeError("beyond", OffsetRange(0, 3)))
+        async with AsyncConsumer(f"127.0.0.1:{double.port}") as consumer:
+            await consumer.assign([HERE])
+            double.told_leader, double.told_epoch = 1, 2
+            await consumer.seek(HERE, 5)
+            (batch,) = await consumer.poll(120)
+        assert [record.offset for record in batch.records()] == [5, 6, 7, 8, 9]
+        assert double.fetches
 
 
 async def test_data_the_broker_found_corrupt_is_an_error_with_its_place(double: Double) -> None:
