@@ -22,6 +22,8 @@ from penstock.errors import ErrorCode, MisuseError
 LOOK_EVERY_S: Final = 10.0
 """How often files are looked at."""
 _MINIMUM: Final = ssl.TLSVersion.TLSv1_2
+_READS_MAX: Final = 5
+_Look = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,7 @@ class Tls:
     def __init__(self, files: TlsFiles) -> None:
         """Raises MisuseError, which names the file, when they cannot be used."""
         self.files = files
-        self._seen = _look(files)
-        self._loaded = _load(files)
+        self._seen, self._loaded = _read(files)
         self._generation = 1
         self._looked_s = monotonic()
         self.problem = ""
@@ -134,15 +135,14 @@ class Tls:
         if monotonic() - self._looked_s < LOOK_EVERY_S:
             return self._loaded
         self._looked_s = monotonic()
-        seen = _look(self.files)
-        if seen == self._seen:
+        if _look(self.files) == self._seen:
             return self._loaded
         try:
-            self._loaded = _load(self.files)
+            self._seen, self._loaded = _read(self.files)
         except MisuseError as error:
             self.problem = error.message  # perhaps half of them is written: looked at again
             return self._loaded
-        self._seen, self.problem = seen, ""
+        self.problem = ""
         self._generation += 1
         return self._loaded
 
@@ -164,7 +164,7 @@ def _paths(files: TlsFiles) -> tuple[Path, ...]:
     return tuple(path for path in (files.ca, files.certificate, files.key) if path is not None)
 
 
-def _look(files: TlsFiles) -> tuple[tuple[int, int, int], ...]:
+def _look(files: TlsFiles) -> _Look:
     """What tells one state of the files from another, without reading them."""
     found = []
     for path in _paths(files):
@@ -177,16 +177,42 @@ def _look(files: TlsFiles) -> tuple[tuple[int, int, int], ...]:
     return tuple(found)
 
 
+def _read(files: TlsFiles) -> tuple[_Look, _Loaded]:
+    """What was there all the while: a key and a certificate of two generations do not fit.
+
+    Raises MisuseError.
+    """
+    for _ in range(_READS_MAX):
+        seen = _look(files)
+        loaded = _load(files)
+        if _look(files) == seen:
+            return seen, loaded
+    raise MisuseError(
+        f"{files.ca} and the files beside it changed {_READS_MAX} times while they were read; let "
+        "whoever writes them come to an end",
+        ErrorCode.INVALID_CONFIG,
+    )
+
+
 def _load(files: TlsFiles) -> _Loaded:
     """Contexts read the files themselves: made now, which proves that they can be used, and not
     when half of the next ones may be there."""
     client = _context(files, ssl.PROTOCOL_TLS_CLIENT, ask_clients=False)
     asking = () if files.key is None else (False, True)
     servers = {ask: _context(files, ssl.PROTOCOL_TLS_SERVER, ask_clients=ask) for ask in asking}
-    read = {path: path.read_bytes() for path in _paths(files)}
+    read = {path: _bytes_of(path) for path in _paths(files)}
     if files.certificate is None or files.key is None:
         return _Loaded(read[files.ca], None, client, servers)
     return _Loaded(read[files.ca], (read[files.key], read[files.certificate]), client, servers)
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise MisuseError(
+            f"{path} cannot be read: {error.strerror}", ErrorCode.INVALID_CONFIG
+        ) from error
 
 
 def _context(files: TlsFiles, protocol: int, *, ask_clients: bool) -> ssl.SSLContext:
