@@ -1437,7 +1437,8 @@ type DescribeClusterResponse struct {
 	ClusterId       string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	ControllerEpoch int64                  `protobuf:"varint,2,opt,name=controller_epoch,json=controllerEpoch,proto3" json:"controller_epoch,omitempty"`
 	MetadataVersion int64                  `protobuf:"varint,3,opt,name=metadata_version,json=metadataVersion,proto3" json:"metadata_version,omitempty"`
-	// False while the broker has no session with a controller: reads and writes continue.
+	// False while the broker has no session with a controller, or has not heard from it how things
+	// are: then the rest may be old. Reads and writes continue.
 	ControllerReachable       bool          `protobuf:"varint,4,opt,name=controller_reachable,json=controllerReachable,proto3" json:"controller_reachable,omitempty"`
 	Brokers                   []*BrokerInfo `protobuf:"bytes,5,rep,name=brokers,proto3" json:"brokers,omitempty"`
 	Topics                    uint32        `protobuf:"varint,6,opt,name=topics,proto3" json:"topics,omitempty"`

@@ -1,5 +1,6 @@
 """Brokers find the active controller: by fixed addresses, and by a name whose addresses change."""
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -79,6 +80,37 @@ async def test_brokers_move_over_when_the_active_controller_is_gone(
         await wait_until_async(lambda: len(brokers[0].alive_seen) > began, what="an image")
     for alive in brokers[0].alive_seen[began:]:
         assert alive == {0: True, 1: True}, "a live broker was taken for dead"
+
+
+class Slow(Broker):
+    """Takes its time over images, as one that fsyncs."""
+
+    def __init__(self, broker_id: int, controllers: list[str]) -> None:
+        super().__init__(broker_id, controllers)
+        self.may_apply = asyncio.Event()
+
+    async def apply(self, image: pb.ClusterImage) -> None:
+        await self.may_apply.wait()
+        await super().apply(image)
+
+
+async def test_a_session_is_informed_once_an_image_of_its_own_is_applied(
+    documents: SharedDocuments, run: "Run", reserve: Reserve
+) -> None:
+    """Before, the broker knows nothing yet, or how things were before it lost the last one."""
+    port = reserve().port
+    broker = Slow(0, [f"127.0.0.1:{port}"])
+    session = broker.session
+    async with running(broker):
+        for epoch in (1, 2):
+            broker.may_apply.clear()
+            async with run(MemoryMetadataStore(documents), CONFIG, wait=True, port=port):
+                await wait_until_async(lambda: broker.serves(epoch), what="a session")  # noqa: B023
+                assert not session.is_informed
+                broker.may_apply.set()
+                await wait_until_async(lambda: session.is_informed, what="an image")
+            await wait_until_async(lambda: not session.connected, what="the session ends")
+            assert not session.is_informed
 
 
 async def test_a_name_is_looked_up_in_every_round(

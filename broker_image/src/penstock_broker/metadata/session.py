@@ -157,6 +157,7 @@ class ControllerSession:
         self._may_stop = False
         self._outdated = False
         """This session's controller is no longer followed."""
+        self._is_informed = False
         self._seen_version = 0
         self._reading: asyncio.Timeout | None = None
         self._news = asyncio.Event()
@@ -166,6 +167,12 @@ class ControllerSession:
     @property
     def connected(self) -> bool:
         return self._connection is not None
+
+    @property
+    def is_informed(self) -> bool:
+        """This session's controller has said how things are. Until then, the image is one from
+        before the session, or there is none: it does not show what the broker missed."""
+        return self._connection is not None and self._is_informed
 
     def connection(self) -> ControllerConnection:
         """The live session; raises ClusterError(CONTROLLER_UNAVAILABLE) without one."""
@@ -267,6 +274,7 @@ class ControllerSession:
     async def _attempt(self, address: str) -> bool:
         """Runs one session from start to end; True if it was established."""
         line, alive = self._dial(address), False
+        self._is_informed = False
         try:
             timeout_s = await self._register(address, line)
             alive = True
@@ -364,6 +372,7 @@ class ControllerSession:
             match response.WhichOneof("message"):
                 case "image":
                     await self._sink.apply(response.image)
+                    self._is_informed = True
                     self._beat.set()
                 case "heartbeat_ack":
                     if response.heartbeat_ack.may_stop and self._stopping:

@@ -291,7 +291,7 @@ class AdminService(AdminServiceServicer):
             cluster_id=view.cluster_id,
             controller_epoch=view.controller_epoch,
             metadata_version=view.metadata_version,
-            controller_reachable=self._session.connected,
+            controller_reachable=self._session.is_informed,
             brokers=map(for_caller, view.brokers.values()),
             topics=len(view.topics),
             partitions=len(partitions),

@@ -712,7 +712,9 @@ class DescribeClusterResponse(_message.Message):
     controller_epoch: _builtins.int
     metadata_version: _builtins.int
     controller_reachable: _builtins.bool
-    """False while the broker has no session with a controller: reads and writes continue."""
+    """False while the broker has no session with a controller, or has not heard from it how things
+    are: then the rest may be old. Reads and writes continue.
+    """
     topics: _builtins.int
     partitions: _builtins.int
     offline_partitions: _builtins.int
