@@ -146,7 +146,8 @@ class MovingChecks:
     # ------------------------------------------------------------ brokers
 
     def wrote(self, broker: SimBroker, key: ReplicaKey) -> None:
-        """After each write: whether its copy has all that was committed, for the first time.
+        """After each write, and each event of a copy that its leader knows: whether it has all that
+        was committed, for the first time.
 
         A cancel that is stored and that nobody has heard of may be taken back by a journal: the
         copy has gone on meanwhile.
@@ -215,6 +216,8 @@ class MovingChecks:
         if known is None or not known.adding:
             return
         self.check_copies(broker, known, marks)
+        if replica.machine.is_answered:
+            self.wrote(broker, replica.key)  # a new run may have it all, and writes nothing
         proposed = ready.isr_change
         if mover is not None and proposed is not None and {*known.adding} & {*proposed.isr}:
             mover.proposed(replica.key)
