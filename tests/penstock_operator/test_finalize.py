@@ -12,7 +12,7 @@ from support.operator_world import NAMES, World, desired, settled
 
 from penstock.core.manifest.upkeep import FinalizePolicy
 from penstock_operator.format_model import FORMAT_PENDING, FinalizeFormat, FormatPending, FormatSaid
-from penstock_operator.model import Observed, Plan
+from penstock_operator.model import Apply, Observed, Plan
 from penstock_operator.objects import DesiredCluster, Section
 from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.finalize import FINALIZED_AFTER
@@ -79,6 +79,19 @@ def test_it_is_finalized_an_hour_after_the_upgrade_was_complete() -> None:
     last = step(world, AUTOMATIC)
     assert (told(last).holds, told(last).reason) == (False, "NewestFormat")
     assert step(world, AUTOMATIC) == Plan(), "a plan for what matches its spec is empty"
+
+
+def test_the_way_back_is_not_closed_by_the_pass_that_takes_it() -> None:
+    """The hour passes while nobody acts; then the release before is wanted again."""
+    world = upgraded()
+    step(world, AUTOMATIC)
+    step(world, wish(paused=True), 2 * HOUR_S)
+    back = wish(image="penstock-broker:0")
+    plan = step(world, back)
+    assert not finalizes(plan)
+    assert (told(plan).holds, told(plan).reason) == (False, "UpgradeNotComplete")
+    assert "have to get the image that is wanted now" in told(plan).message
+    assert any(isinstance(each, Apply) for each in plan.actions)
 
 
 def test_it_is_left_to_a_person_unless_the_spec_says_otherwise() -> None:

@@ -5,8 +5,8 @@
                                    └▶ Automatic: 1 h later, once every broker is there
 
 The hour is counted from the condition's own lastTransitionTime, so it goes on under another
-operator. A roll, or servers of two releases, take the condition away, and the hour begins again; a
-broker that is down, or an answer that is missing, only has it wait. Pure.
+operator. A roll, one that is to come, or servers of two releases take the condition away, and the
+hour begins again; a broker that is down, or an answer that is missing, only has it wait. Pure.
 """
 
 from collections.abc import Iterator
@@ -22,9 +22,10 @@ from penstock_operator.format_model import (
 )
 from penstock_operator.model import Object, Observed
 from penstock_operator.move_model import MoveFacts
-from penstock_operator.objects import DesiredCluster
+from penstock_operator.objects import DesiredCluster, Section
 from penstock_operator.objects.broker import live_template_hash
 from penstock_operator.plan.gates import brokers_named, is_serving, trusted
+from penstock_operator.plan.upgrade import wanted_images
 
 FINALIZED_AFTER: Final = timedelta(hours=1)
 COMMAND: Final = "kubectl penstock cluster finalize"
@@ -83,6 +84,7 @@ def _unfinished(
     if controllers is None or brokers is None:
         yield "brokers and controllers have to be there"
         return
+    images = _image(brokers), _image(controllers)
     if not _is_updated(controllers):
         yield "the controllers have to restart"
     outdated = [
@@ -92,9 +94,11 @@ def _unfinished(
     ]
     if outdated:
         yield f"{brokers_named(outdated)} {_has(outdated)} to restart"
-    images = sorted({_image(brokers), _image(controllers)})
-    if len(images) > 1:
-        yield f"brokers and controllers have to run one image, not {' and '.join(images)}"
+    if len(set(images)) > 1:
+        named = " and ".join(sorted(set(images)))
+        yield f"brokers and controllers have to run one image, not {named}"
+    if desired.knows(Section.TEMPLATE) and images != wanted_images(desired, observed):
+        yield "brokers and controllers have to get the image that is wanted now"
     told = [one for one in moves.moving.brokers if one.software_version]
     releases = {one.software_version for one in told}
     if len(releases) > 1:

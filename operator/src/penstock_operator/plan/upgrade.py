@@ -56,6 +56,15 @@ def wanted_hash(desired: DesiredCluster, observed: Observed) -> str:
     return _brokers(next_stage(desired, observed), observed).hash
 
 
+def wanted_images(desired: DesiredCluster, observed: Observed) -> tuple[str, str]:
+    """Of brokers and controllers, as they should be by now. The template is known."""
+    brokers = observed.live("StatefulSet", desired.names.broker)
+    controllers = observed.live("Deployment", desired.names.controller)
+    stage = next_stage(desired, observed)
+    made = _brokers(stage, observed), controller_pods(stage.rest, controllers, brokers)
+    return _image(made[0].wanted), _image(made[1].wanted)
+
+
 def upgrade_of(desired: DesiredCluster, observed: Observed) -> Upgrade | None:
     """None: the pods have what new ones would get, or there are none."""
     brokers = observed.live("StatefulSet", desired.names.broker)
