@@ -233,9 +233,26 @@ def goes_elsewhere(world: World) -> None:
     world.claims[2] = replace(world.claims[2], deleting=True)
 
 
+def nobody_elected(world: World) -> None:
+    """All died together with their seats: who opens its logs may yet find them damaged."""
+    world.partitions[0] = replace(T0, leader=-1, isr=(0, 1, 2))
+
+
+def led_by_the_lost_one(world: World) -> None:
+    world.partitions[0] = replace(T0, leader=1, isr=(0, 1, 2))
+
+
+def believed_alive(world: World) -> None:
+    """A controller has just taken over, and has not heard of it."""
+    world.versions[2] = ""
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (nobody_elected, "another broker has to lead t-0"),
+        (led_by_the_lost_one, "another broker has to lead t-0"),
+        (believed_alive, "broker 2 has to register with the new controller"),
         (alone, "nobody else has all records of only-0; bring back a broker that has"),
         (dead_elsewhere, "broker 2 is down, too, and one volume is replaced at a time"),
         (never_registered, "broker 2 is down, too"),

@@ -354,6 +354,15 @@ def _of_others(desired: DesiredCluster, observed: Observed, broker_id: int) -> I
             f"one nevertheless with {way_past}"
         )
         yield _Hindrance(text, Severity.BLOCKED)
+    heard = {one.broker_id for one in moves.moving.brokers if one.software_version}
+    if unheard := sorted(alive - heard - {broker_id}):
+        # A controller that took over believes that who lived still does, for a session timeout.
+        verb = "has" if len(unheard) == 1 else "have"
+        yield _Hindrance(f"{brokers_named(unheard)} {verb} to register with the new controller")
+    led = [one for one in facts.partitions if broker_id in one.replicas]
+    if idle := tuple(one for one in led if one.leader not in alive - {broker_id}):
+        # Who opens its logs is in sync by what it was, and may yet find them damaged or missing.
+        yield _Hindrance(f"another broker has to lead {some(idle)}")
     going = sorted(one.broker_id for one in observed.claims.values() if one.deleting)
     if replaced := [one for one in going if one != broker_id]:
         yield _Hindrance(f"the volume of {brokers_named(replaced)} is being replaced")
