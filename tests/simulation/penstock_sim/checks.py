@@ -451,9 +451,11 @@ class Checks:
             if state.leader in before.lossy and not others & seats and not switched:
                 # It lost its seat earlier, and every other holder has lost data since: no leader
                 # took it into the ISR again before it was elected, in the same write.
-                if others:
+                if not others:
+                    self._last_replica_standing(self.world.brokers[state.leader], key)
+                elif self.canon(key).end:
                     raise RuleError(f"I7: {state.leader} lost data and leads {key}, not {others}")
-                self._last_replica_standing(self.world.brokers[state.leader], key)
+                # else they died before they had heard of the partition: their logs are missing
         for member in seats:
             if before is None or member not in (*before.state.isr, *before.elr):
                 broker = self.world.brokers[member]
