@@ -62,6 +62,8 @@ def test_external_without_a_host_or_port_has_the_defaults() -> None:
 @pytest.mark.parametrize(("text", "number"), [("3", 3), ("x", None), ("", None), ("-1", None)])
 def test_annotations_pause_and_force_a_roll(text: str, number: int | None) -> None:
     assert read({FORCE_ROLL: text}).force_roll == number
+    bound = read({FORCE_ROLL: f"{text}@uid"})
+    assert (bound.force_roll, bound.force_roll_pod) == (number, "uid")
     assert read({PAUSED: "true"}).paused
     assert not read({PAUSED: "false"}).paused
 

@@ -174,7 +174,8 @@ def test_brokers_of_another_cluster_are_not_restarted() -> None:
 def test_force_roll_restarts_whatever_the_brokers_say() -> None:
     world = settled(WISH)
     world.reachable = False
-    plan = plan_cluster(replace(WISH, force_roll=1), world.observed())
+    bound = replace(WISH, force_roll=1, force_roll_pod=world.pods[1].uid)
+    plan = plan_cluster(bound, world.observed())
     assert [(a.broker_id, a.forced) for a in plan.actions if type(a) is RestartPod] == [(1, True)]
 
 

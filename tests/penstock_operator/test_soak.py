@@ -182,7 +182,7 @@ def test_an_image_that_is_bad_stays_on_one_broker_and_can_be_taken_back() -> Non
 
 
 def force(world: World) -> DesiredCluster:
-    return replace(WISH, force_roll=1)
+    return replace(WISH, force_roll=1, force_roll_pod=world.pods[1].uid)
 
 
 def a_broken_one(world: World) -> DesiredCluster:

@@ -32,6 +32,7 @@ from penstock_operator.format_model import FinalizeFormat, FormatSaid
 from penstock_operator.hibernation_model import Hibernate, Record, Rest
 from penstock_operator.model import (
     Action,
+    AnswerRequest,
     Apply,
     BrokerFacts,
     BrokerState,
@@ -52,7 +53,7 @@ from penstock_operator.model import (
     TopicState,
 )
 from penstock_operator.move_model import MarkSpread, MoveFacts, SetThrottle
-from penstock_operator.names import TEMPLATE_HASH, Names
+from penstock_operator.names import FORGET_BROKER, TEMPLATE_HASH, Names
 from penstock_operator.objects import DesiredCluster, Installation
 from penstock_operator.objects.broker import template_hash
 from penstock_operator.proofs import Proofs, is_empty
@@ -130,6 +131,8 @@ class World:
     """Brokers whose replica is damaged."""
     request: str = ""
     """The annotation that asks for a new volume."""
+    requests: dict[str, str] = field(default_factory=dict)
+    """Other annotations that ask for something, as they were answered; "": taken back."""
     volumes: dict[int, BoundNode] = field(default_factory=dict)
     """Where the volumes are whose pods no node can take."""
     dropped: list[int] = field(default_factory=list)
@@ -314,13 +317,19 @@ class World:
                 self._replace(action)
             case MarkClaim() | DropClaim():
                 self._alter_claim(action)
-            case AnswerReplacement():
-                self.request = action.text or ""
+            case AnswerReplacement() | AnswerRequest():
+                self._answer(action)
             case MarkRack():
                 broker_id = int(action.pod.rpartition("-")[2])
                 self.pods[broker_id] = replace(self.pods[broker_id], rack=action.rack)
             case _:
                 self._tell_brokers(action)
+
+    def _answer(self, action: AnswerReplacement | AnswerRequest) -> None:
+        if isinstance(action, AnswerRequest):
+            self.requests[action.annotation] = action.text or ""
+        else:
+            self.request = action.text or ""
 
     def _tell_brokers(self, action: Action) -> None:
         match action:
@@ -582,6 +591,8 @@ def advance(world: World, wish: DesiredCluster) -> Plan:
     """One pass of the operator, and a little time."""
     from penstock_operator.plan import plan_cluster  # noqa: PLC0415 - after the module it tests
 
+    if world.requests.get(FORGET_BROKER) == "":
+        wish = replace(wish, forget_broker=None)
     plan = plan_cluster(wish, world.observed())
     for action in plan.actions:
         world.carry_out(action)

@@ -21,6 +21,7 @@ from penstock_operator.hibernation_model import Hibernate
 from penstock_operator.kube import Kube
 from penstock_operator.model import (
     Action,
+    AnswerRequest,
     Apply,
     CordonBrokers,
     ForgetBroker,
@@ -36,7 +37,7 @@ from penstock_operator.model import (
     RestartPod,
 )
 from penstock_operator.move_model import MarkSpread, SetThrottle
-from penstock_operator.names import FORCE_ROLL, FORGET_BROKER, RACK
+from penstock_operator.names import RACK
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.security import authority_owner, authority_secret
 from penstock_operator.volume_acts import VolumeActs
@@ -81,6 +82,8 @@ class Acting:
                 await self._kube.merge("Pod", namespace, action.pod, mark)
             case RestartPod():
                 await self._restart(action, body, namespace)
+            case AnswerRequest():
+                await self._answer(action, body)
             case (
                 MoveLeaders()
                 | ForgetBroker()
@@ -164,7 +167,9 @@ class Acting:
                 case MoveLeaders():
                     await self._brokers.move_leaders(desired, action.broker_id)
                 case ForgetBroker():
-                    await self._forget(action, body, desired)
+                    admin = await self._brokers.admin(desired)
+                    where = action.directory_id
+                    await admin.unregister_broker(action.broker_id, directory_id=where)
                 case CordonBrokers():
                     await (await self._brokers.admin(desired)).alter_brokers(action.changes)
                     await self._events.tell(body, "Cluster", "Draining", action.note)
@@ -187,14 +192,6 @@ class Acting:
         except PenstockError as error:
             step = type(action).__name__
             _log.warning("refused by the brokers", step=step, error=error.message)
-
-    async def _forget(self, action: ForgetBroker, body: Object, desired: DesiredCluster) -> None:
-        admin = await self._brokers.admin(desired)
-        await admin.unregister_broker(action.broker_id, directory_id=action.directory_id)
-        if desired.forget_broker == action.broker_id:
-            done: Object = {"metadata": {"annotations": {FORGET_BROKER: None}}}
-            namespace = desired.names.namespace
-            await self._kube.merge("Cluster", namespace, body["metadata"]["name"], done)
 
     async def _finalize(
         self, action: FinalizeFormat, body: Object, desired: DesiredCluster
@@ -227,6 +224,14 @@ class Acting:
         note = f"restarting broker {action.broker_id}: {action.reason}"
         await self._events.tell(body, "Cluster", "BrokerRestarts", note)
         await self._kube.delete("Pod", namespace, action.pod, action.uid)
-        if action.forced:
-            done: Object = {"metadata": {"annotations": {FORCE_ROLL: None}}}
-            await self._kube.merge("Cluster", namespace, body["metadata"]["name"], done)
+
+    async def _answer(self, action: AnswerRequest, body: Object) -> None:
+        metadata = body["metadata"]
+        version, text = metadata["resourceVersion"], {action.annotation: action.text}
+        changed: Object = {"metadata": {"resourceVersion": version, "annotations": text}}
+        try:
+            await self._kube.merge("Cluster", metadata["namespace"], metadata["name"], changed)
+        except KubernetesError as error:
+            if not error.is_conflict:
+                raise
+            _log.info("changed before it was answered: read again", request=action.annotation)

@@ -312,6 +312,15 @@ class RestartPod:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """Writes down what a request by an annotation of the Cluster is for; `text` None: takes it
+    back, because it is done. Not if the Cluster has changed meanwhile: it may ask for another."""
+
+    annotation: str
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetBroker:
     """Asks the controller to unregister a broker that was removed by scaling down.
 
@@ -357,6 +366,7 @@ Action = (
     | MoveLeaders
     | RestartPod
     | RemoveObject
+    | AnswerRequest
     | ForgetBroker
     | CordonBrokers
     | MoveReplicas

@@ -15,7 +15,8 @@ TOPIC_FINALIZER: Final = f"{GROUP}/topic"
 GROUP_FINALIZER: Final = f"{GROUP}/consumer-group"
 
 FORCE_ROLL: Final = f"{GROUP}/force-roll"
-"""A broker id on a Cluster: restart this broker now, even if the brokers object. Done once."""
+"""A broker id on a Cluster: restart this broker now, even if the brokers object. Done once: the
+operator writes down the pod that it is for (`1@<its uid>`)."""
 FORGET_BROKER: Final = f"{GROUP}/forget-broker"
 """A broker id on a Cluster: it goes without its own word that it is empty. Done once."""
 REPLACE_VOLUME: Final = f"{GROUP}/replace-volume"

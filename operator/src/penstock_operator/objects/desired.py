@@ -75,7 +75,7 @@ class Installation:
 @dataclass(frozen=True, slots=True)
 class DesiredCluster:
     """A Cluster's spec with every default filled in. `force_roll`, `forget_broker` None: not
-    requested.
+    requested. `force_roll_pod`: the uid that the request is bound to; empty: none yet.
 
     `written`: the fields it was read from, now or earlier. `refusals`: what is wrong with the
     present ones. `unknown`: sections that nothing is known of; here they have defaults, and nothing
@@ -107,6 +107,7 @@ class DesiredCluster:
     metrics_from: tuple[Object, ...] = ()
     paused: bool = False
     force_roll: int | None = None
+    force_roll_pod: str = ""
     forget_broker: int | None = None
     replace_volume: str = ""
     rotate_ca: str = ""
@@ -213,6 +214,7 @@ def read_cluster(
     controllers: Mapping[str, Any] = spec.get("controllers") or {}
     pod: Mapping[str, Any] = spec.get("pod") or {}
     allow_from: Mapping[str, Any] = spec.get("allowFrom") or {}
+    rolled, _, rolled_pod = (annotations.get(FORCE_ROLL) or "").partition("@")
     return DesiredCluster(
         names=Names(metadata["name"], metadata["namespace"]),
         uid=metadata["uid"],
@@ -231,7 +233,8 @@ def read_cluster(
         clients_from=tuple(allow_from.get("clients") or ()),
         metrics_from=tuple(allow_from.get("metrics") or ()),
         paused=annotations.get(PAUSED) == "true",
-        force_roll=_broker_id(annotations.get(FORCE_ROLL)),
+        force_roll=_broker_id(rolled),
+        force_roll_pod=rolled_pod,
         forget_broker=_broker_id(annotations.get(FORGET_BROKER)),
         replace_volume=annotations.get(REPLACE_VOLUME) or "",
         rotate_ca=annotations.get(ROTATE_CA) or "",

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from penstock_operator.model import (
     Action,
+    AnswerRequest,
     BrokerFacts,
     MoveLeaders,
     Object,
@@ -26,6 +27,7 @@ from penstock_operator.model import (
     RestartPod,
     Wait,
 )
+from penstock_operator.names import FORCE_ROLL
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.gates import (
     brokers_named,
@@ -45,9 +47,8 @@ def plan_roll(
     desired: DesiredCluster, observed: Observed, newest: str, *, only_broken: bool = False
 ) -> Track:
     """`only_broken`: pods that run stay as they are for now."""
-    forced = observed.pods.get(desired.force_roll) if desired.force_roll is not None else None
-    if forced is not None and not forced.terminating:
-        return (_restart(forced, "requested by annotation", forced=True),), ()
+    if forced := _forced(desired, observed):
+        return (forced,), ()
     outdated = {
         broker_id: pod
         for broker_id, pod in sorted(observed.pods.items())
@@ -85,6 +86,22 @@ def plan_roll(
         text = f"{left}; waiting until replicas catch up: {some(waits_for)}"
         return (), (Wait("CatchingUp", text),)
     return _take([outdated[broker_id] for broker_id in group], facts, left)
+
+
+def _forced(desired: DesiredCluster, observed: Observed) -> RestartPod | AnswerRequest | None:
+    """A request is bound to the pod that is there when it is seen, and taken back once that one is
+    gone: whoever acts on it, and how often, it restarts one pod."""
+    asked, uid = desired.force_roll, desired.force_roll_pod
+    if asked is None:
+        return None
+    pod = observed.pods.get(asked)
+    if uid and (pod is None or pod.uid != uid):
+        return AnswerRequest(FORCE_ROLL, None)
+    if pod is None or pod.terminating:
+        return None
+    if not uid:
+        return AnswerRequest(FORCE_ROLL, f"{asked}@{pod.uid}")
+    return _restart(pod, "requested by annotation", forced=True)
 
 
 def _together(

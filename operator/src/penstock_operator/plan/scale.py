@@ -9,8 +9,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from penstock.client import BrokerPlacement
-from penstock_operator.model import Action, ForgetBroker, Object, Observed, Wait
+from penstock_operator.model import Action, AnswerRequest, ForgetBroker, Object, Observed, Wait
 from penstock_operator.move_model import DrainStage, DrainState, MoveFacts
+from penstock_operator.names import FORGET_BROKER
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.claims import deletes, marks, stale_marks
 from penstock_operator.plan.drain import describe, drain_states, plan_cancel, plan_drain
@@ -71,7 +72,7 @@ def plan_scale(desired: DesiredCluster, observed: Observed, live: Object | None)
 
 def forgotten(
     desired: DesiredCluster, observed: Observed, live: Object
-) -> tuple[ForgetBroker | DropClaim, ...]:
+) -> tuple[ForgetBroker | DropClaim | AnswerRequest, ...]:
     """What is done about brokers beyond the spec that have neither a pod nor a place in the
     StatefulSet `live`: they were let go.
 
@@ -79,12 +80,14 @@ def forgotten(
     restart as well, knows from the controller which ones were let go. A claim without that word is
     never touched: it may be of a Cluster of the same name that was deleted and kept its data.
     """
-    steps: list[ForgetBroker | DropClaim] = []
+    steps: list[ForgetBroker | DropClaim | AnswerRequest] = []
     for one, claim in _let_go(desired, observed, live):
         if claim is None:
             steps.append(ForgetBroker(one.broker_id, one.directory_id))
         elif not claim.deleting:
             steps.append(DropClaim(one.broker_id, claim.name, claim.uid, claim.version))
+    if _is_forgotten(desired, observed, live):
+        steps.append(AnswerRequest(FORGET_BROKER, None))
     return tuple(steps)
 
 
@@ -98,6 +101,15 @@ def going_volumes(
         for claim in going
     )
     return waits, tuple(DrainState(one.broker_id, DrainStage.DELETING_VOLUME) for one in going)
+
+
+def _is_forgotten(desired: DesiredCluster, observed: Observed, live: Object) -> bool:
+    """Whether the broker that is to go by name has gone, so that none of that name may follow it
+    without its own word."""
+    asked, moves = desired.forget_broker, observed.moves
+    if asked is None or moves is None or trusted(observed) is None or asked in observed.pods:
+        return False
+    return moves.broker(asked) is None and asked >= int(live["spec"].get("replicas", 1))
 
 
 def _let_go(
