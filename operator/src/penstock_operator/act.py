@@ -221,9 +221,9 @@ class Acting:
             await self._events.tell(body, "Cluster", "Spreading", action.note)
 
     async def _restart(self, action: RestartPod, body: Object, namespace: str) -> None:
-        note = f"restarting broker {action.broker_id}: {action.reason}"
-        await self._events.tell(body, "Cluster", "BrokerRestarts", note)
-        await self._kube.delete("Pod", namespace, action.pod, action.uid)
+        if await self._kube.delete("Pod", namespace, action.pod, action.uid):
+            note = f"restarting broker {action.broker_id}: {action.reason}"
+            await self._events.tell(body, "Cluster", "BrokerRestarts", note)
 
     async def _answer(self, action: AnswerRequest, body: Object) -> None:
         metadata = body["metadata"]

@@ -299,8 +299,9 @@ class MoveLeaders:
 class RestartPod:
     """Deletes exactly this pod (by uid); its StatefulSet re-creates it.
 
-    `follows`: another one of the same plan restarts at the same time. Then it goes only while what
-    was seen is fresh: meanwhile a topic may have been created with replicas on both.
+    Unless it is `forced`, it goes only while what was seen is fresh, or is still so: meanwhile
+    another broker may have died. `follows`: another one of the same plan restarts at the same time;
+    once that one is down, a second look holds this one back.
     """
 
     broker_id: int

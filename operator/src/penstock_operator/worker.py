@@ -48,13 +48,19 @@ from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.security import called
 from penstock_operator.quotas import apply_quotas
 from penstock_operator.report import Reporting
+from penstock_operator.second_look import look_again
 from penstock_operator.status import why_not_ready
 from penstock_operator.topics import Topics
 from penstock_operator.trust import TrustCopies
 
 _COALESCE_S: Final = 0.2
 _FRESH_S: Final = 2.0
-"""How old what was seen may be when a second broker restarts together with another."""
+"""How old what was seen may be when a broker restarts. A pass of a big cluster takes longer: then
+it looks once more, for this alone."""
+_ANSWERED_S: Final = 40.0
+"""How old the second look may be. It takes as long as its calls, each of which ends by itself: 15 s
+to list pods, 3 × 8 s to ask brokers. So only a process that was frozen finds it older, and who is
+always slow rolls nevertheless."""
 _BACKOFF_S: Final = (1.0, 2.0, 5.0, 15.0, 30.0)
 _log = EventLog("penstock_operator.worker")
 
@@ -301,13 +307,17 @@ class Worker:
     ) -> list[Wait]:
         """Performs every action; returns the failures as waits. `seen_s`: when it began to observe,
         by our clock."""
-        failed = []
+        failed, due = [], plan.actions
         for action in plan.actions:
             self._fence.check()
-            follows = isinstance(action, RestartPod) and action.follows
-            if follows and monotonic() - seen_s > _FRESH_S:
-                continue  # it goes with a later group
             try:
+                if isinstance(action, RestartPod) and not action.forced:
+                    if monotonic() - seen_s > _FRESH_S:
+                        seen_s, due = monotonic(), ()
+                        now = await look_again(self._deps.kube, self._brokers, desired, observed)
+                        due = plan_cluster(desired, now).actions
+                    if action not in due or monotonic() - seen_s > _ANSWERED_S:
+                        continue  # decided again in the next pass
                 await self._acting.carry_out(action, body, desired, observed)
             except KubernetesError as error:
                 _log.warning("action failed", cluster=self.name, error=str(error))
