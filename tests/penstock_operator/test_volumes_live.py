@@ -109,6 +109,13 @@ class Bench:
         shown = {"status": {"conditions": conditions}}
         self.server.request("PATCH", path, shown, Content_Type=MERGE)
 
+    def make_node(self) -> None:
+        """Under another name than its hostname."""
+        name = self.names.namespace
+        labels = {HOSTNAME: name}
+        body = {"metadata": {"name": f"node-{name}", "labels": labels}}
+        self.server.request("POST", "/api/v1/nodes", body)
+
     def drop_claim(self) -> None:
         """Somebody else deletes it, and it has gone at once."""
         path = f"{self.core}/persistentvolumeclaims/{self.names.claim(1)}"
@@ -235,6 +242,18 @@ async def test_a_pod_that_a_node_has_taken_meanwhile_keeps_its_volume(bench: Ben
     await bench.look(0)
     seen, action = await due(bench)
     bench.take_pod()
+    await bench.act(seen, action)
+    assert bench.claim is not None
+    assert bench.pod is not None
+
+
+async def test_a_node_that_is_back_keeps_its_volume_before_it_takes_the_pod(bench: Bench) -> None:
+    """It is not ready for a while, and the pod waits; the operator looked at it 10 s ago."""
+    bench.servers.brokers[1].kill()
+    await bench.wait_alive(wanted=False)
+    await bench.look(0)
+    seen, action = await due(bench)
+    bench.make_node()
     await bench.act(seen, action)
     assert bench.claim is not None
     assert bench.pod is not None

@@ -3,18 +3,24 @@
 from dataclasses import replace
 from typing import assert_never
 
-from penstock.kubernetes.names import CLUSTER_LABEL
 from penstock.logs import EventLog
 from penstock_operator.brokers import Brokers
 from penstock_operator.events import Events
 from penstock_operator.kube import Kube
-from penstock_operator.model import GrowClaim, Object, Observed, PodState
-from penstock_operator.names import EMPTIED, REPLACE_VOLUME, Names
+from penstock_operator.model import GrowClaim, Object, Observed
+from penstock_operator.names import EMPTIED, REPLACE_VOLUME
 from penstock_operator.objects import DesiredCluster
-from penstock_operator.observe import pod_state
 from penstock_operator.plan.scale import forgotten
 from penstock_operator.plan.volumes import EXPIRED, REPLACING, is_still_due
-from penstock_operator.volume_model import AnswerReplacement, DropClaim, MarkClaim, ReplaceVolume
+from penstock_operator.second_look import pods_now
+from penstock_operator.volume_model import (
+    AnswerReplacement,
+    DropClaim,
+    MarkClaim,
+    NodeState,
+    ReplaceVolume,
+)
+from penstock_operator.volumes import look
 
 _log = EventLog("penstock_operator.volume_acts")
 
@@ -64,13 +70,10 @@ class VolumeActs:
         """The claim first: with the pod alone gone, the next one would use the same volume.
 
         A deleted volume does not come back, and this process may have been frozen since it has
-        decided: so the brokers are asked once more, and its pod is looked at. A node that came back
-        has taken it, whether the broker answers at this moment or not.
+        decided: so the brokers are asked once more, and its pod and its node are looked at. A node
+        that came back has the volume, before it has taken the pod and the broker answers.
         """
-        facts, moves = await self._brokers.replicas(desired)
-        pod = await self._pod(action.broker_id, desired.names)
-        seen = _with_pod(observed, action.broker_id, pod)
-        now = replace(seen, brokers=facts, moves=moves)
+        now = await self._look_again(action.broker_id, desired, observed)
         if not is_still_due(action, desired, now):
             _log.warning("volume not replaced: no longer due", broker=action.broker_id)
             return
@@ -78,19 +81,19 @@ class VolumeActs:
         note = (
             f"broker {action.broker_id} gets a new volume in place of {action.claim}: {action.why}"
         )
-        await self._events.tell(body, "Cluster", REPLACING, note, warning=True)
+        _log.warning("volume is replaced", note=note)
         where = ("PersistentVolumeClaim", namespace, action.claim, action.claim_uid)
-        if await self._kube.delete(*where) and action.pod:
-            await self._kube.delete("Pod", namespace, action.pod, action.pod_uid)
+        if await self._kube.delete(*where):
+            if action.pod:
+                await self._kube.delete("Pod", namespace, action.pod, action.pod_uid)
+            await self._events.tell(body, "Cluster", REPLACING, note, warning=True)
 
     async def _drop(
         self, action: DropClaim, body: Object, desired: DesiredCluster, observed: Observed
     ) -> None:
         """As in `_replace`, the brokers are asked once more, and for its pod. Whoever lets the
         broker come back takes the mark off the claim first, which then has another version."""
-        facts, moves = await self._brokers.replicas(desired)
-        pod = await self._pod(action.broker_id, desired.names)
-        now = replace(_with_pod(observed, action.broker_id, pod), brokers=facts, moves=moves)
+        now = await self._look_again(action.broker_id, desired, observed)
         live = now.live("StatefulSet", desired.names.broker)
         if live is None or action not in forgotten(desired, now, live):
             _log.warning("claim not deleted: no longer due", broker=action.broker_id)
@@ -100,12 +103,24 @@ class VolumeActs:
             what = f"claim {action.claim} of broker {action.broker_id}, which was emptied,"
             await self._events.tell(body, "Cluster", "VolumeDeleted", f"{what} is deleted")
 
-    async def _pod(self, broker_id: int, names: Names) -> PodState | None:
-        """As it is now. Pods may be listed, and not read one by one."""
-        selector = f"{CLUSTER_LABEL}={names.cluster}"
-        found = await self._kube.list("Pod", names.namespace, selector)
-        named = (one for one in found if one["metadata"]["name"] == names.pod(broker_id))
-        return next(map(pod_state, named), None)
+    async def _look_again(
+        self, broker_id: int, desired: DesiredCluster, observed: Observed
+    ) -> Observed:
+        """What was seen, with the brokers' answers, this broker's pod and its volume's node as they
+        are now. The node counts only while no node can take the pod."""
+        facts, moves = await self._brokers.replicas(desired)
+        pod = (await pods_now(self._kube, desired.names)).get(broker_id)
+        pods = {at: one for at, one in observed.pods.items() if at != broker_id}
+        volumes = {at: one for at, one in observed.volumes.items() if at != broker_id}
+        if pod is not None:
+            pods[broker_id] = pod
+        before, claim = observed.volumes.get(broker_id), observed.claims.get(broker_id)
+        if before and claim and pod is not None and pod.unschedulable:
+            found = await look(self._kube, claim)
+            if found is not None:
+                is_still_gone = found == replace(before, state=NodeState.GONE)
+                volumes[broker_id] = before if is_still_gone else found
+        return replace(observed, brokers=facts, moves=moves, pods=pods, volumes=volumes)
 
     async def _answer(self, action: AnswerReplacement, body: Object, namespace: str) -> None:
         """Only if the Cluster is as it was when this was decided: it may ask for another one."""
@@ -115,15 +130,3 @@ class VolumeActs:
             "annotations": {REPLACE_VOLUME: action.text},
         }
         await self._kube.merge("Cluster", namespace, metadata["name"], {"metadata": changed})
-
-
-def _with_pod(observed: Observed, broker_id: int, pod: PodState | None) -> Observed:
-    """What was seen, with this broker's pod as it is now. Its volume's node counts only while no
-    node can take the pod."""
-    pods = {at: one for at, one in observed.pods.items() if at != broker_id}
-    if pod is not None:
-        pods[broker_id] = pod
-    if pod is not None and pod.unschedulable:
-        return replace(observed, pods=pods)
-    volumes = {at: one for at, one in observed.volumes.items() if at != broker_id}
-    return replace(observed, pods=pods, volumes=volumes)

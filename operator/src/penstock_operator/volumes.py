@@ -53,7 +53,7 @@ class Volumes:
         wanted = frozenset(claim.uid for claim in stranded.values())
         now_s = self._now_s()
         if wanted != self._looked_for or now_s - self._looked_s >= LOOK_S:
-            seen = {at: await self._look(claim) for at, claim in stranded.items()}
+            seen = {at: await look(self._kube, claim) for at, claim in stranded.items()}
             self._found = self._judged({at: one for at, one in seen.items() if one}, now_s)
             self._looked_s, self._looked_for = now_s, wanted
         return self._found
@@ -70,27 +70,30 @@ class Volumes:
             for broker_id, one in seen.items()
         }
 
-    async def _look(self, claim: ClaimState) -> BoundNode | None:
-        """None: its volume is not bound to one node."""
-        node = ""
-        try:
-            if claim.volume:
-                found = await self._kube.get("PersistentVolume", None, claim.volume)
-                node = "" if found is None else only_hostname(found)
-            else:
-                node = claim.selected_node
-            if not node:
-                return None
-            is_there = await self._is_there(node)
-        except KubernetesError as error:
-            return BoundNode(claim.uid, node, NodeState.UNKNOWN, error.message)
-        return BoundNode(claim.uid, node, NodeState.THERE if is_there else NodeState.GONE)
 
-    async def _is_there(self, node: str) -> bool:
-        """By its name or its hostname: on some clouds they differ."""
-        if await self._kube.get("Node", None, node) is not None:
-            return True
-        return bool(await self._kube.list("Node", None, f"{HOSTNAME}={node}"))
+async def look(kube: Kube, claim: ClaimState) -> BoundNode | None:
+    """The one node that its volume is bound to, as it is now: LOST is for others to say. None: it
+    is not bound to one. Does not raise KubernetesError: see `NodeState.UNKNOWN`."""
+    node = ""
+    try:
+        if claim.volume:
+            found = await kube.get("PersistentVolume", None, claim.volume)
+            node = "" if found is None else only_hostname(found)
+        else:
+            node = claim.selected_node
+        if not node:
+            return None
+        is_there = await _is_there(kube, node)
+    except KubernetesError as error:
+        return BoundNode(claim.uid, node, NodeState.UNKNOWN, error.message)
+    return BoundNode(claim.uid, node, NodeState.THERE if is_there else NodeState.GONE)
+
+
+async def _is_there(kube: Kube, node: str) -> bool:
+    """By its name or its hostname: on some clouds they differ."""
+    if await kube.get("Node", None, node) is not None:
+        return True
+    return bool(await kube.list("Node", None, f"{HOSTNAME}={node}"))
 
 
 def only_hostname(volume: Object) -> str:
