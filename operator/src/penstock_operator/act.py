@@ -7,6 +7,7 @@ answered must belong to this Cluster, and the pod must be the one that was plann
 
 from time import monotonic
 from typing import Final, assert_never
+from uuid import uuid4
 
 from penstock.certificates import new_authority
 from penstock.core.manifest.upkeep import rate_text
@@ -37,7 +38,7 @@ from penstock_operator.model import (
     RestartPod,
 )
 from penstock_operator.move_model import MarkSpread, SetThrottle
-from penstock_operator.names import RACK
+from penstock_operator.names import RACK, WOKEN
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.security import authority_owner, authority_secret
 from penstock_operator.volume_acts import VolumeActs
@@ -46,6 +47,17 @@ from penstock_operator.volume_model import AnswerReplacement, DropClaim, MarkCla
 _AUTHORITY_AGAIN_S: Final = 60.0
 """Until the controllers publish it, which may take as long as to pull an image."""
 _log = EventLog("penstock_operator.act")
+
+_Told = (
+    MoveLeaders
+    | ForgetBroker
+    | CordonBrokers
+    | MoveReplicas
+    | MarkSpread
+    | Hibernate
+    | SetThrottle
+    | FinalizeFormat
+)
 
 
 class Acting:
@@ -149,49 +161,43 @@ class Acting:
             await self._events.tell(body, "Cluster", "AuthorityMade", note)
         self._authority_s[action.secret] = monotonic()
 
-    async def _tell_brokers(
-        self,
-        action: MoveLeaders
-        | ForgetBroker
-        | CordonBrokers
-        | MoveReplicas
-        | MarkSpread
-        | Hibernate
-        | SetThrottle
-        | FinalizeFormat,
-        body: Object,
-        desired: DesiredCluster,
-    ) -> None:
+    async def _tell_brokers(self, action: _Told, body: Object, desired: DesiredCluster) -> None:
+        if action == Hibernate(hibernating=False) and not await self._keeps_running(desired):
+            return
         try:
-            match action:
-                case MoveLeaders():
-                    await self._brokers.move_leaders(desired, action.broker_id)
-                case ForgetBroker():
-                    admin = await self._brokers.admin(desired)
-                    where = action.directory_id
-                    await admin.unregister_broker(action.broker_id, directory_id=where)
-                case CordonBrokers():
-                    await (await self._brokers.admin(desired)).alter_brokers(action.changes)
-                    await self._events.tell(body, "Cluster", "Draining", action.note)
-                case MoveReplicas():
-                    await self._move_replicas(action, body, desired)
-                case MarkSpread():
-                    await (await self._brokers.admin(desired)).alter_brokers(action.changes)
-                case Hibernate():
-                    admin = await self._brokers.admin(desired)
-                    await admin.alter_cluster(hibernating=action.hibernating)
-                case SetThrottle():
-                    admin = await self._brokers.admin(desired)
-                    await admin.alter_throttle(action.copy_rate, by=action.by)
-                    note = f"copy rate of each broker: {rate_text(action.copy_rate)}"
-                    await self._events.tell(body, "Cluster", "ThrottleChanged", note)
-                case FinalizeFormat():
-                    await self._finalize(action, body, desired)
-                case _:
-                    assert_never(action)
+            await self._ask(action, body, desired)
         except PenstockError as error:
             step = type(action).__name__
             _log.warning("refused by the brokers", step=step, error=error.message)
+
+    async def _ask(self, action: _Told, body: Object, desired: DesiredCluster) -> None:
+        """Raises PenstockError."""
+        match action:
+            case MoveLeaders():
+                await self._brokers.move_leaders(desired, action.broker_id)
+            case ForgetBroker():
+                admin = await self._brokers.admin(desired)
+                where = action.directory_id
+                await admin.unregister_broker(action.broker_id, directory_id=where)
+            case CordonBrokers():
+                await (await self._brokers.admin(desired)).alter_brokers(action.changes)
+                await self._events.tell(body, "Cluster", "Draining", action.note)
+            case MoveReplicas():
+                await self._move_replicas(action, body, desired)
+            case MarkSpread():
+                await (await self._brokers.admin(desired)).alter_brokers(action.changes)
+            case Hibernate():
+                admin = await self._brokers.admin(desired)
+                await admin.alter_cluster(hibernating=action.hibernating)
+            case SetThrottle():
+                admin = await self._brokers.admin(desired)
+                await admin.alter_throttle(action.copy_rate, by=action.by)
+                note = f"copy rate of each broker: {rate_text(action.copy_rate)}"
+                await self._events.tell(body, "Cluster", "ThrottleChanged", note)
+            case FinalizeFormat():
+                await self._finalize(action, body, desired)
+            case _:
+                assert_never(action)
 
     async def _finalize(
         self, action: FinalizeFormat, body: Object, desired: DesiredCluster
@@ -207,6 +213,17 @@ class Acting:
             "started"
         )
         await self._events.tell(body, "Cluster", "Finalized", note)
+
+    async def _keeps_running(self, desired: DesiredCluster) -> bool:
+        """Whether the brokers run, and nobody stops them any more by what was seen before: each
+        such write names a version of the StatefulSet, which is another one from here on."""
+        where = ("StatefulSet", desired.names.namespace, desired.names.broker)
+        woken: Object = {"metadata": {"annotations": {WOKEN: uuid4().hex}}}
+        found = await self._kube.merge(*where, woken)
+        if found["spec"].get("replicas", 1) != 0:
+            return True
+        _log.warning("not woken: its brokers stop", cluster=desired.names.cluster)
+        return False
 
     async def _move_replicas(
         self, action: MoveReplicas, body: Object, desired: DesiredCluster

@@ -33,6 +33,9 @@ MADE_FROM: Final = f"{GROUP}/made-from"
 ASLEEP: Final = f"{GROUP}/brokers-asleep"
 """On a StatefulSet with 0 replicas: how many brokers the Cluster has when it is awake. It is
 written with the 0, once everything had come to rest."""
+WOKEN: Final = f"{GROUP}/woken"
+"""On a StatefulSet, another value each time before writes are allowed again: what an operator has
+decided by the version before, to stop all brokers, is refused."""
 RACK: Final = f"{GROUP}/rack"
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 
