@@ -71,7 +71,10 @@ async def accept_loss(
             )
         return answers
 
-    answers = await ask_leaders(asking.cluster, {where: offsets}, call, asking.timeout_s)
+    # A successor would say that nothing is lost if this leader has given it up meanwhile.
+    answers = await ask_leaders(
+        asking.cluster, {where: offsets}, call, asking.timeout_s, patient=True
+    )
     return answers[where]
 
 

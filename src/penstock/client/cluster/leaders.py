@@ -1,23 +1,32 @@
 """Calls that must go to the leader of each partition: grouped, repeated until all are answered.
 
 {partition: what} ──group by leader──▶ one call per broker ──▶ {partition: answer}
-                      ▲                     │ some partitions failed for now
-                      └── refresh, pause ◀──┘
+                      ▲                     │ some partitions failed for now,
+                      └── refresh, pause ◀──┘ or others lead them before the answer came
+
+A leader that does not answer has all the time there is while nobody takes its place: asking it
+again would only begin its work again. Once others lead, it is left.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from time import monotonic
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.connections import Connection
+from penstock.client.cluster.view import Leader
 from penstock.client.cluster.wire import isolation_to_wire
 from penstock.client.model import ListedOffset, OffsetSpec, TopicDescription
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError, NotLeaderError, PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.errors import error_from_wire
+
+PATIENCE_S: Final = 2.0
+"""How often a caller without an answer looks who leads by now. A frozen leader is replaced within
+that time."""
 
 What = TypeVar("What")
 Answer = TypeVar("Answer")
@@ -45,10 +54,13 @@ async def ask_leaders(
     asked: Mapping[TopicPartition, What],
     call: "LeaderCall[What, Answer]",
     timeout_s: float,
+    *,
+    patient: bool = False,
 ) -> dict[TopicPartition, Answer]:
     """An answer for every partition.
 
-    Raises the first error that a retry cannot cure, or one of the last errors after `timeout_s`.
+    `patient`: see `ask_once`. Raises the first error that a retry cannot cure, or one of the last
+    errors after `timeout_s`.
     """
     deadline = monotonic() + timeout_s
     answers: dict[TopicPartition, Answer] = {}
@@ -58,7 +70,8 @@ async def ask_leaders(
     while True:
         left = {where: what for where, what in asked.items() if where not in answers}
         troubles: list[PenstockError] = []
-        for where, answer in (await ask_once(cluster, left, call, deadline - monotonic())).items():
+        found = await ask_once(cluster, left, call, deadline - monotonic(), patient=patient)
+        for where, answer in found.items():
             if isinstance(answer, PenstockError):
                 troubles.append(answer)
             else:
@@ -78,33 +91,64 @@ async def ask_once(
     asked: Mapping[TopicPartition, What],
     call: "LeaderCall[What, Answer]",
     timeout_s: float,
+    *,
+    patient: bool = False,
 ) -> dict[TopicPartition, Answer | PenstockError]:
-    """Asks every leader once; an answer or an error for every partition."""
-    by_address: dict[str, dict[TopicPartition, What]] = {}
+    """Asks every leader once; an answer or an error for every partition.
+
+    REQUEST_TIMED_OUT before `timeout_s`: another broker leads one of the partitions that were asked
+    for with this one. `patient`: waits for those who led at first, whoever leads by now, because a
+    repetition would answer something else.
+    """
+    by_leader: dict[str, dict[TopicPartition, Leader]] = {}
     answers: dict[TopicPartition, Answer | PenstockError] = {}
-    for where, what in asked.items():
+    for where in asked:
         leader = cluster.view.leader(where)
         if leader is None:
             text = f"{where} has no leader at the moment"
             answers[where] = ClusterError(text, ErrorCode.LEADER_NOT_AVAILABLE)
         else:
-            by_address.setdefault(leader.address, {})[where] = what
+            by_leader.setdefault(leader.address, {})[where] = leader
 
     async def ask(address: str, part: Mapping[TopicPartition, What]) -> None:
         missing = ClusterError(f"{address}: a partition has no answer", ErrorCode.INTERNAL)
-        answers.update(dict.fromkeys(part, missing))
+        left = ClusterError(f"{address}: no answer, others lead", ErrorCode.REQUEST_TIMED_OUT)
+        answers.update(dict.fromkeys(part, left))
         try:
-            answers.update(await call(cluster.connections.to(address), part, max(timeout_s, 0.1)))
+            found = await call(cluster.connections.to(address), part, max(timeout_s, 0.1))
+            answers.update(dict.fromkeys(part, missing) | dict(found))
         except PenstockError as error:
             answers.update(dict.fromkeys(part, error))
 
     async with asyncio.TaskGroup() as group:
-        for address, part in by_address.items():
-            group.create_task(ask(address, part))
+        asking = {
+            group.create_task(ask(address, {where: asked[where] for where in led})): led
+            for address, led in by_leader.items()
+        }
+        if not patient:
+            await _leave_former_leaders(cluster, asking, timeout_s)
     for where, answer in answers.items():
         if isinstance(answer, NotLeaderError) and answer.leader is not None:
             cluster.learn_leader(where, answer.leader)
     return answers
+
+
+async def _leave_former_leaders(
+    cluster: Cluster,
+    asking: Mapping["asyncio.Task[None]", Mapping[TopicPartition, Leader]],
+    timeout_s: float,
+) -> None:
+    """Returns when every call has ended; cancels those that others would answer by now."""
+    deadline = monotonic() + timeout_s
+    waiting = set(asking)
+    while waiting:
+        _, waiting = await asyncio.wait(waiting, timeout=PATIENCE_S)
+        if waiting:
+            with suppress(PenstockError):  # nobody says who leads: the calls have their timeout
+                await cluster.refresh(min(PATIENCE_S, deadline - monotonic()))
+        for task in waiting:
+            if any(cluster.view.leader(where) != led for where, led in asking[task].items()):
+                task.cancel()
 
 
 async def list_offsets(

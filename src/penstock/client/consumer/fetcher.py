@@ -125,17 +125,18 @@ class Fetcher:
         """Starts the fetches that are due. Returns when to check again, None = when poked."""
         look_ms: int | None = None
         due: dict[str, list[FetchState]] = {}
-        lost: list[FetchState] = []
+        lost: dict[str, list[FetchState]] = {}
         room = self._config.buffer_bytes - sum(s.buffered_bytes for s in self._states.values())
         for state in self._in_turn():
             address = self._where_to(state, at_ms)
             if address is None or state.retry_at_ms > at_ms:
                 look_ms = RETRY_LOOK_MS if state.error is None else look_ms
             elif state.position is None:
-                lost.append(state)
+                lost.setdefault(address, []).append(state)
             elif room > 0 and self._is_free(state, address):
                 due.setdefault(address, []).append(state)
-        self._look_up_positions(lost)
+        for states in lost.values():  # a leader that does not answer delays no other's
+            self._look_up_positions(states)
         for address, states in due.items():
             under_way = self._under_way.setdefault(address, [])
             for part in split(states, under_way):
