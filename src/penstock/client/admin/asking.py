@@ -1,7 +1,8 @@
 """How the admin's calls reach the cluster: any broker, until one has succeeded or refused.
 
 Every call is retried, also at other brokers, until it succeeds, is refused, or `request_timeout_ms`
-has passed; so it must be safe to repeat.
+has passed; so it must be safe to repeat. A repetition may find what an earlier attempt did that had
+no answer (`or_own_doing`).
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -14,7 +15,7 @@ from penstock.client.cluster.credentials import Metadata
 from penstock.client.config import ClientConfig, parse_bootstrap
 from penstock.client.process import ProcessGuard
 from penstock.core.words import listed
-from penstock.errors import ErrorCode, MisuseError, PenstockError
+from penstock.errors import Applied, ErrorCode, MisuseError, PenstockError
 from penstock.proto.v1 import errors_pb2
 from penstock.rpc.errors import error_from_wire
 from penstock.rpc.operators import OPERATOR_EPOCH
@@ -25,6 +26,8 @@ PATIENCE_S: Final = 5.0
 _FINAL: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
 
 Answer = TypeVar("Answer")
+Attempt = Callable[[Connection, float], Awaitable[Answer]]
+"""Asks once and waits up to the given number of seconds for the answer."""
 
 
 class _HasError(Protocol):
@@ -74,7 +77,7 @@ class Asking:
             if (known[broker_id].alive if wanted is None else broker_id in wanted)
         }
 
-    async def ask(self, attempt: Callable[[Connection, float], Awaitable[Answer]]) -> Answer:
+    async def ask(self, attempt: "Attempt[Answer]") -> Answer:
         """Raises an error that a retry cannot cure, or the last error when time is up."""
         self.guard.check()
         try:
@@ -129,6 +132,31 @@ async def asking_once(bootstrap: str, config: ClientConfig) -> AsyncIterator[Ask
         yield asking
     finally:
         await asking.cluster.aclose()
+
+
+def or_own_doing(
+    attempt: "Attempt[Answer]", code: ErrorCode, *, validate_only: bool = False
+) -> "Attempt[Answer | PenstockError]":
+    """The attempt of a change, for repetition. Returns an error with this code instead of raising
+    it, if an earlier attempt may have been applied: the change may be what it complains about.
+    `validate_only`: never, as nothing is changed.
+
+    The caller looks whether things are as was asked for, and raises the error if not: a broker
+    without a controller's session has done nothing, and says nothing else than one that may have.
+    """
+    maybe_applied = False
+
+    async def made(connection: Connection, timeout_s: float) -> Answer | PenstockError:
+        nonlocal maybe_applied
+        try:
+            return await attempt(connection, timeout_s)
+        except PenstockError as error:
+            if maybe_applied and error.code is code:
+                return error
+            maybe_applied |= error.applied is Applied.MAYBE and not validate_only
+            raise
+
+    return made
 
 
 def checked(result: Result) -> Result:

@@ -1,7 +1,8 @@
 """The admin's calls about consumer groups, sent to each group's coordinator.
 
 Listing asks every live broker; everything else goes to the coordinator of one group. A reset
-carries an id, so that a repetition after a lost answer changes nothing twice.
+carries an id, so that a repetition after a lost answer changes nothing twice; after a deletion, the
+repetition may find no group.
 """
 
 import time
@@ -9,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 from uuid import uuid4
 
-from penstock.client.admin.asking import Asking
+from penstock.client.admin.asking import Asking, or_own_doing
 from penstock.client.admin.lag import ask_lag
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.every_broker import ask_every_broker
@@ -170,8 +171,12 @@ async def delete_group(asking: Asking, group_id: str) -> None:
     """See `AsyncAdmin.delete_group`."""
     check_group_id(group_id)
     request = pb.DeleteGroupRequest(cluster_id=await asking.cluster_id(), group_id=group_id)
-    await GroupCalls(asking.cluster, group_id).call(
-        lambda stub: stub.DeleteGroup, request, asking.timeout_s
+
+    async def attempt(connection: Connection, timeout_s: float) -> None:
+        await connection.call(connection.group.DeleteGroup, request, timeout_s)
+
+    await GroupCalls(asking.cluster, group_id).until_answered(
+        or_own_doing(attempt, ErrorCode.UNKNOWN_GROUP), asking.timeout_s
     )
 
 

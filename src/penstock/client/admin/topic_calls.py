@@ -1,8 +1,9 @@
 """The admin's calls about topics and their configs; the broker asked passes them on.
 
-A change whose answer was lost is repeated, and "already exists" then means that the first attempt
-succeeded. Brokers learn of changes a moment after the controller made them: a call returns when the
-broker that is asked has learned of it, so that a client reads its own writes.
+A change without an answer is repeated, and counts as done if the repetition is refused ("already
+exists") while things are as was asked for. Brokers learn of changes a moment after the controller
+made them: a call returns when the broker that is asked has learned of it, so that a client reads
+its own writes.
 """
 
 import asyncio
@@ -10,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Final, TypeVar
 
-from penstock.client.admin.asking import Asking, checked
-from penstock.client.cluster.cluster import is_silence
+from penstock.client.admin.asking import Asking, checked, or_own_doing
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.wire import topic_from_wire
 from penstock.client.model import (
@@ -55,25 +55,37 @@ async def create_topic(
         ],
     )
     metadata = await asking.operator()
-    answer_lost = False
 
     async def attempt(connection: Connection, timeout_s: float) -> str:
-        nonlocal answer_lost
-        try:
-            answer = await connection.call(
-                connection.admin.CreateTopics, request, timeout_s, metadata
-            )
-            return checked(_only(answer.results)).topic_id
-        except PenstockError as error:
-            if answer_lost and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
-                return ""
-            answer_lost = answer_lost or is_silence(error)
-            raise
+        method = connection.admin.CreateTopics
+        answer = await connection.call(method, request, timeout_s, metadata)
+        return checked(_only(answer.results)).topic_id
 
-    topic_id = await asking.ask(attempt)
+    def is_ours(seen: TopicDescription | None) -> bool:
+        return seen is not None and _is_as_asked(seen, request.topics[0])
+
+    own = or_own_doing(attempt, ErrorCode.TOPIC_ALREADY_EXISTS, validate_only=validate_only)
+    made = await asking.ask(own)
+    if isinstance(made, PenstockError):
+        if not await _wait_until(asking, topic, is_ours, SETTLE_S):
+            raise made
+        made = asking.cluster.view.topics[topic].topic_id
     if validate_only:
-        return TopicDescription(topic, topic_id, (), dict(configs or {}))
-    return await _wait_for_leaders(asking, topic, topic_id)
+        return TopicDescription(topic, made, (), dict(configs or {}))
+    return await _wait_for_leaders(asking, topic, made)
+
+
+def _is_as_asked(seen: TopicDescription, new: pb.NewTopic) -> bool:
+    """Whether this may be what was made of the request, and not somebody else's; 0 = any number."""
+    replicas = [list(one.replicas) for one in seen.partitions]
+    own = {name: value for name, value in seen.configs.items() if name not in seen.inherited}
+    if new.assignment:
+        placed = replicas == [list(one.broker_ids) for one in new.assignment]
+    else:
+        placed = new.partitions in {0, len(replicas)} and all(
+            new.replication_factor in {0, len(one)} for one in replicas
+        )
+    return placed and own == dict(new.configs)
 
 
 async def create_partitions(
@@ -86,7 +98,19 @@ async def create_partitions(
         partitions=partitions,
         validate_only=validate_only,
     )
-    await asking.change(lambda connection: connection.admin.CreatePartitions, request)
+    metadata = await asking.operator()
+
+    async def attempt(connection: Connection, timeout_s: float) -> None:
+        method = connection.admin.CreatePartitions
+        checked(await connection.call(method, request, timeout_s, metadata))
+
+    def has_them(seen: TopicDescription | None) -> bool:
+        return seen is not None and len(seen.partitions) == partitions
+
+    own = or_own_doing(attempt, ErrorCode.INVALID_PARTITIONS, validate_only=validate_only)
+    refused = await asking.ask(own)
+    if refused is not None and not await _wait_until(asking, topic, has_them, SETTLE_S):
+        raise refused
     if not validate_only:
         await _wait_for_leaders(asking, topic, "", partitions)
 
@@ -101,22 +125,13 @@ async def delete_topic(
         validate_only=validate_only,
     )
     metadata = await asking.operator()
-    answer_lost = False
 
     async def attempt(connection: Connection, timeout_s: float) -> None:
-        nonlocal answer_lost
-        try:
-            answer = await connection.call(
-                connection.admin.DeleteTopics, request, timeout_s, metadata
-            )
-            checked(_only(answer.results))
-        except PenstockError as error:
-            if answer_lost and error.code is ErrorCode.UNKNOWN_TOPIC:
-                return
-            answer_lost = answer_lost or is_silence(error)
-            raise
+        method = connection.admin.DeleteTopics
+        answer = await connection.call(method, request, timeout_s, metadata)
+        checked(_only(answer.results))
 
-    await asking.ask(attempt)
+    await asking.ask(or_own_doing(attempt, ErrorCode.UNKNOWN_TOPIC, validate_only=validate_only))
     if not validate_only:
         await _wait_until(asking, topic, lambda seen: seen is None, SETTLE_S)
         asking.cluster.forget_topic(topic)
