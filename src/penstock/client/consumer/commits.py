@@ -2,12 +2,14 @@
 
     Assignment.to_commit ──▶ CommitOffsetsStream at the coordinator ──▶ Assignment.committed
           │                      │ STALE_MEMBER_EPOCH: wait for the newer epoch, commit again
-          │                      └ UNKNOWN_MEMBER, FENCED_INSTANCE_ID: out of the group
+          │                      ├ UNKNOWN_MEMBER, FENCED_INSTANCE_ID: out of the group
+          │                      └ partitions refused for now: those again, until the time is up
           └ while one is in flight ──▶ CommitQueue ──▶ the next request
 
 One at a time, so that an older commit never arrives after a newer one: committed offsets do not go
 back (I18). Commits requested in the meantime share the next call. An automatic commit covers only
-what an earlier poll returned; a failed one is logged, and the next one covers it.
+what an earlier poll returned; a failed one is logged, and the next one covers it. So it is not
+repeated for partitions that are refused for now: a poll may be waiting.
 """
 
 import asyncio
@@ -91,12 +93,15 @@ class Committer:
         self._under_way = False
         self._timeout_s = config.request_timeout_ms / 1000
 
-    async def commit(self, offsets: Offsets, timeout_s: float | None = None) -> None:
+    async def commit(
+        self, offsets: Offsets, timeout_s: float | None = None, *, repeats: bool = True
+    ) -> None:
         """Stores `offsets`; makes no call if there are none.
 
         Returns when these offsets, or later ones of the same partitions, are stored. Raises
         ClusterError: the first partition's refusal (the others may be stored), or the coordinator's
-        refusal of the whole call.
+        refusal of the whole call. `repeats`: a partition that is refused for now is sent again
+        until `timeout_s` has passed.
         """
         if not offsets:
             return
@@ -107,7 +112,8 @@ class Committer:
             if not answered.done():
                 answered.set_result(error)
 
-        self._queue.add(offsets, self._timeout_s if timeout_s is None else timeout_s, done)
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        self._queue.add(offsets, timeout_s, done, repeats=repeats)
         if not self._under_way:
             # No commit is waiting: this task sends it itself, which saves a task.
             self._under_way = True
@@ -145,7 +151,8 @@ class Committer:
     async def commit_done(
         self, timeout_s: float, partitions: Iterable[TopicPartition] | None = None
     ) -> None:
-        """The automatic commit: what an earlier poll returned. Failures are logged.
+        """The automatic commit: what an earlier poll returned. Failures are logged; takes
+        `timeout_s` at most, with all commits before it.
 
         Offsets in a commit in flight are waited for and not stored again: the user's commit may be
         ahead, and this one would go back behind it.
@@ -160,12 +167,13 @@ class Committer:
             await self.settle(timeout_s)
             return
         try:
-            await self.commit(wanted, timeout_s)
-        except PenstockError as error:
+            async with asyncio.timeout(timeout_s):
+                await self.commit(wanted, timeout_s, repeats=False)
+        except (PenstockError, TimeoutError) as error:
             _log.warning(
                 "group %s: automatic commit failed, the next one covers it: %s",
                 self._coordinator.group_id,
-                error,
+                str(error) or f"no answer within {timeout_s:g} s",
             )
 
     async def run(self) -> None:
@@ -175,9 +183,12 @@ class Committer:
             await self.commit_done(AUTO_COMMIT_S)
 
     async def fetch(
-        self, partitions: Mapping[TopicPartition, str], timeout_s: float | None = None
+        self, partitions: Mapping[TopicPartition, str], *, repeat: bool = True
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The committed offsets of these partitions of topics with these ids; None = none."""
+        """The committed offsets of these partitions of topics with these ids; None = none.
+
+        `repeat`: see `GroupCalls.fetch`. Raises PenstockError.
+        """
         request = pb.FetchOffsetsRequest(
             group_id=self._coordinator.group_id,
             partitions=[
@@ -187,15 +198,11 @@ class Committer:
         )
         if not partitions:
             return {}
-        answer = await self._coordinator.fetch(
-            request, self._timeout_s if timeout_s is None else timeout_s
-        )
-        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
-        for seen in answer.offsets:
-            if seen.HasField("error"):
-                raise error_from_wire(seen.error)
-            found[TopicPartition(seen.topic, seen.partition)] = committed_from_wire(seen)
-        return found
+        answer = await self._coordinator.fetch(request, self._timeout_s, repeat=repeat)
+        return {
+            TopicPartition(seen.topic, seen.partition): committed_from_wire(seen)
+            for seen in answer.offsets
+        }
 
     async def checked(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
@@ -267,24 +274,37 @@ class Committer:
             batch.fail(_closed())
 
     async def _send(self, batch: CommitBatch) -> None:
-        """One call and its answers; every waiting caller gets the outcome."""
+        """Stores what can be stored; every waiting caller gets the outcome."""
         try:
-            refused = await self._store(batch.offsets, batch.timeout_s)
-        except PenstockError as error:
-            batch.fail(error)
-        else:
-            batch.answer(refused)
+            await self._store(batch)
         finally:
             self._queue.over()
             batch.fail(_closed())  # no caller is left, unless this task was cancelled
 
-    async def _store(
-        self, offsets: Offsets, timeout_s: float
-    ) -> dict[TopicPartition, PenstockError]:
+    async def _store(self, batch: CommitBatch) -> None:
+        """Sends it, and what is refused for now again. Callers hear as soon as it is known what
+        has become of all their partitions."""
+        deadline = monotonic() + batch.timeout_s
+        pause_s = self._config.retry_backoff_ms / 1000
+        left: Offsets = batch.offsets
+        refused: dict[TopicPartition, PenstockError] = {}
+        while left:
+            try:
+                found = await self._ask(left, deadline)
+            except PenstockError as error:  # it was repeated in there if it can be
+                refused |= dict.fromkeys(left, error)
+                break
+            refused = {w: e for w, e in refused.items() if w not in left} | found
+            may_repeat = batch.repeats and monotonic() + pause_s < deadline
+            left = {w: left[w] for w, e in found.items() if may_repeat and e.retriable}
+            batch.answer(refused, left)
+            if left:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, self._config.retry_backoff_max_ms / 1000)
+        batch.answer(refused)
+
+    async def _ask(self, offsets: Offsets, deadline: float) -> dict[TopicPartition, PenstockError]:
         """The partitions that were refused, and why. Raises PenstockError if all were."""
-        if not offsets:
-            return {}
-        deadline = monotonic() + timeout_s
         while True:
             identity = self._member.identity()
             request = pb.CommitOffsetsRequest(

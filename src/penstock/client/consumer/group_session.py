@@ -255,7 +255,10 @@ class GroupSession:
                     known = await self._cluster.topic(topic)
                     if known.topic_id != topic_id:
                         await self._cluster.await_other_topic(topic, known.topic_id)
-                found = await self.committer.fetch({each.where: each.topic_id for each in wanted})
+                # Not repeated there: what is revoked meanwhile, as with a deleted topic, must not
+                # hold up the others.
+                ids = {each.where: each.topic_id for each in wanted}
+                found = await self.committer.fetch(ids, repeat=False)
             except PenstockError as error:
                 _log.warning("group %s: no positions yet: %s", self._config.group_id, error)
                 await asyncio.sleep(RETRY_S)

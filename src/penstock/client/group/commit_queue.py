@@ -6,11 +6,11 @@
 For each partition, the newest offset is sent: it also answers commits of older ones, because a
 stored offset says that everything before it is done. A commit that goes back behind a waiting one
 is not merged: the coordinator decides on it separately, in turn. The same holds for a commit with a
-different timeout, so that no other commit has to wait for it.
+different timeout, or one that is not repeated, so that no other commit has to wait for it.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,15 +28,17 @@ MERGED_PARTITIONS_MAX: Final = 500
 
 @dataclass(slots=True)
 class CommitBatch:
-    """The commits that one call answers: it stores `offsets` and tries for `timeout_s`."""
+    """The commits that one call answers: it stores `offsets` and tries for `timeout_s`; `repeats`:
+    also partitions that are refused for now."""
 
     timeout_s: float
+    repeats: bool = True
     offsets: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
     _waiting: list[tuple[Offsets, Done]] = field(default_factory=list)
 
-    def takes(self, offsets: Offsets, timeout_s: float) -> bool:
+    def takes(self, offsets: Offsets, timeout_s: float, *, repeats: bool) -> bool:
         """Whether a commit may be merged into this one."""
-        if timeout_s != self.timeout_s:
+        if (timeout_s, repeats) != (self.timeout_s, self.repeats):
             return False
         known = self.offsets
         new = 0
@@ -53,11 +55,19 @@ class CommitBatch:
         self.offsets.update(offsets)
         self._waiting.append((offsets, done))
 
-    def answer(self, refused: Mapping[TopicPartition, PenstockError]) -> None:
-        """The call's outcome: each commit gets the error of its first refused partition."""
-        for offsets, done in self._waiting:
-            done(next((refused[where] for where in offsets if where in refused), None))
-        self._waiting.clear()
+    def answer(
+        self,
+        refused: Mapping[TopicPartition, PenstockError],
+        again: Collection[TopicPartition] = (),
+    ) -> None:
+        """The call's outcome: each commit gets the error of its first refused partition, unless it
+        has a partition that is sent `again`."""
+        waiting, self._waiting = self._waiting, []
+        for offsets, done in waiting:
+            if any(where in again for where in offsets):
+                self._waiting.append((offsets, done))
+            else:
+                done(next((refused[where] for where in offsets if where in refused), None))
 
     def fail(self, error: PenstockError) -> None:
         """Every commit without an answer gets `error`."""
@@ -76,10 +86,10 @@ class CommitQueue:
     def __bool__(self) -> bool:
         return bool(self._batches)
 
-    def add(self, offsets: Offsets, timeout_s: float, done: Done) -> None:
+    def add(self, offsets: Offsets, timeout_s: float, done: Done, *, repeats: bool = True) -> None:
         """Merges a commit into the last batch, or makes a new one."""
-        if not self._batches or not self._batches[-1].takes(offsets, timeout_s):
-            self._batches.append(CommitBatch(timeout_s))
+        if not self._batches or not self._batches[-1].takes(offsets, timeout_s, repeats=repeats):
+            self._batches.append(CommitBatch(timeout_s, repeats))
         self._batches[-1].add(offsets, done)
 
     def covers(self, where: TopicPartition, offset: int) -> bool:

@@ -12,7 +12,7 @@ from penstock.client.cluster.answer_stream import AnswerStream
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.coordinator import CoordinatorCalls
-from penstock.proto.v1 import errors_pb2
+from penstock.errors import ErrorCode, PenstockError
 from penstock.proto.v1 import group_pb2 as pb
 from penstock.proto.v1.group_pb2_grpc import GroupServiceStub
 from penstock.rpc.errors import error_from_wire
@@ -74,17 +74,31 @@ class GroupCalls(CoordinatorCalls):
         await self.until_answered(attempt, timeout_s)
 
     async def fetch(
-        self, request: pb.FetchOffsetsRequest, timeout_s: float
+        self, request: pb.FetchOffsetsRequest, timeout_s: float, *, repeat: bool = True
     ) -> pb.FetchOffsetsResponse:
-        """The committed offsets. Waits for offsets that are pending in an open transaction, like
-        `call`."""
+        """The committed offsets: all of them, or an error. Like `call`; waits for offsets that are
+        pending in an open transaction, and for partitions that the coordinator does not know yet.
 
-        async def attempt(connection: Connection, attempt_s: float) -> pb.FetchOffsetsResponse:
+        `repeat` False: raises at once if it does not know one, for callers that ask again anyway.
+        """
+
+        async def attempt(
+            connection: Connection, attempt_s: float
+        ) -> pb.FetchOffsetsResponse | PenstockError:
             request.cluster_id = self._cluster.view.cluster_id
             answer = await connection.call(connection.group.FetchOffsets, request, attempt_s)
+            refused: PenstockError | None = None
             for seen in answer.offsets:
-                if seen.error.code == errors_pb2.ERROR_CODE_UNSTABLE_OFFSETS:
-                    raise error_from_wire(seen.error)
+                if seen.HasField("error"):
+                    refused = error_from_wire(seen.error)
+                    pending = refused.code is ErrorCode.UNSTABLE_OFFSETS
+                    if not (refused.retriable if repeat else pending):
+                        return refused
+            if refused is not None:
+                raise refused
             return answer
 
-        return await self.until_answered(attempt, timeout_s)
+        found = await self.until_answered(attempt, timeout_s)
+        if isinstance(found, PenstockError):
+            raise found
+        return found

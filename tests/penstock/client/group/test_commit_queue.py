@@ -54,6 +54,24 @@ def test_a_refused_partition_is_heard_of_by_those_who_committed_it() -> None:
     assert callers.heard == {"a": [None], "b": [no], "c": [no]}
 
 
+def test_a_commit_that_is_not_repeated_does_not_wait_with_one_that_is() -> None:
+    callers = Callers()
+    callers.commit("a", p=1)
+    callers.queue.add({Q: OffsetAndMetadata(7)}, PATIENT_S, lambda _: None, repeats=False)
+    assert [callers.queue.take().repeats for _ in range(2)] == [True, False]
+
+
+def test_who_has_a_partition_that_is_sent_again_hears_later_and_once() -> None:
+    callers = Callers()
+    callers.commit("a", p=1)
+    callers.commit("b", q=7, p=1)
+    no, batch = refused("q"), callers.queue.take()
+    batch.answer({Q: no}, again={Q})
+    assert callers.heard == {"a": [None], "b": []}
+    batch.answer({Q: no})
+    assert callers.heard == {"a": [None], "b": [no]}
+
+
 def test_a_call_that_fails_fails_for_all() -> None:
     callers = Callers()
     callers.commit("a", p=1)

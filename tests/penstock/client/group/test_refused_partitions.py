@@ -1,0 +1,252 @@
+"""Offsets that a coordinator refuses for now: sent, or asked for, again until the time is up.
+
+The coordinator is scripted: per request, the partitions that it refuses, and with which code.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+from support.waiting import wait_until_async
+
+from penstock.client.cluster.cluster import Cluster
+from penstock.client.config import ConsumerConfig
+from penstock.client.consumer.assignment import Assignment
+from penstock.client.consumer.commits import Committer, MemberIdentity
+from penstock.client.group.coordinator import GroupCalls
+from penstock.client.group.model import OffsetAndMetadata
+from penstock.client.tasks import BackgroundTasks
+from penstock.core.types import TopicPartition
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.proto.v1 import group_pb2 as pb
+from penstock.rpc.errors import error_to_wire
+
+P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
+FOR_NOW = [ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION, ErrorCode.UNSTABLE_OFFSETS]
+Refusals = Mapping[TopicPartition, ErrorCode]
+
+
+class Member:
+    """A consumer without membership."""
+
+    def identity(self) -> MemberIdentity:
+        return MemberIdentity()
+
+
+class Coordinator(GroupCalls):
+    """Answers by `script`, and refuses nothing once that has ended."""
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        super().__init__(Cluster(("h:1",), config), "g")
+        self.script: Iterator[Refusals | PenstockError] = iter(())
+        self.commits: list[dict[TopicPartition, int]] = []
+        self.fetches = 0
+
+    async def connection(self, timeout_s: float) -> Any:
+        return self
+
+    @property
+    def group(self) -> Any:
+        """Of the connection: its stub."""
+        return self
+
+    FetchOffsets = None
+
+    async def call(self, method: Any, request: Any, timeout_s: float, more: Any = None) -> Any:
+        """Of the connection."""
+        self.fetches += 1
+        refused = self._next()
+        return pb.FetchOffsetsResponse(
+            offsets=[
+                pb.CommittedOffset(
+                    topic=part.topic,
+                    partition=part.partition,
+                    offset=7,
+                    error=_error(refused, TopicPartition(part.topic, part.partition)),
+                )
+                for part in request.partitions
+            ]
+        )
+
+    async def commit(self, request: pb.CommitOffsetsRequest, timeout_s: float) -> Any:
+        sent = {TopicPartition(one.topic, one.partition): one.offset for one in request.partitions}
+        self.commits.append(sent)
+        refused = self._next()
+        return pb.CommitOffsetsResponse(
+            results=[
+                pb.CommitResult(
+                    topic=where.topic, partition=where.partition, error=_error(refused, where)
+                )
+                for where in sent
+            ]
+        )
+
+    def _next(self) -> Refusals:
+        found = next(self.script, {})
+        if isinstance(found, PenstockError):
+            raise found
+        return found
+
+
+def _error(refused: Refusals, where: TopicPartition) -> Any:
+    code = refused.get(where)
+    return None if code is None else error_to_wire(ClusterError("scripted", code))
+
+
+class Scene:
+    """A committer and its coordinator."""
+
+    def __init__(self, tasks: BackgroundTasks, **settings: Any) -> None:
+        config = ConsumerConfig(
+            group_id="g", retry_backoff_ms=1, retry_backoff_max_ms=1, **settings
+        )
+        self.coordinator = Coordinator(config)
+        self.stored: dict[TopicPartition, int] = {}
+        self.committer = Committer(
+            self.coordinator._cluster,
+            self.coordinator,
+            config,
+            cast("Assignment", self),
+            cast("Any", Member()),
+            tasks,
+        )
+        self.states: dict[TopicPartition, Any] = {}
+        self.done: dict[TopicPartition, OffsetAndMetadata] = {}
+
+    def committed(self, where: TopicPartition, offset: int) -> None:
+        """Of the assignment."""
+        self.stored[where] = offset
+
+    def to_commit(self, *, only_done: bool) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Of the assignment."""
+        return self.done
+
+    def script(self, *answers: Refusals | PenstockError, for_ever: Refusals | None = None) -> None:
+        def told() -> Iterator[Refusals | PenstockError]:
+            yield from answers
+            while for_ever is not None:
+                yield for_ever
+
+        self.coordinator.script = told()
+
+
+@asynccontextmanager
+async def scene(**settings: Any) -> AsyncIterator[Scene]:
+    tasks = BackgroundTasks("test", lambda _: None)
+    await tasks.start()
+    try:
+        yield Scene(tasks, **settings)
+    finally:
+        await tasks.aclose()
+
+
+def offsets(**wanted: int) -> dict[TopicPartition, OffsetAndMetadata]:
+    where = {"p": P, "q": Q}
+    return {where[name]: OffsetAndMetadata(offset) for name, offset in wanted.items()}
+
+
+@pytest.mark.parametrize("code", FOR_NOW)
+async def test_only_what_was_refused_for_now_is_committed_again(code: ErrorCode) -> None:
+    async with scene() as here:
+        here.script({Q: code}, {Q: code})
+        await here.committer.commit(offsets(p=3, q=5))
+        assert here.coordinator.commits == [{P: 3, Q: 5}, {Q: 5}, {Q: 5}]
+        assert here.stored == {P: 3, Q: 5}
+
+
+async def test_a_commit_that_is_refused_until_its_time_is_up_fails_with_the_last_error() -> None:
+    async with scene(request_timeout_ms=100) as here:
+        here.script({P: ErrorCode.UNSTABLE_OFFSETS}, for_ever={P: ErrorCode.UNKNOWN_TOPIC})
+        with pytest.raises(ClusterError, match="t/0: scripted") as refused:
+            await here.committer.commit(offsets(p=3, q=5))
+        assert refused.value.code is ErrorCode.UNKNOWN_TOPIC
+        assert here.stored == {Q: 5}
+        assert len(here.coordinator.commits) > 1
+
+
+async def test_a_commit_that_is_refused_for_good_is_not_sent_again() -> None:
+    async with scene() as here:
+        here.script({P: ErrorCode.OFFSET_WENT_BACK})
+        with pytest.raises(ClusterError) as refused:
+            await here.committer.commit(offsets(p=3))
+        assert refused.value.code is ErrorCode.OFFSET_WENT_BACK
+        assert len(here.coordinator.commits) == 1
+
+
+async def test_what_was_stored_stays_so_if_the_repetition_fails() -> None:
+    gone = ClusterError("gone", ErrorCode.INVALID_REQUEST)
+    async with scene() as here:
+        here.script({Q: ErrorCode.UNKNOWN_PARTITION}, gone)
+        outcomes: dict[str, PenstockError | None] = {}
+        here.committer.start(offsets(p=3), lambda error: outcomes.update(p=error))
+        here.committer.start(offsets(q=5), lambda error: outcomes.update(q=error))
+        await wait_until_async(lambda: len(outcomes) == 2, what="both are answered")
+        assert outcomes == {"p": None, "q": gone}
+        assert here.stored == {P: 3}
+
+
+async def test_nobody_waits_for_the_partition_of_another_s_commit() -> None:
+    async with scene() as here:
+        here.script(for_ever={Q: ErrorCode.UNKNOWN_TOPIC})
+        heard: list[PenstockError | None] = []
+        here.committer.start(offsets(p=3), heard.append)
+        here.committer.start(offsets(q=5), None)
+        await wait_until_async(lambda: heard, what="the one of p is answered")
+        assert heard == [None]
+
+
+async def test_an_automatic_commit_is_not_repeated_for_a_refused_partition() -> None:
+    """Polls wait for it, and the next one covers it."""
+    async with scene() as here:
+        here.script(for_ever={Q: ErrorCode.UNKNOWN_TOPIC})
+        here.done = offsets(p=3, q=5)
+        await here.committer.commit_done(600.0)
+        assert here.coordinator.commits == [{P: 3, Q: 5}]
+        assert here.stored == {P: 3}
+
+
+async def test_an_automatic_commit_waits_for_those_before_it_only_as_long_as_it_may() -> None:
+    async with scene() as here:
+        here.script(for_ever={Q: ErrorCode.UNKNOWN_TOPIC})
+        here.committer.start(offsets(q=5), None)
+        await wait_until_async(lambda: here.coordinator.commits, what="it is on its way")
+        here.done = offsets(p=3)
+        async with asyncio.timeout(300):
+            await here.committer.commit_done(0.05)
+        assert here.stored == {}
+
+
+@pytest.mark.parametrize("code", FOR_NOW)
+async def test_offsets_of_a_partition_that_is_refused_for_now_are_asked_for_again(
+    code: ErrorCode,
+) -> None:
+    async with scene() as here:
+        here.script({Q: code}, {Q: code})
+        found = await here.committer.fetch({P: "id", Q: "id"})
+        assert {where: one and one.offset for where, one in found.items()} == {P: 7, Q: 7}
+        assert here.coordinator.fetches == 3
+
+
+async def test_asking_for_offsets_ends_when_the_time_is_up_or_with_a_refusal_for_good() -> None:
+    async with scene(request_timeout_ms=100) as here:
+        here.script(for_ever={P: ErrorCode.UNKNOWN_TOPIC})
+        with pytest.raises(ClusterError) as refused:
+            await here.committer.fetch({P: "id"})
+        assert refused.value.code is ErrorCode.UNKNOWN_TOPIC
+        assert here.coordinator.fetches > 1
+        here.script({P: ErrorCode.UNKNOWN_TOPIC, Q: ErrorCode.TOPIC_ID_MISMATCH})
+        with pytest.raises(ClusterError) as refused:
+            await here.committer.fetch({P: "id", Q: "id"})
+        assert refused.value.code is ErrorCode.TOPIC_ID_MISMATCH
+
+
+async def test_who_asks_again_anyway_hears_at_once_of_a_partition_that_is_not_known() -> None:
+    """A deleted topic must not hold up the start of the partitions assigned together with it."""
+    async with scene() as here:
+        here.script({P: ErrorCode.UNKNOWN_TOPIC})
+        with pytest.raises(ClusterError) as refused:
+            await here.committer.fetch({P: "id"}, repeat=False)
+        assert refused.value.code is ErrorCode.UNKNOWN_TOPIC
+        assert here.coordinator.fetches == 1
