@@ -524,7 +524,7 @@ async def test_a_topic_whose_creation_was_not_confirmed_counts_as_created(
 ) -> None:
     double.script = iter(["cut after", refused(ErrorCode.TOPIC_ALREADY_EXISTS)])
     async with AsyncAdmin(f"127.0.0.1:{double.port}") as admin:
-        made = await admin.create_topic("t", 1, 1)
+        made = await admin.create_topic("t", 1)
         assert made.topic_id == "id"
         double.script = iter([refused(ErrorCode.TOPIC_ALREADY_EXISTS)])
         with pytest.raises(ClusterError) as exists:
