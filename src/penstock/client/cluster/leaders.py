@@ -38,8 +38,15 @@ LeaderCall = Callable[
 
 
 async def known_partition(cluster: Cluster, where: TopicPartition) -> TopicDescription:
-    """The partition's topic. Raises UNKNOWN_TOPIC, or MisuseError(UNKNOWN_PARTITION)."""
+    """The partition's topic. Raises UNKNOWN_TOPIC, or MisuseError(UNKNOWN_PARTITION).
+
+    What is known may be minutes old, and somebody may have added partitions: the cluster is asked
+    once before one is refused.
+    """
     topic = await cluster.topic(where.topic)
+    if where.partition >= len(topic.partitions):
+        await cluster.refresh()
+        topic = await cluster.topic(where.topic)
     if not 0 <= where.partition < len(topic.partitions):
         raise MisuseError(
             f"topic {where.topic!r} has partitions 0 to {len(topic.partitions) - 1}, "

@@ -13,6 +13,7 @@ from penstock.client import (
     LATEST,
     Admin,
     AsyncAdmin,
+    Consumer,
     Producer,
     TopicPartition,
 )
@@ -109,6 +110,21 @@ def test_a_partition_added_later_is_written_to_by_its_number(
                 assert producer.send(topic, b"v", partition=partition).result(120).offset == 0
         with pytest.raises(MisuseError, match="partitions 0 to 2, not 3"):
             producer.send(topic, b"v", partition=3)
+
+
+def test_a_partition_that_somebody_else_has_added_is_read(
+    shared_cluster: Cluster, admin: Admin
+) -> None:
+    topic = "grown-by-others"
+    admin.create_topic(topic, 1, 1)
+    with Admin(shared_cluster.bootstrap) as late, Consumer(shared_cluster.bootstrap) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        assert late.list_offsets({TopicPartition(topic, 0): LATEST})
+        admin.create_partitions(topic, 2)
+        assert late.list_offsets({TopicPartition(topic, 1): LATEST})
+        consumer.assign([TopicPartition(topic, 0), TopicPartition(topic, 1)])
+        with pytest.raises(MisuseError, match="partitions 0 to 1, not 2"):
+            late.list_offsets({TopicPartition(topic, 2): LATEST})
 
 
 def test_a_topic_may_be_deleted_and_created_again_by_one_admin(
