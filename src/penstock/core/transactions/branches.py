@@ -279,6 +279,8 @@ def abort_batch(book: Book, event: AbortBatchRequested) -> BatchAborted:
             replace(ledger, run="", used_ms=book.time_ms, superseded=superseded),
         )
         book.decide("batch aborted", id=event.application_id, batch=event.batch, branches=aborted)
+    else:
+        book.confirm()  # a newer leader may know this run
     return BatchAborted(already_committed=False)
 
 
@@ -286,6 +288,7 @@ def forget_ledger(book: Book, event: ForgetLedgerRequested) -> LedgerForgotten:
     """The next batch is accepted as the first; open branches of the application are aborted."""
     check_transactional_id(event.application_id)
     if event.application_id not in book.ledgers:
+        book.confirm()
         return LedgerForgotten(forgotten=False)
     holder = book.holders.get(event.application_id)
     aborted = 0

@@ -185,7 +185,10 @@ def _other_outcome(branch: Branch, last: LastEnd, *, commit: bool) -> PenstockEr
 
 
 def abort(book: Book, event: AbortRequested) -> Aborted:
-    """An operator, or the group of a former member, aborts the open transaction."""
+    """An operator, or the group of a former member, aborts the open transaction.
+
+    That there is none may be what a deposed coordinator thinks: it is confirmed.
+    """
     check_text(comment=event.comment)
     holder = book.holder(event.transactional_id)
     found = [
@@ -195,7 +198,9 @@ def abort(book: Book, event: AbortRequested) -> Aborted:
     ]
     for branch in found:
         ending.decide(book, branch, commit=False, reason=event.reason)
-    if found and event.comment:
+    if not found:
+        book.confirm()
+    elif event.comment:
         book.decide("aborted on request", id=holder.transactional_id, comment=event.comment)
     return Aborted(len(found))
 

@@ -50,6 +50,23 @@ def test_a_branch_or_ledger_that_an_old_state_lacks_is_refused_behind_a_record()
     assert desk.confirmed
 
 
+def test_that_there_is_nothing_to_abort_is_told_behind_a_record() -> None:
+    """Seed 31395: it began at the next coordinator, and an operator was told that none was open."""
+    desk = Desk()
+    desk.init()
+    assert desk.abort() == 0
+    assert desk.confirmed
+    desk.begin()
+    assert desk.abort("app", producer_epoch=7) == 0
+    assert desk.confirmed
+    assert not desk.abort_batch(run="r2"), "not committed, and not of the run that is known"
+    assert desk.confirmed
+    forgotten = desk.ask(c.ForgetLedgerRequested, application_id="another")
+    assert not forgotten.forgotten
+    assert desk.confirmed
+    assert not desk.changes
+
+
 def test_what_is_retriable_or_only_looked_at_costs_no_record() -> None:
     desk = Desk()
     producer_id, epoch = desk.init()
