@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 _PATIENCE_MS: Final = 250
 """How long to wait for a hello, and for one attempt of a call; by the world's clock."""
 _RETRY_MS: Final = 8
-_FOR_GOOD: Final = frozenset({ErrorCode.OFFSET_WENT_BACK})
-"""What a member is told for good though it still is one."""
+_NO_END: Final = frozenset({ErrorCode.OFFSET_WENT_BACK, ErrorCode.UNSPECIFIED})
+"""What a member is told though it still is one: a commit that goes back, and what gRPC itself says
+of a stream that broke."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +257,7 @@ class SimMember:
     def judge(self, error: PenstockError) -> None:
         """Only what ends a membership, or a position behind the committed one, is refused for
         good: everything else heals without the user (I24)."""
-        if not (error.retriable or error.lost is Lost.MEMBERSHIP or error.code in _FOR_GOOD):
+        if not (error.retriable or error.lost is Lost.MEMBERSHIP or error.code in _NO_END):
             raise RuleError(f"I24: {self.name} is refused for good: {error.code.name}: {error}")
 
     def _end(self, error: PenstockError | None) -> None:
