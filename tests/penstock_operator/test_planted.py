@@ -32,7 +32,7 @@ from penstock_operator.plan import claims, pinning, roll_groups, scale
 from penstock_operator.plan import volumes as plan_of_volumes
 from penstock_operator.proofs import Proofs
 from penstock_sim.planted_moving import in_function
-from penstock_sim.planted_shells import in_text
+from penstock_sim.planted_shells import all_of, in_text
 
 HERE: Final = Path(__file__).parent
 BALANCE: Final = HERE.parent / "penstock/core/balance"
@@ -202,7 +202,10 @@ BUGS: Final = {
         'assert others <= world.alive, "the budget is one"',
     ),
     "a_volume_whose_records_nobody_else_has": Bug(
-        in_function(plan_of_volumes._of_others, "if alone:", "if not alone and alone:"),
+        all_of(
+            in_function(plan_of_volumes._of_others, "if alone:", "if not alone and alone:"),
+            in_function(plan_of_volumes._unled, "and one.leader not in others", "and not one"),
+        ),
         HERE / "test_volumes.py",
         "test_never_two_volumes_and_never_the_last_copy",
         "assert holders(world, each) - {broker_id}",

@@ -359,10 +359,8 @@ def _of_others(desired: DesiredCluster, observed: Observed, broker_id: int) -> I
         # A controller that took over believes that who lived still does, for a session timeout.
         verb = "has" if len(unheard) == 1 else "have"
         yield _Hindrance(f"{brokers_named(unheard)} {verb} to register with the new controller")
-    led = [one for one in facts.partitions if broker_id in one.replicas]
-    if idle := tuple(one for one in led if one.leader not in alive - {broker_id}):
-        # Who opens its logs is in sync by what it was, and may yet find them damaged or missing.
-        yield _Hindrance(f"another broker has to lead {some(idle)}")
+    if unled := _unled(facts, broker_id, alive - {broker_id}):
+        yield _Hindrance(f"another broker has to lead {some(unled)}")
     going = sorted(one.broker_id for one in observed.claims.values() if one.deleting)
     if replaced := [one for one in going if one != broker_id]:
         yield _Hindrance(f"the volume of {brokers_named(replaced)} is being replaced")
@@ -375,6 +373,14 @@ def _of_others(desired: DesiredCluster, observed: Observed, broker_id: int) -> I
     )
     if behind:
         yield _Hindrance(f"other replicas have to catch up first: {some(behind)}")
+
+
+def _unled(facts: BrokerFacts, broker_id: int, others: set[int]) -> tuple[PartitionState, ...]:
+    """Partitions of the broker that none of the others leads. Who opens its logs is in sync by what
+    it was, and may yet find them damaged or missing."""
+    return tuple(
+        one for one in facts.partitions if broker_id in one.replicas and one.leader not in others
+    )
 
 
 def _only_here(observed: Observed, broker_id: int) -> tuple[PartitionState, ...]:
