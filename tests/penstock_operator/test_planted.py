@@ -204,7 +204,7 @@ BUGS: Final = {
     "a_volume_whose_records_nobody_else_has": Bug(
         all_of(
             in_function(plan_of_volumes._of_others, "if alone:", "if not alone and alone:"),
-            in_function(plan_of_volumes._unled, "and one.leader not in others", "and not one"),
+            in_function(plan_of_volumes._unled, "return tuple(", "return () and tuple("),
         ),
         HERE / "test_volumes.py",
         "test_never_two_volumes_and_never_the_last_copy",
