@@ -34,17 +34,19 @@ def stopped_here(
 ) -> PenstockError:
     """What a client is told by a replica that stopped with `error`.
 
-    Damage to one log is no client's concern: who leads, if anybody does, or to ask again where
-    somebody sound is in sync and soon leads. Who leads although nobody else has the log: the error.
+    Damage to one log is no client's concern: who leads, if anybody does, or to ask again, while
+    the controller has yet to hear of it, or another replica may lead once its broker is back. If
+    all are damaged: the error.
     """
     if error.code is not ErrorCode.DATA_CORRUPTED or state is None:
         return error
     if state.leader != local:
         return not_leader(state, error.message)
-    if not others_are_sound(state, local):
+    if {*state.replicas} <= {*state.damaged}:
         return error
     return ClusterError(
-        f"{error.message}; ask again: another replica takes over", ErrorCode.STORAGE_FAILED
+        f"{error.message}; ask again: another replica takes over, or it is mended",
+        ErrorCode.STORAGE_FAILED,
     )
 
 

@@ -59,7 +59,8 @@ def test_clients_ask_again_while_somebody_sound_can_take_over(leader: Driver) ->
     assert leader.outcomes() == [(2, -1, "NOT_LEADER")], "nobody leads, as in any other failure"
 
 
-def test_clients_are_told_at_once_where_nobody_else_has_the_log(leader: Driver) -> None:
+def test_clients_ask_again_until_all_replicas_are_known_as_damaged(leader: Driver) -> None:
+    """The controller has yet to hear of it; and who is down may come back with the log."""
     state = PartitionState(
         leader=BrokerId(1),
         leader_epoch=LeaderEpoch(1),
@@ -71,7 +72,11 @@ def test_clients_are_told_at_once_where_nobody_else_has_the_log(leader: Driver) 
     leader.do(c.Assigned(state, c.ReplicaConfig()))
     leader.do(UNOPENED)
     leader.produce()
-    assert leader.outcomes() == [(1, -1, "DATA_CORRUPTED")]
+    assert leader.outcomes() == [(1, -1, "STORAGE_FAILED")]
+    known = replace(state, damaged=(BrokerId(1), TWO, THREE), version=3)
+    leader.do(c.Assigned(known, c.ReplicaConfig()))
+    leader.produce()
+    assert leader.outcomes() == [(2, -1, "DATA_CORRUPTED")]
 
 
 def test_a_damaged_replica_without_a_leader_may_be_the_next_one(leader: Driver) -> None:
