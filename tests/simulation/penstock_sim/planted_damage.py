@@ -99,8 +99,12 @@ DAMAGE_BUGS: Final[dict[str, tuple[Callable[[Any], None], tuple[str, ...]]]] = {
         ),
         ("I7", "I3", "I33"),
     ),
-    "refuse_clients_for_good_when_another_leads": (
-        in_function(refusals.stopped_here, "if state.leader != local:", "if False:"),
+    "refuse_clients_of_a_damaged_log_for_good": (
+        in_function(
+            refusals.stopped_here,
+            "if error.code is not ErrorCode.DATA_CORRUPTED or state is None:",
+            "if True:",
+        ),
         ("I24",),
     ),
     "report_sound_before_it_is_mended": (report_sound_before_it_is_mended, ("I33",)),
