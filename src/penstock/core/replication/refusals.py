@@ -35,8 +35,8 @@ def stopped_here(
     """What a client is told by a replica that stopped with `error`.
 
     Damage to one log is no client's concern: who leads, if anybody does, or to ask again, while
-    the controller has yet to hear of it, or another replica may lead once its broker is back. If
-    all are damaged: the error.
+    the controller does not know it yet, or another replica may lead once its broker is back. If all
+    are damaged: the error.
     """
     if error.code is not ErrorCode.DATA_CORRUPTED or state is None:
         return error
