@@ -23,7 +23,7 @@ async def look_again(
     pods = await pods_now(kube, desired.names)
     facts, moves = await brokers.replicas(desired)
     known = observed.moves
-    if moves is not None:
+    if moves is not None:  # what was proven over several passes is not looked at here
         moves = None if known is None else replace(known, moving=moves.moving)
     return replace(observed, pods=pods, brokers=facts, moves=moves)
 

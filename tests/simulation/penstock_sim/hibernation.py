@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
 from penstock.client import BrokerQuiescence, MovesDescription
+from penstock.client.cluster.wire import quiescence_from_wire
 from penstock.core.control.documents import FORMAT_MOVES
 from penstock.core.control.move_contract import AlterCluster
 from penstock.core.manifest import ClusterSpec
@@ -197,13 +199,7 @@ class Hibernation:
 
         async def answer() -> None:
             found = await shell.quiescence.describe()
-            told = BrokerQuiescence(
-                broker.id - 1,
-                found.quiet,
-                tuple(found.waiting_for),
-                found.log_ends,
-                found.metadata_version,
-            )
+            told = replace(quiescence_from_wire(found), broker_id=broker.id - 1)
             self.world.net.call(int(broker.id), _NODE, heard, told)
 
         shell.start(answer)

@@ -25,7 +25,7 @@ from penstock_operator.move_model import MoveFacts
 from penstock_operator.objects import DesiredCluster, Section
 from penstock_operator.objects.broker import live_template_hash
 from penstock_operator.plan.gates import brokers_named, is_serving, trusted
-from penstock_operator.plan.upgrade import wanted_images
+from penstock_operator.plan.upgrade import image_of, wanted_images
 
 FINALIZED_AFTER: Final = timedelta(hours=1)
 COMMAND: Final = "kubectl penstock cluster finalize"
@@ -84,7 +84,7 @@ def _unfinished(
     if controllers is None or brokers is None:
         yield "brokers and controllers have to be there"
         return
-    images = _image(brokers), _image(controllers)
+    images = image_of(brokers), image_of(controllers)
     if not _is_updated(controllers):
         yield "the controllers have to restart"
     outdated = [
@@ -124,10 +124,6 @@ def _absent(desired: DesiredCluster, observed: Observed, moves: MoveFacts) -> It
 
 def _has(brokers: list[int]) -> str:
     return "has" if len(brokers) == 1 else "have"
-
-
-def _image(made: Object) -> str:
-    return str(made["spec"]["template"]["spec"]["containers"][0].get("image", ""))
 
 
 def _is_updated(deployment: Object) -> bool:

@@ -58,11 +58,8 @@ def wanted_hash(desired: DesiredCluster, observed: Observed) -> str:
 
 def wanted_images(desired: DesiredCluster, observed: Observed) -> tuple[str, str]:
     """Of brokers and controllers, as they should be by now. The template is known."""
-    brokers = observed.live("StatefulSet", desired.names.broker)
-    controllers = observed.live("Deployment", desired.names.controller)
-    stage = next_stage(desired, observed)
-    made = _brokers(stage, observed), controller_pods(stage.rest, controllers, brokers)
-    return _image(made[0].wanted), _image(made[1].wanted)
+    brokers, controllers = _servers(next_stage(desired, observed), observed)
+    return image_of(brokers.wanted), image_of(controllers.wanted)
 
 
 def upgrade_of(desired: DesiredCluster, observed: Observed) -> Upgrade | None:
@@ -72,7 +69,7 @@ def upgrade_of(desired: DesiredCluster, observed: Observed) -> Upgrade | None:
     if brokers is None or controllers is None or not desired.knows(Section.TEMPLATE):
         return None
     stage = next_stage(desired, observed)
-    made = _brokers(stage, observed), controller_pods(stage.rest, controllers, brokers)
+    made = _servers(stage, observed)
     if all(each.is_newest for each in made):
         return None
     changes = [
@@ -82,7 +79,7 @@ def upgrade_of(desired: DesiredCluster, observed: Observed) -> Upgrade | None:
     more = len(changes) - UPGRADE_CHANGES_MAX
     if more > 0:
         changes = [*changes[: UPGRADE_CHANGES_MAX - 1], f"and {more + 1} more"]
-    images = _image(made[0].wanted), _image(made[0].newest)
+    images = image_of(made[0].wanted), image_of(made[0].newest)
     ahead = None
     if not made[0].is_newest:
         ahead = outlook(desired, observed, sorted(observed.pods), is_first=True)
@@ -97,12 +94,21 @@ def _brokers(stage: Stage, observed: Observed) -> Pods:
     return broker_pods(stage.brokers, 0, live, observed.live("Deployment", names.controller))
 
 
+def _servers(stage: Stage, observed: Observed) -> tuple[Pods, Pods]:
+    """Of brokers and controllers."""
+    names = stage.rest.names
+    brokers = observed.live("StatefulSet", names.broker)
+    controllers = observed.live("Deployment", names.controller)
+    return _brokers(stage, observed), controller_pods(stage.rest, controllers, brokers)
+
+
 def _plan_id(stage: Stage) -> str:
     controllers = deployment(stage.rest)["spec"]["template"]
     return fingerprint([template_hash(stage.brokers), fingerprint(controllers)])
 
 
-def _image(made: Object) -> str:
+def image_of(made: Object) -> str:
+    """The image of a StatefulSet's or Deployment's pods; empty: none is named."""
     return str(made["spec"]["template"]["spec"]["containers"][0].get("image", ""))
 
 

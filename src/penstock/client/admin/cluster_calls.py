@@ -6,7 +6,12 @@ from penstock.client.admin.asking import Asking
 from penstock.client.cluster import leaders
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.leaders import Answers, ask_leaders, known_partition
-from penstock.client.cluster.wire import broker_from_wire, logs_from_wire, plaintext_from_wire
+from penstock.client.cluster.wire import (
+    broker_from_wire,
+    logs_from_wire,
+    plaintext_from_wire,
+    quiescence_from_wire,
+)
 from penstock.client.model import (
     BrokerQuiescence,
     ClusterDescription,
@@ -150,13 +155,5 @@ async def describe_quiescence(asking: Asking) -> list[BrokerQuiescence]:
     for connection in (await asking.brokers()).values():
         method = connection.admin.DescribeQuiescence
         answer = await connection.call(method, request, asking.timeout_s)
-        found.append(
-            BrokerQuiescence(
-                answer.broker_id,
-                answer.quiet,
-                tuple(answer.waiting_for),
-                answer.log_ends,
-                answer.metadata_version,
-            )
-        )
+        found.append(quiescence_from_wire(answer))
     return found

@@ -6,6 +6,7 @@ from penstock.client.cluster.view import MetadataSnapshot
 from penstock.client.config import ClientConfig, ConsumerConfig, IsolationLevel
 from penstock.client.model import (
     BrokerDescription,
+    BrokerQuiescence,
     LogDescription,
     OffsetSpan,
     OrphanedLog,
@@ -85,6 +86,17 @@ def plaintext_from_wire(
     told = answer.plaintext
     callers = tuple(PlaintextCaller(one.host, one.open, one.idle_ms) for one in told.callers)
     return PlaintextCallers(broker_id, told.watched_ms, callers)
+
+
+def quiescence_from_wire(answer: admin_pb2.DescribeQuiescenceResponse) -> BrokerQuiescence:
+    """The answer of one broker."""
+    return BrokerQuiescence(
+        broker_id=answer.broker_id,
+        quiet=answer.quiet,
+        waiting_for=tuple(answer.waiting_for),
+        log_ends=answer.log_ends,
+        metadata_version=answer.metadata_version,
+    )
 
 
 def logs_from_wire(answer: admin_pb2.DescribeLogsResponse) -> LogDescription:

@@ -62,7 +62,7 @@ class RequestSource(Protocol):
 
     def broken(self, requests: Sequence[Request], error: PenstockError, *, refused: bool) -> None:
         """No answer to these will come. Their outcome is unknown, whatever the error's code proves
-        about other calls, unless the stream itself was `refused` before it took any."""
+        about other calls, unless the stream itself was `refused` before it answered any."""
 
     def unreachable(self, address: str, error: PenstockError) -> None:
         """Nothing was sent: there is no connection."""

@@ -53,7 +53,7 @@ from penstock.core.replication.follower import BrokenLogError, Follower
 from penstock.core.replication.leader import Leader
 from penstock.core.replication.local_log import Bounds, LocalLog
 from penstock.core.replication.outbox import Outbox
-from penstock.core.replication.refusals import others_are_sound, refusal, stopped_here
+from penstock.core.replication.refusals import refusal, stopped_here
 from penstock.core.replication.roles import Roles
 from penstock.core.replication.traffic import Traffic, traffic_to
 from penstock.core.types import NO_LEADER, BrokerId, Offset, PartitionState
@@ -138,8 +138,11 @@ class ReplicaMachine:
 
     @property
     def others_are_sound(self) -> bool:
-        """Whether another replica in sync is, for all that is known, not damaged."""
-        return others_are_sound(self._roles.state, self._local)
+        """Whether somebody else in sync is not known as damaged, so leads soon or gives batches."""
+        state = self._roles.state
+        return state is not None and any(
+            one not in {self._local, *state.damaged} for one in state.isr
+        )
 
     @property
     def is_answered(self) -> bool:

@@ -50,13 +50,6 @@ def stopped_here(
     )
 
 
-def others_are_sound(state: PartitionState | None, local: BrokerId) -> bool:
-    """Whether somebody else in sync is not known as damaged: who soon leads, or gives batches."""
-    if state is None:
-        return False
-    return any(one not in {local, *state.damaged} for one in state.isr)
-
-
 def refusal(event: Event, error: PenstockError) -> Ready:
     """The answer to the sender of `event`; `NOTHING` if it expects none."""
     match event:

@@ -60,7 +60,7 @@ def test_clients_ask_again_while_somebody_sound_can_take_over(leader: Driver) ->
 
 
 def test_clients_ask_again_until_all_replicas_are_known_as_damaged(leader: Driver) -> None:
-    """The controller has yet to hear of it; and who is down may come back with the log."""
+    """The controller does not know it yet; and who is down may come back with the log."""
     state = PartitionState(
         leader=BrokerId(1),
         leader_epoch=LeaderEpoch(1),
