@@ -18,6 +18,7 @@ from pathlib import Path
 from benchmarks.catch_up import await_condition, in_sync
 from benchmarks.common import (
     counted,
+    cpu_seconds,
     figure,
     local_cluster,
     median,
@@ -31,7 +32,8 @@ from penstock_broker.local import LocalCluster
 
 MIB = 1 << 20
 DEFAULT_RATE = 40 * MIB
-SPARE = 3
+BROKERS = 4
+SPARE = BROKERS - 1
 """The broker that copies go to."""
 EMPTY_WAVE = 500
 PARTS = ("rates", "gap", "drain", "empty", "latency", "speed")
@@ -147,6 +149,23 @@ def rates(moves: Moves) -> None:
         )
 
 
+class Busy:
+    """Processor time of the brokers and of this process, which writes the load, from now on."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        found = (cluster.broker_pid(broker) for broker in range(BROKERS))
+        self._pids = [os.getpid(), *(pid for pid in found if pid is not None)]
+        self._began = time.monotonic()
+        self._before_s = self._used_s()
+
+    def _used_s(self) -> float:
+        return sum(cpu_seconds(pid) for pid in self._pids)
+
+    def cores(self) -> float:
+        """How many were busy with them, on average."""
+        return (self._used_s() - self._before_s) / (time.monotonic() - self._began)
+
+
 def latency(moves: Moves, seconds: float) -> None:
     """acks=all at half of the top rate: beside a move at the default rate, beside one without a
     limit, and without any."""
@@ -165,14 +184,16 @@ def beside_a_move(moves: Moves, seconds: float, rate: int | None, name: str, goa
     """The probe's p99, and how often replicas left an ISR meanwhile."""
     moves.admin.alter_throttle(rate or 0)
     topic = moves.filled([0])
-    probe = Probe(moves.cluster.bootstrap)
+    probe, busy = Probe(moves.cluster.bootstrap), Busy(moves.cluster)
     time.sleep(seconds)
+    cores_without = busy.cores()
     without_s = percentile(probe.latencies_s(), 0.99)
     before = counted(moves.cluster, "penstock_isr_shrinks_total")
-    probe = Probe(moves.cluster.bootstrap)
+    probe, busy = Probe(moves.cluster.bootstrap), Busy(moves.cluster)
     try:
         moves.move(topic, 0)
         moves.settle(topic)
+        cores = busy.cores()
     finally:
         took_s = probe.latencies_s()
     shrinks = counted(moves.cluster, "penstock_isr_shrinks_total") - before
@@ -185,6 +206,8 @@ def beside_a_move(moves: Moves, seconds: float, rate: int | None, name: str, goa
         without_s * 1e3,
         goal=goal,
     )
+    name_of_cores = f"cores that brokers and load keep busy beside {name}, of {os.cpu_count()}"
+    figure(name_of_cores, cores, "cores", "without", cores_without)
     figure(f"replicas that left an ISR beside {name}", int(shrinks), "", goal="0")
 
 
@@ -250,7 +273,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=PARTS)
     args = parser.parse_args()
     quick, mib = args.quick, 4 if args.quick else args.mib
-    with local_cluster(4) as cluster, Admin(cluster.bootstrap) as admin:
+    with local_cluster(BROKERS) as cluster, Admin(cluster.bootstrap) as admin:
         moves = Moves(cluster, admin, mib)
         progress(f"copies of {mib} MiB")
         parts = {

@@ -235,6 +235,23 @@ async def test_what_is_told_was_committed_before() -> None:
         assert (await adding, await looking) == (7, 7)
 
 
+async def test_steps_that_would_append_the_same_again_share_a_record() -> None:
+    """Else a queue of questions that need a confirmation each outgrows the appends (seed 36530)."""
+    async with running() as world, asyncio.TaskGroup() as tasks:
+        await world.add(5)
+        host = await world.serving()
+        world.store.flowing.clear()
+        under_way = tasks.create_task(world.add(2))
+        await wait_until_async(lambda: host._sent == 2, what="an append is under way")
+        again = [tasks.create_task(world.add(0)) for _ in range(20)]
+        await wait_until_async(lambda: len(host._requests) == 21, what="all wait")
+        assert host.told == [5], "what was appended before they asked tells them nothing"
+        world.store.flowing.set()
+        assert await under_way == 7
+        assert [await one for one in again] == [7] * 20
+        assert host.log.marks.log_end_offset == 3
+
+
 async def test_another_leadership_reads_the_same_state_from_the_log() -> None:
     async with running() as world:
         for amount in range(20):

@@ -278,7 +278,7 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
     # ------------------------------------------------------------ out
 
     def _obey(self, ready: ReadyT) -> None:
-        if ready.records:
+        if ready.records and not self._is_last_unsent(ready.records):
             self._handed += 1
             self._unsent.append(ready.records)
         if ready.outputs:
@@ -288,6 +288,13 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
         self.decided(ready)
         self._flush_soon()
         self._release()
+
+    def _is_last_unsent(self, records: Records) -> bool:
+        """Whether they would repeat what is appended next anyway: then outputs wait for that.
+
+        So answers that only need a confirmation share one record, however many are waiting.
+        """
+        return bool(self._unsent) and self._unsent[-1] == records
 
     def _flush_soon(self) -> None:
         """Flushes at the end of this turn of the loop, or shortly after an append that many shared.
