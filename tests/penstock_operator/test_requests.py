@@ -16,7 +16,7 @@ from penstock_operator.brokers import Brokers
 from penstock_operator.events import Events
 from penstock_operator.kube import Kube
 from penstock_operator.model import AnswerRequest, Plan, RestartPod
-from penstock_operator.names import FORCE_ROLL, FORGET_BROKER
+from penstock_operator.names import FORCE_ROLL, FORGET_BROKER, REPLACE_VOLUME
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan import plan_cluster
 
@@ -88,7 +88,7 @@ def kube(api_server: ApiServer) -> Iterator[Kube]:
     made.close()
 
 
-@pytest.mark.parametrize("annotation", [FORCE_ROLL, FORGET_BROKER])
+@pytest.mark.parametrize("annotation", [FORCE_ROLL, FORGET_BROKER, REPLACE_VOLUME])
 async def test_another_request_is_not_taken_back_with_the_one_that_is_done(
     kube: Kube, api_server: ApiServer, annotation: str
 ) -> None:
@@ -106,20 +106,28 @@ async def test_another_request_is_not_taken_back_with_the_one_that_is_done(
         found = scene.get(PENSTOCK, "clusters", "flights")["metadata"].get("annotations") or {}
         return found.get(annotation)
 
-    async def answer(seen: dict[str, Any], text: str | None) -> None:
+    def told() -> list[str]:
+        found = api_server.request(
+            "GET", f"/apis/events.k8s.io/v1/namespaces/{scene.namespace}/events"
+        )
+        return [str(one["note"]) for one in found["items"]]
+
+    async def answer(seen: dict[str, Any], text: str | None, note: str = "") -> None:
         names = replace(WISH.names, namespace=scene.namespace)
-        action, observed = AnswerRequest(annotation, text), World(Random(0)).observed()
+        action, observed = AnswerRequest(annotation, text, note), World(Random(0)).observed()
         await acting.carry_out(action, seen, replace(WISH, names=names), observed)
 
     seen = ask("1")
     ask("2")
-    await answer(seen, None)
+    await answer(seen, None, "it has expired")
     assert asked() == "2"
+    assert not told(), "it did not expire: it was asked for again"
     await answer(seen, "1@uid")
     assert asked() == "2"
     seen = ask("1")
     await answer(seen, "1@uid")
     assert asked() == "1@uid"
     seen = scene.get(PENSTOCK, "clusters", "flights")
-    await answer(seen, None)
+    await answer(seen, None, "it has expired")
     assert asked() is None
+    assert told() == ["it has expired"]

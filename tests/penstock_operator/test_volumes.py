@@ -13,6 +13,7 @@ from support.operator_world import NAMES, World, advance, desired, settled, wher
 
 from penstock.core.manifest.objects import ReplaceLost
 from penstock_operator.model import (
+    AnswerRequest,
     Apply,
     Observed,
     PartitionState,
@@ -21,11 +22,11 @@ from penstock_operator.model import (
     Severity,
     Wait,
 )
+from penstock_operator.names import REPLACE_VOLUME
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.volumes import LOST, REPLACING, Request
 from penstock_operator.volume_model import (
-    AnswerReplacement,
     BoundNode,
     ClaimState,
     NodeState,
@@ -380,12 +381,12 @@ def test_a_request_is_bound_to_the_claim_it_is_for_and_taken_back_once_done() ->
     down(world, 1)
     uid = world.claims[1].uid
     first = plan_cluster(asked(world, "1"), world.observed())
-    assert AnswerReplacement(f"1@{uid}") in first.actions
+    assert AnswerRequest(REPLACE_VOLUME, f"1@{uid}") in first.actions
     assert not replaced(first)
     assert go(world).is_idle
     assert (world.replaced, world.request) == ([1], "")
     again = plan_cluster(asked(world, f"1@{uid}"), world.observed())
-    assert again.actions == (AnswerReplacement(None),), "it was for the former claim"
+    assert again.actions == (AnswerRequest(REPLACE_VOLUME, None),), "it was for the former claim"
 
 
 def test_a_request_for_what_only_this_volume_has_is_refused_by_name() -> None:
@@ -594,10 +595,10 @@ def test_an_accepted_loss_is_taken_back_while_the_broker_runs_on() -> None:
     assert "it is running; stop it" in told.message
     assert "the request is taken back at 2026-01-01T" in told.message
     world.seconds += 598
-    assert AnswerReplacement not in map(type, again(world).actions), "ten minutes are not over"
+    assert AnswerRequest not in map(type, again(world).actions), "ten minutes are not over"
     world.seconds += 2
     (action,) = again(world).actions
-    assert isinstance(action, AnswerReplacement)
+    assert isinstance(action, AnswerRequest)
     assert action.text is None
     assert action.note.startswith("broker 1 has run for 10 min since annotation penstock.dev/")
     down(world, 1)
@@ -612,7 +613,7 @@ def test_an_accepted_loss_of_a_former_operator_is_bound_to_the_time_as_well() ->
     world = settled(WISH)
     world.request = f"1:accept-loss@{world.claims[1].uid}"
     (action,) = again(world).actions
-    assert action == AnswerReplacement(f"{world.request}@{world.at}")
+    assert action == AnswerRequest(REPLACE_VOLUME, f"{world.request}@{world.at}")
 
 
 def test_nothing_is_restarted_while_a_loss_is_accepted_for_a_broker_that_runs() -> None:

@@ -53,12 +53,11 @@ from penstock_operator.model import (
     TopicState,
 )
 from penstock_operator.move_model import MarkSpread, MoveFacts, SetThrottle
-from penstock_operator.names import FORGET_BROKER, TEMPLATE_HASH, Names
+from penstock_operator.names import FORGET_BROKER, REPLACE_VOLUME, TEMPLATE_HASH, Names
 from penstock_operator.objects import DesiredCluster, Installation
 from penstock_operator.objects.broker import template_hash
 from penstock_operator.proofs import Proofs, is_empty
 from penstock_operator.volume_model import (
-    AnswerReplacement,
     BoundNode,
     ClaimState,
     DropClaim,
@@ -317,7 +316,7 @@ class World:
                 self._replace(action)
             case MarkClaim() | DropClaim():
                 self._alter_claim(action)
-            case AnswerReplacement() | AnswerRequest():
+            case AnswerRequest():
                 self._answer(action)
             case MarkRack():
                 broker_id = int(action.pod.rpartition("-")[2])
@@ -325,11 +324,11 @@ class World:
             case _:
                 self._tell_brokers(action)
 
-    def _answer(self, action: AnswerReplacement | AnswerRequest) -> None:
-        if isinstance(action, AnswerRequest):
-            self.requests[action.annotation] = action.text or ""
-        else:
+    def _answer(self, action: AnswerRequest) -> None:
+        if action.annotation == REPLACE_VOLUME:
             self.request = action.text or ""
+        else:
+            self.requests[action.annotation] = action.text or ""
 
     def _tell_brokers(self, action: Action) -> None:
         match action:

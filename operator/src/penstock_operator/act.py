@@ -41,8 +41,9 @@ from penstock_operator.move_model import MarkSpread, SetThrottle
 from penstock_operator.names import RACK, WOKEN
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.security import authority_owner, authority_secret
+from penstock_operator.plan.volumes import EXPIRED
 from penstock_operator.volume_acts import VolumeActs
-from penstock_operator.volume_model import AnswerReplacement, DropClaim, MarkClaim, ReplaceVolume
+from penstock_operator.volume_model import DropClaim, MarkClaim, ReplaceVolume
 
 _AUTHORITY_AGAIN_S: Final = 60.0
 """Until the controllers publish it, which may take as long as to pull an image."""
@@ -79,7 +80,7 @@ class Acting:
                 await self._apply(action, body, observed)
             case MakeAuthority():
                 await self._make_authority(action, body, desired)
-            case GrowClaim() | ReplaceVolume() | DropClaim() | MarkClaim() | AnswerReplacement():
+            case GrowClaim() | ReplaceVolume() | DropClaim() | MarkClaim():
                 await self._volumes.carry_out(action, body, desired, observed)
             case OrphanSet():
                 note = (
@@ -252,3 +253,6 @@ class Acting:
             if not error.is_conflict:
                 raise
             _log.info("changed before it was answered: read again", request=action.annotation)
+            return
+        if action.note:
+            await self._events.tell(body, "Cluster", EXPIRED, action.note, warning=True)

@@ -24,7 +24,6 @@ from penstock_operator.format_model import FinalizeFormat, FormatPending, Format
 from penstock_operator.hibernation_model import Hibernate, Record, Rest
 from penstock_operator.move_model import DrainState, MarkSpread, MoveFacts, Offer, SetThrottle
 from penstock_operator.volume_model import (
-    AnswerReplacement,
     BoundNode,
     ClaimState,
     DropClaim,
@@ -315,10 +314,12 @@ class RestartPod:
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
     """Writes down what a request by an annotation of the Cluster is for; `text` None: takes it
-    back, because it is done. Not if the Cluster has changed meanwhile: it may ask for another."""
+    back, because it is done or, with a `note` for an Event, because it has expired. Not if the
+    Cluster has changed meanwhile: it may ask for another."""
 
     annotation: str
     text: str | None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +376,6 @@ Action = (
     | ReplaceVolume
     | DropClaim
     | MarkClaim
-    | AnswerReplacement
     | Hibernate
     | SetThrottle
     | FinalizeFormat

@@ -8,13 +8,12 @@ from penstock_operator.brokers import Brokers
 from penstock_operator.events import Events
 from penstock_operator.kube import Kube
 from penstock_operator.model import GrowClaim, Object, Observed
-from penstock_operator.names import EMPTIED, REPLACE_VOLUME
+from penstock_operator.names import EMPTIED
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.scale import forgotten
-from penstock_operator.plan.volumes import EXPIRED, REPLACING, is_still_due
+from penstock_operator.plan.volumes import REPLACING, is_still_due
 from penstock_operator.second_look import pods_now
 from penstock_operator.volume_model import (
-    AnswerReplacement,
     DropClaim,
     MarkClaim,
     NodeState,
@@ -33,7 +32,7 @@ class VolumeActs:
 
     async def carry_out(
         self,
-        action: GrowClaim | ReplaceVolume | DropClaim | MarkClaim | AnswerReplacement,
+        action: GrowClaim | ReplaceVolume | DropClaim | MarkClaim,
         body: Object,
         desired: DesiredCluster,
         observed: Observed,
@@ -51,10 +50,6 @@ class VolumeActs:
                 marked: Object = {"metadata": {"uid": action.claim_uid, "annotations": mark}}
                 where = ("PersistentVolumeClaim", desired.names.namespace, action.claim)
                 await self._kube.merge(*where, marked)
-            case AnswerReplacement():
-                await self._answer(action, body, desired.names.namespace)
-                if action.note:
-                    await self._events.tell(body, "Cluster", EXPIRED, action.note, warning=True)
             case _:
                 assert_never(action)
 
@@ -121,12 +116,3 @@ class VolumeActs:
                 is_still_gone = found == replace(before, state=NodeState.GONE)
                 volumes[broker_id] = before if is_still_gone else found
         return replace(observed, brokers=facts, moves=moves, pods=pods, volumes=volumes)
-
-    async def _answer(self, action: AnswerReplacement, body: Object, namespace: str) -> None:
-        """Only if the Cluster is as it was when this was decided: it may ask for another one."""
-        metadata = body["metadata"]
-        changed: Object = {
-            "resourceVersion": metadata["resourceVersion"],
-            "annotations": {REPLACE_VOLUME: action.text},
-        }
-        await self._kube.merge("Cluster", namespace, metadata["name"], {"metadata": changed})

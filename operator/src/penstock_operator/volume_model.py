@@ -87,15 +87,3 @@ class MarkClaim:
     claim: str
     claim_uid: str
     emptied: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerReplacement:
-    """Writes down which claim a request to replace a volume is for, and since when.
-
-    `text` None: takes the request back, because it is done, or, with a `note` for an Event, because
-    it has expired.
-    """
-
-    text: str | None
-    note: str = ""

@@ -25,6 +25,7 @@ from penstock.core.manifest.objects import ReplaceLost
 from penstock.core.types import TopicPartition
 from penstock_operator.model import (
     Action,
+    AnswerRequest,
     BrokerFacts,
     Observed,
     PartitionState,
@@ -37,7 +38,6 @@ from penstock_operator.names import REPLACE_VOLUME
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.gates import brokers_named, some, trusted
 from penstock_operator.volume_model import (
-    AnswerReplacement,
     BoundNode,
     ClaimState,
     NodeState,
@@ -138,18 +138,18 @@ def _request(desired: DesiredCluster, observed: Observed) -> tuple[Request | Non
         return None, ((), (Wait("InvalidRequest", wrong, Severity.BLOCKED),))
     claim = observed.claims.get(asked.broker_id)
     if claim is None or asked.claim_uid not in {"", claim.uid}:
-        return None, ((AnswerReplacement(None),), ())
+        return None, ((AnswerRequest(REPLACE_VOLUME, None),), ())
     if not asked.claim_uid or (asked.accepts_loss and not asked.since):
         since = observed.at if asked.accepts_loss else ""
         bound = replace(asked, claim_uid=claim.uid, since=since)
-        return None, ((AnswerReplacement(bound.text),), ())
+        return None, ((AnswerRequest(REPLACE_VOLUME, bound.text),), ())
     if asked.accepts_loss and asked.has_expired(observed.at) and _runs(observed, asked.broker_id):
         minutes = LOSS_STANDS_FOR // timedelta(minutes=1)
         note = (
             f"broker {asked.broker_id} has run for {minutes} min since annotation {REPLACE_VOLUME} "
             f"accepted the loss of its records; it is taken back, and the volume stays"
         )
-        return None, ((AnswerReplacement(None, note),), ())
+        return None, ((AnswerRequest(REPLACE_VOLUME, None, note),), ())
     return asked, ((), ())
 
 
