@@ -12,7 +12,7 @@ from support.wire import now_ms
 from penstock.core.compaction.plan import Cleaned
 from penstock.core.records import build_batch, encode_columns
 from penstock.core.replication.contract import Event, MarkersSwept
-from penstock.core.types import ReplicaKey, TopicId
+from penstock.core.types import Offset, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_to_wire
@@ -98,6 +98,17 @@ async def test_a_pass_that_fails_is_done_again(
         await passes(broker, 1)
         assert counted(broker, "failures") == 1
         assert counted(broker, "records_removed") == 1
+
+
+async def test_memory_forgets_what_a_pass_replaced_even_if_no_record_went(tmp_path: Path) -> None:
+    """Flags go as well; a follower that reads some of it in memory would wait for their marker."""
+    async with local_broker(tmp_path, *QUICK) as broker:
+        await broker.apply(topic_info(configs=COMPACT))
+        await produce(broker, b"a", b"b")
+        await passes(broker, 1)
+        replica = replica_of(broker)
+        assert counted(broker, "records_removed") == 0
+        assert replica.recent.read(Offset(0), 1 << 20, Offset(2)) is None
 
 
 async def test_nothing_is_rewritten_in_a_log_that_was_cut_or_is_gone(tmp_path: Path) -> None:

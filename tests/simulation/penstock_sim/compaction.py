@@ -130,6 +130,8 @@ class Compactor:
             if cleaned is None:
                 self.start()
             else:
+                assert self._replica is not None
+                job.forget_replaced(self._replica.recent)
                 self._write(None, cleaned, self.start)
             return
         rewrite = step[1]

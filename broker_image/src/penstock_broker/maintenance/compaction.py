@@ -35,6 +35,7 @@ from penstock_broker.config import Settings
 from penstock_broker.maintenance.compaction_metrics import CompactionMetrics
 from penstock_broker.maintenance.disk import DiskGuard
 from penstock_broker.observability import EventLog
+from penstock_broker.replication.recent import RecentBatches
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.store.interface import LogStore, Rewrite, Slot
@@ -156,6 +157,16 @@ class Pass:
             return None
         return self.cleaned.after(self.plan, self.rewriter.statistics.tombstones, now_ms)
 
+    def forget_replaced(self, recent: RecentBatches) -> None:
+        """Memory has what was rewritten as it was before: it goes before the result is stored.
+
+        After that it is forgotten which of these transactions were aborted, and later passes remove
+        their markers: a follower that read data with a flag from memory, and then goes on in the
+        store, would wait for such a marker for ever. Whatever this pass itself has changed: an
+        interrupted one may have changed more.
+        """
+        recent.forget_before(self.plan.end)
+
     def _breathe(self) -> None:
         """Releases the interpreter's lock once a millisecond."""
         if monotonic() > self._breath_due_s:
@@ -276,9 +287,7 @@ class Compaction:
         cleaned = await self._in_thread(lambda: job.finished(now_ms))
         if cleaned is None:
             return False
-        if statistics.removed:
-            # Before it is forgotten which of these were aborted.
-            replica.recent.forget_before(job.plan.end)
+        job.forget_replaced(replica.recent)
         if not await self._replicas.rewrite(replica, None, cleaned, truncations):
             return False
         if statistics.removed:

@@ -53,8 +53,10 @@ class RecentBatches:
 
     def forget_before(self, offset: Offset) -> None:
         """Forgets batches that begin before `offset`: compaction has replaced them in the log."""
-        kept = self._batches[self._first :]
-        kept = kept[bisect_left(kept, offset, key=_base_offset) :]
+        first = bisect_left(self._batches, offset, self._first, key=_base_offset)
+        if first == self._first:
+            return
+        kept = self._batches[first:]
         self.clear()
         if kept:
             self.extend(kept)
