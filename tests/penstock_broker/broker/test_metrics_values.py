@@ -61,6 +61,7 @@ HEALTHY: Final = {
     "store_stalled": 0,
     "store_pending_compaction_bytes": 0,
     "store_damaged_table": 0,
+    "store_garbage_bytes": 0,
 }
 """Gauges of each of two brokers that lead one partition each, and follow the other."""
 CONTROLLER_HEALTHY: Final = {

@@ -633,6 +633,37 @@ def test_reclaim_gives_removed_batches_back_to_the_file_system(
     store.close()
 
 
+def test_a_topic_that_is_kept_does_not_pin_what_others_wrote_beside_it(path: Path) -> None:
+    options = StoreOptions(write_buffer_bytes=256 << 10)
+    store = RocksLogStore(path, options)
+    short, long = (store.open_slot(ReplicaKey(TopicId(name), 0)) for name in ("short", "long"))
+    kept = 4 * options.write_buffer_bytes
+    pinned: list[int] = []
+    for n in range(120):
+        big = [batch(at, size=32_000) for at in range(8 * n, 8 * n + 8)]
+        store.write([PartitionWrite(short, big)], sync=False)
+        store.write([PartitionWrite(long, [batch(n, size=1_000)])], sync=False)
+        start = store.retention_start(short, older_than_ms=None, max_bytes=kept, end=END)
+        if start is not None:
+            checkpoint = Checkpoint(LeaderEpoch(1), start, Offset(0), ())
+            write = PartitionWrite(short, checkpoint=checkpoint, log_start_offset=start)
+            store.write([write], sync=False)
+            store.reclaim()
+            pinned.append(store.load().garbage_bytes)
+    assert max(pinned) >= 8 * options.write_buffer_bytes, "it is let grow to this"
+    needed = store.size_bytes(short) + store.size_bytes(long)
+    limit = 3 * (needed + 8 * options.write_buffer_bytes)
+    assert 3 * limit < 120 * 8 * 32_000, "or nothing would be shown"
+    eventually(lambda: check_at_most(disk_bytes(path), limit), within_s=60)
+    assert [b.base_offset for b in store.read(long, Offset(0), 1 << 30, END)] == [*range(120)]
+    store.close()
+
+
+def check_at_most(found: int, limit: int) -> None:
+    if found > limit:
+        raise ClusterError(f"{found} bytes on disk, the limit is {limit}")
+
+
 def test_a_damaged_producer_snapshot_is_reported(path: Path) -> None:
     store = RocksLogStore(path)
     slot = store.open_slot(KEY)

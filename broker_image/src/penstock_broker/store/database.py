@@ -9,7 +9,7 @@ Only `rocks` writes; everything else in this package reads, or adds to `Operatio
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import cast
+from typing import Final, cast
 
 import rocksdict
 
@@ -23,6 +23,12 @@ from penstock_broker.store.index import BatchIndex
 from penstock_broker.store.interface import Slot
 from penstock_broker.store.layout import IndexEntry
 
+_COLLECTING: Final = {
+    "enable_blob_garbage_collection": "true",
+    "blob_garbage_collection_age_cutoff": "0.25",
+    "blob_garbage_collection_force_threshold": "0.5",
+}
+_RESTING: Final = {"enable_blob_garbage_collection": "false"}
 _Key = str | int | float | bytes | bool  # rocksdict's invariant list wants all of them
 
 
@@ -57,6 +63,7 @@ class Database:
         self.state_handle = batches.get_column_family_handle(layout.STATE_FAMILY)
         """Names the column family `state` in a WriteBatch."""
         self.index = BatchIndex(self.state)
+        self._is_collecting = False
         unverified = rocksdict.ReadOptions()
         unverified.set_verify_checksums(False)
         # For `get` in this family: a list of keys takes no options with the call.
@@ -90,6 +97,25 @@ class Database:
         """A number of RocksDB's, over both column families."""
         families = (self.batches, self.state)
         return sum(family.property_int_value(name) or 0 for family in families)
+
+    @property
+    def garbage_bytes(self) -> int:
+        """In blob files, beside batches that are needed still."""
+        return self.batches.property_int_value("rocksdb.live-blob-file-garbage-size") or 0
+
+    def collect_garbage(self, least_bytes: int) -> None:
+        """Lets RocksDB copy what pins its oldest blob files once half of all their bytes is
+        garbage, until a quarter is. Not below `least_bytes` of garbage.
+
+        A blob file holds what all partitions wrote at a time, and goes when nothing in it is
+        needed: a topic that is kept for a year pins what its neighbours wrote (decision 109).
+        """
+        garbage = self.garbage_bytes
+        part = garbage / (self.batches.property_int_value("rocksdb.live-blob-file-size") or 1)
+        collects = part > (0.25 if self._is_collecting else 0.5) and garbage >= least_bytes
+        if collects != self._is_collecting:
+            self.batches.set_options(_COLLECTING if collects else _RESTING)
+            self._is_collecting = collects
 
     def stored_batches(self, keys: Sequence[bytes]) -> list[bytes] | None:
         """The batches stored at these keys, in ascending order; None if one of them is missing.

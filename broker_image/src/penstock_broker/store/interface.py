@@ -103,7 +103,7 @@ class StoreLoad:
     `stalls`: writes that had to wait for it, since the store was opened. `stalled`: they wait now.
     `pending_compaction_bytes`: to rewrite before the levels have their sizes. `memory_bytes`: in
     write buffers, not in files yet. `damaged_table`: one was met, in this run or before, and
-    nothing is merged any more.
+    nothing is merged any more. `garbage_bytes`: of removed batches, in files that others pin.
     """
 
     stalls: int = 0
@@ -111,6 +111,7 @@ class StoreLoad:
     pending_compaction_bytes: int = 0
     memory_bytes: int = 0
     damaged_table: bool = False
+    garbage_bytes: int = 0
 
 
 class LogStore(Protocol):

@@ -42,6 +42,11 @@ class StoreMetrics(Collector):
                 load.memory_bytes,
             ),
             (
+                "garbage_bytes",
+                "Bytes of removed batches in files that others pin, which go to new ones in time.",
+                load.garbage_bytes,
+            ),
+            (
                 "damaged_table",
                 "1 if a table of RocksDB is damaged: no space is freed until the volume is new.",
                 int(load.damaged_table),

@@ -67,7 +67,7 @@ def database_options(
     batches.set_bytes_per_sync(4 << 20)
     batches.set_enable_blob_files(True)
     batches.set_min_blob_size(512)
-    batches.set_enable_blob_gc(False)
+    batches.set_enable_blob_gc(False)  # until it pays: `Database.collect_garbage`
     state = _family(cache, options.write_buffer_bytes // 4, 2)
     state.set_disable_auto_compactions(not merges)
     return batches, state

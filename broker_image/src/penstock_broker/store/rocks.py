@@ -43,6 +43,7 @@ _READ_ATTEMPTS: Final = 5
 _STALL_POLL_S: Final = 0.002
 _CLOSE_TIMEOUT_S: Final = 60.0
 _RANGES_MAX: Final = 64
+_GARBAGE_BUFFERS: Final = 8
 _FAILED: Final = ErrorCode.STORAGE_FAILED
 
 
@@ -219,6 +220,7 @@ class RocksLogStore:
                 ),
                 memory_bytes=self._database.sum_of("rocksdb.cur-size-all-mem-tables"),
                 damaged_table=bool(self.damaged_table),
+                garbage_bytes=self._database.garbage_bytes,
             )
 
     @property
@@ -274,6 +276,7 @@ class RocksLogStore:
                 for family in (self._database.batches, self._database.state):
                     family.flush()
                 self._compact(removed)
+                self._database.collect_garbage(_GARBAGE_BUFFERS * self._options.write_buffer_bytes)
             except Exception:
                 with self._writing:
                     self._removed = None
