@@ -56,6 +56,15 @@ class Progress:
         return self.state.position if self.taken is None else self.taken
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Returned:
+    """Of a poll and one partition: the first offset returned, and the position after the last."""
+
+    state: FetchState
+    first_offset: int
+    position: int | None
+
+
 class Assignment:
     """Owned by the consumer. `states` is shared with the fetcher."""
 
@@ -134,6 +143,28 @@ class Assignment:
                 left -= batch.record_count
         self._turn = self._turn[1:] + self._turn[:1]
         return batches
+
+    def returned(self, batches: Sequence[ConsumedBatch]) -> list[Returned]:
+        """What to tell `take_back`; called before anything else happens."""
+        first = {batch.topic_partition: batch.first_offset for batch in reversed(batches)}
+        return [
+            Returned(state, offset, state.position)
+            for where, offset in first.items()
+            if (state := self.states.get(where)) is not None
+        ]
+
+    def take_back(self, returned: Iterable[Returned]) -> None:
+        """The last poll's records did not reach the user: the next poll returns them again.
+
+        Except for partitions that were revoked, seeked or read further in the meantime.
+        """
+        for each in returned:
+            where = each.state.where
+            if self.states.get(where) is each.state and each.state.position == each.position:
+                progress = self.progress(where)
+                began = progress.began
+                self.seek(where, each.first_offset)
+                progress.began, progress.epoch = began, progress.done_epoch
 
     def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
         """The records of a poll's batches, each counted when it is taken.

@@ -22,7 +22,7 @@ from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.leaders import known_partition
 from penstock.client.config import ConsumerConfig, ConsumerOptions, parse_bootstrap
 from penstock.client.consumer import assigning
-from penstock.client.consumer.assignment import Assignment
+from penstock.client.consumer.assignment import Assignment, Returned
 from penstock.client.consumer.fetcher import Fetcher
 from penstock.client.consumer.group_session import GroupSession, Notify
 from penstock.client.consumer.read_result import ReadResult
@@ -324,6 +324,15 @@ class AsyncConsumer:
         that were lost or seeked, and completely with the next poll.
         """
         return self._assignment.one_by_one(batches)
+
+    def returned(self, batches: Sequence[ConsumedBatch]) -> list[Returned]:
+        """Internal: what to tell `take_back`; called right after the poll."""
+        return self._assignment.returned(batches)
+
+    def take_back(self, returned: Iterable[Returned]) -> None:
+        """Internal: a poll's records did not reach the user; the next poll returns them again."""
+        self._assignment.take_back(returned)
+        self._fetcher.poke()
 
     def put_back(self, record: Record) -> None:
         """Internal: the last record from `one_by_one` was not handled; leave the loop."""

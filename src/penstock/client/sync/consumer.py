@@ -2,14 +2,17 @@
 
 Decides nothing. Every method passes its arguments to the async client and blocks the calling thread
 until that is done; errors and meanings are documented there. Clients can be shared between threads.
-Ctrl-C interrupts a waiting call and leaves the client usable.
+Ctrl-C interrupts a waiting call and leaves the client usable; what an interrupted poll had is
+returned by the next one (handing_over.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Self, Unpack
+from functools import partial
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from penstock.client.config import ConsumerConfig, ConsumerOptions
 from penstock.client.consumer.consumer import ITERATION_POLL_S, AsyncConsumer
+from penstock.client.consumer.handing_over import HandingOver
 from penstock.client.consumer.read_result import ReadResult
 from penstock.client.consumer.reading import READ_BYTES_MAX, ReadStart
 from penstock.client.decoders import Decoder, UndecodablePolicy
@@ -22,6 +25,8 @@ from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     import pyarrow
+
+Result = TypeVar("Result")
 
 
 @facade(AsyncConsumer, ConsumerConfig)
@@ -105,7 +110,7 @@ class Consumer:
 
     def poll(self, timeout_s: float = 1.0, max_records: int | None = None) -> list[ConsumedBatch]:
         """Returns available records; waits up to `timeout_s` for one."""
-        return self._loop.run_with_errands(self._core.poll(timeout_s, max_records))
+        return self._polled(timeout_s, max_records, lambda batches: batches)
 
     def poll_arrow(
         self,
@@ -115,9 +120,10 @@ class Consumer:
         include_headers: bool = False,
     ) -> "pyarrow.Table":
         """Like `poll`, but as one Arrow table with a chunk per batch."""
-        return self._loop.run_with_errands(
-            self._core.poll_arrow(timeout_s, max_records, include_headers=include_headers)
-        )
+        from penstock.client.arrow import batches_to_table  # noqa: PLC0415 - only on demand
+
+        convert = partial(batches_to_table, include_headers=include_headers)
+        return self._polled(timeout_s, max_records, convert)
 
     def read_to_end(
         self,
@@ -150,7 +156,7 @@ class Consumer:
         record: the next poll or loop continues after it. Raises as `poll`.
         """
         while not self._closed:
-            yield from self.one_by_one(self.poll(ITERATION_POLL_S))
+            yield from self._polled(ITERATION_POLL_S, None, self.one_by_one)
 
     def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
         """The records of the last poll, each counted as returned when it is taken."""
@@ -208,3 +214,18 @@ class Consumer:
     def close_at_exit(self) -> None:
         """Internal: the process ends without a call of `close`."""
         self.close()
+
+    def _polled(
+        self,
+        timeout_s: float,
+        max_records: int | None,
+        convert: Callable[[list[ConsumedBatch]], Result],
+    ) -> Result:
+        """A poll's records as the user gets them; without a result, they count as not returned."""
+        handing = HandingOver(self._core)
+        try:
+            return convert(self._loop.run_with_errands(handing.poll(timeout_s, max_records)))
+        except BaseException:
+            # Not waited for, so that no second Ctrl-C can stop it; later calls find it done.
+            self._loop.loop.call_soon_threadsafe(handing.take_back)
+            raise

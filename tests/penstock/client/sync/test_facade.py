@@ -7,13 +7,23 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from support.cluster import Cluster
+from support.names import own_name
+from support.waiting import wait_until
 
 from penstock.client import Admin, Consumer, Producer, TopicPartition
+from penstock.client.config import ConsumerConfig
+from penstock.client.consumer.assignment import Assignment, Returned
+from penstock.client.consumer.fetch_state import FetchState
 from penstock.client.loop_thread import LoopThread, shared_loop
 from penstock.errors import MisuseError
+
+PATIENCE_S = 120.0
 
 
 def run(code: str, *arguments: str, timeout_s: float = 300.0) -> subprocess.CompletedProcess[str]:
@@ -85,6 +95,86 @@ def test_control_c_interrupts_a_waiting_poll_and_leaves_the_client_usable(
             poll()
         assert time.monotonic() - begun < 300
         assert consumer.poll(0.1) == []
+
+
+Next = Callable[[Consumer], object]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda consumer: consumer.poll(PATIENCE_S),
+        lambda consumer: consumer.poll_arrow(PATIENCE_S),
+        lambda consumer: next(iter(consumer)),
+    ],
+    ids=["poll", "poll_arrow", "iterate"],
+)
+def test_records_that_control_c_kept_from_the_user_are_returned_by_the_next_poll(
+    shared_broker: Cluster,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Next,
+) -> None:
+    topic = own_name(request)
+    shared_broker.create_topic(topic)
+    with Producer(shared_broker.bootstrap) as producer:
+        for number in range(30):
+            producer.send(topic, b"%d" % number)
+    here = TopicPartition(topic, 0)
+    options = ConsumerConfig(group_id=topic, enable_auto_commit=False, auto_offset_reset="earliest")
+    with Consumer(shared_broker.bootstrap, options) as consumer:
+        consumer.assign([here])
+        wait_until(lambda: consumer.poll(1.0, 10), what="the first ten records")
+        with interrupted_once(consumer.core._assignment, "collect", monkeypatch):
+            call(consumer)
+        assert consumer.position(here) == 10
+        consumer.commit()
+        kept = consumer.committed([here])[here]
+        assert kept is not None
+        assert kept.offset == 10, "what was not returned is not committed"
+        batches = wait_until(lambda: consumer.poll(1.0), what="the records once more")
+        assert batches[0].first_offset == 10
+
+
+def test_control_c_does_not_undo_a_seek_that_came_after_the_records() -> None:
+    states = Assignment()
+    here = TopicPartition("seeked", 0)
+    states.add(FetchState(here, "id"))
+    states.seek(here, 7)
+    returned = [Returned(states.states[here], 0, 7)]
+    states.seek(here, 8)
+    states.take_back(returned)
+    assert states.progress(here).position == 8
+    states.remove(here)
+    states.take_back(returned)  # nothing happens: it is revoked
+
+
+@contextmanager
+def interrupted_once(thing: Any, method: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """SIGINT reaches this thread when `method` has found something, in the loop thread, which goes
+    on only then."""
+    find = getattr(thing, method)
+    caught = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        caught.set()
+        raise KeyboardInterrupt
+
+    def find_and_interrupt(*arguments: object) -> object:
+        found = find(*arguments)
+        if found and not caught.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+            assert caught.wait(PATIENCE_S)
+        return found
+
+    monkeypatch.setattr(thing, method, find_and_interrupt)
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert caught.is_set()
 
 
 def test_a_program_that_forgets_to_close_loses_nothing_and_is_told(
