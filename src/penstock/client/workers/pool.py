@@ -32,7 +32,7 @@ from penstock.client.dead_letters import (
     place_of,
 )
 from penstock.client.group.model import OffsetAndMetadata
-from penstock.client.model import Record
+from penstock.client.model import ConsumedBatch, Record
 from penstock.client.producer.producer import AsyncProducer
 from penstock.client.workers.unfinished import Unfinished
 from penstock.core.types import TopicPartition
@@ -219,15 +219,18 @@ class AsyncWorkerPool:
             if room <= 0:
                 await self._wait_for_room()
                 continue
-            for batch in await self._consumer.poll(POLL_S, room):
-                entry = self._owned[batch.topic_partition]
-                for record in batch.records():
-                    entry.unfinished.begin(record.offset, batch.next_offset)
-                    self._queued += 1
-                    self._lanes[self._lane(record)].put_nowait(_Work(record, entry))
+            self._queue(await self._consumer.poll(POLL_S, room))
+
+    def _queue(self, batches: Sequence[ConsumedBatch]) -> None:
+        for batch in batches:
+            entry = self._owned[batch.topic_partition]
+            for record in batch.records():
+                entry.unfinished.begin(record.offset, batch.next_offset)
+                self._queued += 1
+                self._lanes[self._lane(record)].put_nowait(_Work(record, entry))
 
     async def _wait_for_room(self) -> None:
-        """Meanwhile, polls without taking records, because partitions may be revoked."""
+        """Meanwhile, polls with all partitions paused, because some may be revoked."""
         self._changed.clear()
         try:
             async with asyncio.timeout(FULL_S):
@@ -235,7 +238,8 @@ class AsyncWorkerPool:
         except TimeoutError:
             places = self._consumer.assignment()
             await self._consumer.pause(places)
-            await self._consumer.poll(0)
+            # A partition that is assigned in this poll is not paused: its first record may come.
+            self._queue(await self._consumer.poll(0, 1))
             await self._consumer.resume(places & self._consumer.assignment())
 
     def _lane(self, record: Record) -> int:

@@ -13,7 +13,9 @@ from support.names import own_name
 from support.waiting import wait_until, wait_until_async
 
 from penstock.client import (
+    AsyncAdmin,
     AsyncConsumer,
+    AsyncProducer,
     AsyncWorkerPool,
     Consumer,
     HandlerFailedError,
@@ -23,6 +25,7 @@ from penstock.client import (
     WorkerConfig,
     WorkerPool,
 )
+from penstock.client.workers import pool as module
 from penstock.client.workers.unfinished import Unfinished
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 
@@ -178,6 +181,50 @@ async def test_pools_of_one_group_share_the_work_and_a_new_one_takes_over(
         await wait_until_async(lambda: len(seen) >= 200, what="all is handled")
         two.stop()
     assert sorted(seen) == sorted([*range(100)] * 2), "given up in good order: nothing twice"
+
+
+async def test_a_full_pool_loses_nothing_of_partitions_that_it_is_assigned(
+    shared_broker: Cluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FULL_S", 0.05)
+    fill(shared_broker, name, 40)
+    room = asyncio.Event()
+    seen: list[int] = []
+
+    async def handle(record: Record) -> None:
+        await room.wait()
+        seen.append(int(record.value or b""))
+
+    config = WorkerConfig(workers=4, queued_max=8, commit_interval_ms=50, drain_ms=120_000)
+    pool = AsyncWorkerPool(shared_broker.bootstrap, name, name, handle, config)
+    consumer = pool._consumer
+    position = consumer.position
+
+    async def position_when_prefetched(where: TopicPartition) -> int:
+        """While the pool looks up where a new partition begins, its first records arrive."""
+        if where.partition == 2:
+            consumer._fetcher.poke()
+            state = consumer._assignment.states[where]
+            await wait_until_async(lambda: state.buffered_bytes > 0, what="records arrive")
+        return await position(where)
+
+    monkeypatch.setattr(consumer, "position", position_when_prefetched)
+
+    async def grow() -> None:
+        await wait_until_async(lambda: pool._queued >= 8, what="the pool is full")
+        async with AsyncAdmin(shared_broker.bootstrap) as admin:
+            await admin.create_partitions(name, 3)
+        async with AsyncProducer(shared_broker.bootstrap) as producer:
+            for number in range(40, 50):
+                await producer.send(name, b"%d" % number, partition=2)
+        new = TopicPartition(name, 2)
+        await wait_until_async(lambda: new in pool._owned, what="the new partition is there")
+        room.set()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(grow())
+        await run_until(pool, lambda: len(seen) >= 50)
+    assert sorted(seen) == list(range(50))
 
 
 def test_plain_functions_run_in_threads_beside_each_other(
