@@ -92,6 +92,8 @@ class GroupSession:
         self._leaving: Partitions = NONE
         self._lost: Partitions = NONE
         self._installed: dict[TopicPartition, GroupPartition] = {}
+        self._unannounced: Partitions = NONE
+        """Read from the next poll on, which tells the listener first."""
         self._tenures: dict[GroupPartition, object] = {}
         """The `take` with which a partition was assigned: lookups for an earlier one are void."""
 
@@ -124,6 +126,7 @@ class GroupSession:
             await self._tell("on_lost", lost)
             await self._give_up(frozenset(self._installed.values()))
         finally:
+            self._drop(frozenset(self._installed.values()))
             self._link.handle(Subscribed(None))
             self.subscribed = False
         await self._link.left(LEAVE_S)
@@ -191,8 +194,11 @@ class GroupSession:
             try:
                 await self._give_up(leaving & frozenset(self._installed.values()))
             finally:
-                self._link.handle(Released(leaving))
-        if self._prepared:
+                # A poll that was cancelled in the commit still reads them: the next one goes on.
+                kept = leaving & frozenset(self._installed.values())
+                self._leaving |= kept
+                self._link.handle(Released(leaving - kept))
+        if self._prepared or self._unannounced:
             prepared, self._prepared = self._prepared, {}
             await self._begin(prepared)
         self._link.catch_up()  # nothing that was lost in the meantime is returned
@@ -273,7 +279,12 @@ class GroupSession:
         for each, offset in prepared.items():
             assigning.add(self._assignment, self._config, each.where, each.topic_id, offset)
             self._installed[each.where] = each
-        await self._tell("on_assigned", frozenset(prepared))
+        new, self._unannounced = self._unannounced | frozenset(prepared), NONE
+        try:
+            await self._tell("on_assigned", new)
+        except asyncio.CancelledError:  # the next poll calls the listener again: it may seek
+            self._unannounced |= new & frozenset(self._installed.values())
+            raise
         self.begun()
 
     async def _give_up(self, partitions: Partitions) -> None:
@@ -300,6 +311,7 @@ class GroupSession:
         for each in partitions:
             self._assignment.remove(each.where)
             self._installed.pop(each.where, None)
+        self._unannounced -= partitions
 
     async def _tell(self, method: str, partitions: Partitions) -> None:
         listener = self._listener

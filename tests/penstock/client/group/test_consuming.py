@@ -1,5 +1,6 @@
 """Consuming as a member of a group, on real brokers: shares, commits, rebalances, losses."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Unpack
@@ -7,7 +8,7 @@ from typing import Any, Unpack
 import pytest
 from support.cluster import Cluster
 from support.names import own_name
-from support.waiting import wait_until
+from support.waiting import wait_until, wait_until_async
 
 from penstock.client import (
     Admin,
@@ -19,7 +20,7 @@ from penstock.client import (
     Record,
     TopicPartition,
 )
-from penstock.client.config import ConsumerOptions
+from penstock.client.config import ConsumerConfig, ConsumerOptions
 from penstock.client.consumer import group_session
 from penstock.core.partitioner import partition_for_key
 from penstock.errors import ClusterError, ErrorCode, MisuseError
@@ -563,3 +564,82 @@ async def test_an_async_consumer_and_its_async_listener(shared_broker: Cluster, 
         places = sorted(everywhere(name))
         kept = await other.committed(places)
         assert sum(0 if offset is None else offset.offset for offset in kept.values()) == 12
+
+
+async def test_a_poll_cancelled_while_partitions_leave_keeps_them_until_the_next_poll(
+    shared_broker: Cluster, name: str
+) -> None:
+    options = ConsumerConfig(group_id=name, auto_offset_reset="earliest")
+    heard = Heard()
+    async with (
+        AsyncConsumer(shared_broker.bootstrap, options) as one,
+        AsyncConsumer(shared_broker.bootstrap, options) as two,
+    ):
+        await one.subscribe(name, listener=heard)
+        await wait_until_async(lambda: has(one, PARTITIONS), what="one has all")
+        await two.subscribe(name)
+        session = one._session
+        commit_done = session.committer.commit_done
+        began = asyncio.Event()
+
+        async def never_ends(*_: object) -> None:
+            began.set()
+            await asyncio.get_running_loop().create_future()
+
+        async def until_it_commits() -> None:
+            while True:
+                await one.poll(0.1)
+
+        session.committer.commit_done = never_ends  # type: ignore[method-assign]
+        async with asyncio.TaskGroup() as group:
+            polling = group.create_task(until_it_commits())
+            await two.poll(0)
+            await began.wait()
+            polling.cancel()
+        session.committer.commit_done = commit_done  # type: ignore[method-assign]
+        assert heard.of("revoked") == []
+        await two.poll(0.1)
+        assert two.assignment() == set(), "one has not given them up"
+
+        async def shared() -> bool:
+            await one.poll(0.05)
+            await two.poll(0.05)
+            return len(two.assignment()) == 2
+
+        await wait_until_async(shared, what="two has its share")
+        assert one.assignment() | two.assignment() == everywhere(name)
+        assert heard.of("revoked") == [frozenset(two.assignment())]
+        await two.close()
+        await wait_until_async(lambda: has(one, PARTITIONS), what="one has all again")
+
+
+async def has(consumer: AsyncConsumer, count: int) -> bool:
+    await consumer.poll(0.05)
+    return len(consumer.assignment()) == count
+
+
+async def test_a_listener_that_was_cancelled_is_told_again_by_the_next_poll(
+    shared_broker: Cluster, name: str
+) -> None:
+    fill(shared_broker, name, 12, partition=2)
+    options = ConsumerConfig(group_id=name, auto_offset_reset="earliest")
+    began = asyncio.Event()
+    one = AsyncConsumer(shared_broker.bootstrap, options)
+
+    class Seeks(Heard):
+        async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:  # type: ignore[override]
+            if not began.is_set():
+                began.set()
+                await asyncio.get_running_loop().create_future()
+            await one.seek(TopicPartition(name, 2), 9)
+            super().on_assigned(partitions)
+
+    heard = Seeks()
+    async with one, asyncio.TaskGroup() as group:
+        await one.subscribe(name, listener=heard)
+        polling = group.create_task(one.poll(120.0))
+        await began.wait()
+        polling.cancel()
+        (batch,) = await one.poll(120.0)
+        assert list(batch.offsets()) == [9, 10, 11]
+        assert heard.of("assigned") == [frozenset(everywhere(name))]
