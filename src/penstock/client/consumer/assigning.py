@@ -1,12 +1,13 @@
 """`assign`: partitions that the user chooses, instead of a group. Where any partition starts.
 
-    wanted ──▶ topics known? ──▶ where each new one starts ──▶ Assignment, all at once
+    wanted ──▶ topics known? ──▶ where each new one starts ──▶ last commit of those that go
+                                 Assignment, all at once ◀──┘
 
 A partition that stays keeps its position and what was prefetched; one whose topic was created again
 is a new partition. See `group_session.py` for partitions that a group assigns.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.leaders import known_partition
@@ -19,6 +20,9 @@ from penstock.client.model import EARLIEST, LATEST
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode
 
+CommitDone = Callable[[Collection[TopicPartition]], Awaitable[None]]
+"""The automatic commit for partitions that the user gives up."""
+
 
 async def assign(
     cluster: Cluster,
@@ -26,6 +30,7 @@ async def assign(
     partitions: Iterable[TopicPartition],
     config: ConsumerConfig,
     find_committed: FindCommitted,
+    commit_done: CommitDone,
 ) -> None:
     """Replaces the assignment; see `AsyncConsumer.assign`. Raises PenstockError, with nothing
     changed."""
@@ -43,6 +48,7 @@ async def assign(
         else:
             new[where] = topic.topic_id
     committed = await find_committed(new)
+    await commit_done(assignment.states.keys() - kept - new.keys())
     topics = {where.topic for where in kept | new.keys()}
     for where in assignment.states.keys() - kept:
         assignment.remove(where)

@@ -150,7 +150,8 @@ class AsyncConsumer:
         """Replaces the assignment. Partitions that stay keep their position.
 
         New ones start at the committed offset of `group_id`, or else as `auto_offset_reset` says,
-        unless a seek follows. Raises MisuseError after `subscribe`,
+        unless a seek follows. With `enable_auto_commit`, what earlier polls returned of partitions
+        that are dropped is committed first, as in `close`. Raises MisuseError after `subscribe`,
         ClusterError(UNKNOWN_TOPIC), MisuseError(UNKNOWN_PARTITION), UnreachableError; then the
         assignment is unchanged.
         """
@@ -160,7 +161,12 @@ class AsyncConsumer:
             )
         await self._start()
         await assigning.assign(
-            self._cluster, self._assignment, partitions, self.config, self._session.committed
+            self._cluster,
+            self._assignment,
+            partitions,
+            self.config,
+            self._session.committed,
+            self._session.commit_dropped,
         )
         self._has_source = True
         self._fetcher.poke()

@@ -14,7 +14,7 @@ seek. Partitions that stay are not affected: their records are delivered in the 
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
 from penstock.client.cluster.cluster import Cluster
@@ -139,6 +139,11 @@ class GroupSession:
             await self.committer.commit_done(AUTO_COMMIT_S)
         else:
             await self.committer.settle(AUTO_COMMIT_S)
+
+    async def commit_dropped(self, partitions: Collection[TopicPartition]) -> None:
+        """The last automatic commit for partitions that the user no longer assigns."""
+        if partitions and self._config.group_id and self._config.enable_auto_commit:
+            await self.committer.commit_done(AUTO_COMMIT_S, partitions)
 
     def poll_began(self) -> None:
         """See `PollBegan`."""

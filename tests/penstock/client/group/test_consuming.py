@@ -345,6 +345,23 @@ def test_a_consumer_that_assigned_itself_commits_while_the_group_is_empty(
     assert caught.value.code is ErrorCode.GROUP_NOT_EMPTY
 
 
+def test_partitions_that_are_assigned_again_go_on_after_what_was_done(
+    shared_broker: Cluster, name: str, member: Open
+) -> None:
+    fill(shared_broker, name, 20, partition=0)
+    zero, one = TopicPartition(name, 0), TopicPartition(name, 1)
+    consumer = member(auto_commit_interval_ms=600_000)
+    consumer.assign([zero])
+    read(20, consumer)
+    assert consumer.poll(0) == [], "they are done"
+    consumer.assign([one])
+    kept = consumer.committed([zero])[zero]
+    assert kept is not None
+    assert kept.offset == 20
+    consumer.assign([zero])
+    assert consumer.position(zero) == 20
+
+
 def test_commits_without_waiting_arrive_in_order(
     shared_broker: Cluster, name: str, member: Open
 ) -> None:
