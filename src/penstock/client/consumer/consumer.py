@@ -88,7 +88,8 @@ class AsyncConsumer:
         self._starting = asyncio.Lock()
         self._started = False
         self._has_source = False
-        self._closing = False
+        self._closing = asyncio.Lock()
+        self._closer: asyncio.Task[None] | None = None
         self._ended: PenstockError | None = None
 
     async def __aenter__(self) -> Self:
@@ -446,14 +447,23 @@ class AsyncConsumer:
         return await self._session.committed({at: topic.topic_id for at, topic in topics.items()})
 
     async def close(self) -> None:
-        """Leaves the group, ends fetching and closes the connections; can be called repeatedly.
+        """Leaves the group, ends fetching and closes the connections.
+
+        Can be called repeatedly: later calls return when the first one has.
 
         With `enable_auto_commit`, what earlier polls returned is committed; what the last one
         returned is not, because you have not said that it is done: if it is, call `commit` first.
         """
-        if self._closing:
-            return
-        self._closing = True
+        if self._closer is asyncio.current_task():
+            return  # a listener, called by the close that is going on
+        async with self._closing:  # nobody ends the event loop under the call that came first
+            if self._closer is None:
+                self._closer = asyncio.current_task()
+                await self._close()
+
+    # -- inside ------------------------------------------------------------------------------
+
+    async def _close(self) -> None:
         try:
             if self._started and self._ended is None:
                 await self._session.close()
@@ -462,8 +472,6 @@ class AsyncConsumer:
             self._arrived.set()
             await self._tasks.aclose()
             await self._cluster.aclose()
-
-    # -- inside ------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         self._guard.check()

@@ -8,6 +8,7 @@ returned by the next one (handing_over.py).
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from threading import RLock
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from penstock.client.config import ConsumerConfig, ConsumerOptions
@@ -45,6 +46,7 @@ class Consumer:
         self._loop = shared_loop()
         self._core = AsyncConsumer(bootstrap, config, **options)
         self._core.notify_by(errand)
+        self._closing = RLock()  # a listener may call `close` in the thread that closes
         self._closed = False
         self._loop.adopt(self)
 
@@ -206,10 +208,11 @@ class Consumer:
 
     def close(self) -> None:
         """Leaves the group, ends fetching, closes the connections; can be called repeatedly."""
-        if not self._closed:
-            self._closed = True
-            self._loop.run_with_errands(self._core.close())
-            self._loop.release(self)
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self._loop.run_with_errands(self._core.close())
+                self._loop.release(self)
 
     def close_at_exit(self) -> None:
         """Internal: the process ends without a call of `close`."""

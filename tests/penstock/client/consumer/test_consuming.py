@@ -1,6 +1,7 @@
 """Consuming from real brokers: every record once, in order, from wherever one asks to start."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterable, Iterator
 
@@ -486,6 +487,58 @@ def test_a_closed_consumer_says_so(shared_cluster: Cluster, topic: str) -> None:
     consumer.close()
     with pytest.raises(ClusterError, match="closed"):
         consumer.poll(0)
+
+
+async def test_a_second_close_returns_when_the_first_one_has(
+    shared_cluster: Cluster, topic: str
+) -> None:
+    consumer = AsyncConsumer(shared_cluster.bootstrap)
+    await consumer.assign([TopicPartition(topic, 0)])
+    leave = consumer._session.close
+    leaving, may_leave = asyncio.Event(), asyncio.Event()
+
+    async def leave_late() -> None:
+        leaving.set()
+        await consumer.close()  # as a listener may: returns at once
+        await may_leave.wait()
+        await leave()
+
+    consumer._session.close = leave_late  # type: ignore[method-assign]
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(consumer.close())
+        await leaving.wait()
+        second = group.create_task(consumer.close())
+        for _ in range(10):
+            await asyncio.sleep(0)  # polls nothing: lets the second one go as far as it can
+        assert not second.done()
+        may_leave.set()
+        await second
+        assert first.done()
+
+
+def test_a_second_close_in_another_thread_returns_when_the_first_one_has(
+    shared_cluster: Cluster, topic: str
+) -> None:
+    consumer = Consumer(shared_cluster.bootstrap)
+    consumer.assign([TopicPartition(topic, 0)])
+    leave = consumer.core._session.close
+    leaving, may_leave = threading.Event(), threading.Event()
+    ended: list[str] = []
+
+    async def leave_late() -> None:
+        leaving.set()
+        await asyncio.to_thread(may_leave.wait, PATIENCE_S)
+        await leave()
+        ended.append("left")
+
+    consumer.core._session.close = leave_late  # type: ignore[method-assign]
+    first = threading.Thread(target=consumer.close)
+    first.start()
+    assert leaving.wait(PATIENCE_S)
+    threading.Timer(0.1, may_leave.set).start()
+    consumer.close()
+    assert ended == ["left"]
+    first.join()
 
 
 async def test_closing_wakes_a_poll_that_waits(shared_cluster: Cluster, topic: str) -> None:
