@@ -320,8 +320,14 @@ class AsyncConsumer:
         Taking the next record means being done with the previous one. You can leave the loop at any
         record: the next poll or loop continues after it.
         """
-        while self._ended is None:
-            for record in self.one_by_one(await self.poll(ITERATION_POLL_S)):
+        while True:
+            try:
+                batches = await self.poll(ITERATION_POLL_S)
+            except ClusterError as error:
+                if error.code is ErrorCode.CLOSED:
+                    return
+                raise
+            for record in self.one_by_one(batches):
                 yield record
 
     def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:

@@ -22,7 +22,7 @@ from penstock.client.group.model import OffsetAndMetadata, RebalanceListener
 from penstock.client.loop_thread import errand, shared_loop
 from penstock.client.model import EARLIEST, ConsumedBatch, Record
 from penstock.core.types import TopicPartition
-from penstock.errors import PenstockError
+from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -157,8 +157,14 @@ class Consumer:
         Taking the next record means being done with the previous one. You can leave the loop at any
         record: the next poll or loop continues after it. Raises as `poll`.
         """
-        while not self._closed:
-            yield from self._polled(ITERATION_POLL_S, None, self.one_by_one)
+        while True:
+            try:
+                records = self._polled(ITERATION_POLL_S, None, self.one_by_one)
+            except ClusterError as error:
+                if error.code is ErrorCode.CLOSED:
+                    return
+                raise
+            yield from records
 
     def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
         """The records of the last poll, each counted as returned when it is taken."""

@@ -556,6 +556,49 @@ async def expect_closed(consumer: AsyncConsumer) -> None:
         await consumer.poll(PATIENCE_S)
 
 
+def test_a_loop_over_records_ends_when_another_thread_closes(
+    shared_cluster: Cluster, topic: str
+) -> None:
+    consumer = Consumer(shared_cluster.bootstrap)
+    consumer.assign([TopicPartition(topic, 0)])
+    polling = threading.Event()
+    collect = consumer.core._assignment.collect
+
+    def collect_and_say_so(max_records: int) -> list[ConsumedBatch]:
+        polling.set()
+        return collect(max_records)
+
+    consumer.core._assignment.collect = collect_and_say_so  # type: ignore[method-assign]
+
+    def close() -> None:
+        assert polling.wait(PATIENCE_S)
+        consumer.close()
+
+    closing = threading.Thread(target=close)
+    closing.start()
+    assert list(consumer) == []
+    closing.join()
+    assert list(consumer) == []
+
+
+async def test_an_async_loop_over_records_ends_at_a_close_but_not_silently_at_a_defect(
+    shared_cluster: Cluster, topic: str
+) -> None:
+    fill(shared_cluster, topic, [b"one"])
+    here = TopicPartition(topic, 0)
+    async with AsyncConsumer(shared_cluster.bootstrap, auto_offset_reset="earliest") as closed:
+        await closed.assign([here])
+        async for _ in closed:
+            await closed.close()
+    async with AsyncConsumer(shared_cluster.bootstrap, auto_offset_reset="earliest") as broken:
+        await broken.assign([here])
+        records = aiter(broken)
+        await anext(records)
+        broken._crashed(ValueError("a defect"))
+        with pytest.raises(ClusterError, match="a defect"):
+            await anext(records)
+
+
 def test_a_poll_before_there_is_anything_to_read_says_so(
     shared_cluster: Cluster, topic: str
 ) -> None:
