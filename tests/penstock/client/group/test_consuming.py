@@ -584,7 +584,7 @@ async def test_an_async_consumer_and_its_async_listener(shared_broker: Cluster, 
 
 
 async def test_a_poll_cancelled_while_partitions_leave_keeps_them_until_the_next_poll(
-    shared_broker: Cluster, name: str
+    shared_broker: Cluster, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ConsumerConfig(group_id=name, auto_offset_reset="earliest")
     heard = Heard()
@@ -599,7 +599,7 @@ async def test_a_poll_cancelled_while_partitions_leave_keeps_them_until_the_next
         commit_done = session.committer.commit_done
         began = asyncio.Event()
 
-        async def never_ends(*_: object) -> None:
+        async def never_ends(*_: Any) -> None:
             began.set()
             await asyncio.get_running_loop().create_future()
 
@@ -607,13 +607,13 @@ async def test_a_poll_cancelled_while_partitions_leave_keeps_them_until_the_next
             while True:
                 await one.poll(0.1)
 
-        session.committer.commit_done = never_ends  # type: ignore[method-assign]
+        monkeypatch.setattr(session.committer, "commit_done", never_ends)
         async with asyncio.TaskGroup() as group:
             polling = group.create_task(until_it_commits())
             await two.poll(0)
             await began.wait()
             polling.cancel()
-        session.committer.commit_done = commit_done  # type: ignore[method-assign]
+        monkeypatch.setattr(session.committer, "commit_done", commit_done)
         assert heard.of("revoked") == []
         await two.poll(0.1)
         assert two.assignment() == set(), "one has not given them up"
