@@ -122,10 +122,13 @@ class Accumulator:
         self.unsettled: dict[PendingBatch, None] = {}
         self.flushing = 0
         self.transactional = config.transactional_id is not None
+        self.gated = self.transactional
+        """Whether `admits` is to be asked about every record, not only when there is no space."""
         self.transaction = 0
         """The number of the last transaction that was opened; guarded by the lock."""
         self.refusal: PenstockError | None = None
         """Why records are refused at the moment: no transaction is open."""
+        self._ended: PenstockError | None = None
         self._news: list[PartitionQueue] = []
         self._wake = wake
         self._awake = False
@@ -185,6 +188,13 @@ class Accumulator:
             self.used_bytes -= batch.size_bytes
             self.unsettled.pop(batch, None)
 
+    def end(self, error: PenstockError) -> None:
+        """From now on every record is refused with the first such error, also that of a thread
+        which is about to append."""
+        with self.lock:
+            self._ended = self._ended or error
+            self.gated = True
+
     def add_columns(
         self, queue: PartitionQueue, topic_id: str, columns: Columns
     ) -> PendingBatch | None:
@@ -192,7 +202,7 @@ class Accumulator:
         size = message_bytes(columns) + BATCH_OVERHEAD_BYTES
         with self.lock:
             no_room = self.used_bytes + size > self.config.buffer_bytes and self.used_bytes > 0
-            if (no_room or self.transactional) and not self.admits(no_room):
+            if (no_room or self.gated) and not self.admits(no_room):
                 return None
             if queue.open is not None:
                 queue.ready.append(queue.open)
@@ -210,6 +220,8 @@ class Accumulator:
         """Whether a record is accepted now; False if there is no space. Raises any other reason,
         also for a record of a transaction that has ended, even if the next one is open. The caller
         holds the lock."""
+        if self._ended is not None:
+            raise self._ended.with_traceback(None)
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)  # raised again and again
         if self.transactional and SENDING_IN.get() != self.transaction:

@@ -278,10 +278,10 @@ class AsyncProducer:
         self._guard.check()
         sender, cluster = self._sender, self._cluster
         if sender is None or cluster is None:
-            self._ended = self._ended or _closed()
+            self._end(_closed())
             return 0
         if self._ended is None:
-            self._ended = _closed()
+            self._end(_closed())
             try:
                 await self._abort_open(timeout_s)
                 await self.flush(timeout_s)
@@ -319,7 +319,9 @@ class AsyncProducer:
             return sum(batch.record_count for batch in self._accumulator.unsettled)
 
     def buffer_of(self, topic: str) -> TopicBuffer | None:
-        """Internal: the topic's buffer if it was prepared."""
+        """Internal: the topic's buffer if it was prepared. Raises what `send` raises at the end."""
+        if self._ended is not None:
+            raise self._ended
         return self._topics.get(topic)
 
     def try_append(
@@ -416,8 +418,13 @@ class AsyncProducer:
         else:
             loop.call_soon_threadsafe(sender.wake, queue)
 
+    def _end(self, error: PenstockError) -> None:
+        """No record is accepted any more."""
+        self._ended = self._ended or error
+        self._accumulator.end(error)
+
     def _crashed(self, cause: BaseException) -> None:
-        self._ended = ClusterError(f"the producer stopped because of a defect: {cause!r}")
+        self._end(ClusterError(f"the producer stopped because of a defect: {cause!r}"))
         self._room.set()
         if self._sender is not None:
             self._sender.abandon(

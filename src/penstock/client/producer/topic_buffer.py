@@ -129,7 +129,7 @@ class TopicBuffer:
         with self._lock:
             used_bytes = accumulator.used_bytes
             no_room = used_bytes + size > self._buffer_bytes and used_bytes > 0
-            if (no_room or accumulator.transactional) and not accumulator.admits(no_room):
+            if (no_room or accumulator.gated) and not accumulator.admits(no_room):
                 return None
             at = self._sticky if queue is None else queue
             batch = None if at is None else at.open

@@ -23,7 +23,7 @@ from penstock.core.batch import HEADER_BYTES
 from penstock.core.limits import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from penstock.core.partitioner import KeyHash, partition_for_key
 from penstock.core.records import build_batch, encode_columns
-from penstock.errors import ErrorCode, MisuseError
+from penstock.errors import ClusterError, ErrorCode, MisuseError
 
 LATER = 10**15
 
@@ -257,6 +257,19 @@ def test_one_record_larger_than_the_whole_buffer_still_goes_through() -> None:
     made = Made(topic(1), buffer_bytes=100)
     assert made.send(b"x" * 500) is not None
     assert made.send(b"x") is None
+
+
+@pytest.mark.parametrize("buffer_bytes", [100, 10_000])
+def test_after_the_end_nothing_is_added_whether_or_not_there_is_room(buffer_bytes: int) -> None:
+    made = Made(topic(1), buffer_bytes=buffer_bytes)
+    made.send(b"x" * 500)
+    made.accumulator.end(ClusterError("the first reason", ErrorCode.CLOSED))
+    made.accumulator.end(ClusterError("another"))
+    with pytest.raises(ClusterError, match="the first reason"):
+        made.send(b"late")
+    with pytest.raises(ClusterError, match="the first reason"):
+        made.topic.add_columns(encode_columns([b"late"], timestamps_ms=5), 0)
+    assert [batch.record_count for _, batch in made.drain()] == [1]
 
 
 def test_only_batches_past_their_delivery_time_expire() -> None:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +22,7 @@ from penstock.client.config import ConsumerConfig
 from penstock.client.consumer.assignment import Assignment, Returned
 from penstock.client.consumer.fetch_state import FetchState
 from penstock.client.loop_thread import LoopThread, shared_loop
-from penstock.errors import MisuseError
+from penstock.errors import ClusterError, ErrorCode, MisuseError
 
 PATIENCE_S = 120.0
 
@@ -211,6 +212,41 @@ def test_closing_while_the_process_ends_harms_nothing(shared_broker: Cluster) ->
     assert (ended.returncode, ended.stdout) == (0, "0\nthe producer is closed\n"), ended.stderr
 
 
+def test_after_its_end_a_producer_refuses_columns_too(shared_broker: Cluster) -> None:
+    shared_broker.create_topic("ended")
+    producer = Producer(shared_broker.bootstrap)
+    producer.send("ended", b"v").result(120)
+    assert producer.close() == 0
+    with pytest.raises(ClusterError, match="closed") as refused:
+        producer.send_columns("ended", [b"1", b"2"])
+    assert refused.value.code is ErrorCode.CLOSED
+
+
+def test_a_record_still_being_serialized_when_the_producer_ends_is_refused(
+    shared_broker: Cluster,
+) -> None:
+    shared_broker.create_topic("serialized")
+    begun, closed = threading.Event(), threading.Event()
+
+    def serialize(topic: str, value: str) -> bytes:
+        if value == "slow":
+            begun.set()
+            closed.wait(300)
+        return value.encode()
+
+    producer = Producer(shared_broker.bootstrap, value_serializer=serialize)
+    producer.send("serialized", "fast").result(120)
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(producer.send, "serialized", "slow")
+        assert begun.wait(300)
+        assert producer.close() == 0
+        closed.set()
+        with pytest.raises(ClusterError, match="closed") as refused:
+            sending.result(300)
+    assert refused.value.code is ErrorCode.CLOSED
+    assert count(shared_broker, "serialized") == 1
+
+
 def test_a_program_that_closes_ends_silently_and_at_once(shared_broker: Cluster) -> None:
     shared_broker.create_topic("closing")
     ended = run(
@@ -230,7 +266,7 @@ def test_a_child_process_is_told_to_make_its_own_client(shared_broker: Cluster) 
     ended = run(
         "import os, sys\n"
         "from penstock.client import Producer\n"
-        "from penstock.errors import MisuseError\n"
+        "from penstock.errors import ClusterError, ErrorCode, MisuseError\n"
         "with Producer(sys.argv[1]) as producer:\n"
         "    producer.send('forked', b'parent').result(120)\n"
         "    child = os.fork()\n"
