@@ -4,13 +4,15 @@ A client is used with `async with`, or started and closed by hand in different t
 must be entered and left in one and the same. So the group lives in an owner task, the only bare
 task there is, which `aclose` cancels and awaits. A background task that fails (a defect: expected
 errors are handled where they occur) ends them all and calls `on_crash`, so that no caller waits for
-ever.
+ever. So does a cancellation from outside, as at the end of `asyncio.run`.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
+
+from penstock.errors import ClusterError, ErrorCode
 
 _log = logging.getLogger("penstock.client")
 
@@ -24,6 +26,7 @@ class BackgroundTasks:
         self._owner: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
         self._entered = asyncio.Event()
+        self._closing = False
 
     @property
     def running(self) -> bool:
@@ -45,6 +48,7 @@ class BackgroundTasks:
 
     async def aclose(self) -> None:
         """Cancels all tasks and waits for their end."""
+        self._closing = True
         owner = self._owner
         if owner is None:
             return
@@ -58,6 +62,8 @@ class BackgroundTasks:
                 self._entered.set()
                 await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
+            if not self._closing:
+                self._on_crash(cancelled_outside(self._name))
             raise
         except BaseExceptionGroup as crashed:
             cause = crashed.exceptions[0]
@@ -65,3 +71,13 @@ class BackgroundTasks:
             self._on_crash(cause)
         finally:
             self._group = None
+
+
+def cancelled_outside(name: str) -> ClusterError:
+    """What calls of a client raise whose tasks were cancelled before it was closed."""
+    return ClusterError(
+        f"the {name}'s background tasks were cancelled before it was closed, by the end of "
+        "asyncio.run or by code that cancels all of asyncio.all_tasks(); close it first, and "
+        "create one in each event loop",
+        ErrorCode.CLOSED,
+    )

@@ -424,12 +424,13 @@ class AsyncProducer:
         self._accumulator.end(error)
 
     def _crashed(self, cause: BaseException) -> None:
-        self._end(ClusterError(f"the producer stopped because of a defect: {cause!r}"))
+        error = ClusterError(f"the producer stopped because of a defect: {cause!r}")
+        if isinstance(cause, ClusterError) and cause.code is ErrorCode.CLOSED:
+            error = cause  # cancelled from outside: no defect
+        self._end(error)
         self._room.set()
         if self._sender is not None:
-            self._sender.abandon(
-                ErrorCode.INTERNAL, f"the producer stopped because of a defect: {cause!r}"
-            )
+            self._sender.abandon(error.code, error.message)
 
     def _forked(self, error: MisuseError) -> None:
         self._ended = error

@@ -1,0 +1,40 @@
+"""How an async producer ends: cancelled from outside, or closed by several at once."""
+
+import asyncio
+
+import pytest
+from support.cluster import Cluster
+
+from penstock.client import AsyncProducer, DeliveryError
+from penstock.errors import ClusterError, ErrorCode
+
+
+async def test_after_a_program_cancelled_all_tasks_nothing_waits_for_ever(
+    shared_broker: Cluster,
+) -> None:
+    shared_broker.create_topic("all.cancelled")
+    producer = AsyncProducer(shared_broker.bootstrap, linger_ms=3_600_000)
+    delivery = await producer.send("all.cancelled", b"v")
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.wait(others)
+    with pytest.raises(DeliveryError, match="cancelled before it was closed"):
+        await asyncio.wait_for(delivery, 60)
+    with pytest.raises(ClusterError, match="create one in each event loop") as refused:
+        await producer.send("all.cancelled", b"v")
+    assert refused.value.code is ErrorCode.CLOSED
+    assert await asyncio.wait_for(producer.close(), 60) == 1
+
+
+def test_a_producer_says_that_its_event_loop_has_ended(shared_broker: Cluster) -> None:
+    shared_broker.create_topic("loop.ended")
+    producer = AsyncProducer(shared_broker.bootstrap)
+
+    async def job() -> int:
+        return (await (await producer.send("loop.ended", b"v"))).offset
+
+    assert asyncio.run(job()) == 0
+    with pytest.raises(ClusterError, match="create one in each event loop"):
+        asyncio.run(job())
+    assert asyncio.run(producer.close()) == 0
