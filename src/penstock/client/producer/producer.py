@@ -91,6 +91,8 @@ class AsyncProducer:
         self._buffers: dict[str, TopicBuffer] = {}
         self._room = asyncio.Event()
         self._ended: PenstockError | None = None
+        self._closing = asyncio.Lock()
+        self._closed = False
         self._manager: TransactionManager | None = None
 
     async def __aenter__(self) -> Self:
@@ -266,8 +268,8 @@ class AsyncProducer:
             self._accumulator.flushing -= 1
 
     async def close(self, timeout_s: float | None = None) -> int:
-        """Flushes, then ends the producer; can be called repeatedly. Never raises for records that
-        cannot be delivered.
+        """Flushes, then ends the producer; can be called repeatedly: later calls wait for the
+        first. Never raises for records that cannot be delivered.
 
         Args:
             timeout_s: How long to flush; None = as long as deliveries can take.
@@ -276,22 +278,28 @@ class AsyncProducer:
         an unknown outcome; each failure was logged, and its Delivery has it.
         """
         self._guard.check()
+        async with self._closing:
+            if not self._closed:
+                self._closed = True
+                crashed = self._ended is not None
+                self._end(_closed())
+                if not crashed:
+                    await self._close(timeout_s)
+        return 0 if self._sender is None else self._sender.failed_records
+
+    async def _close(self, timeout_s: float | None) -> None:
         sender, cluster = self._sender, self._cluster
         if sender is None or cluster is None:
-            self._end(_closed())
-            return 0
-        if self._ended is None:
-            self._end(_closed())
-            try:
-                await self._abort_open(timeout_s)
-                await self.flush(timeout_s)
-            except TimeoutError as error:
-                _log.warning("producer closed before everything was delivered: %s", error)
-            finally:
-                sender.abandon(ErrorCode.CLOSED, "the producer was closed before it was delivered")
-                await self._tasks.aclose()
-                await cluster.aclose()
-        return sender.failed_records
+            return
+        try:
+            await self._abort_open(timeout_s)
+            await self.flush(timeout_s)
+        except TimeoutError as error:
+            _log.warning("producer closed before everything was delivered: %s", error)
+        finally:
+            sender.abandon(ErrorCode.CLOSED, "the producer was closed before it was delivered")
+            await self._tasks.aclose()
+            await cluster.aclose()
 
     async def _abort_open(self, timeout_s: float | None) -> None:
         manager = self._manager

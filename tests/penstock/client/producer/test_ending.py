@@ -27,6 +27,35 @@ async def test_after_a_program_cancelled_all_tasks_nothing_waits_for_ever(
     assert await asyncio.wait_for(producer.close(), 60) == 1
 
 
+async def test_a_second_close_waits_for_the_first_one(shared_broker: Cluster) -> None:
+    shared_broker.create_topic("closed.twice")
+    producer = AsyncProducer(shared_broker.bootstrap)
+    delivery = await producer.send("closed.twice", b"v")
+    flushing, go_on = asyncio.Event(), asyncio.Event()
+    flush = producer.flush
+
+    async def gated(timeout_s: float | None = None) -> None:
+        flushing.set()
+        await go_on.wait()
+        await flush(timeout_s)
+
+    producer.flush = gated  # type: ignore[method-assign]
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(producer.close())
+        await flushing.wait()
+        second = group.create_task(producer.close())
+        group.create_task(turns()).add_done_callback(lambda _: go_on.set())
+        assert await second == 0
+        assert delivery.done()
+        assert first.done()
+
+
+async def turns() -> None:
+    """The second close would have returned."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 def test_a_producer_says_that_its_event_loop_has_ended(shared_broker: Cluster) -> None:
     shared_broker.create_topic("loop.ended")
     producer = AsyncProducer(shared_broker.bootstrap)
