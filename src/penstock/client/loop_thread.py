@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from queue import SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
 
+from penstock.client.process import ProcessGuard
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 
 Result = TypeVar("Result")
@@ -63,11 +64,13 @@ class LoopThread:
         self.loop.set_exception_handler(_report)
         self._clients: set[ClosesAtExit] = set()
         self._ended = False
+        self._guard = ProcessGuard("client")
         self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Runs `work` in the loop and returns its result; Ctrl-C cancels it and propagates."""
+        self._check_process(work)
         if threading.current_thread() is self._thread:
             work.close()
             raise MisuseError(
@@ -86,6 +89,7 @@ class LoopThread:
 
     def run_with_errands(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Like `run`; meanwhile, the calling thread does what `work` requests with `errand`."""
+        self._check_process(work)
         queue: SimpleQueue[_Errand | None] = SimpleQueue()
 
         async def carried() -> Result:
@@ -107,6 +111,14 @@ class LoopThread:
             future.cancel()
             raise
 
+    def _check_process(self, work: Coroutine[Any, Any, Any]) -> None:
+        """In a child process there is no thread that could run `work`."""
+        try:
+            self._guard.check()
+        except MisuseError:
+            work.close()
+            raise
+
     def _do_errand(self, call: Callable[[], object], done: "asyncio.Future[None]") -> None:
         try:
             call()
@@ -126,7 +138,10 @@ class LoopThread:
     def close(self) -> None:
         """Closes the clients, stops the loop, ends the thread."""
         for client in list(self._clients):
-            client.close_at_exit()
+            try:
+                client.close_at_exit()
+            except Exception:  # noqa: BLE001 - whatever it is, the others are to be flushed
+                _log.exception("a client could not be closed when the process ended")
         self._ended = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout=1.0)

@@ -35,14 +35,18 @@ class ProcessGuard:
 
     def forked(self) -> None:
         """This process is now a child."""
-        self._error = MisuseError(
-            f"this {self._what} was created in process {self._pid} and is used in its child "
-            f"process {os.getpid()}; create it in the child, and start child processes with "
-            "'spawn'",
-            ErrorCode.CLOSED,
-        )
+        self._error = used_in_child(self._what, self._pid)
         if self._on_fork is not None:
             self._on_fork(self._error)
+
+
+def used_in_child(what: str, pid: int) -> MisuseError:
+    """The error for what was created in the parent process `pid`."""
+    return MisuseError(
+        f"this {what} was created in process {pid} and is used in its child process "
+        f"{os.getpid()}; create it in the child, and start child processes with 'spawn'",
+        ErrorCode.CLOSED,
+    )
 
 
 _guards: Final["WeakSet[ProcessGuard]"] = WeakSet()

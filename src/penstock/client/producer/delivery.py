@@ -10,6 +10,7 @@ any thread or event loop.
 """
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from time import monotonic
 from typing import Any, Final
 
 from penstock.client.model import DeliveryReport
+from penstock.client.process import used_in_child
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 
 
@@ -48,10 +50,11 @@ _waiters_lock: Final = threading.Lock()
 class Outcome:
     """What happened to a batch. Written once, by the event loop that owns the producer."""
 
-    __slots__ = ("_loop", "_waiters", "error", "report")
+    __slots__ = ("_loop", "_pid", "_waiters", "error", "report")
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._loop = loop
+        self._pid = os.getpid()
         self._waiters: list[Callable[[], object]] | None = None
         self.report: DeliveryReport | None = None
         self.error: DeliveryError | None = None
@@ -87,6 +90,7 @@ class Outcome:
         """Blocks the calling thread. Raises TimeoutError, which does not affect the batch."""
         if self.done:
             return
+        self._check_process()
         if self._loop is not None and self._loop is running_loop():
             raise MisuseError("result() would block the producer's event loop: await the delivery")
         event = threading.Event()
@@ -100,10 +104,16 @@ class Outcome:
         """Waits in the current event loop; cancelling the wait does not affect the batch."""
         if self.done:
             return
+        self._check_process()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self.when_done(lambda: _call_in(loop, future))
         await future
+
+    def _check_process(self) -> None:
+        """In a child process nobody would ever settle it."""
+        if os.getpid() != self._pid:
+            raise used_in_child("delivery", self._pid)
 
     def report_of(self, index: int, count: int) -> DeliveryReport:
         """The report on records [index, index + count) of the batch; raises its error."""
@@ -162,7 +172,8 @@ class Delivery:
         """Blocks until the outcome is known; None = at most the delivery timeout.
 
         Raises DeliveryError if the record was not delivered or its outcome is unknown, TimeoutError
-        if `timeout_s` passes first, MisuseError in the event loop of an AsyncProducer (use await).
+        if `timeout_s` passes first, MisuseError in the event loop of an AsyncProducer (use await)
+        and in a child process.
         """
         self._outcome.wait(timeout_s)
         return self._outcome.report_of(self._index, 1)

@@ -195,6 +195,28 @@ def test_a_program_that_forgets_to_close_loses_nothing_and_is_told(
     assert count(shared_broker, "forgotten") == 500
 
 
+def test_a_client_that_fails_to_close_at_exit_keeps_no_other_from_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    closed: list[str] = []
+
+    class Client:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def close_at_exit(self) -> None:
+            closed.append(self.name)
+            raise RuntimeError(f"{self.name}: a user's listener")
+
+    thread = LoopThread("a test's")
+    for name in ("one", "two"):
+        thread.adopt(Client(name))
+    thread.close()
+    thread.loop.close()
+    assert sorted(closed) == ["one", "two"]
+    assert [record.exc_info is not None for record in caplog.records] == [True, True]
+
+
 def test_closing_while_the_process_ends_harms_nothing(shared_broker: Cluster) -> None:
     shared_broker.create_topic("ending")
     ended = run(
@@ -283,6 +305,38 @@ def test_a_child_process_is_told_to_make_its_own_client(shared_broker: Cluster) 
     )
     assert ended.stdout == "7\n", ended.stderr
     assert count(shared_broker, "forked") == 2
+
+
+def test_no_call_hangs_in_a_child_process(shared_broker: Cluster) -> None:
+    shared_broker.create_topic("forked.calls")
+    ended = run(
+        "import os, signal, sys\n"
+        "from penstock.client import Consumer, Producer, TopicPartition\n"
+        "from penstock.errors import MisuseError\n"
+        "consumer = Consumer(sys.argv[1])\n"
+        "consumer.assign([TopicPartition('forked.calls', 0)])\n"
+        "producer = Producer(sys.argv[1], linger_ms=3_600_000)\n"
+        "pending = producer.send('forked.calls', b'v')\n"
+        "calls = [lambda: consumer.poll(1), consumer.close, lambda: producer.flush(1),\n"
+        "    producer.close, pending.result, lambda: producer.send('forked.calls', b'v'),\n"
+        "    lambda: producer.send_columns('forked.calls', [b'v'])]\n"
+        "codes = []\n"
+        "for call in calls:\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        signal.alarm(10)\n"
+        "        try:\n"
+        "            call()\n"
+        "        except MisuseError as error:\n"
+        "            os._exit(7 if 'create it in the child' in str(error) else 1)\n"
+        "        os._exit(2)\n"
+        "    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "print(codes)\n"
+        "consumer.close()\n"
+        "producer.close()\n",
+        shared_broker.bootstrap,
+    )
+    assert ended.stdout == "[7, 7, 7, 7, 7, 7, 7]\n", ended.stderr
 
 
 def test_a_child_of_a_process_that_only_imported_the_client_makes_its_own(
