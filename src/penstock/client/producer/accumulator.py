@@ -121,6 +121,7 @@ class Accumulator:
         self.used_bytes = 0
         self.unsettled: dict[PendingBatch, None] = {}
         self.flushing = 0
+        """How many wait for what lingers to be sent: calls of flush, and sends without space."""
         self.transactional = config.transactional_id is not None
         self.gated = self.transactional
         """Whether `admits` is to be asked about every record, not only when there is no space."""

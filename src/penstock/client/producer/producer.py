@@ -21,7 +21,8 @@ threads (the sync facade uses that). After a fork, the child must create its own
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Final, Self, TypeVar, Unpack
 
@@ -255,17 +256,14 @@ class AsyncProducer:
         self._guard.check()
         if self._cluster is None:
             return
-        self._accumulator.flushing += 1
-        self._wake()
         try:
-            async with asyncio.timeout(timeout_s):
-                for batch in list(self._accumulator.unsettled):
-                    await batch.outcome.wait_async()
+            with self._flushing():
+                async with asyncio.timeout(timeout_s):
+                    for batch in list(self._accumulator.unsettled):
+                        await batch.outcome.wait_async()
         except TimeoutError:
             left = sum(batch.record_count for batch in list(self._accumulator.unsettled))
             raise TimeoutError(f"{left} records are not settled after {timeout_s} s") from None
-        finally:
-            self._accumulator.flushing -= 1
 
     async def close(self, timeout_s: float | None = None) -> int:
         """Flushes, then ends the producer; can be called repeatedly: later calls wait for the
@@ -392,12 +390,24 @@ class AsyncProducer:
             if added is not None:
                 return added
             try:
-                async with asyncio.timeout(deadline - monotonic()):
-                    await self._room.wait()
+                # What lingers has to go, or there may be no space before the linger time is over.
+                with self._flushing():
+                    async with asyncio.timeout(deadline - monotonic()):
+                        await self._room.wait()
             except TimeoutError:
                 raise self._buffer_full(
                     f"no room for {self.config.max_block_ms} ms (max_block_ms)"
                 ) from None
+
+    @contextmanager
+    def _flushing(self) -> Iterator[None]:
+        """Meanwhile nothing lingers."""
+        self._accumulator.flushing += 1
+        self._wake()
+        try:
+            yield
+        finally:
+            self._accumulator.flushing -= 1
 
     def _buffer_full(self, what: str) -> ClusterError:
         return ClusterError(

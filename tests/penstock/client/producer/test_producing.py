@@ -264,6 +264,16 @@ def test_a_small_buffer_makes_send_wait_and_loses_nothing(
     read_all(shared_cluster, topic, 6_000)
 
 
+def test_with_the_buffer_full_nothing_lingers(shared_cluster: Cluster, topic: str) -> None:
+    """No batch fills: only the linger time, an hour, would make space."""
+    with Producer(
+        shared_cluster.bootstrap, buffer_bytes=20_000, batch_bytes=15_000, linger_ms=3_600_000
+    ) as producer:
+        for index in range(600):
+            producer.send(topic, b"x" * 100, partition=index % 3)
+    read_all(shared_cluster, topic, 600)
+
+
 def fill(producer: AsyncProducer, topic: str) -> int:
     """Sends until the buffer is full; how many records that took."""
     accepted = 0
