@@ -14,7 +14,7 @@ from penstock.client.model import ConsumedBatch, Record
 from penstock.client.producer.delivery import ColumnsDelivery, Delivery
 from penstock.client.transformer.config import TransformConfig, TransformOptions, check_handle
 from penstock.client.transformer.out import AsyncOut
-from penstock.client.transformer.transformer import AsyncTransformer
+from penstock.client.transformer.transformer import AsyncTransformer, Pass
 from penstock.core.columns import Header
 from penstock.errors import MisuseError
 
@@ -126,7 +126,7 @@ class Transformer:
 
         Taking the next ones says that the previous ones are done. Raises as `run`.
         """
-        while (found := self._loop.run(self._core.take())) is not None:
+        while (found := self._take()) is not None:
             batches, out = found
             yield batches, Out(self._loop, out)
 
@@ -189,6 +189,14 @@ class Transformer:
     def close_at_exit(self) -> None:
         """Internal: the process ends without a call of `close`. Aborts what is open."""
         self._end(KeyboardInterrupt)
+
+    def _take(self) -> Pass | None:
+        try:
+            return self._loop.run(self._core.take())
+        except BaseException:
+            # Ctrl-C reaches this thread alone: the pass may be taken, and must come again.
+            self._loop.loop.call_soon_threadsafe(self._core.interrupted)
+            raise
 
     def _end(self, kind: type[BaseException] | None) -> None:
         try:

@@ -102,6 +102,7 @@ class AsyncTransformer:
         self._output = TransformOutput(bootstrap, self.config, self.transactional_id)
         self._in_hand = 0
         self._handling = False
+        self._interrupted = False
         self._alone = asyncio.Lock()
         self._stop = asyncio.Event()
         self._started = False
@@ -241,8 +242,17 @@ class AsyncTransformer:
     def handling(self) -> Iterator[None]:
         """Internal: there may be a current record whose handler has not returned."""
         self._handling = True
-        yield  # after an error, it stays so
+        try:
+            yield
+        except BaseException:
+            self.interrupted()
+            raise  # and it stays so
         self._handling = False
+
+    def interrupted(self) -> None:
+        """Internal: the user may not have got what was taken, or not be done with it: the next call
+        goes back to what is committed."""
+        self._interrupted = True
 
     def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
         """Internal: the records of a pass, each done when the next is taken."""
@@ -302,12 +312,19 @@ class AsyncTransformer:
         """One call at a time. An interrupted one leaves nothing to commit: batches may be lost with
         it, or half of a commit."""
         async with self._alone:
+            if self._interrupted:
+                self._interrupted = False
+                self._in_hand = 0
+                self._doom()
             try:
                 yield
             except BaseException:
-                if self._model.state is State.OPEN:
-                    self._model.failed()
+                self._doom()
                 raise
+
+    def _doom(self) -> None:
+        if self._model.state is State.OPEN:
+            self._model.failed()
 
     def _finish_pass(self) -> None:
         self._model.done(self._in_hand)

@@ -7,17 +7,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from support.cluster import Cluster
+from support.control_c import control_c
 from support.names import own_name
 from support.waiting import wait_until
 
-from penstock.client import Admin, Consumer, Producer, TopicPartition
+from penstock.client import Admin, ConsumedBatch, Consumer, Producer, TopicPartition
 from penstock.client.config import ConsumerConfig
 from penstock.client.consumer.assignment import Assignment, Returned
 from penstock.client.consumer.fetch_state import FetchState
@@ -126,7 +125,17 @@ def test_records_that_control_c_kept_from_the_user_are_returned_by_the_next_poll
     with Consumer(shared_broker.bootstrap, options) as consumer:
         consumer.assign([here])
         wait_until(lambda: consumer.poll(1.0, 10), what="the first ten records")
-        with interrupted_once(consumer.core._assignment, "collect", monkeypatch):
+        assignment = consumer.core._assignment
+        collect = assignment.collect
+        with control_c() as interrupt:
+
+            def collect_and_strike(max_records: int) -> list[ConsumedBatch]:
+                batches = collect(max_records)
+                if batches:
+                    interrupt.strike()
+                return batches
+
+            monkeypatch.setattr(assignment, "collect", collect_and_strike)
             call(consumer)
         assert consumer.position(here) == 10
         consumer.commit()
@@ -148,34 +157,6 @@ def test_control_c_does_not_undo_a_seek_that_came_after_the_records() -> None:
     assert states.progress(here).position == 8
     states.remove(here)
     states.take_back(returned)  # nothing happens: it is revoked
-
-
-@contextmanager
-def interrupted_once(thing: Any, method: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """SIGINT reaches this thread when `method` has found something, in the loop thread, which goes
-    on only then."""
-    find = getattr(thing, method)
-    caught = threading.Event()
-
-    def interrupt(*_: object) -> None:
-        caught.set()
-        raise KeyboardInterrupt
-
-    def find_and_interrupt(*arguments: object) -> object:
-        found = find(*arguments)
-        if found and not caught.is_set():
-            os.kill(os.getpid(), signal.SIGINT)
-            assert caught.wait(PATIENCE_S)
-        return found
-
-    monkeypatch.setattr(thing, method, find_and_interrupt)
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert caught.is_set()
 
 
 def test_a_program_that_forgets_to_close_loses_nothing_and_is_told(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.cluster import Cluster
+from support.control_c import control_c
 from support.names import own_name
 from support.transforming import PARTITIONS, Output, Running, copy_to, make_source
 from support.waiting import wait_until, wait_until_async
@@ -396,6 +397,53 @@ def test_closing_while_a_handler_runs_does_not_commit_its_record(
         output.check(range(COUNT))
     finally:
         one.stop()
+
+
+def test_a_pass_that_control_c_kept_from_the_user_comes_again(
+    shared_cluster: Cluster, source: str, output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Transformer(shared_cluster.bootstrap, group_id=source, source=source) as loop:
+        opened = loop.core._opened
+        with control_c() as interrupt:
+
+            async def opened_and_strike() -> AsyncOut | None:
+                out = await opened()
+                interrupt.strike()
+                return out
+
+            monkeypatch.setattr(loop.core, "_opened", opened_and_strike)
+            next(iter(loop))
+        loop.commit()
+        assert loop.core.model.committed_records == 0
+        copied = 0
+        for batches, out in loop:
+            for batch in batches:
+                out.send_columns(f"{source}.out", batch.values(), batch.keys())
+                copied += batch.record_count
+            if copied == COUNT:
+                loop.stop()
+    output.check(range(COUNT))
+
+
+def test_a_record_whose_handler_control_c_interrupted_is_handled_by_the_next_run(
+    shared_cluster: Cluster, source: str, output: Output
+) -> None:
+    interrupts = [KeyboardInterrupt()]
+    with Transformer(shared_cluster.bootstrap, group_id=source, source=source) as loop:
+
+        def handle(record: Record, out: Out) -> None:
+            if record.offset == 5 and interrupts:
+                raise interrupts.pop()
+            out.send(f"{source}.out", record.value, record.key)
+
+        with pytest.raises(KeyboardInterrupt):
+            loop.run(handle)
+        running = threading.Thread(target=loop.run, args=(handle,), daemon=True)
+        running.start()
+        output.check(range(COUNT))
+        loop.stop()
+        running.join(60)
+        assert not running.is_alive()
 
 
 def test_a_letter_that_does_not_fit_ends_it_and_says_so(
