@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from penstock.errors import ClusterError, ErrorCode
+from penstock.errors import ClusterError
 
 _log = logging.getLogger("penstock.client")
 
@@ -63,7 +63,7 @@ class BackgroundTasks:
                 await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
             if not self._closing:
-                self._on_crash(cancelled_outside(self._name))
+                self._on_crash(CancelledOutsideError(self._name))
             raise
         except BaseExceptionGroup as crashed:
             cause = crashed.exceptions[0]
@@ -73,11 +73,19 @@ class BackgroundTasks:
             self._group = None
 
 
-def cancelled_outside(name: str) -> ClusterError:
-    """What calls of a client raise whose tasks were cancelled before it was closed."""
-    return ClusterError(
-        f"the {name}'s background tasks were cancelled before it was closed, by the end of "
-        "asyncio.run or by code that cancels all of asyncio.all_tasks(); close it first, and "
-        "create one in each event loop",
-        ErrorCode.CLOSED,
-    )
+class CancelledOutsideError(ClusterError):
+    """The tasks of a client were cancelled before it was closed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the {name}'s background tasks were cancelled before it was closed, by the end of "
+            "asyncio.run or by code that cancels all of asyncio.all_tasks(); close it first, and "
+            "create one in each event loop"
+        )
+
+
+def why_ended(what: str, cause: BaseException) -> ClusterError:
+    """What calls raise after `on_crash`. Never CLOSED, with which a loop over records ends."""
+    if isinstance(cause, CancelledOutsideError):
+        return cause
+    return ClusterError(f"the {what} stopped because of a defect: {cause!r}")

@@ -36,7 +36,7 @@ from penstock.client.group.contract import Wish
 from penstock.client.group.model import OffsetAndMetadata, RebalanceListener
 from penstock.client.model import EARLIEST, LATEST, ConsumedBatch, Record
 from penstock.client.process import ProcessGuard
-from penstock.client.tasks import BackgroundTasks
+from penstock.client.tasks import BackgroundTasks, why_ended
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 
@@ -503,5 +503,5 @@ class AsyncConsumer:
             raise error
 
     def _crashed(self, cause: BaseException) -> None:
-        self._ended = ClusterError(f"the consumer stopped because of a defect: {cause!r}")
+        self._ended = why_ended("consumer", cause)
         self._arrived.set()

@@ -27,7 +27,7 @@ from penstock.client.consumer.read_result import ReadResult
 from penstock.client.decoders import Decoding
 from penstock.client.model import EARLIEST, LATEST, ConsumedBatch, OffsetSpec
 from penstock.client.setting_checks import positive
-from penstock.client.tasks import BackgroundTasks
+from penstock.client.tasks import BackgroundTasks, why_ended
 from penstock.core.columns import Columns
 from penstock.core.types import TopicPartition
 from penstock.errors import (
@@ -206,7 +206,7 @@ class EndReader:
         )
 
     def _crashed(self, cause: BaseException) -> None:
-        self._defect = ClusterError(f"the reader stopped because of a defect: {cause!r}")
+        self._defect = why_ended("reader", cause)
         self._arrived.set()
 
 

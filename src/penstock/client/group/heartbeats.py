@@ -30,8 +30,8 @@ from penstock.client.group.contract import Event, Partitions, PollBegan, PollEnd
 from penstock.client.group.coordinator import GroupCalls
 from penstock.client.group.link import GroupLink, GroupOwner
 from penstock.client.loop_thread import heartbeat_loop
-from penstock.client.tasks import BackgroundTasks
-from penstock.errors import ClusterError, PenstockError
+from penstock.client.tasks import BackgroundTasks, why_ended
+from penstock.errors import PenstockError
 
 REPEATS: Final = 3
 """How often a poll that waits says so within `max_poll_interval_ms`."""
@@ -232,4 +232,4 @@ class _Reports:
 
     def crashed(self, cause: BaseException) -> None:
         """Polls raise it."""
-        self.fail(ClusterError(f"the group's member stopped because of a defect: {cause!r}"))
+        self.fail(why_ended("group's member", cause))

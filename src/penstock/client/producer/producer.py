@@ -40,7 +40,7 @@ from penstock.client.producer.delivery import (
 from penstock.client.producer.sender import Sender
 from penstock.client.producer.shards import Shard, shard_columns
 from penstock.client.producer.topic_buffer import TopicBuffer
-from penstock.client.tasks import BackgroundTasks
+from penstock.client.tasks import BackgroundTasks, why_ended
 from penstock.client.transaction.branches import AsyncBranches
 from penstock.client.transaction.handle import AsyncTransaction
 from penstock.client.transaction.manager import TransactionManager
@@ -442,9 +442,7 @@ class AsyncProducer:
         self._accumulator.end(error)
 
     def _crashed(self, cause: BaseException) -> None:
-        error = ClusterError(f"the producer stopped because of a defect: {cause!r}")
-        if isinstance(cause, ClusterError) and cause.code is ErrorCode.CLOSED:
-            error = cause  # cancelled from outside: no defect
+        error = why_ended("producer", cause)
         self._end(error)
         self._room.set()
         if self._sender is not None:

@@ -609,3 +609,20 @@ def test_a_poll_before_there_is_anything_to_read_says_so(
             next(iter(consumer))
         consumer.assign([TopicPartition(topic, 0)])
         assert consumer.poll(0) == []
+
+
+async def test_after_a_program_cancelled_all_tasks_a_consumer_says_so(
+    shared_broker: Cluster,
+) -> None:
+    """A loop over records must not end as after `close`, as if that were all."""
+    shared_broker.create_topic("consumer.cancelled")
+    consumer = AsyncConsumer(shared_broker.bootstrap)
+    await consumer.assign([TopicPartition("consumer.cancelled", 0)])
+    await consumer.poll(0)
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.wait(others)
+    with pytest.raises(ClusterError, match="create one in each event loop"):
+        _ = [record async for record in consumer]
+    await consumer.close()

@@ -23,7 +23,7 @@ async def test_after_a_program_cancelled_all_tasks_nothing_waits_for_ever(
         await asyncio.wait_for(delivery, 60)
     with pytest.raises(ClusterError, match="create one in each event loop") as refused:
         await producer.send("all.cancelled", b"v")
-    assert refused.value.code is ErrorCode.CLOSED
+    assert refused.value.code is ErrorCode.INTERNAL
     assert await asyncio.wait_for(producer.close(), 60) == 1
 
 
