@@ -183,9 +183,7 @@ async def delete_group(asking: Asking, group_id: str) -> None:
 async def _existing(asking: Asking, topics: Iterable[str]) -> set[str]:
     """Which of these topics exist now."""
     names = set(topics)
-    for name in names:
-        asking.cluster.watch_topic(name)
-    return names & (await asking.cluster.refresh()).topics.keys()
+    return names & (await asking.cluster.refresh(topics=names)).topics.keys()
 
 
 def _checked(method: Any) -> Callable[..., Awaitable[Any]]:

@@ -134,7 +134,6 @@ async def delete_topic(
     await asking.ask(or_own_doing(attempt, ErrorCode.UNKNOWN_TOPIC, validate_only=validate_only))
     if not validate_only:
         await _wait_until(asking, topic, lambda seen: seen is None, SETTLE_S)
-        asking.cluster.forget_topic(topic)
 
 
 async def list_topics(asking: Asking, *, include_internal: bool = False) -> list[str]:
@@ -237,8 +236,7 @@ async def _wait_until(
 ) -> bool:
     """Waits until the broker shows the topic as wanted; False if it never does."""
     deadline = monotonic() + timeout_s
-    asking.cluster.watch_topic(topic)
-    while not condition((await asking.cluster.refresh()).topics.get(topic)):
+    while not condition((await asking.cluster.refresh(topics=(topic,))).topics.get(topic)):
         if monotonic() >= deadline:
             return False
         await asyncio.sleep(asking.cluster.config.retry_backoff_ms / 1000)

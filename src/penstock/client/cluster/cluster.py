@@ -8,13 +8,17 @@ that did not answer lately come last. If none answers within the timeout, one Un
 every address with its reason. Refreshes are shared: many callers that miss the same leader cause
 one request, and background refreshes are at least `REFRESH_INTERVAL_MS` apart. The view changes
 only here; listeners are notified.
+
+A refresh asks for the topics of the view that are in use. One that an answer lacks is asked for no
+more, or deleted topics would fill the request until brokers refuse it; who still waits for such a
+topic names it in each refresh.
 """
 
 import asyncio
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from time import monotonic
 from typing import Final, TypeVar
 
@@ -77,20 +81,28 @@ class Cluster:
         self._diagnosed = False
         self._taught_by = ""
         self._topics: set[str] = set()
+        """What every refresh asks for: topics of the view, never others."""
+        self._asked: frozenset[str] = frozenset()
+        """What the last request that was answered asked for."""
         self._topic_errors: dict[str, PenstockError] = {}
         self._suspects: dict[str, float] = {}
         self._silent: dict[str, PenstockError] = {}
         self._refreshing = asyncio.Lock()
         self._refreshed_at = -1.0
         self._wanted = asyncio.Event()
+        self._wanted_topics: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Calls `listener` whenever the view has changed."""
         self._listeners.append(listener)
 
-    async def refresh(self, timeout_s: float = math.inf) -> MetadataSnapshot:
+    async def refresh(
+        self, timeout_s: float = math.inf, topics: Collection[str] = ()
+    ) -> MetadataSnapshot:
         """The view after an answer to a request that was not sent before this call.
+
+        `topics`: asked for whether they are known or not; later refreshes ask for those that exist.
 
         Raises UnreachableError if no broker answers within `timeout_s`, and never later than
         `connect_timeout_ms`.
@@ -103,15 +115,17 @@ class Cluster:
         except TimeoutError:  # another caller's request has no answer either
             raise _nobody_answered(self._silent, self._candidates(), timeout_s) from None
         try:
-            if self._refreshed_at < called_at:
-                await self._refresh(called_at + timeout_s - monotonic())
+            if self._refreshed_at < called_at or not self._asked.issuperset(topics):
+                await self._refresh(called_at + timeout_s - monotonic(), topics)
         finally:
             self._refreshing.release()
         return self.view
 
-    async def _refresh(self, timeout_s: float, avoid: frozenset[str] = frozenset()) -> None:
+    async def _refresh(
+        self, timeout_s: float, topics: Collection[str], avoid: frozenset[str] = frozenset()
+    ) -> None:
         started_at = monotonic()
-        asked = frozenset(self._topics)
+        asked = frozenset(self._topics.union(topics))
         request = pb.MetadataRequest(
             cluster_id=self.view.cluster_id, topics=sorted(asked), no_topics=not asked
         )
@@ -121,10 +135,13 @@ class Cluster:
             return await connection.call(connection.broker.Metadata, request, attempt_s)
 
         self._learn(await self.ask(call, timeout_s, avoid=avoid), asked)
-        self._refreshed_at = started_at
+        self._topics.update(topics)
+        self._topics.intersection_update(self.view.topics)
+        self._refreshed_at, self._asked = started_at, asked
 
-    def refresh_soon(self) -> None:
-        """Makes the background task refresh; returns at once."""
+    def refresh_soon(self, *topics: str) -> None:
+        """Makes the background task refresh, and ask for these topics too; returns at once."""
+        self._wanted_topics.update(topics)
         self._wanted.set()
 
     async def keep_fresh(self) -> None:
@@ -138,9 +155,10 @@ class Cluster:
             except TimeoutError:
                 pass
             self._wanted.clear()
+            topics, self._wanted_topics = self._wanted_topics, set()
             before = self.view
             try:
-                await self.refresh()
+                await self.refresh(topics=topics)
             except PenstockError as error:
                 _log.warning("metadata refresh failed: %s", error)
             news = self.view is not before or monotonic() - idle_since > 1.0
@@ -148,7 +166,7 @@ class Cluster:
             await asyncio.sleep(pause_ms / 1000)
 
     async def topic(self, name: str, timeout_s: float = math.inf) -> TopicDescription:
-        """The topic, looked up if it is not known yet; from now on part of every refresh.
+        """The topic, looked up if it is not known yet; part of every refresh as long as it exists.
 
         A topic that is being created may not have reached every broker. A client that spreads its
         questions asks for `unknown_topic_timeout_ms`; a sticky one asks every broker once.
@@ -161,15 +179,13 @@ class Cluster:
         deadline = min(limit, monotonic() + patience_s)
         while (topic := self.view.topics.get(name)) is None:
             validate_topic_name(name)
-            self._topics.add(name)
-            await self.refresh(limit - monotonic())
+            await self.refresh(limit - monotonic(), (name,))
             if self._sticky and self._is_unknown(name):
                 await self._ask_the_others(name, limit)
             if name in self.view.topics:
                 continue
             unknown = self._is_unknown(name)
             if not unknown or monotonic() >= deadline:
-                self._topics.discard(name)
                 raise _unknown_topic(name) if unknown else self._topic_errors[name]
             await asyncio.sleep(self.config.retry_backoff_ms / 1000)
         self._topics.add(name)
@@ -190,7 +206,7 @@ class Cluster:
                 denied.add(self._taught_by)
                 if denied.issuperset(self._candidates()):
                     break
-                await self._refresh(limit - monotonic(), frozenset(denied))
+                await self._refresh(limit - monotonic(), (name,), frozenset(denied))
         if self._is_unknown(name):
             self._answered_last = favourite  # nothing was learned: keep using its answers
 
@@ -201,7 +217,7 @@ class Cluster:
         """
         deadline = monotonic() + self.config.unknown_topic_timeout_ms / 1000
         while True:
-            topic = (await self.refresh()).topics.get(name)
+            topic = (await self.refresh(topics=(name,))).topics.get(name)
             if topic is None or topic.topic_id != topic_id:
                 return
             if monotonic() >= deadline:
@@ -211,10 +227,6 @@ class Cluster:
                     ErrorCode.TOPIC_ID_MISMATCH,
                 )
             await asyncio.sleep(self.config.retry_backoff_ms / 1000)
-
-    def watch_topic(self, name: str) -> None:
-        """Asks for a topic with every refresh from now on, whether it exists or not."""
-        self._topics.add(name)
 
     def forget_topic(self, name: str) -> None:
         """Stops asking for a topic."""

@@ -90,7 +90,7 @@ async def ask_leaders(
             raise (final or troubles)[0]
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 2, cluster.config.retry_backoff_max_ms / 1000)
-        await cluster.refresh()
+        await cluster.refresh(topics={where.topic for where in left})
 
 
 async def ask_once(

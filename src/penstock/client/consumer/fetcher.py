@@ -205,7 +205,7 @@ class Fetcher:
         leader = self._cluster.view.leader(state.where)
         if leader is not None:
             return leader.address
-        self._cluster.refresh_soon()
+        self._cluster.refresh_soon(state.where.topic)
         if state.failing_since_ms is None:
             state.failing_since_ms = at_ms
         failing_ms = at_ms - state.failing_since_ms

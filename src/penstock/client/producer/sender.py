@@ -211,7 +211,7 @@ class Sender:
             )
             if not known:
                 self._heard_unknown(queue, at_ms)
-            self._cluster.refresh_soon()
+            self._cluster.refresh_soon(queue.where.topic)
             return TICK_MS
         waiting = any(not entry.outstanding for entry in lane.window)
         if waiting:

@@ -24,13 +24,15 @@ from penstock.proto.v1.broker_pb2_grpc import (
     BrokerServiceServicer,
     add_BrokerServiceServicer_to_server,
 )
+from penstock.rpc.errors import abort
 
 FOR_EVER_MS = 600_000
 IN_TIME_S = 300
 
 
 class Knowing(BrokerServiceServicer):
-    """A broker of a cluster of `ports` that knows `topics`; counts who asks for which."""
+    """A broker of a cluster of `ports` that knows `topics`; counts who asks for which, and refuses
+    requests for more than `names_max`."""
 
     @classmethod
     def of(cls, ports: Sequence[int], topics: Sequence[str] = ()) -> Self:
@@ -41,9 +43,12 @@ class Knowing(BrokerServiceServicer):
         self.ports = ports
         self.topics = set(topics)
         self.asked: list[list[str]] = []
+        self.names_max = 20_000
 
     async def Metadata(self, request: Any, context: Any) -> pb.MetadataResponse:  # noqa: N802
         self.asked.append(list(request.topics))
+        if len(request.topics) > self.names_max:
+            await abort(context, ClusterError("too many", ErrorCode.INVALID_REQUEST))
         return pb.MetadataResponse(
             cluster_id="cluster",
             brokers=[
@@ -233,3 +238,52 @@ async def test_preparing_a_partition_that_does_not_exist_is_refused() -> None:
     ):
         with pytest.raises(MisuseError, match="0 to 0, not 1"):
             await producer.prepare("t", 1)
+
+
+async def test_topics_that_were_deleted_are_asked_for_no_more() -> None:
+    async with (
+        asyncio.timeout(IN_TIME_S),
+        brokers(["kept"]) as (addresses, (broker,)),
+        AsyncProducer(addresses) as producer,
+    ):
+        await producer.prepare("kept")
+        for number in range(10):
+            name = f"reply-{number}"
+            broker.topics.add(name)
+            await producer.prepare(name)
+            broker.topics.remove(name)
+        assert producer._cluster is not None
+        await producer._cluster.refresh()
+        assert max(map(len, broker.asked)) <= 3, "the kept one, the last one and the new one"
+        assert producer._cluster._topics == {"kept"}
+        await producer._cluster.refresh()
+        assert broker.asked[-1] == ["kept"]
+
+
+async def test_a_topic_too_many_is_refused_and_the_others_stay_known() -> None:
+    async with (
+        asyncio.timeout(IN_TIME_S),
+        brokers(["first", "more"]) as (addresses, (broker,)),
+        AsyncProducer(addresses) as producer,
+    ):
+        broker.names_max = 1
+        await producer.prepare("first")
+        with pytest.raises(ClusterError) as refused:
+            await producer.prepare("more")
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+        assert producer._cluster is not None
+        assert list((await producer._cluster.refresh()).topics) == ["first"]
+
+
+async def test_whoever_asks_for_a_topic_while_an_answer_is_on_its_way_asks_again() -> None:
+    """The answer of the first is shared by none of the others: it was about something else."""
+    async with (
+        asyncio.timeout(IN_TIME_S),
+        brokers(["a", "b"]) as (addresses, (broker,)),
+    ):
+        cluster = Cluster(tuple(addresses), ClientConfig(), sticky=True)
+        async with asyncio.TaskGroup() as group:
+            asking = [group.create_task(cluster.topic(name)) for name in ("a", "b", "a")]
+        assert [task.result().topic for task in asking] == ["a", "b", "a"]
+        assert broker.asked == [["a"], ["a", "b"]]
+        await cluster.aclose()

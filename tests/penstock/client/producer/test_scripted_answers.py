@@ -73,8 +73,13 @@ class Double(broker_pb2_grpc.BrokerServiceServicer, AdminServiceServicer):
         """The leader epoch in metadata, and the one the broker leads in."""
         self.told_leader = 0
         self.named_epochs: list[int] = []
+        self.hidden = False
+        self.asked_when_hidden = 0
+        """How often metadata of the topic was requested in vain."""
 
     async def Metadata(self, request: Any, context: Any) -> pb.MetadataResponse:  # noqa: N802
+        shown = "t" in request.topics and not self.hidden
+        self.asked_when_hidden += "t" in request.topics and self.hidden
         partition = pb.PartitionInfo(
             leader=self.told_leader,
             leader_epoch=self.told_epoch,
@@ -89,7 +94,7 @@ class Double(broker_pb2_grpc.BrokerServiceServicer, AdminServiceServicer):
                 pb.BrokerInfo(broker_id=broker_id, host="127.0.0.1", port=port, alive=True)
                 for broker_id, port in enumerate(self.broker_ports)
             ],
-            topics=[pb.TopicInfo(topic="t", topic_id="id", partitions=[partition])],
+            topics=[pb.TopicInfo(topic="t", topic_id="id", partitions=[partition])] * shown,
         )
 
     async def InitProducer(self, request: Any, context: Any) -> pb.InitProducerResponse:  # noqa: N802
@@ -407,6 +412,30 @@ async def test_a_topic_that_is_known_again_in_time_takes_its_records(double: Dou
     async with producing(double, unknown_topic_timeout_ms=20_000) as producer:
         report = await (await producer.send("t", b"v"))
         assert report.base_offset == 0
+
+
+async def test_a_record_that_waits_for_its_topic_to_be_seen_again_is_sent_then(
+    double: Double,
+) -> None:
+    async with asyncio.timeout(600), producing(double, unknown_topic_timeout_ms=60_000) as producer:
+        double.hidden, double.script = True, repeat(refused(ErrorCode.UNKNOWN_TOPIC))
+        delivery = await producer.send("t", b"v")
+        await wait_until_async(lambda: double.asked_when_hidden > 2, what="it asks on and on")
+        double.hidden, double.script = False, iter(())
+        assert (await delivery).offset == 0
+
+
+async def test_a_reader_whose_topic_is_seen_again_goes_on(double: Double) -> None:
+    bootstrap = f"127.0.0.1:{double.port}"
+    options: dict[str, Any] = {"unknown_topic_timeout_ms": 60_000, "retry_backoff_ms": 1}
+    async with asyncio.timeout(600), AsyncConsumer(bootstrap, **options) as consumer:
+        double.script = repeat(refused(ErrorCode.NOT_LEADER))
+        await consumer.assign([HERE])
+        double.hidden = True
+        await wait_until_async(lambda: double.asked_when_hidden > 2, what="it asks on and on")
+        double.hidden, double.script, double.stored = False, iter(()), [stored(0, 5)]
+        (batch,) = await consumer.poll(120)
+        assert len(batch) == 5
 
 
 async def test_a_topic_that_was_unknown_once_is_not_given_up_for_a_slow_answer(
