@@ -309,6 +309,43 @@ async def test_a_stream_shows_the_same_as_a_fetch(tmp_path: Path) -> None:
             call.cancel()
 
 
+@pytest.mark.parametrize("level", [COMMITTED, UNCOMMITTED])
+async def test_a_stream_holds_no_replica_that_it_does_not_read(
+    tmp_path: Path, level: pb.IsolationLevel.ValueType
+) -> None:
+    async with scene(tmp_path) as here, asyncio.timeout(600):
+        watching = here.replica.stable_waiters if level == COMMITTED else here.replica.waiters
+        before = set(watching)
+        call: Any = here.broker.data.Subscribe()
+
+        async def ask(**what: Any) -> None:
+            request = pb.SubscribeRequest(isolation_level=level, credit_bytes=1 << 20, **what)
+            await call.write(request)
+
+        def parked() -> set[Any]:
+            return set(watching) - before
+
+        await ask(subscribe=[pb.FetchPartition(topic="t", offset=0)])
+        await wait_until_async(parked, what="it is watched")
+        (stream,) = parked()
+        await ask(unsubscribe=[pb.PartitionName(topic="t")])
+        await wait_until_async(lambda: not parked(), what="it is watched no more")
+        await ask(subscribe=[pb.FetchPartition(topic="t", offset=10)])
+        (result,) = (await call.read()).results
+        assert result.HasField("error"), "there is nothing at that offset"
+        assert not parked()
+        await ask(subscribe=[pb.FetchPartition(topic="t", offset=0)])
+        await wait_until_async(parked, what="it is watched again")
+        await here.log.send(None)
+        await _take(call, [], 1)
+        await here.broker.apply(full=False, deleted=("id-1",))
+        (result,) = (await call.read()).results
+        assert result.HasField("error"), "the topic is gone"
+        assert not parked()
+        assert (stream._watched, stream._replica_of, stream._replicas) == ({}, {}, {})
+        call.cancel()
+
+
 async def _take(call: Any, found: list[bytes], count: int) -> None:
     async with asyncio.timeout(600):
         while len(found) < count:

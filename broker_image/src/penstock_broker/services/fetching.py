@@ -149,12 +149,16 @@ class Parking:
         changed, self._dirty = list(self._dirty), {}
         return changed
 
+    def remove(self, replica: Replica) -> None:
+        """Stops watching this one."""
+        del self._replicas[replica]
+        replica.waiters.discard(self)
+        replica.stable_waiters.discard(self)
+
     def leave(self) -> None:
         """Stops watching."""
-        for replica in self._replicas:
-            replica.waiters.discard(self)
-            replica.stable_waiters.discard(self)
-        self._replicas.clear()
+        for replica in tuple(self._replicas):
+            self.remove(replica)
 
 
 class Fetching:

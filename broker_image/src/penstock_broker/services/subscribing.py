@@ -68,6 +68,7 @@ class Subscription:
             key = TopicPartition(name.topic, name.partition)
             self._positions.pop(key, None)
             self._ready.pop(key, None)
+            self._parking.unwatch(key)
         for part in request.subscribe:
             key = TopicPartition(part.topic, part.partition)
             if len(self._positions) >= PARTITIONS_MAX and key not in self._positions:
@@ -145,6 +146,7 @@ class Subscription:
     def _advance(self, key: TopicPartition, part: pb.FetchPartition, found: Slice) -> None:
         if found.error is not None:
             del self._positions[key]
+            self._parking.unwatch(key)
         elif found.batches:
             part.offset = found.batches[-1].next_offset
             self._ready[key] = None
@@ -157,12 +159,22 @@ class _Wakes(Parking):
         super().__init__(Isolation.COMMITTED)  # until the first message sets it
         self._subscription = subscription
         self._watched: dict[Any, TopicPartition] = {}
+        self._replica_of: dict[TopicPartition, Any] = {}
 
     def watch(self, replica: Any, key: TopicPartition) -> None:
-        """Watches a replica once."""
-        if replica not in self._watched:
+        """Watches this replica for a partition, instead of the one before."""
+        if self._replica_of.get(key) is not replica:
+            self.unwatch(key)
+            self._replica_of[key] = replica
             self._watched[replica] = key
             self.add(replica, 0)
+
+    def unwatch(self, key: TopicPartition) -> None:
+        """A replica that is deleted would live as long as the stream, with all that it holds."""
+        replica = self._replica_of.pop(key, None)
+        if replica is not None:
+            del self._watched[replica]
+            self.remove(replica)
 
     def wake(self, replica: Any) -> None:
         self._subscription.ready(self._watched[replica])
