@@ -42,6 +42,8 @@ Handler = Callable[[Record], Awaitable[None] | None]
 POLL_S: Final = 0.2
 FULL_S: Final = 1.0
 """How often a full pool checks whether partitions were revoked."""
+BEHIND_MAX: Final = 10
+"""How many times `queued_max` records of a partition are taken behind one that is not finished."""
 
 _log = logging.getLogger("penstock.client")
 
@@ -54,7 +56,9 @@ class WorkerConfig:
         workers: How many handlers run at once, 1 to 1,000.
         order: "key": records of the same key one after the other, those without a key in any order.
             "partition": all records of a partition one after the other.
-        queued_max: Maximum number of records taken and not finished; at least `workers`.
+        queued_max: Maximum number of records taken and not finished; at least `workers`. Ten times
+            as many are taken of a partition behind one that is not finished, then no more until it
+            is: they cannot be committed before it.
         retries: How often a handler that raised is called again, 0 = never.
         backoff_ms: Pause before the first retry; doubles up to `backoff_max_ms`.
         backoff_max_ms: The longest pause; at least `backoff_ms`.
@@ -146,6 +150,8 @@ class AsyncWorkerPool:
         self._threads = ThreadPoolExecutor(self.config.workers, "penstock-worker")
         self._lanes = [asyncio.Queue[_Work]() for _ in range(self.config.workers)]
         self._owned: dict[TopicPartition, _Owned] = {}
+        self._held: set[TopicPartition] = set()
+        """Paused, as a record that is not finished holds up what can be committed."""
         self._queued = 0
         self._turn = 0
         self._changed = asyncio.Event()
@@ -219,6 +225,7 @@ class AsyncWorkerPool:
             if room <= 0:
                 await self._wait_for_room()
                 continue
+            await self._hold_up()
             self._queue(await self._consumer.poll(POLL_S, room))
 
     def _queue(self, batches: Sequence[ConsumedBatch]) -> None:
@@ -228,6 +235,27 @@ class AsyncWorkerPool:
                 entry.unfinished.begin(record.offset, batch.next_offset)
                 self._queued += 1
                 self._lanes[self._lane(record)].put_nowait(_Work(record, entry))
+
+    async def _hold_up(self) -> None:
+        """Pauses partitions with too much behind a record that is not finished; resumes others."""
+        limit = BEHIND_MAX * self.config.queued_max
+        behind = {at: entry.unfinished for at, entry in self._owned.items()}
+        held = {at for at, unfinished in behind.items() if len(unfinished) >= limit}
+        if held == self._held:
+            return
+        assigned = self._consumer.assignment()
+        held &= assigned
+        for where in held - self._held:
+            _log.warning(
+                "%s: no more records are taken until the one at offset %d is finished; %d behind "
+                "it wait to be committed",
+                where,
+                behind[where].commit,
+                len(behind[where]) - 1,
+            )
+        await self._consumer.pause(held - self._held)
+        await self._consumer.resume((self._held - held) & assigned)
+        self._held = held
 
     async def _wait_for_room(self) -> None:
         """Meanwhile, polls with all partitions paused, because some may be revoked."""
@@ -240,7 +268,7 @@ class AsyncWorkerPool:
             await self._consumer.pause(places)
             # A partition that is assigned in this poll is not paused: its first record may come.
             self._queue(await self._consumer.poll(0, 1))
-            await self._consumer.resume(places & self._consumer.assignment())
+            await self._consumer.resume((places & self._consumer.assignment()) - self._held)
 
     def _lane(self, record: Record) -> int:
         if self.config.order == "partition":

@@ -227,6 +227,42 @@ async def test_a_full_pool_loses_nothing_of_partitions_that_it_is_assigned(
     assert sorted(seen) == list(range(50))
 
 
+async def test_a_handler_that_hangs_holds_up_its_partition_and_no_other(
+    shared_broker: Cluster, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    most, count = 10 * 20 + 20, 2_000
+    with Producer(shared_broker.bootstrap) as producer:
+        for number in range(2 * count):
+            key = b"free" if number else b"stuck"  # of other workers
+            producer.send(name, b"%d" % number, key, partition=number % 2)
+        producer.flush(120)
+    goes_on = asyncio.Event()
+    lengths: list[int] = []
+    stuck, free = TopicPartition(name, 0), TopicPartition(name, 1)
+    handled = {stuck: 0, free: 0}
+
+    async def handle(record: Record) -> None:
+        if record.value == b"0":
+            await goes_on.wait()
+        handled[TopicPartition(name, record.partition)] += 1
+        lengths.append(max(len(entry.unfinished) for entry in pool._owned.values()))
+
+    config = WorkerConfig(workers=4, queued_max=20, commit_interval_ms=50)
+    pool = AsyncWorkerPool(shared_broker.bootstrap, name, name, handle, config)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(pool.run())
+        await wait_until_async(
+            lambda: handled[free] == count and pool._held == {stuck}, what="all of the other"
+        )
+        assert handled[stuck] < max(lengths) <= most
+        assert caplog.text.count("until the one at offset 0 is finished") == 1
+        goes_on.set()
+        await wait_until_async(lambda: handled[stuck] == count, what="the rest")
+        pool.stop()
+    assert max(lengths) <= most
+    assert await committed(shared_broker, name, name) == 2 * count
+
+
 def test_plain_functions_run_in_threads_beside_each_other(
     shared_broker: Cluster, name: str
 ) -> None:
