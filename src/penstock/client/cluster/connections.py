@@ -94,6 +94,9 @@ class Connection:
         """A new channel, which looks the name up and connects at once."""
         self._replaced.append((time.monotonic() + LAST_CALLS_S, self.channel))
         self._open()
+        await self._close_due()
+
+    async def _close_due(self) -> None:
         now_s = time.monotonic()
         due = [channel for until_s, channel in self._replaced if until_s < now_s]
         self._replaced = [each for each in self._replaced if each[0] >= now_s]
@@ -111,6 +114,8 @@ class Connection:
 
         Made once more if it was refused, and there is a newer token. `more`: further metadata.
         """
+        if self._replaced:
+            await self._close_due()
         shown = self.credentials.metadata()
         try:
             told = joined(shown, more)

@@ -12,9 +12,9 @@ import grpc
 
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.credentials import Shown
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UnreachableError
 from penstock.proto.v1 import broker_pb2 as pb
-from penstock.rpc.cancelling import heeding_cancellation
+from penstock.rpc.cancelling import being_cancelled, heeding_cancellation
 from penstock.rpc.errors import error_from_rpc
 from penstock.rpc.streams.parsing import parsed
 from penstock.rpc.streams.tcp import TcpStream
@@ -66,6 +66,10 @@ class GrpcWire:
                 take(answer)
         except grpc.RpcError as error:
             raise error_from_rpc(error, self._address) from error
+        except asyncio.CancelledError:
+            if being_cancelled():
+                raise
+            raise UnreachableError(f"{self._address}: the connection was closed") from None
 
     def end(self) -> None:
         """See `ProduceWire`."""

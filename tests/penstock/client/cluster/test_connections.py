@@ -3,14 +3,20 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import grpc
 import pytest
 from support.processes import ReservedPort
 from support.waiting import wait_until_async
 
+from penstock.certificates import new_authority
 from penstock.client.cluster import connections
 from penstock.client.cluster.connections import Connection
+from penstock.client.cluster.credentials import Credentials
+from penstock.errors import PenstockError
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock.rpc.tls import Tls, TlsFiles
 
 Reserve = Callable[[], ReservedPort]
 FOR_EVER_S = 1_200.0
@@ -58,6 +64,27 @@ async def test_closing_ends_replaced_channels_too(reserve: Reserve) -> None:
     await connection.aclose()
     assert replaced.get_state() is grpc.ChannelConnectivity.SHUTDOWN
     assert connection.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+
+
+async def test_channels_replaced_for_other_certificates_are_closed_when_their_time_is_up(
+    reserve: Reserve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = TlsFiles(tmp_path / "ca.crt", None, None)
+    (tmp_path / "ca.crt").write_bytes(new_authority("ca")[0])
+    tls, address = Tls(files), reserve().address
+    connection = Connection(address, address, Credentials(tls))
+    replaced = []
+    for _ in range(2):
+        replaced.append(connection.channel)
+        monkeypatch.setattr(connections, "LAST_STREAMS_S", -1.0 if len(replaced) == 1 else 600.0)
+        tls._generation += 1  # the files have changed
+        connection.follow_files()
+    with pytest.raises(PenstockError):
+        await connection.call(connection.broker.Metadata, pb.MetadataRequest(), 0.05)
+    shut = [channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN for channel in replaced]
+    assert shut == [True, False], "the second may still be in use"
+    assert replaced[0] not in [channel for _, channel in connection._replaced]
+    await connection.aclose()
 
 
 async def test_attempts_that_are_cut_short_get_more_time_up_to_a_limit(

@@ -461,6 +461,20 @@ async def test_what_was_written_to_a_stream_whose_credentials_ended_may_be_in_th
     assert double.values == [b"v"]
 
 
+async def test_a_stream_whose_channel_is_closed_while_it_rests_is_opened_again(
+    double: Double,
+) -> None:
+    """As happens to an idle producer a while after its certificate files have changed."""
+    async with asyncio.timeout(600), producing(double) as producer:
+        assert await send(producer, 1) == [0]
+        assert producer._cluster is not None
+        connection = producer._cluster.connections.to(f"127.0.0.1:{double.port}")
+        former = connection.channel
+        connection._open()
+        await former.close()
+        assert await send(producer, 2, first=1) == [1, 2]
+
+
 @pytest.mark.parametrize("answered", [True, False])
 async def test_a_stream_that_is_denied_at_once_has_taken_nothing(
     double: Double, answered: bool
