@@ -101,13 +101,15 @@ class PendingBatch:
 class PartitionQueue:
     """Batches of one partition that wait. Guarded by the accumulator's lock."""
 
-    __slots__ = ("busy", "open", "ready", "where")
+    __slots__ = ("busy", "gone", "open", "ready", "where")
 
     def __init__(self, where: TopicPartition) -> None:
         self.where = where
         self.open: PendingBatch | None = None
         self.ready: deque[PendingBatch] = deque()
         self.busy = False
+        self.gone = False
+        """Its topic was created again and has other queues: nothing is kept of it once it rests."""
 
 
 class Accumulator:
@@ -240,6 +242,14 @@ class Accumulator:
         self.used_bytes += batch.size_bytes
         self._tell(queue)
         return batch
+
+    def retire(self, queue: PartitionQueue) -> None:
+        """The topic was created again: what waits is still sent. The caller holds the lock."""
+        if queue.open is not None:
+            queue.ready.append(queue.open)
+            queue.open = None
+        queue.gone = True
+        self._tell(queue)
 
     def _new_batch(self, topic_id: str) -> PendingBatch:
         opened_ms = now_ms()

@@ -199,6 +199,9 @@ class Sender:
         if look_ms is None and not lane.window:
             del self._active[queue]
             self._late.rests(queue)
+            if queue.gone:
+                for kept in (self._lanes, self._link_of, self._troubles, self._unknown_ms):
+                    kept.pop(queue, None)
             return None
         self._late.look(queue, self._troubles.get(queue), at_ms)
         self._identify(queue, lane)

@@ -91,9 +91,7 @@ class TopicBuffer:
     def _start_over(self) -> None:
         """The topic was created again: waiting records stay addressed to the old one, and fail."""
         for queue in self.queues:
-            if queue.open is not None:
-                queue.ready.append(queue.open)
-                queue.open = None
+            self._accumulator.retire(queue)
         self.queues = []
         self._sticky = None
 

@@ -73,6 +73,7 @@ class Double(broker_pb2_grpc.BrokerServiceServicer, AdminServiceServicer):
         """The leader epoch in metadata, and the one the broker leads in."""
         self.told_leader = 0
         self.named_epochs: list[int] = []
+        self.topic_id = "id"
         self.hidden = False
         self.asked_when_hidden = 0
         """How often metadata of the topic was requested in vain."""
@@ -94,7 +95,8 @@ class Double(broker_pb2_grpc.BrokerServiceServicer, AdminServiceServicer):
                 pb.BrokerInfo(broker_id=broker_id, host="127.0.0.1", port=port, alive=True)
                 for broker_id, port in enumerate(self.broker_ports)
             ],
-            topics=[pb.TopicInfo(topic="t", topic_id="id", partitions=[partition])] * shown,
+            topics=[pb.TopicInfo(topic="t", topic_id=self.topic_id, partitions=[partition])]
+            * shown,
         )
 
     async def InitProducer(self, request: Any, context: Any) -> pb.InitProducerResponse:  # noqa: N802
@@ -412,6 +414,22 @@ async def test_a_topic_that_is_known_again_in_time_takes_its_records(double: Dou
     async with producing(double, unknown_topic_timeout_ms=20_000) as producer:
         report = await (await producer.send("t", b"v"))
         assert report.base_offset == 0
+
+
+async def test_nothing_is_kept_of_a_topic_that_was_created_again(double: Double) -> None:
+    async with asyncio.timeout(600), producing(double) as producer:
+        cluster, sender = producer._cluster, producer._sender
+        assert cluster is not None
+        assert sender is not None
+        for number in range(10):
+            double.topic_id = f"id-{number}"
+            double.landed.clear()
+            double.expected.clear()
+            await cluster.refresh()
+            assert await send(producer, 1, first=number) == [number]
+        kept = (sender._lanes, sender._link_of)
+        await wait_until_async(lambda: [len(each) for each in kept] == [1, 1], what="one is left")
+        assert len(sender._troubles) <= 1
 
 
 async def test_a_record_that_waits_for_its_topic_to_be_seen_again_is_sent_then(
