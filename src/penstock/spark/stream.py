@@ -208,12 +208,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return view
 
     def _bounded(self, view: LogView, positions: Positions) -> LogView:
-        """AvailableNow: no further than the target, whatever arrived since."""
+        """AvailableNow: no further than the target, whatever arrived since.
+
+        Nor before the positions, which may be past the target, but never past what exists: after
+        a loss, the log may end before both.
+        """
         if self._target is None:
             return view
         target = self._target.ends
         ends = {
-            tp: max(min(end, target[tp]), positions.get(tp, 0))
+            tp: min(end, max(target[tp], positions.get(tp, 0)))
             for tp, end in view.ends.items()
             if tp in target
         }

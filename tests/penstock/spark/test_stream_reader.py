@@ -106,8 +106,10 @@ class RunningQuery:
         self.log: list[str] = []
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self, *, available_now: bool = False) -> None:
         self.reader = StreamReader(self.options, lambda _: self.cluster)
+        if available_now:
+            self.reader.prepareForTriggerAvailableNow()
 
     @property
     def start(self) -> str:
@@ -370,19 +372,25 @@ def test_a_topic_that_vanished_fails_the_query_or_is_dropped() -> None:
     assert tolerant.trigger() == [span(P0, 0, 3, "id-2")]
 
 
-def test_a_topic_created_again_fails_the_query_or_is_read_from_its_start() -> None:
+@pytest.mark.parametrize("available_now", [False, True])
+@pytest.mark.parametrize("end", [3, 15])
+def test_a_topic_created_again_fails_the_query_or_is_read_from_its_start(
+    end: int, available_now: bool
+) -> None:
     cluster = SmallCluster({P0: 10})
     query = RunningQuery(cluster)
     query.trigger()
-    cluster.ends, cluster.topic_ids = {P0: 15}, {"orders": "id-2"}
+    cluster.ends, cluster.topic_ids = {P0: end}, {"orders": "id-2"}
+    query.restart(available_now=available_now)
     with pytest.raises(DataLossError, match="deleted and created again"):
         query.trigger()
     tolerant = RunningQuery(cluster, failOnDataLoss="false")
     tolerant.log = query.log[:1]
-    assert tolerant.trigger() == [span(P0, 0, 15, "id-2")]
+    tolerant.restart(available_now=available_now)
+    assert tolerant.trigger() == [span(P0, 0, end, "id-2")]
     assert tolerant.trigger() is None
     tolerant.restart()
-    assert tolerant.planned(1) == [span(P0, 0, 15, "id-2")]
+    assert tolerant.planned(1) == [span(P0, 0, end, "id-2")]
 
 
 def test_a_replay_over_a_topic_created_again_reads_nothing_of_the_new_one() -> None:
@@ -398,19 +406,25 @@ def test_a_replay_over_a_topic_created_again_reads_nothing_of_the_new_one() -> N
     assert tolerant.planned(0) == []
 
 
-def test_a_log_that_ends_before_the_position_fails_the_query_or_goes_on_from_its_end() -> None:
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_log_that_ends_before_the_position_fails_the_query_or_goes_on_from_its_end(
+    available_now: bool,
+) -> None:
     cluster = SmallCluster({P0: 10})
     query = RunningQuery(cluster)
     query.trigger()
     cluster.ends = {P0: 6}
+    query.restart(available_now=available_now)
     with pytest.raises(
         DataLossError, match="ends before the query's position: requested offset 10"
     ):
         query.trigger()
     tolerant = RunningQuery(cluster, failOnDataLoss="false")
     tolerant.log = query.log[:1]
+    tolerant.restart(available_now=available_now)
     assert tolerant.trigger() == []
     cluster.ends = {P0: 8}
+    tolerant.restart(available_now=available_now)
     assert tolerant.trigger() == [span(P0, 6, 8)]
 
 
