@@ -17,6 +17,8 @@ from penstock.spark.sink_options import OnReplayMismatch
 if TYPE_CHECKING:
     from penstock.client import BatchOutcome, BatchRun, Branch
 
+JOBS: Final = "df.write"
+"""The checkpoint of jobs outside of any query, as far as Spark says."""
 MARKERS_ADVISED_MAX: Final = 5_000
 """Per batch. Readers wait until each is stored on all in-sync replicas of its partition."""
 
@@ -95,19 +97,33 @@ def check_outcome(
                 ErrorCode.LEDGER_MISMATCH,
             )
         return
-    if outcome.rows_then in {-1, decision.rows}:
+    # Batches of a fresh checkpoint, which count from 0 again, look like old ones if they come
+    # without a query's id. Spark replays only the newest batch, so this is none.
+    too_old = outcome.rows_then == -1 and decision.run.checkpoint == JOBS
+    if not too_old and outcome.rows_then in {-1, decision.rows}:
         return
+    then = "rows that are no longer known" if too_old else f"{outcome.rows_then} rows"
     if on_mismatch is OnReplayMismatch.SKIP:
         _log.warning(
-            "%s is committed with %d rows and was replayed with %d: left as it is",
+            "%s is committed with %s and was replayed with %d: left as it is",
             name,
-            outcome.rows_then,
+            then,
             decision.rows,
         )
         return
+    if too_old:
+        why = (
+            "Spark replays only the newest batch, and this one is older. If the query has a fresh "
+            "checkpoint, its batches count from 0 again: use another txnAppId, or run penstock "
+            f"txn forget-ledger {decision.run.application_id}. If not, an old job was run again"
+        )
+    else:
+        why = (
+            "The checkpoint was restored from an older copy, or the query changed or is not "
+            "deterministic"
+        )
     raise ClusterError(
-        f"{name} is committed with {outcome.rows_then} rows and now has {decision.rows}: nothing "
-        "was written. The checkpoint was restored from an older copy, or the query changed or "
-        "is not deterministic; set onReplayMismatch=skip to leave such batches as they are",
+        f"{name} is committed with {then} and now has {decision.rows}: nothing was written. "
+        f"{why}; set onReplayMismatch=skip to leave such batches as they are",
         ErrorCode.LEDGER_MISMATCH,
     )

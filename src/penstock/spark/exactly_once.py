@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.errors import MisuseError, PenstockError
-from penstock.spark.decision import TaskResult, advice, check_outcome, decision_of
+from penstock.spark.decision import JOBS, TaskResult, advice, check_outcome, decision_of
 from penstock.spark.sink import Sending, Written, make_producer
 from penstock.spark.sink_options import SinkOptions
 
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from penstock.client import BatchRun, Branches, Producer
 
-JOBS: Final = "df.write"
-"""The checkpoint of jobs outside of any query."""
 VISIBLE_WAIT_MS: Final = 10_000
 """When a job returns, its rows are readable; a stream does not wait, its next batch hides the
 delay."""
@@ -92,6 +90,7 @@ class ExactlyOnceBatchWriter(DataSourceArrowWriter):
         """Executor side. Raises PenstockError in one line; Spark retries the task."""
         options = self._options
         # Within foreachBatch the query's id tells a fresh checkpoint, whose batches begin at 0.
+        # Spark Connect and the user's own threads do not have it: see `decision.check_outcome`.
         checkpoint = _found("sql.streaming.queryId") or JOBS
         app_id = options.app_id or f"spark/{self._run}"
         run = _batch_run(app_id, checkpoint, self._run, options.version or 0)

@@ -21,9 +21,10 @@ from penstock.client import (
     Producer,
     TopicPartition,
 )
+from penstock.core.transactions.config import TransactionConfig
 from penstock.errors import ClusterError, ErrorCode
 from penstock.spark import exactly_once
-from penstock.spark.decision import MARKERS_ADVISED_MAX, advice, check_outcome, decision_of
+from penstock.spark.decision import JOBS, MARKERS_ADVISED_MAX, advice, check_outcome, decision_of
 from penstock.spark.exactly_once import WrittenBranch, abort, commit, write_branch
 from penstock.spark.sink import Written
 from penstock.spark.sink_options import OnReplayMismatch, SinkOptions, parse_sink
@@ -71,6 +72,18 @@ def test_a_replay_with_other_rows_is_an_error_that_names_both_numbers() -> None:
     assert "onReplayMismatch=skip" in refused.value.message
     check_outcome(decision, BatchOutcome(already_committed=True, rows_then=5), SKIP)
     check_outcome(decision, BatchOutcome(already_committed=True, rows_then=-1), ERROR)
+
+
+def test_without_a_querys_id_a_batch_too_old_to_be_known_is_an_error() -> None:
+    decision = decision_of([WrittenBranch(replace(RUN, checkpoint=JOBS), 4, None)])
+    assert decision is not None
+    with pytest.raises(ClusterError) as refused:
+        check_outcome(decision, BatchOutcome(already_committed=True, rows_then=-1), ERROR)
+    assert refused.value.code is ErrorCode.LEDGER_MISMATCH
+    for words in ("another txnAppId", "txn forget-ledger app.", "onReplayMismatch=skip"):
+        assert words in refused.value.message
+    check_outcome(decision, BatchOutcome(already_committed=True, rows_then=-1), SKIP)
+    check_outcome(decision, BatchOutcome(already_committed=True, rows_then=4), ERROR)
 
 
 @pytest.mark.parametrize(
@@ -226,6 +239,22 @@ def test_a_fresh_checkpoint_is_refused_under_an_application_id_that_has_batches(
         query.task(fresh, 0, "a")
     assert refused.value.code is ErrorCode.LEDGER_MISMATCH
     assert query.seen() == ["a"]
+
+
+def test_without_a_querys_id_a_fresh_checkpoint_is_refused_at_its_first_batch(
+    query: Query,
+) -> None:
+    def write(batch: int, value: str) -> None:
+        run = replace(query.run(batch), checkpoint=JOBS)
+        commit(query.options, [query.task(run, 0, value)], wait_visible_ms=0)
+
+    old = [f"{batch:02}" for batch in range(TransactionConfig().rows_kept + 1)]
+    for batch, value in enumerate(old):
+        write(batch, value)
+    write(len(old) - 1, old[-1])  # Spark replays the newest batch
+    with pytest.raises(ClusterError, match=r"batch 0 of application .* fresh checkpoint"):
+        write(0, "fresh")
+    assert query.seen() == old
 
 
 def test_a_process_keeps_few_producers(query: Query) -> None:
