@@ -7,6 +7,7 @@ in half a minute.
 
 import asyncio
 import json
+import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -205,6 +206,25 @@ async def test_while_the_api_server_is_away_the_last_keys_stay() -> None:
         assert await source.look_again() == b"first"
         clock[0] += 30.0
         assert await source.look_again() == b"second"
+
+
+async def test_a_caller_that_goes_away_does_not_take_the_answer_with_it() -> None:
+    """Else anybody with a wrong token could keep newer keys from everybody."""
+    asked, go_on = threading.Event(), threading.Event()
+
+    def fetch() -> bytes:
+        asked.set()
+        assert go_on.wait(600)
+        return b"newer"
+
+    with ThreadPoolExecutor(1) as executor:
+        source = PublishedIssuers(fetch, executor)
+        async with asyncio.TaskGroup() as tasks:
+            caller = tasks.create_task(source.look_again())
+            await wait_until_async(asked.is_set, what="the API server is asked")
+            caller.cancel()
+        go_on.set()
+        await wait_until_async(lambda: source.known == b"newer", what="the answer counts")
 
 
 class Counted(Enrolment):

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from support.local_broker import local_broker
+from support.local_broker import local_broker, topic_info
 
-from penstock.errors import StaleDataDirectoryError
+from penstock.errors import ClusterError, ErrorCode, StaleDataDirectoryError
 from penstock.proto.v1 import journal_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import JournalServiceStub
 from penstock_broker.durable_files import DurableFile
@@ -72,3 +72,28 @@ async def test_a_broker_that_is_refused_prepares_its_next_run_and_says_what_foll
             assert now == known, "the next run is refused, too, and tries again"
         else:
             assert (now.data_intact, now.generations) == (False, ("newest",))
+
+
+async def test_a_broker_whose_first_image_failed_serves_after_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would lead partitions, and never be ready."""
+    async with local_broker(tmp_path) as broker:
+        membership = broker.process.membership
+        served: list[str] = []
+
+        async def serving() -> None:
+            served.append("ready")
+
+        async def failing(_keys: object) -> None:
+            raise ClusterError("Input/output error", ErrorCode.STORAGE_FAILED)
+
+        monkeypatch.setattr(membership, "_serving", serving)
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.process._replication.writer, "open", failing)
+            with pytest.raises(ClusterError, match="Input/output"):
+                await broker.apply(topic_info())
+        assert served == []
+        await broker.apply(topic_info())
+        await broker.apply(topic_info(version=2))
+        assert served == ["ready"]

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NoReturn
 
+import pytest
 from prometheus_client import CollectorRegistry
 from support.led_partitions import LedPartitions, running
 from support.waiting import wait_until_async
@@ -300,3 +301,23 @@ async def test_what_differed_before_a_restart_is_still_known() -> None:
         world.scrub.start(lambda replica: replica.key == U)
         await until(lambda: not world.scrub.status().due, "all is read")
     assert scrub_record.load(file).differences == {T: {0: found}}
+
+
+async def test_a_scrub_that_is_asked_for_at_the_end_of_a_pass_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with scrubbed() as world:
+        scrub, asked = world.scrub, list[int]()
+        save = scrub._save
+
+        async def saving(*, at_once: bool) -> None:
+            reading = scrub._reading
+            ends = reading is not None and reading.key == T
+            if ends and not asked and scrub._logs[T].next_offset >= scrub._end:
+                asked.append(scrub.start(lambda replica: replica.key == T))
+            await save(at_once=at_once)
+
+        monkeypatch.setattr(scrub, "_save", saving)
+        scrub._want(T, Urgency.UNKNOWN)
+        await wait_until_async(lambda: world.passes(T) == 2, what="another pass")
+        assert asked == [1]

@@ -546,3 +546,31 @@ async def test_nothing_is_written_once_the_writer_has_ended() -> None:
         )
     # The thread is done some turns of the loop later.
     assert (await asyncio.to_thread(r.store.recover, log.owner.slot)).log_end_offset == 40
+
+
+@pytest.mark.parametrize("refusal", ["full", "damaged"])
+async def test_what_the_thread_has_is_not_written_again_to_a_log_that_is_removed(
+    refusal: str,
+) -> None:
+    """The removal is next in line; the store refuses writes to a log that is gone, for good."""
+    async with rig() as r:
+        going, other = Appending(r), r.owner(1)
+        await going.write(40)
+        r.store.gate.clear()
+        if refusal == "full":
+            r.store.failure = ClusterError("full", ErrorCode.DISK_FULL)
+            r.writer.move_log_start(going.owner, Offset(30))
+        else:
+            r.store.dead.add(other.slot)
+            r.writer.append(going.owner, 41, [batch_at(40)], None, sync=False)
+        r.writer.append(other, 1, [batch_at(0)], None, sync=False)
+        await wait_until_async(lambda: not r.writer._pending, what="the thread has it")
+        await wait_until_async(lambda: not r.writer._wake.is_set(), what="it is being written")
+        r.writer.forget(going.owner)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(r.writer.drop(going.owner.slot))
+            r.store.gate.set()
+        third = r.owner(2)
+        r.writer.append(third, 1, [batch_at(0)], None, sync=False)
+        await hears(third, ("persisted", 1, False))
+        assert other.heard, "it was refused"

@@ -1,7 +1,11 @@
 """Offsets at a leader that is damaged, or has just begun to lead."""
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.led_partitions import LedPartitions, running
@@ -9,7 +13,7 @@ from support.waiting import wait_until_async
 
 from penstock.core.records import build_batch, encode_columns
 from penstock.core.replication.contract_leader import ProduceRequested
-from penstock.core.types import Acks, LeaderEpoch, Offset, ReplicaKey, Sync, TopicId
+from penstock.core.types import Acks, BrokerId, LeaderEpoch, Offset, ReplicaKey, Sync, TopicId
 from penstock.errors import TRAITS, ClusterError, ErrorCode
 from penstock.proto.v1 import admin_pb2, broker_pb2
 from penstock_broker.logged.log import next_request_id
@@ -91,3 +95,42 @@ async def test_nothing_is_deleted_by_a_leader_that_does_not_know_what_is_committ
         assert replica.marks.high_watermark < replica.marks.epoch_start_offset == Offset(RECORDS)
         for before in (RECORDS - 1, -1):
             assert await world.delete(before) is ErrorCode.LEADER_NOT_AVAILABLE
+
+
+async def test_a_log_that_goes_while_it_is_searched_has_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ "No such record" would send a consumer to the end, past all records at the new leader."""
+    async with offsets_at(0) as world:
+        gate, inside = threading.Event(), threading.Event()
+        search = world.store.find_timestamp
+
+        def gated(*wanted: Any) -> Any:
+            inside.set()
+            assert gate.wait(600)
+            return search(*wanted)
+
+        monkeypatch.setattr(world.store, "find_timestamp", gated)
+        part = broker_pb2.ListOffsetsPartition(topic="t", timestamp_ms=5)
+        request = broker_pb2.ListOffsetsRequest(partitions=[part])
+        async with asyncio.TaskGroup() as tasks:
+            asked = tasks.create_task(world.offsets.list_offsets(request))
+            await wait_until_async(inside.is_set, what="the search")
+            topic = world.view.topics[TopicId("id")]
+            there = BrokerId(1)
+            state = replace(
+                topic.partitions[0],
+                leader=there,
+                leader_epoch=LeaderEpoch(2),
+                isr=(there,),
+                replicas=(there,),
+                version=50,
+                dropping=(BrokerId(0),),
+            )
+            moved = replace(topic, partitions=(state,))
+            world.view.topics[TopicId("id")] = moved
+            await world.assignment.drop_former([moved])
+            assert KEY not in world.replicas.by_key
+            gate.set()
+        (result,) = asked.result().results
+        assert result.HasField("error")

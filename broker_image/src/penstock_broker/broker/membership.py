@@ -68,6 +68,7 @@ class Membership:
         self._replication = replication
         self._maintaining, self._journaling = seams.maintaining, seams.journaling
         self._serving = serving
+        self._serves = False
         self.session = ControllerSession(
             member.config, self._identity, self, seams.transport, seams.chance
         )
@@ -181,11 +182,11 @@ class Membership:
             ControllerEpoch(image.controller_epoch),
             image.metadata_version,
         )
-        first = not self._view.complete
         assert self.tasks is not None, "images come while the process runs"
         await self._replication.apply(image, self.tasks)
         self._reports.applied()
         self._verification.changed()
         self.mending.changed()
-        if first:
+        if not self._serves:  # nor the first image, if a log could not be opened for it
             await self._serving()
+            self._serves = True

@@ -11,6 +11,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import Final, Protocol
@@ -141,19 +142,29 @@ class PublishedIssuers:
                 return
             self._looked_s = self._now_s()
             loop = asyncio.get_running_loop()
-            try:
-                found = await loop.run_in_executor(self._executor, self._fetch)
-            except PenstockError as error:
-                # A refusal is an answer: the API server is there, and renews tokens.
-                self._is_unavailable = error.code is ErrorCode.UNREACHABLE
-                if not self._is_unavailable:
-                    self._answered_s = self._now_s()
-                _events.warning(f"the keys of {self._whose} stay as they are", reason=error.message)
-                return
-            if found != self._found:
-                _events.info("the issuers of tokens changed", bytes=len(found))
-            self._found = found
-            self._is_unavailable, self._answered_s = False, self._now_s()
+            asked = loop.run_in_executor(self._executor, self._fetch)
+            # Also if who asked has gone by then: a caller must not be able to lose the answer.
+            asked.add_done_callback(self._answered)
+            with suppress(PenstockError):
+                await asyncio.shield(asked)
+
+    def _answered(self, asked: "asyncio.Future[bytes]") -> None:
+        if asked.cancelled():
+            return
+        error = asked.exception()
+        if isinstance(error, PenstockError):
+            # A refusal is an answer: the API server is there, and renews tokens.
+            self._is_unavailable = error.code is ErrorCode.UNREACHABLE
+            if not self._is_unavailable:
+                self._answered_s = self._now_s()
+            _events.warning(f"the keys of {self._whose} stay as they are", reason=error.message)
+        if error is not None:
+            return
+        found = asked.result()
+        if found != self._found:
+            _events.info("the issuers of tokens changed", bytes=len(found))
+        self._found = found
+        self._is_unavailable, self._answered_s = False, self._now_s()
 
 
 def document_of(issuer: str, jwks: object, audience: str) -> bytes:

@@ -90,12 +90,13 @@ class Retention:
 
     async def _reclaim(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._replicas.removals == self._removals_reclaimed or loop.time() < self._reclaim_due_s:
+        removals = self._replicas.removals
+        if removals == self._removals_reclaimed or loop.time() < self._reclaim_due_s:
             return
-        self._removals_reclaimed = self._replicas.removals
         self._reclaim_due_s = loop.time() + _RECLAIM_INTERVAL_S
         started = loop.time()
         await loop.run_in_executor(self._executor, self._store.reclaim)
+        self._removals_reclaimed = removals
         _events.info("space reclaimed", seconds=round(loop.time() - started, 3))
 
 

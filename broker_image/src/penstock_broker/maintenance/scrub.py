@@ -251,7 +251,8 @@ class Scrub:
                     return  # wanted again meanwhile, or gone
                 progress = self._logs[key] = progress.read_to(offset)
                 await self._save(at_once=False)
-            self._logs[key] = progress.finished()
+            if self._logs.get(key) is progress:  # else it is wanted again
+                self._logs[key] = progress.finished()
         except PenstockError as error:
             await self._failed(replica, error)
         finally:

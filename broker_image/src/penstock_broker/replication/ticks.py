@@ -6,7 +6,7 @@ A `Pending` grows until a tick takes it; its owner gets the outcome.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -106,6 +106,14 @@ class Tick:
     sync: bool
     size_bytes: int
     started_s: float
+
+    def forget(self, slots: Collection[Slot]) -> None:
+        """Takes out of it what is for these logs, which are being removed."""
+        for entry in self.pending:
+            if entry.owner.slot in slots:
+                entry.rewritten(done=False)
+        self.pending = [entry for entry in self.pending if entry.owner.slot not in slots]
+        self.writes = [write for write in self.writes if write.slot not in slots]
 
     def leave_out(self, slot: Slot) -> tuple[Pending, bool]:
         """Takes out of it what cannot be written to a damaged log, whose entry it returns.

@@ -85,6 +85,8 @@ class LogWriter:
         self._planned = False
         self._handed: Tick | None = None
         """The tick that the thread has, or gets next."""
+        self._forgotten: set[Slot] = set()
+        """Logs in the tick that the thread has whose removal comes after it."""
         self._lost: Exception | None = None
         """Why nothing can be written any more."""
         self._wake = asyncio.Event()
@@ -220,16 +222,19 @@ class LogWriter:
         """Drops the pending writes of an owner that is being removed.
 
         Also those of a tick that the thread has not got yet: the removal of the log would overtake
-        it. What the thread has is written before that.
+        it. What the thread has is written before that, but not again if it is refused.
         """
-        slot, tick = owner.slot, self._handed
-        dropped = [self._pending.pop(slot)] if slot in self._pending else []
-        if tick is not None and self._wake.is_set():
-            dropped += [entry for entry in tick.pending if entry.owner.slot == slot]
-            tick.pending = [entry for entry in tick.pending if entry.owner.slot != slot]
-            tick.writes = [write for write in tick.writes if write.slot != slot]
-        for entry in dropped:
-            entry.rewritten(done=False)
+        self._drop_pending(owner.slot)
+        if self._handed is None:
+            return
+        if self._wake.is_set():
+            self._handed.forget({owner.slot})
+        else:
+            self._forgotten.add(owner.slot)
+
+    def _drop_pending(self, slot: Slot) -> None:
+        if slot in self._pending:
+            self._pending.pop(slot).rewritten(done=False)
 
     # ------------------------------------------------------------ ticks
 
@@ -321,12 +326,15 @@ class LogWriter:
         except DamagedLogError as damage:
             self._wake.set()  # for the rest of it
             self._leave_out(tick, damage)
+            tick.forget(self._forgotten)
+            self._forgotten.clear()
             return
         except PenstockError as error:
             self._refuse(tick, error)
         else:
             self._finish(tick, logs)
         self._handed = None
+        self._forgotten.clear()
         self._plan_next()
 
     def _next(self) -> Tick:
@@ -396,8 +404,9 @@ class LogWriter:
                 (entry.owner, first) for first in (entry.persist_ids or later.persist_ids)[:1]
             ]
             entry.rewritten(done=False)
-            self.forget(entry.owner)
-            if appends and log_start is not None:
+            slot = entry.owner.slot
+            self._drop_pending(slot)
+            if appends and log_start is not None and slot not in self._forgotten:
                 self.move_log_start(entry.owner, log_start)
         for owner, persist_id in failed:
             owner.persist_failed(persist_id, error)

@@ -82,6 +82,15 @@ class Offsets:
             part.topic, part.topic_id, part.partition, part.leader_epoch, Operation.DESCRIBE
         )
         offset, timestamp_ms = await self._find(replica, marks, part, isolation)
+        # A log that was dropped meanwhile, as its partition moved away, has no record of any time.
+        now, _ = self._locator.led(
+            part.topic, part.topic_id, part.partition, part.leader_epoch, Operation.DESCRIBE
+        )
+        if now is not replica:
+            raise ClusterError(
+                f"the log of {replica} was replaced while it was read; ask again",
+                ErrorCode.LEADER_NOT_AVAILABLE,
+            )
         return broker_pb2.ListOffsetsResult(
             topic=part.topic,
             topic_id=replica.key.topic_id,

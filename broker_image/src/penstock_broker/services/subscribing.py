@@ -128,10 +128,15 @@ class Subscription:
         for key in list(self._ready):
             if room <= 0:
                 break
+            if key not in self._ready:
+                continue  # given up while another one was read
             del self._ready[key]
             part = self._positions.get(key)
             if part is None:
                 continue
+            replica = self._fetching.locate(part)
+            if replica is not None:  # another one than before, if the partition moved away and back
+                self._parking.watch(replica, key)
             limit = min(room, part.max_bytes or DEFAULT_PARTITION_BYTES)
             found = await self._fetching.read(part, limit, self._parking.isolation)
             if self._positions.get(key) is not part:
