@@ -18,7 +18,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -31,6 +31,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.core.types import TopicPartition
+from penstock.errors import PenstockError
 from penstock.spark.admission import Limit, Pacer, Positions, admit, backlog
 from penstock.spark.boundary import AtOffsets
 from penstock.spark.data_loss import Known, LogView, find_losses, raise_losses
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 logger = logging.getLogger(__name__)
+SIZES_PAUSE_S: Final = 60.0
+"""After a failure, mean sizes are not asked for within this time: a trigger waits for them."""
 Marks = dict[TopicPartition, int]
 
 
@@ -63,6 +66,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: LogView | None = None
         self._view: LogView | None = None
         self._resolved: dict[TopicPartition, int] | None = None
+        self._sizes: dict[TopicPartition, float] = {}
+        self._sizes_again_s = 0.0
+        self._sizes_warned = False
 
     # Spark's names from here on.
 
@@ -228,8 +234,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return Limit(), {}
         o = self._options
         limit = Limit(o.max_offsets_per_trigger, o.max_bytes_per_trigger)
-        sizes = {} if limit.max_bytes is None else self._client().row_bytes(self._view.ends)
-        return limit, sizes
+        return limit, {} if limit.max_bytes is None else self._row_bytes(self._view.ends)
+
+    def _row_bytes(self, ends: Positions) -> dict[TopicPartition, float]:
+        """The mean sizes, or those last known: a query never fails for what is an average.
+
+        The user may lack the permission to describe brokers, or one broker does not answer.
+        """
+        now_s = time.monotonic()
+        if now_s < self._sizes_again_s:
+            return self._sizes
+        try:
+            self._sizes = self._client().row_bytes(ends)
+        except PenstockError as problem:
+            self._sizes_again_s = now_s + SIZES_PAUSE_S
+            level = logging.DEBUG if self._sizes_warned else logging.WARNING
+            self._sizes_warned = True
+            logger.log(
+                level,
+                "maxBytesPerTrigger: the sizes of records are unknown, so those last seen are "
+                "used, or 1 KiB each: %s",
+                problem,
+            )
+        return self._sizes
 
     def _view_of_batch(self, end: Concrete) -> LogView:
         """The lookup that decided this batch, or (in a replay after a restart) a new one."""

@@ -284,6 +284,34 @@ def test_a_limit_of_bytes_counts_stored_sizes() -> None:
     assert query.trigger() == [span(P0, 0, 10)]
 
 
+@pytest.mark.parametrize("code", [ErrorCode.PERMISSION_DENIED, ErrorCode.UNREACHABLE])
+def test_a_limit_of_bytes_does_without_sizes_that_cannot_be_had(
+    code: ErrorCode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr("penstock.spark.stream.time.monotonic", lambda: now_s)
+    asked = []
+
+    class Silent(SmallCluster):
+        def row_bytes(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+            asked.append(now_s)
+            if len(asked) == 3:
+                return super().row_bytes(ends)
+            raise ClusterError("no sizes", code)
+
+    query = RunningQuery(Silent({P0: 100}), startingOffsets="earliest", maxBytesPerTrigger="2000")
+    assert query.trigger() == [span(P0, 0, 1)], "1 KiB each"
+    assert query.trigger() == [span(P0, 1, 2)]
+    assert asked == [1000.0], "a trigger does not wait for them again and again"
+    for begin, end in ((2, 3), (3, 23), (23, 43)):
+        now_s += 61
+        assert query.trigger() == [span(P0, begin, end)]
+    warnings = [one.message for one in caplog.records if one.levelname == "WARNING"]
+    assert len(warnings) == 1, "said once"
+    assert "maxBytesPerTrigger" in warnings[0]
+    assert "no sizes" in warnings[0]
+
+
 def test_all_available_overrides_the_limits() -> None:
     query = RunningQuery(
         SmallCluster({P0: 100}), startingOffsets="earliest", maxOffsetsPerTrigger="3"
