@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from penstock.core.types import TopicPartition
 from penstock.errors import MisuseError
 from penstock.spark.admission import Positions
-from penstock.spark.boundary import AtOffsets
+from penstock.spark.boundary import AtOffsets, AtTimestamp, AtTimestamps, Boundary
 from penstock.spark.lookup import OffsetsClient, require_selected, resolve, starts
 from penstock.spark.options import SourceOptions
 from penstock.spark.plan_read import checked_tasks, client_of, read_task
@@ -46,6 +47,8 @@ class BatchReader(DataSourceReader):
         begin = resolve(client, self._starting, view.ends, "startingOffsets")
         end = resolve(client, self._ending, view.ends, "endingOffsets")
         self._check_order(begin, end)
+        begin = _not_past(begin, view.ends, self._starting)
+        end = _not_past(end, view.ends, self._ending)
         begin, end = self._bounds.narrow(begin, end, client)
         view = replace(view, starts=starts(client, end))
         return checked_tasks(begin, end, view.topic_ids, view, self._options)
@@ -63,6 +66,18 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Executor side."""
         return read_task(self._options, partition)
+
+
+def _not_past(
+    found: dict[TopicPartition, int], ends: Positions, boundary: Boundary
+) -> dict[TopicPartition, int]:
+    """Times are looked up after the ends, and records may have arrived between: they are not read.
+
+    Offsets that the user gave stay: past the end, they are a loss.
+    """
+    if not isinstance(boundary, AtTimestamp | AtTimestamps):
+        return found
+    return {tp: min(at, ends[tp]) for tp, at in found.items()}
 
 
 class PushdownBatchReader(BatchReader):

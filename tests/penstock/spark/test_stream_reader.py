@@ -555,6 +555,22 @@ def test_a_batch_reads_between_its_boundaries() -> None:
     assert crossed == []
 
 
+@pytest.mark.parametrize(
+    ("option", "expected"), [("endingTimestamp", [span(P0, 0, 10)]), ("startingTimestamp", [])]
+)
+def test_records_that_arrive_while_a_batch_looks_up_a_time_are_no_loss(
+    option: str, expected: list[ReadRange]
+) -> None:
+    class Busy(SmallCluster):
+        def offsets(self, asked: Mapping[TopicPartition, Query]) -> dict[TopicPartition, int]:
+            if any(isinstance(query, ByTime) for query in asked.values()):
+                self.ends = {P0: 20}
+            return super().offsets(asked)
+
+    given: dict[str, Any] = {option: "15000"}
+    assert batch_ranges(Busy({P0: 10}), **given) == expected
+
+
 def test_a_batch_refuses_offsets_that_are_not_there() -> None:
     cluster = SmallCluster({P0: 10}, {P0: 5})
     below: dict[str, Any] = {"startingOffsets": '{"orders": {"0": 1}}'}
