@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from penstock.client import EARLIEST, LATEST, Admin, Consumer, OffsetSpec, TopicDescription
 from penstock.core.types import TopicPartition
-from penstock.errors import ErrorCode, PenstockError
+from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.spark.boundary import ByTime, Edge, Query
 from penstock.spark.data_loss import LogView
 from penstock.spark.given import ClientSettings
@@ -75,6 +75,7 @@ class ClusterOffsets:
     def view(self) -> LogView:
         """The selected partitions that exist, their ends, topic ids."""
         topics = self._retry(self._describe)
+        self._check_cluster()
         partitions = [
             TopicPartition(name, p.partition)
             for name, topic in sorted(topics.items())
@@ -118,6 +119,17 @@ class ClusterOffsets:
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commits without membership, in one attempt of `COMMIT_TIMEOUT_MS` at most per call."""
         _committer_of(self.options.client, group_id).commit(offsets)
+
+    def _check_cluster(self) -> None:
+        """Another cluster's topics of the same names may look empty: executors would not notice."""
+        named = self.options.client.cluster_id
+        if not named or (seen := self._retry(self.admin.cluster_id)) == named:
+            return
+        raise ClusterError(
+            f"option penstock.cluster.id is {named!r}, but {self.options.client.bootstrap[0]} is "
+            f"cluster {seen!r}: nothing was read",
+            ErrorCode.CLUSTER_ID_MISMATCH,
+        )
 
     def _describe(self) -> dict[str, TopicDescription]:
         match self.options.selection:

@@ -133,7 +133,7 @@ def check_cluster(client: ClientSettings) -> None:
     with Admin(
         client.bootstrap, connect_timeout_ms=client.connect_timeout_ms, **client.files
     ) as admin:
-        seen = admin.describe_cluster().cluster_id
+        seen = admin.cluster_id()
     if seen != client.cluster_id:
         raise MisuseError(
             f"option penstock.cluster.id is {client.cluster_id!r}, but {client.bootstrap[0]} is "

@@ -22,11 +22,13 @@ from penstock.client import (
     TopicPartition,
 )
 from penstock.core.transactions.config import TransactionConfig
-from penstock.errors import ClusterError, ErrorCode
+from penstock.errors import ClusterError, ErrorCode, MisuseError
 from penstock.spark import exactly_once
+from penstock.spark.batch import BatchReader
 from penstock.spark.decision import JOBS, MARKERS_ADVISED_MAX, advice, check_outcome, decision_of
 from penstock.spark.exactly_once import WrittenBranch, abort, commit, write_branch
-from penstock.spark.sink import Written
+from penstock.spark.options import parse
+from penstock.spark.sink import Written, check_cluster
 from penstock.spark.sink_options import OnReplayMismatch, SinkOptions, parse_sink
 
 RUN = BatchRun("app", "query", "run", 7)
@@ -255,6 +257,28 @@ def test_without_a_querys_id_a_fresh_checkpoint_is_refused_at_its_first_batch(
     with pytest.raises(ClusterError, match=r"batch 0 of application .* fresh checkpoint"):
         write(0, "fresh")
     assert query.seen() == old
+
+
+@pytest.mark.parametrize("named", ["other", None])
+def test_both_directions_refuse_another_cluster_and_need_no_permission_for_it(
+    query: Query, named: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Admin(query.bootstrap) as admin:
+        given = {
+            "penstock.bootstrap.servers": query.bootstrap,
+            "penstock.cluster.id": named or admin.describe_cluster().cluster_id,
+        }
+    monkeypatch.delattr(Admin, "describe_cluster")
+    source = parse(given | {"subscribe": query.name})
+    if named is None:
+        check_cluster(source.client)
+        assert BatchReader(source).partitions() == []
+        return
+    with pytest.raises(MisuseError, match="is cluster"):
+        check_cluster(source.client)
+    with pytest.raises(ClusterError, match="nothing was read") as refused:
+        BatchReader(source).partitions()
+    assert refused.value.code is ErrorCode.CLUSTER_ID_MISMATCH
 
 
 def test_a_process_keeps_few_producers(query: Query) -> None:

@@ -241,6 +241,10 @@ class AsyncAdmin:
 
     # -- brokers and their data ---------------------------------------------------------
 
+    async def cluster_id(self) -> str:
+        """The id of the cluster; unlike `describe_cluster`, it needs no permission."""
+        return await self._asking.cluster_id()
+
     async def describe_cluster(self) -> ClusterDescription:
         """Brokers, and how many topics and partitions are in which state."""
         return await cluster_calls.describe_cluster(self._asking)

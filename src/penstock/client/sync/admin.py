@@ -179,6 +179,10 @@ class Admin:
         """Whether a principal may do this, and by which rule; "": you."""
         return self._loop.run(self._core.check_access(operation, resource, principal=principal))
 
+    def cluster_id(self) -> str:
+        """The id of the cluster; unlike `describe_cluster`, it needs no permission."""
+        return self._loop.run(self._core.cluster_id())
+
     def describe_cluster(self) -> ClusterDescription:
         """Brokers, and how many topics and partitions are in which state."""
         return self._loop.run(self._core.describe_cluster())
