@@ -47,7 +47,7 @@ HOST_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         MachineHost,
         "_obey",
         """
-        if ready.records:
+        if ready.records and not self._is_last_unsent(ready.records):
             self._handed += 1
             self._unsent.append(ready.records)
         if ready.outputs:

@@ -87,7 +87,7 @@ SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         "owner.persisted(persist_id, synced=False)",
     ),
     "what_piled_up_on_a_refused_write_stays": in_text(
-        LogWriter, "_refuse", "self.forget(entry.owner)", "pass"
+        LogWriter, "_refuse", "self._drop_pending(slot)", "pass"
     ),
     "nobody_wakes_the_writer": in_text(
         LogWriter,
