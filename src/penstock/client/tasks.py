@@ -61,9 +61,9 @@ class BackgroundTasks:
                 self._group = group
                 self._entered.set()
                 await asyncio.get_running_loop().create_future()
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as outside:
             if not self._closing:
-                self._on_crash(CancelledOutsideError(self._name))
+                self._on_crash(outside)
             raise
         except BaseExceptionGroup as crashed:
             cause = crashed.exceptions[0]
@@ -73,19 +73,12 @@ class BackgroundTasks:
             self._group = None
 
 
-class CancelledOutsideError(ClusterError):
-    """The tasks of a client were cancelled before it was closed."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"the {name}'s background tasks were cancelled before it was closed, by the end of "
+def why_ended(what: str, cause: BaseException) -> ClusterError:
+    """What calls raise after `on_crash`. Never CLOSED, with which a loop over records ends."""
+    if isinstance(cause, asyncio.CancelledError):
+        return ClusterError(
+            f"the {what}'s background tasks were cancelled before it was closed, by the end of "
             "asyncio.run or by code that cancels all of asyncio.all_tasks(); close it first, and "
             "create one in each event loop"
         )
-
-
-def why_ended(what: str, cause: BaseException) -> ClusterError:
-    """What calls raise after `on_crash`. Never CLOSED, with which a loop over records ends."""
-    if isinstance(cause, CancelledOutsideError):
-        return cause
     return ClusterError(f"the {what} stopped because of a defect: {cause!r}")

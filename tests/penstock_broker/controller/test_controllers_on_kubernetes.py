@@ -151,7 +151,7 @@ async def test_a_person_writes_the_document_of_the_cluster_again(
         new.controller_epoch, new.metadata_version = old.controller_epoch, old.metadata_version
     async with running(*again):
         await all_serve(again, document["controller_epoch"] + 1)
-        assert ("t", 0) in again[2].leaders
+        await wait_until_async(lambda: ("t", 0) in again[2].leaders, what="a leader")
         await create(pods[2], "after", partitions=1, replication_factor=3)
 
 
