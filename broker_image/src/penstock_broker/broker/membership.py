@@ -187,6 +187,6 @@ class Membership:
         self._reports.applied()
         self._verification.changed()
         self.mending.changed()
-        if not self._serves:  # nor the first image, if a log could not be opened for it
+        if not self._serves:  # not only with the first image: that may have failed half-way
             await self._serving()
             self._serves = True

@@ -44,6 +44,7 @@ _STALL_POLL_S: Final = 0.002
 _CLOSE_TIMEOUT_S: Final = 60.0
 _RANGES_MAX: Final = 64
 _GARBAGE_BUFFERS: Final = 8
+"""Garbage of fewer write buffers is not worth collecting."""
 _FAILED: Final = ErrorCode.STORAGE_FAILED
 
 

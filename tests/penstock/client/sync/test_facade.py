@@ -269,7 +269,7 @@ def test_a_child_process_is_told_to_make_its_own_client(shared_broker: Cluster) 
     ended = run(
         "import os, sys\n"
         "from penstock.client import Producer\n"
-        "from penstock.errors import ClusterError, ErrorCode, MisuseError\n"
+        "from penstock.errors import MisuseError\n"
         "with Producer(sys.argv[1]) as producer:\n"
         "    producer.send('forked', b'parent').result(120)\n"
         "    child = os.fork()\n"
