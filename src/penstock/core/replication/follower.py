@@ -160,14 +160,16 @@ class Follower:
 
         If this log has the epoch that the leader named, both end it at the smaller of their ends.
         If not, this log's records of larger epochs are wrong, and the look-up continues with the
-        next smaller epoch. An empty log's start was committed in the requested epoch, or before.
+        next smaller epoch; if they began before the log start, nothing is left to agree on, and
+        what was committed up to there is not in the leader's. An empty log's start was committed in
+        the requested epoch, or before.
         """
         log = self._log
         if NO_EPOCH in (log.epochs.last_epoch, answer.epoch):
             return min(answer.end_offset, log.log_end), True
         own = log.epochs.end_of(answer.epoch, log.log_end)
         if own.epoch != answer.epoch:
-            return max(own.end_offset, log.log_start_offset), False
+            return own.end_offset, False
         return min(own.end_offset, answer.end_offset), True
 
     def _shares_nothing(self, answer: EpochAnswered) -> bool:

@@ -304,7 +304,9 @@ def behind(drive: Drive, *, intact: bool, end: int = 38, epochs: Any = ((1, 0),)
 
 
 @pytest.mark.parametrize(
-    ("end", "epochs"), [(38, ((1, 0),)), (24, ((1, 0),)), (24, ())], ids=["full", "empty", "reset"]
+    ("end", "epochs"),
+    [(38, ((1, 0),)), (24, ((1, 0),)), (24, ()), (38, ((2, 7),)), (24, ((2, 7),))],
+    ids=["full", "empty", "reset", "full-unknown-epoch", "empty-unknown-epoch"],
 )
 def test_a_log_that_lost_writes_begins_anew_with_a_leader_that_ends_before_it(
     drive: Drive, end: int, epochs: Any
@@ -324,7 +326,10 @@ def test_a_log_that_lost_writes_begins_anew_with_a_leader_that_ends_before_it(
     assert marks.log_start_offset == marks.high_watermark == marks.log_end_offset == 4
 
 
-@pytest.mark.parametrize(("end", "epochs"), [(38, ((1, 0),)), (30, ((1, 0),)), (30, ())])
+@pytest.mark.parametrize(
+    ("end", "epochs"),
+    [(38, ((1, 0),)), (30, ((1, 0),)), (30, ()), (38, ((2, 7),)), (24, ((2, 7),))],
+)
 def test_a_log_that_kept_everything_stops_at_a_leader_that_ends_before_it(
     drive: Drive, end: int, epochs: Any
 ) -> None:
