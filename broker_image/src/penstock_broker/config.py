@@ -47,6 +47,7 @@ class Settings:
     ledger_expiration_ms: int = _setting("ledger.expiration.ms")
     transaction_orphan_grace_ms: int = _setting("transaction.orphan.grace.ms")
     transactions_partitions: int = _setting("transactions.topic.partitions")
+    producer_id_expiration_ms: int = _setting("producer.id.expiration.ms")
     producer_snapshot_bytes: int = _setting("producer.snapshot.bytes")
     shutdown_timeout_ms: int = _setting("shutdown.timeout.ms")
     given: frozenset[str] = frozenset()

@@ -40,6 +40,7 @@ class ReplicaTotals:
     stable_offset_lags: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """By topic and partition, of all partitions led here where it is not 0."""
     log_ends: int = 0
+    remembered_producers: int = 0
     disk_free_bytes: int = 0
     disk_total_bytes: int = 0
     disk_reserve_bytes: int = 0
@@ -133,6 +134,11 @@ def _of_replicas(totals: ReplicaTotals) -> tuple[_Row, ...]:
 
 def _of_resources(totals: ReplicaTotals) -> tuple[_Row, ...]:
     return (
+        (
+            "remembered_producers",
+            "Idempotent producers that replicas here remember, counted once for each replica.",
+            totals.remembered_producers,
+        ),
         ("disk_free_bytes", "Free space for the data directory.", totals.disk_free_bytes),
         ("disk_total_bytes", "Size of the data directory's volume.", totals.disk_total_bytes),
         (

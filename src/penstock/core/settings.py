@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.control.config import CONTROL_NUMBERS, ControlConfig
+from penstock.core.replication.producers import KEPT_MS
 from penstock.core.topic import CONFIG_KEYS, ConfigKey, TopicConfig, explain_unknown_key
 from penstock.errors import ErrorCode, MisuseError
 
@@ -172,6 +173,14 @@ BROKER_SETTINGS: Final = (
         "Partitions of the internal topic __transactions, over whose leaders transactional ids "
         "are spread. Read only once, when the first transactional id is used.",
         maximum=1_000,
+    ),
+    Setting(
+        "producer.id.expiration.ms",
+        "86400000",
+        "How long a partition remembers an idempotent producer that does not write, in "
+        "milliseconds; when it goes on later, it gets a new producer id. Sooner, if the "
+        "partitions of a broker have more than 100000 of them to remember.",
+        minimum=KEPT_MS,
     ),
     Setting(
         "producer.snapshot.bytes",

@@ -37,6 +37,7 @@ HEALTHY: Final = {
     "leaders_not_preferred": 0,
     "offline_replicas": 0,
     "log_ends": RECORDS,
+    "remembered_producers": 1,
     "high_watermarks": RECORDS,
     "inflight_bytes": 0,
     "parked_fetches": 0,

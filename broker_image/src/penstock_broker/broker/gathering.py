@@ -63,6 +63,7 @@ class Gathering:
                 if mark.is_leader and mark.last_stable_offset < mark.high_watermark
             },
             log_ends=sum(mark.log_end_offset for mark in marks),
+            remembered_producers=sum(replica.machine.producer_count for replica in replicas),
             disk_free_bytes=self.disk.free_bytes,
             disk_total_bytes=self.disk.total_bytes,
             disk_reserve_bytes=self.disk.reserve_bytes,

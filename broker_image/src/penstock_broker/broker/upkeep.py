@@ -12,6 +12,7 @@ from penstock_broker.maintenance.compaction import Compaction
 from penstock_broker.maintenance.compaction_metrics import CompactionMetrics
 from penstock_broker.maintenance.comparing import LogComparison
 from penstock_broker.maintenance.disk import DiskGuard
+from penstock_broker.maintenance.producer_expiry import ProducerExpiry
 from penstock_broker.maintenance.retention import Retention
 from penstock_broker.maintenance.scrub import Scrub
 from penstock_broker.maintenance.scrub_metrics import ScrubMetrics
@@ -49,6 +50,7 @@ class Upkeep:
             seams.maintaining,
             interval_s=settings.retention_check_interval_ms / 1000,
         )
+        self._producers = ProducerExpiry(replicas, settings.producer_id_expiration_ms)
         metrics = CompactionMetrics(registry)
         self._compaction = Compaction(replicas, seams.store, metrics, settings, self.disk)
         scrub_metrics = ScrubMetrics(registry)
@@ -72,7 +74,13 @@ class Upkeep:
 
     def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The coroutines to run until they are cancelled."""
-        return (self.disk.run(), self._retention.run(), self._compaction.run(), self.scrub.run())
+        return (
+            self.disk.run(),
+            self._retention.run(),
+            self._producers.run(),
+            self._compaction.run(),
+            self.scrub.run(),
+        )
 
     def _measure_disk(self) -> tuple[int, int]:
         return self._directory.free_bytes(), self._directory.total_bytes()

@@ -90,8 +90,7 @@ class SequencedBatch:
 class ProducerEntry:
     """A partition's state of one idempotent producer: its epoch and last five batches.
 
-    `last_timestamp_ms` lets idle producers expire (after 7 days; Kafka's
-    `producer.id.expiration.ms` is one day; here it equals that of a transactional id).
+    `last_timestamp_ms` is that of its last batch.
 
     Also, for a transactional producer, all from headers: `open_offset`, where its transaction
     without a marker began (None: none is open). `marker_offset`: its last marker (-1: unknown);
@@ -233,6 +232,15 @@ class LogMended:
 
 
 @dataclass(frozen=True, slots=True)
+class ProducersExpired:
+    """Producers that did not write for `expiry_ms` are to be forgotten, and the longest idle until
+    `limit` are left (`ProducerTable.forget_idle`)."""
+
+    expiry_ms: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class PeerLost:
     """The stream between this replica and `peer` (as leader and follower) broke."""
 
@@ -256,6 +264,7 @@ Event = (
     | LogStartMoved
     | LogDamaged
     | LogMended
+    | ProducersExpired
     | EpochQueried
     | FollowStarted
     | FollowerAcked

@@ -24,6 +24,7 @@ from penstock.core.replication.contract import (
     Persisted,
     PersistFailed,
     ProducerEntry,
+    ProducersExpired,
     Ready,
     RecoveredLog,
     Tick,
@@ -97,6 +98,11 @@ class ReplicaMachine:
     def producers(self) -> tuple[ProducerEntry, ...]:
         """For a snapshot that is stored with the newest write returned (or later)."""
         return self._log.producers.snapshot()
+
+    @property
+    def producer_count(self) -> int:
+        """How many of them there are."""
+        return len(self._log.producers)
 
     @property
     def open_transactions(self) -> tuple[ProducerEntry, ...]:
@@ -220,8 +226,8 @@ class ReplicaMachine:
                 self._from_client(event, out, now_ms)
             case Persisted() | PersistFailed() | Truncated() | MarkersSwept() | LogStartMoved():
                 self._log_event(event, out, now_ms)
-            case LogDamaged() | LogMended():
-                self._roles.readable(event)
+            case LogDamaged() | LogMended() | ProducersExpired():
+                self._looked_after(event, now_ms)
             case Assigned():
                 self._assigned(event, out, now_ms)
             case EpochAnswered() | BatchesReceived() | PeerRefused() | PeerConnected():
@@ -291,6 +297,13 @@ class ReplicaMachine:
             self._roles.appended(out)
 
     # ------------------------------------------------------------ own log
+
+    def _looked_after(self, event: LogDamaged | LogMended | ProducersExpired, now_ms: int) -> None:
+        """What the broker found when it looked at its logs."""
+        if isinstance(event, ProducersExpired):
+            self._log.producers.forget_idle(now_ms, event.expiry_ms, event.limit)
+        else:
+            self._roles.readable(event)
 
     def _log_event(
         self,

@@ -16,10 +16,12 @@ a client with at most five batches in flight can only repeat one of these. The r
   PRODUCER_FENCED.
 
 An unknown producer must start at sequence 0. State outlives retention, because it is stored in
-snapshots and not looked up in the log; it is removed after `EXPIRY_MS` without a batch, or when
-`PRODUCERS_MAX` others were used since. A forgotten producer that continues at a later sequence is
-refused (it must get a new producer id) and never duplicated; only a retry of its very first batch
-could be appended twice, a week late.
+snapshots and not looked up in the log. `apply` removes it when `PRODUCERS_MAX` others were used
+since; `forget_idle` when it was not used for long, or when the partitions of a broker remember
+more than `PRODUCERS_PER_BROKER` together (ADR 110). A forgotten producer that continues at a later
+sequence is refused (it must get a new producer id) and never duplicated; only a retry of its very
+first batch could be appended twice, so nobody who wrote within `KEPT_MS` is forgotten by
+`forget_idle`.
 
 An entry also says whether a transaction of its producer is open here (`stable`). The marker of
 epoch e ends it, and makes e + 1 the epoch: late batches of the ended transaction are fenced, and
@@ -44,9 +46,14 @@ from penstock.errors import ClusterError, ErrorCode
 
 WINDOW_BATCHES: Final = 5
 """Batches remembered per producer; clients keep at most this many in flight."""
-EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
 PRODUCERS_MAX: Final = 20_000
-"""Producers remembered per partition (about 10 MB); the longest idle are forgotten first (I23)."""
+"""Producers remembered per partition, of 350 to 800 bytes each; the longest idle are forgotten
+first (I23)."""
+PRODUCERS_PER_BROKER: Final = 100_000
+"""Producers remembered by all partitions of a broker together, 35 to 80 MB."""
+KEPT_MS: Final = 10 * 60 * 1000
+"""Who wrote so recently may still repeat its first batch: no delivery timeout is that long by
+default."""
 _SEQUENCES: Final = 1 << 31
 _UNKNOWN_OFFSET: Final = Offset(-1)
 _NOTHING_COMMITTED: Final = Offset(0)
@@ -163,7 +170,7 @@ class ProducerTable:
         self._used_ms.pop(producer_id, None)
         self._used_ms[producer_id] = now_ms
         if old is None:
-            self._forget_idle(now_ms)
+            self._make_room()
         return None
 
     def _apply_transactional(self, header: BatchHeader, now_ms: int) -> AbortedTransaction | None:
@@ -185,7 +192,7 @@ class ProducerTable:
             self._transactions.ended(producer_id, header.base_offset)
             aborted = self._aborted(old, header)
         if old is None:
-            self._forget_idle(now_ms)
+            self._make_room()
         return aborted
 
     def _aborted(self, old: ProducerEntry, marker: BatchHeader) -> AbortedTransaction | None:
@@ -239,14 +246,38 @@ class ProducerTable:
             )
         )
 
-    def _forget_idle(self, now_ms: int) -> None:
-        """Drops from the front: both dicts are in order of use."""
+    def forget_idle(self, now_ms: int, expiry_ms: int, limit: int) -> None:
+        """Forgets who did not write for `expiry_ms`, and the longest idle until `limit` are left.
+
+        Those who wrote within `KEPT_MS` stay in any case, beyond `limit` too.
+        """
         while self._used_ms:
             oldest, used_ms = next(iter(self._used_ms.items()))
-            if len(self._used_ms) <= PRODUCERS_MAX and now_ms - used_ms <= EXPIRY_MS:
+            idle_ms = now_ms - used_ms
+            if idle_ms <= KEPT_MS or (idle_ms <= expiry_ms and len(self._entries) <= limit):
                 return
-            del self._used_ms[oldest]
-            del self._entries[oldest]
+            self._forget(oldest)
+
+    def _make_room(self) -> None:
+        """Forgets the longest idle: both dicts are in order of use."""
+        while len(self._used_ms) > PRODUCERS_MAX:
+            self._forget(next(iter(self._used_ms)))
+
+    def _forget(self, producer_id: ProducerId) -> None:
+        del self._used_ms[producer_id]
+        del self._entries[producer_id]
+
+
+def fair_limit(sizes: Iterable[int], total: int) -> int:
+    """The size down to which the largest of several tables must be cut so that all have `total`
+    together: the small ones keep everything. `PRODUCERS_MAX` if nothing must be cut."""
+    ascending = sorted(sizes)
+    for index, size in enumerate(ascending):
+        share = total // (len(ascending) - index)
+        if size > share:
+            return share
+        total -= size
+    return PRODUCERS_MAX
 
 
 def fenced(entry: ProducerEntry, epoch: int) -> ClusterError:

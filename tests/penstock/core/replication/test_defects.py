@@ -179,6 +179,10 @@ SCENES: dict[type, list[Scene]] = {
     ],
     c.LogDamaged: [(leading, c.LogDamaged(ClusterError("no")))],
     c.LogMended: [(leading, c.LogMended())],
+    c.ProducersExpired: [
+        (leading, c.ProducersExpired(0, 0)),
+        (following, c.ProducersExpired(0, 0)),
+    ],
     fc.PeerRefused: [(copying, fc.PeerRefused(peer=TWO, error=ClusterError("no")))],
     lc.IsrAnswered: [(leading, lc.IsrAnswered(state=state()))],
     c.Tick: [(leading, c.Tick()), (following, c.Tick())],

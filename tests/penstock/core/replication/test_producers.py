@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 
 from penstock.core.batch import BatchHeader
 from penstock.core.replication import producers
-from penstock.core.replication.producers import Append, Duplicate, ProducerTable, Refused
+from penstock.core.replication.producers import (
+    Append,
+    Duplicate,
+    ProducerTable,
+    Refused,
+    fair_limit,
+)
 from penstock.core.types import Offset, ProducerId
 from penstock.errors import ErrorCode
 
@@ -124,21 +130,57 @@ def test_an_applied_batch_can_be_taken_back() -> None:
     assert found.snapshot() == table((0, 10)).snapshot()
 
 
-def test_idle_producers_are_forgotten_after_a_week_and_never_earlier() -> None:
+DAY_MS = 24 * 3600 * 1000
+NO_LIMIT = producers.PRODUCERS_MAX
+
+
+def ids(found: ProducerTable) -> list[int]:
+    return [entry.producer_id for entry in found.snapshot()]
+
+
+def test_idle_producers_are_forgotten_after_a_day_and_never_earlier() -> None:
     found = ProducerTable()
     found.apply(header(0, producer=1), now_ms=0)
     found.apply(header(0, producer=2), now_ms=5)
     found.apply(header(1, producer=1), now_ms=10)
-    found.apply(header(0, producer=3), now_ms=producers.EXPIRY_MS + 5)
-    assert [entry.producer_id for entry in found.snapshot()] == [2, 1, 3]
-    found.apply(header(0, producer=4), now_ms=producers.EXPIRY_MS + 6)
-    assert [entry.producer_id for entry in found.snapshot()] == [1, 3, 4]
+    found.forget_idle(DAY_MS + 5, DAY_MS, NO_LIMIT)
+    assert ids(found) == [2, 1]
+    found.forget_idle(DAY_MS + 6, DAY_MS, NO_LIMIT)
+    assert ids(found) == [1]
+    found.forget_idle(DAY_MS * 3, DAY_MS, NO_LIMIT)
+    assert ids(found) == []
 
 
 def test_a_restart_prolongs_what_is_remembered() -> None:
-    found = ProducerTable(table((0, 10)).snapshot(), now_ms=producers.EXPIRY_MS * 2)
-    found.apply(header(0, producer=8), now_ms=producers.EXPIRY_MS * 2 + 1)
-    assert len(found) == 2
+    found = ProducerTable(table((0, 10)).snapshot(), now_ms=DAY_MS * 2)
+    found.forget_idle(DAY_MS * 3, DAY_MS, NO_LIMIT)
+    assert len(found) == 1
+
+
+def test_above_its_limit_a_table_forgets_the_longest_idle_but_nobody_who_may_still_repeat() -> None:
+    found = ProducerTable()
+    for producer in (1, 2, 3, 4):
+        found.apply(header(0, producer=producer), now_ms=producer)
+    now_ms = producers.KEPT_MS + 4
+    found.forget_idle(now_ms - 1, DAY_MS, 0)
+    assert ids(found) == [3, 4]
+    found.forget_idle(now_ms, DAY_MS, 1)
+    assert ids(found) == [4]
+    found.forget_idle(now_ms, 0, 0)
+    assert ids(found) == [4], "an expiry is not shorter either"
+
+
+@given(st.lists(st.integers(0, 50)), st.integers(0, 300))
+def test_large_tables_are_cut_until_all_fit_and_small_ones_keep_everything(
+    sizes: list[int], total: int
+) -> None:
+    limit = fair_limit(sizes, total)
+    left = [min(size, limit) for size in sizes]
+    assert sum(left) <= total or sum(sizes) <= total
+    if sum(sizes) <= total:
+        assert limit == producers.PRODUCERS_MAX
+    else:
+        assert sum(min(size, limit + 1) for size in sizes) > total, "no more than needed"
 
 
 def test_the_longest_idle_producer_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:

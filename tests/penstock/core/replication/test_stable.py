@@ -156,13 +156,11 @@ def test_a_producer_with_an_open_transaction_is_never_forgotten(
     found = ProducerTable()
     found.apply(data(A, 3, at=10), now_ms=0)
     for number in range(4):
-        found.apply(
-            data(ProducerId(number), 0, flags=BatchFlags.NONE), now_ms=producers.EXPIRY_MS * 2
-        )
+        found.apply(data(ProducerId(number), 0, flags=BatchFlags.NONE), now_ms=10)
     assert [entry.producer_id for entry in found.snapshot()] == [A, 2, 3]
     again = ProducerTable(found.snapshot(), now_ms=0)
-    again.apply(data(ProducerId(9), 0, flags=BatchFlags.NONE), now_ms=producers.EXPIRY_MS * 2)
-    assert [entry.producer_id for entry in again.snapshot()] == [A, 9]
+    again.forget_idle(producers.KEPT_MS + 1, 0, 0)
+    assert [entry.producer_id for entry in again.snapshot()] == [A]
     assert open_set(again) == [(A, 10)]
 
 
@@ -180,7 +178,7 @@ def test_a_producer_whose_marker_is_not_committed_is_never_forgotten(
         for number in numbers:
             header = data(ProducerId(number), 0, flags=BatchFlags.NONE)
             taken.append((header.producer_id, table.get(header.producer_id)))
-            table.apply(header, now_ms=producers.EXPIRY_MS * number)
+            table.apply(header, now_ms=number)
         return taken
 
     found = table(data(A, 3, at=10), marker(A, 3, at=15))
