@@ -97,6 +97,9 @@ class Owner:
     def persist_failed(self, persist_id: int, error: PenstockError) -> None:
         self.heard.append(("failed", persist_id, error.code))
 
+    def removal_refused(self) -> None:
+        self.heard.append("removal refused")
+
     def truncated(self, log: RecoveredLog) -> None:
         self.heard.append(("truncated", log.log_end_offset))
 
@@ -428,6 +431,16 @@ async def test_what_is_to_be_removed_is_removed_though_the_disk_is_full() -> Non
             lambda: r.store.recover(log.owner.slot).checkpoint.log_start_offset == 30,
             what="it is removed",
         )
+
+
+async def test_a_removal_for_which_the_disk_has_no_space_is_left_to_its_owner() -> None:
+    async with rig() as r:
+        log = Appending(r)
+        await log.write(40)
+        r.store.failure = ClusterError("no space", ErrorCode.DISK_FULL)
+        r.writer.move_log_start(log.owner, Offset(30))
+        await wait_until_async(lambda: log.owner.heard[-1] == "removal refused", what="a refusal")
+        assert r.store.recover(log.owner.slot).checkpoint.log_start_offset == 0
 
 
 async def test_a_disk_that_is_full_is_heard_of_from_the_event_loop_too() -> None:

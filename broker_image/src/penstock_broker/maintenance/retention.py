@@ -56,6 +56,7 @@ class Retention:
         ]
         for first in range(0, len(led), _SLICE):
             await self._move(led[first : first + _SLICE])
+        self._replicas.remove_again()
         await self._reclaim()
 
     async def _move(self, replicas: Iterable[Replica]) -> None:

@@ -97,6 +97,7 @@ class Shell(Protocol):
 
     def handle(self, replica: Replica, event: Event) -> None: ...
     def found_damaged(self, replica: Replica, damage: LogDamaged) -> None: ...
+    def removal_refused(self, replica: Replica) -> None: ...
     def now_ms(self) -> int: ...
     def now_s(self) -> float: ...
 
@@ -251,6 +252,9 @@ class Replica:
         self.recent.clear()
         self._shell.handle(self, PersistFailed(persist_id, error))
         self.aborted.cut(self.marks.log_end_offset)
+
+    def removal_refused(self) -> None:
+        self._shell.removal_refused(self)
 
     def damaged(self, error: ClusterError, *, written: bool) -> None:
         """What was to be removed stays until the log is copied again; a replica whose log cannot be

@@ -106,6 +106,8 @@ class ReplicaSet:
         self.isr_counts = IsrCounts()
         self.removals = 0
         """Log starts moved and replicas dropped so far: each frees space on disk."""
+        self._refused_removals: dict[ReplicaKey, Replica] = {}
+        """Replicas whose batches before the log start a full disk could not remove."""
         self._writer = writer
         self._cache = cache
         self._clock = clock
@@ -235,6 +237,18 @@ class ReplicaSet:
             self._writer.move_log_start(replica, log_start)
             self.removals += 1
             replica.notify_feeders(urgent=False)
+
+    def removal_refused(self, replica: Replica) -> None:
+        """Has it removed with the next `remove_again`."""
+        self._refused_removals[replica.key] = replica
+
+    def remove_again(self) -> None:
+        """Asks again for what a full disk could not remove: the log start may never move again."""
+        refused, self._refused_removals = self._refused_removals, {}
+        for key, replica in refused.items():
+            if self.by_key.get(key) is replica and replica.machine.error is None:
+                replica.removed_before = Offset(0)
+                self._remove_before_log_start(replica)
 
     def _send(self, replica: Replica, message: Message) -> None:
         match message:

@@ -35,6 +35,10 @@ class WriteOwner(Protocol):
 
     def persist_failed(self, persist_id: int, error: PenstockError) -> None: ...
 
+    def removal_refused(self) -> None:
+        """The disk was too full to remove what is before the log start."""
+        ...
+
     def truncated(self, log: RecoveredLog) -> None: ...
 
     def damaged(self, error: ClusterError, *, written: bool) -> None:

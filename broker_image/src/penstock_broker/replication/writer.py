@@ -390,7 +390,8 @@ class LogWriter:
         """On a full disk, drops later writes of the same owners, which need the refused ones, and
         notifies the owners. Raises `error` if it is anything else.
 
-        Removals, which free space, are asked for again: batches were refused, not they.
+        Removals, which free space, are asked for again: batches were refused, not they. Without
+        batches they were, and their owners ask again later.
         """
         if error.code is not ErrorCode.DISK_FULL:
             raise error
@@ -406,8 +407,12 @@ class LogWriter:
             entry.rewritten(done=False)
             slot = entry.owner.slot
             self._drop_pending(slot)
-            if appends and log_start is not None and slot not in self._forgotten:
+            if log_start is None or slot in self._forgotten:
+                continue
+            if appends:
                 self.move_log_start(entry.owner, log_start)
+            else:
+                entry.owner.removal_refused()
         for owner, persist_id in failed:
             owner.persist_failed(persist_id, error)
 
