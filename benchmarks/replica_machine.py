@@ -42,7 +42,7 @@ def led() -> ReplicaMachine:
         log_end_offset=Offset(0),
         checkpoint=shared.Checkpoint(LeaderEpoch(0), Offset(0), Offset(0), ()),
     )
-    machine = ReplicaMachine(ME, empty)
+    machine = ReplicaMachine(ME, empty, 0)
     state = PartitionState(
         leader=ME, leader_epoch=EPOCH, isr=(ME, TWO, THREE), replicas=(ME, TWO, THREE), version=1
     )

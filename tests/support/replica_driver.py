@@ -83,9 +83,9 @@ def proposed(ready: c.Ready) -> tuple[int, ...]:
 class Driver:
     """The machine of broker 1 and the last thing it said."""
 
-    def __init__(self, log: c.RecoveredLog) -> None:
-        self.machine = ReplicaMachine(ME, log)
-        self.now_ms = 1_000
+    def __init__(self, log: c.RecoveredLog, now_ms: int = 1_000) -> None:
+        self.machine = ReplicaMachine(ME, log, now_ms)
+        self.now_ms = now_ms
         self.ready = c.NOTHING
         self.requests = 0
 

@@ -126,7 +126,7 @@ class WatchedReplicas(ReplicaSet):
             self.broker.check(partial(self.broker.world.checks.moving.fed, self.broker, replica))
 
     def machine_on(self, log: rc.RecoveredLog) -> ReplicaMachine:
-        machine = WatchedMachine(self.broker_id, log)
+        machine = WatchedMachine(self.broker_id, log, self.now_ms())
         machine.watch = self._watch
         return machine
 

@@ -408,7 +408,7 @@ class ReplicaSet:
 
     def machine_on(self, log: RecoveredLog) -> ReplicaMachine:
         """The machine that decides for a replica; the simulator overrides this to watch it."""
-        return ReplicaMachine(self.broker_id, log)
+        return ReplicaMachine(self.broker_id, log, self.now_ms())
 
     def config_of(self, topic: Topic) -> ReplicaConfig:
         """The topic settings that the machine gets; the simulator overrides this to shorten

@@ -46,13 +46,13 @@ class _Write:
 class LocalLog:
     """Offsets, epochs and producers of one replica's log; mutable, owned by its machine."""
 
-    def __init__(self, recovered: RecoveredLog) -> None:
+    def __init__(self, recovered: RecoveredLog, now_ms: int) -> None:
         self.leader_epoch = recovered.checkpoint.leader_epoch
         self._last_persist_id = 0
         self._in_flight: deque[_Write] = deque()
         self._truncating = False
         self._producers_before_reset: ProducerTable | None = None
-        self._load(recovered, now_ms=0)
+        self._load(recovered, now_ms)
         known = recovered.checkpoint.high_watermark
         self._unpromised = known if known <= UNPROMISED else None
         """What checkpoints have in place of a high watermark; None: they have one."""

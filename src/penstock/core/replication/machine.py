@@ -64,10 +64,10 @@ from penstock.errors import ErrorCode, PenstockError
 class ReplicaMachine:
     """One replica of one partition. Not thread-safe; `now_ms` never falls, on any steady clock."""
 
-    def __init__(self, local: BrokerId, log: RecoveredLog) -> None:
+    def __init__(self, local: BrokerId, log: RecoveredLog, now_ms: int) -> None:
         """`log` is what the store recovered, `UNPROMISED` if it lost writes."""
         self._local = local
-        self._log = LocalLog(log)
+        self._log = LocalLog(log, now_ms)
         self._roles = Roles(local, self._log, log)
         self._isr_asked: IsrProposal | None = None
         self._unanswered = Unanswered()

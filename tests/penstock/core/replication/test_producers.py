@@ -3,9 +3,16 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.replica_driver import Driver
 
 from penstock.core.batch import BatchHeader
 from penstock.core.replication import producers
+from penstock.core.replication.contract import (
+    Checkpoint,
+    ProducerEntry,
+    ProducersExpired,
+    RecoveredLog,
+)
 from penstock.core.replication.producers import (
     Append,
     Duplicate,
@@ -13,7 +20,7 @@ from penstock.core.replication.producers import (
     Refused,
     fair_limit,
 )
-from penstock.core.types import Offset, ProducerId
+from penstock.core.types import LeaderEpoch, Offset, ProducerId
 from penstock.errors import ErrorCode
 
 LAST = 2**31 - 1
@@ -213,3 +220,20 @@ def test_whatever_is_repeated_nothing_lands_twice_and_no_gap_is_let_in(
         assert found.check(header(start, count)) == Append()
         found.apply(header(start, count, offset=offset))
         offset += count
+
+
+def test_a_machine_that_begins_late_on_its_clock_forgets_nobody_early() -> None:
+    """That clock is the uptime of the node, which is longer than any expiry."""
+    entry = ProducerEntry(
+        producer_id=ProducerId(7), producer_epoch=0, batches=(), last_timestamp_ms=0
+    )
+    log = RecoveredLog(
+        log_end_offset=Offset(5),
+        checkpoint=Checkpoint(LeaderEpoch(1), Offset(5), Offset(0), ()),
+        producers=(entry,),
+    )
+    driver = Driver(log, now_ms=DAY_MS * 30)
+    for late_ms, known in ((DAY_MS, 1), (DAY_MS + 1, 0)):
+        driver.now_ms = DAY_MS * 30 + late_ms
+        driver.do(ProducersExpired(DAY_MS, NO_LIMIT))
+        assert driver.machine.producer_count == known

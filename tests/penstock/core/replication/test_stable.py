@@ -309,7 +309,8 @@ class Life:
         self.log = LocalLog(
             RecoveredLog(
                 log_end_offset=Offset(0), checkpoint=Checkpoint(NO_EPOCH, Offset(0), Offset(0), ())
-            )
+            ),
+            0,
         )
         self.model = Model()
         self.aborted: list[AbortedTransaction] = []
@@ -398,7 +399,7 @@ class Life:
         known = self.rng.randint(self.log.log_start_offset, self.log.high_watermark)
         if self.rng.random() < 0.3:
             known = UNPROMISED
-        self.log = LocalLog(self.found(Offset(known)))
+        self.log = LocalLog(self.found(Offset(known)), 0)
 
     def retention(self) -> None:
         self.log.raise_log_start(Offset(self.rng.randint(0, self.model.end)))
