@@ -46,6 +46,10 @@ class CoordinatorCalls(ABC):
             self._address = await self._cluster.ask(self._find, timeout_s)
         return self._cluster.connections.to(self._address)
 
+    def settle(self, address: str) -> None:
+        """It is there: somebody else talks to it as the coordinator."""
+        self._address = address
+
     def failed(self, error: PenstockError) -> None:
         """A call or stream ended with `error`: the broker may no longer be the coordinator."""
         if error.refresh_metadata:

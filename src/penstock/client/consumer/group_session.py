@@ -81,7 +81,9 @@ class GroupSession:
         self.coordinator = GroupCalls(cluster, config.group_id)
         self.committer = Committer(cluster, self.coordinator, config, assignment, self, tasks)
         self.within = TransactionOffsets(self.coordinator, config, assignment, self)
-        self._link = Heartbeats(bootstrap, config, self, lambda: assignment.yielded)
+        self._link = Heartbeats(
+            bootstrap, config, self, self.coordinator, lambda: assignment.yielded
+        )
         self._beginning = asyncio.Lock()
         self._running = False
         self._listener: RebalanceListener | None = None

@@ -53,12 +53,15 @@ class Heartbeats:
         bootstrap: tuple[str, ...],
         config: ConsumerConfig,
         owner: GroupOwner,
+        coordinator: GroupCalls,
         yielded: Callable[[], int],
     ) -> None:
-        """`yielded`: how many records were taken one by one; also called in the thread."""
+        """`coordinator`: the consumer's, which goes where the member is. `yielded`: how many
+        records were taken one by one; also called in the thread."""
         self._bootstrap = bootstrap
         self._config = config
         self._owner = owner
+        self._coordinator = coordinator
         self._yielded = yielded
         self._member: _Member | None = None
         self._inbox: deque[Callable[[], None]] = deque()
@@ -71,7 +74,11 @@ class Heartbeats:
         """Makes the member, which joins nothing yet; `run` ends it. Raises MisuseError."""
         post = _Post(self._inbox, asyncio.get_running_loop(), self.catch_up)
         cluster = Cluster(self._bootstrap, self._config)
-        self._member = _Member(cluster, self._config, _Reports(post, self._owner, self._seated))
+        self._member = _Member(
+            cluster,
+            self._config,
+            _Reports(post, self._owner, self._coordinator.settle, self._seated),
+        )
         self._member.link.yielded = self._yielded
         await self._member.begin()
 
@@ -201,9 +208,16 @@ class _Post:
 class _Reports:
     """The `SeatedOwner` in the thread: passes everything on."""
 
-    def __init__(self, post: _Post, owner: GroupOwner, seated: Callable[[Seat], None]) -> None:
+    def __init__(
+        self,
+        post: _Post,
+        owner: GroupOwner,
+        reached: Callable[[str], None],
+        seated: Callable[[Seat], None],
+    ) -> None:
         self._post = post
         self._owner = owner
+        self._tell_reached = reached
         self._tell_seat = seated
         self._seat = Seat()
 
@@ -222,6 +236,10 @@ class _Reports:
     def fail(self, error: PenstockError) -> None:
         """See `GroupOwner`."""
         self._post(partial(self._owner.fail, error))
+
+    def reached(self, address: str) -> None:
+        """See `SeatedOwner`."""
+        self._post(partial(self._tell_reached, address))
 
     def seated(self, member_id: str, member_epoch: int) -> None:
         """See `SeatedOwner`."""

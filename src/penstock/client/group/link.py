@@ -76,7 +76,11 @@ class GroupOwner(Protocol):
 
 
 class SeatedOwner(GroupOwner, Protocol):
-    """One that is also told who commits."""
+    """One that is also told who commits, and where."""
+
+    def reached(self, address: str) -> None:
+        """The coordinator that the member says hello to, before anything comes from it. A deposed
+        one may still be found, and answers from what it knew; it does not know the member."""
 
     def seated(self, member_id: str, member_epoch: int) -> None:
         """Who the member is now, after every event; epoch 0: it has no seat in the group."""
@@ -212,6 +216,7 @@ class GroupLink:
         call: Any = connection.group.Join(metadata=shown.metadata)
         first = hello_to_wire(hello, self._config, self.member_id, self._cluster.view.cluster_id)
         if self._streaming is asyncio.current_task():
+            self._owner.reached(connection.address)
             self.handle(HelloSaid())
         writing = self._tasks.spawn(self._write(call, first), "group-write")
         renewing = None

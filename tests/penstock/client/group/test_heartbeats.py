@@ -13,7 +13,9 @@ from support.group_wire import Groups
 from support.names import own_name
 from support.waiting import wait_until, wait_until_async
 
-from penstock.client import AsyncConsumer, Consumer, TopicPartition
+from penstock.client import AsyncConsumer, Consumer, Producer, TopicPartition
+from penstock.client.cluster.connections import Connection
+from penstock.client.group.coordinator import GroupCalls
 from penstock.errors import ClusterError, ErrorCode
 
 PARTITIONS = 2
@@ -220,3 +222,24 @@ def test_a_program_that_forgets_to_close_ends_silently_and_is_no_member(
     assert (ended.returncode, ended.stderr) == (0, "")
     with Groups(shared_broker) as groups:
         wait_until(lambda: not groups.describe(name).members, what="the group is empty")
+
+
+def test_a_member_asks_the_coordinator_that_it_has_joined_and_no_other(
+    shared_broker: Cluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deposed coordinator that is cut off from controllers may still be found."""
+    find = GroupCalls._find
+
+    async def misled(self: GroupCalls, connection: Connection, timeout_s: float) -> str:
+        found = await find(self, connection, timeout_s)
+        is_member = threading.current_thread().name == "penstock-heartbeats"
+        return found if is_member else "127.0.0.1:1"
+
+    monkeypatch.setattr(GroupCalls, "_find", misled)
+    with Producer(shared_broker.bootstrap) as producer:
+        producer.send(name, b"here").result()
+    with Consumer(shared_broker.bootstrap, group_id=name, auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(name)
+        wait_until(lambda: consumer.poll(0.05), what="records come")
+        consumer.commit()
+        assert any(consumer.committed(consumer.assignment()).values())
