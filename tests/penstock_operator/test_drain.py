@@ -1,14 +1,24 @@
 """Scaling down: brokers that go are emptied first, and nothing goes that is not proven empty."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.operator_world import NAMES, World, advance, copying, desired, settled, where_of
 
-from penstock.client import Cordon, ReplicaMove
+from penstock.client import (
+    AsyncAdmin,
+    Cordon,
+    LogDescription,
+    MovesDescription,
+    OrphanedLog,
+    ReplicaMove,
+    TopicDescription,
+)
+from penstock.client.model import PartitionLog
 from penstock.core.manifest.objects import WhenScaledDown
 from penstock.core.types import MoveReason, TopicPartition
 from penstock_operator.model import (
@@ -24,7 +34,7 @@ from penstock_operator.model import (
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.waves import WAVE
-from penstock_operator.proofs import PROOF_S, Proofs, is_empty
+from penstock_operator.proofs import PROOF_S, Proofs, is_empty, read_moves
 from penstock_operator.volume_model import DropClaim
 
 OURS = Cordon(placement=True, leadership=True, why="scaling down to 3 brokers", by="operator")
@@ -259,6 +269,54 @@ def test_a_broker_that_lists_a_log_stays_whatever_the_documents_say() -> None:
     assert sorted(world.pods) == [0, 1, 2, 3]
     assert run(world, desired(brokers=3)).is_idle
     assert sorted(world.pods) == [0, 1, 2]
+
+
+def test_the_command_is_named_that_drops_what_nobody_else_will() -> None:
+    world = settled(desired(brokers=4), partitions=0)
+    world.unfaithful = {3}
+    for _ in range(12):
+        world.logs = {3: {T0}}
+        advance(world, desired(brokers=3))
+    world.logs = {3: {T0}}
+    seen, wish = world.observed(), desired(brokers=3)
+    assert seen.moves is not None
+    said = []
+    for orphans in ({3: 1}, {3: 0}):
+        moves = replace(seen.moves, orphans=orphans)
+        plan = plan_cluster(wish, replace(seen, moves=moves))
+        said.append(wait_of(plan, "ProvingEmpty").message)
+    assert "broker 3 has 1 logs of topics that the cluster does not know, and keeps" in said[0]
+    assert "until: penstock broker drop-orphans 3" in said[0]
+    assert "broker 3 has 1 former replicas to delete" in said[1], "a moment after they were moved"
+
+
+class Listing:
+    """An admin of a cluster whose broker 3 lists a log and an orphan."""
+
+    def __init__(self, moving: MovesDescription) -> None:
+        self._moving = moving
+
+    async def describe_moves(self) -> MovesDescription:
+        return self._moving
+
+    async def describe_topics(self) -> dict[str, TopicDescription]:
+        return {}
+
+    async def describe_logs(self, broker_ids: Sequence[int]) -> list[LogDescription]:
+        log = PartitionLog(
+            topic="t", topic_id="id", partition=0, is_leader=False, leader_epoch=1,
+            log_start_offset=0, high_watermark=0, log_end_offset=0, size_bytes=9,
+        )  # fmt: skip
+        empty = [LogDescription(one, (), 1, 2) for one in broker_ids if one != 3]
+        return [*empty, LogDescription(3, (log,), 1, 2, (OrphanedLog("gone", 0, 9),))]
+
+
+async def test_orphans_count_as_logs_and_are_told_apart() -> None:
+    world = settled(desired(brokers=4), partitions=0)
+    admin = cast("AsyncAdmin", Listing(world.moves().moving))
+    found = await read_moves(admin, (3,), Proofs())
+    assert found.logs == {0: 0, 1: 0, 2: 0, 3: 2}
+    assert found.orphans == {0: 0, 1: 0, 2: 0, 3: 1}
 
 
 def test_the_highest_goes_while_others_are_still_emptied() -> None:

@@ -480,6 +480,10 @@ async def test_changes_are_written_down(
     assert await refusal(groups.ResetOffsets(reset, metadata=as_user(ADA))) is DENIED
     abort = transaction_pb2.AbortTransactionRequest(transactional_id="tx", producer_epoch=-1)
     await refusal(transactions.AbortTransaction(abort, metadata=as_user(ROOT)))
+    orphans = admin_pb2.DropOrphansRequest(
+        logs=[admin_pb2.OrphanName(topic_id="gone", partition=number) for number in range(2)]
+    )
+    await cluster.admin.DropOrphans(orphans, metadata=as_user(ROOT))
     fields = [
         record.__dict__["fields"] for record in caplog.records if record.name == "penstock.audit"
     ]
@@ -500,4 +504,5 @@ async def test_changes_are_written_down(
     assert [(one["principal"], one["call"], one["names"]) for one in fields[2:]] == [
         (ADA, "ResetOffsets", "readers"),
         (ROOT, "AbortTransaction", "tx"),
+        (ROOT, "DropOrphans", "gone/0, gone/1"),
     ]

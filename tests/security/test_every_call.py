@@ -80,6 +80,9 @@ SAMPLES: Final[dict[str, Message]] = {
     "AdminService.StartScrub": admin_pb2.StartScrubRequest(topic="orders"),
     "AdminService.DescribeScrub": admin_pb2.DescribeScrubRequest(),
     "AdminService.AcceptLoss": admin_pb2.AcceptLossRequest(topic="orders", partition=0),
+    "AdminService.DropOrphans": admin_pb2.DropOrphansRequest(
+        logs=[admin_pb2.OrphanName(topic_id="gone", partition=0)]
+    ),
     "AdminService.DescribeBrokerConfigs": admin_pb2.DescribeBrokerConfigsRequest(),
     "AdminService.AlterCluster": admin_pb2.AlterClusterRequest(),
     "AdminService.DescribeQuiescence": admin_pb2.DescribeQuiescenceRequest(),

@@ -5019,6 +5019,234 @@ func (x *AcceptLossResponse) GetLost() []*OffsetSpan {
 	return nil
 }
 
+type DropOrphansRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// As DescribeLogs of this broker lists them.
+	Logs          []*OrphanName `protobuf:"bytes,2,rep,name=logs,proto3" json:"logs,omitempty"`
+	ValidateOnly  bool          `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropOrphansRequest) Reset() {
+	*x = DropOrphansRequest{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropOrphansRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropOrphansRequest) ProtoMessage() {}
+
+func (x *DropOrphansRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropOrphansRequest.ProtoReflect.Descriptor instead.
+func (*DropOrphansRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *DropOrphansRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *DropOrphansRequest) GetLogs() []*OrphanName {
+	if x != nil {
+		return x.Logs
+	}
+	return nil
+}
+
+func (x *DropOrphansRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
+type OrphanName struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TopicId       string                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition     uint32                 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OrphanName) Reset() {
+	*x = OrphanName{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OrphanName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OrphanName) ProtoMessage() {}
+
+func (x *OrphanName) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OrphanName.ProtoReflect.Descriptor instead.
+func (*OrphanName) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *OrphanName) GetTopicId() string {
+	if x != nil {
+		return x.TopicId
+	}
+	return ""
+}
+
+func (x *OrphanName) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+type DropOrphansResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Set: nothing was deleted.
+	Error *Error `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	// One per log of the request, in order.
+	Results       []*OrphanResult `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropOrphansResponse) Reset() {
+	*x = DropOrphansResponse{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropOrphansResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropOrphansResponse) ProtoMessage() {}
+
+func (x *DropOrphansResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropOrphansResponse.ProtoReflect.Descriptor instead.
+func (*DropOrphansResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *DropOrphansResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *DropOrphansResponse) GetResults() []*OrphanResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+type OrphanResult struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	TopicId   string                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition uint32                 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Not set: it is deleted, or could be.
+	Error         *Error `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OrphanResult) Reset() {
+	*x = OrphanResult{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OrphanResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OrphanResult) ProtoMessage() {}
+
+func (x *OrphanResult) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OrphanResult.ProtoReflect.Descriptor instead.
+func (*OrphanResult) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{75}
+}
+
+func (x *OrphanResult) GetTopicId() string {
+	if x != nil {
+		return x.TopicId
+	}
+	return ""
+}
+
+func (x *OrphanResult) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *OrphanResult) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
 type DescribeBrokerConfigsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ClusterId     string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
@@ -5028,7 +5256,7 @@ type DescribeBrokerConfigsRequest struct {
 
 func (x *DescribeBrokerConfigsRequest) Reset() {
 	*x = DescribeBrokerConfigsRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[72]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5040,7 +5268,7 @@ func (x *DescribeBrokerConfigsRequest) String() string {
 func (*DescribeBrokerConfigsRequest) ProtoMessage() {}
 
 func (x *DescribeBrokerConfigsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[72]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5053,7 +5281,7 @@ func (x *DescribeBrokerConfigsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeBrokerConfigsRequest.ProtoReflect.Descriptor instead.
 func (*DescribeBrokerConfigsRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{72}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *DescribeBrokerConfigsRequest) GetClusterId() string {
@@ -5074,7 +5302,7 @@ type DescribeBrokerConfigsResponse struct {
 
 func (x *DescribeBrokerConfigsResponse) Reset() {
 	*x = DescribeBrokerConfigsResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[73]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5086,7 +5314,7 @@ func (x *DescribeBrokerConfigsResponse) String() string {
 func (*DescribeBrokerConfigsResponse) ProtoMessage() {}
 
 func (x *DescribeBrokerConfigsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[73]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5099,7 +5327,7 @@ func (x *DescribeBrokerConfigsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeBrokerConfigsResponse.ProtoReflect.Descriptor instead.
 func (*DescribeBrokerConfigsResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{73}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *DescribeBrokerConfigsResponse) GetError() *Error {
@@ -5136,7 +5364,7 @@ type BrokerConfigEntry struct {
 
 func (x *BrokerConfigEntry) Reset() {
 	*x = BrokerConfigEntry{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[74]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5148,7 +5376,7 @@ func (x *BrokerConfigEntry) String() string {
 func (*BrokerConfigEntry) ProtoMessage() {}
 
 func (x *BrokerConfigEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[74]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5161,7 +5389,7 @@ func (x *BrokerConfigEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrokerConfigEntry.ProtoReflect.Descriptor instead.
 func (*BrokerConfigEntry) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{74}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *BrokerConfigEntry) GetName() string {
@@ -5603,7 +5831,23 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\rvalidate_only\x18\a \x01(\bR\fvalidateOnly\"w\n" +
 	"\x12AcceptLossResponse\x12.\n" +
 	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x121\n" +
-	"\x04lost\x18\x02 \x03(\v2\x1d.penstock.proto.v1.OffsetSpanR\x04lost\"=\n" +
+	"\x04lost\x18\x02 \x03(\v2\x1d.penstock.proto.v1.OffsetSpanR\x04lost\"\x8b\x01\n" +
+	"\x12DropOrphansRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x121\n" +
+	"\x04logs\x18\x02 \x03(\v2\x1d.penstock.proto.v1.OrphanNameR\x04logs\x12#\n" +
+	"\rvalidate_only\x18\x03 \x01(\bR\fvalidateOnly\"E\n" +
+	"\n" +
+	"OrphanName\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\rR\tpartition\"\x80\x01\n" +
+	"\x13DropOrphansResponse\x12.\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x129\n" +
+	"\aresults\x18\x02 \x03(\v2\x1f.penstock.proto.v1.OrphanResultR\aresults\"w\n" +
+	"\fOrphanResult\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\rR\tpartition\x12.\n" +
+	"\x05error\x18\x03 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\"=\n" +
 	"\x1cDescribeBrokerConfigsRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\"\xac\x01\n" +
@@ -5634,7 +5878,7 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	" BROKER_CONFIG_SOURCE_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cBROKER_CONFIG_SOURCE_DEFAULT\x10\x01\x12\x1e\n" +
 	"\x1aBROKER_CONFIG_SOURCE_START\x10\x02\x12 \n" +
-	"\x1cBROKER_CONFIG_SOURCE_CLUSTER\x10\x032\xb2\x15\n" +
+	"\x1cBROKER_CONFIG_SOURCE_CLUSTER\x10\x032\x90\x16\n" +
 	"\fAdminService\x12_\n" +
 	"\fCreateTopics\x12&.penstock.proto.v1.CreateTopicsRequest\x1a'.penstock.proto.v1.CreateTopicsResponse\x12_\n" +
 	"\fDeleteTopics\x12&.penstock.proto.v1.DeleteTopicsRequest\x1a'.penstock.proto.v1.DeleteTopicsResponse\x12k\n" +
@@ -5664,7 +5908,8 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\rDescribeScrub\x12'.penstock.proto.v1.DescribeScrubRequest\x1a(.penstock.proto.v1.DescribeScrubResponse\x12Y\n" +
 	"\n" +
 	"AcceptLoss\x12$.penstock.proto.v1.AcceptLossRequest\x1a%.penstock.proto.v1.AcceptLossResponse\x12z\n" +
-	"\x15DescribeBrokerConfigs\x12/.penstock.proto.v1.DescribeBrokerConfigsRequest\x1a0.penstock.proto.v1.DescribeBrokerConfigsResponseB\xb9\x01\n" +
+	"\x15DescribeBrokerConfigs\x12/.penstock.proto.v1.DescribeBrokerConfigsRequest\x1a0.penstock.proto.v1.DescribeBrokerConfigsResponse\x12\\\n" +
+	"\vDropOrphans\x12%.penstock.proto.v1.DropOrphansRequest\x1a&.penstock.proto.v1.DropOrphansResponseB\xb9\x01\n" +
 	"\x15com.penstock.proto.v1B\n" +
 	"AdminProtoP\x01Z.penstock.dev/examples/go/penstockv1;penstockv1\xa2\x02\x03PPX\xaa\x02\x11Penstock.Proto.V1\xca\x02\x11Penstock\\Proto\\V1\xe2\x02\x1dPenstock\\Proto\\V1\\GPBMetadata\xea\x02\x13Penstock::Proto::V1b\x06proto3"
 
@@ -5681,7 +5926,7 @@ func file_penstock_proto_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_penstock_proto_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 77)
+var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 81)
 var file_penstock_proto_v1_admin_proto_goTypes = []any{
 	(MoveReason)(0),                       // 0: penstock.proto.v1.MoveReason
 	(MoveState)(0),                        // 1: penstock.proto.v1.MoveState
@@ -5758,151 +6003,161 @@ var file_penstock_proto_v1_admin_proto_goTypes = []any{
 	(*ScrubbedLog)(nil),                   // 72: penstock.proto.v1.ScrubbedLog
 	(*AcceptLossRequest)(nil),             // 73: penstock.proto.v1.AcceptLossRequest
 	(*AcceptLossResponse)(nil),            // 74: penstock.proto.v1.AcceptLossResponse
-	(*DescribeBrokerConfigsRequest)(nil),  // 75: penstock.proto.v1.DescribeBrokerConfigsRequest
-	(*DescribeBrokerConfigsResponse)(nil), // 76: penstock.proto.v1.DescribeBrokerConfigsResponse
-	(*BrokerConfigEntry)(nil),             // 77: penstock.proto.v1.BrokerConfigEntry
-	nil,                                   // 78: penstock.proto.v1.NewTopic.ConfigsEntry
-	nil,                                   // 79: penstock.proto.v1.AlterConfigsRequest.SetEntry
-	(*Error)(nil),                         // 80: penstock.proto.v1.Error
-	(*PartitionName)(nil),                 // 81: penstock.proto.v1.PartitionName
-	(*BrokerInfo)(nil),                    // 82: penstock.proto.v1.BrokerInfo
-	(*AccessResource)(nil),                // 83: penstock.proto.v1.AccessResource
-	(*AccessRule)(nil),                    // 84: penstock.proto.v1.AccessRule
-	(*ResourceAccess)(nil),                // 85: penstock.proto.v1.ResourceAccess
-	(AccessOperation)(0),                  // 86: penstock.proto.v1.AccessOperation
-	(*QuotaRule)(nil),                     // 87: penstock.proto.v1.QuotaRule
+	(*DropOrphansRequest)(nil),            // 75: penstock.proto.v1.DropOrphansRequest
+	(*OrphanName)(nil),                    // 76: penstock.proto.v1.OrphanName
+	(*DropOrphansResponse)(nil),           // 77: penstock.proto.v1.DropOrphansResponse
+	(*OrphanResult)(nil),                  // 78: penstock.proto.v1.OrphanResult
+	(*DescribeBrokerConfigsRequest)(nil),  // 79: penstock.proto.v1.DescribeBrokerConfigsRequest
+	(*DescribeBrokerConfigsResponse)(nil), // 80: penstock.proto.v1.DescribeBrokerConfigsResponse
+	(*BrokerConfigEntry)(nil),             // 81: penstock.proto.v1.BrokerConfigEntry
+	nil,                                   // 82: penstock.proto.v1.NewTopic.ConfigsEntry
+	nil,                                   // 83: penstock.proto.v1.AlterConfigsRequest.SetEntry
+	(*Error)(nil),                         // 84: penstock.proto.v1.Error
+	(*PartitionName)(nil),                 // 85: penstock.proto.v1.PartitionName
+	(*BrokerInfo)(nil),                    // 86: penstock.proto.v1.BrokerInfo
+	(*AccessResource)(nil),                // 87: penstock.proto.v1.AccessResource
+	(*AccessRule)(nil),                    // 88: penstock.proto.v1.AccessRule
+	(*ResourceAccess)(nil),                // 89: penstock.proto.v1.ResourceAccess
+	(AccessOperation)(0),                  // 90: penstock.proto.v1.AccessOperation
+	(*QuotaRule)(nil),                     // 91: penstock.proto.v1.QuotaRule
 }
 var file_penstock_proto_v1_admin_proto_depIdxs = []int32{
-	78, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
-	4,  // 1: penstock.proto.v1.NewTopic.assignment:type_name -> penstock.proto.v1.ReplicaList
-	3,  // 2: penstock.proto.v1.CreateTopicsRequest.topics:type_name -> penstock.proto.v1.NewTopic
-	7,  // 3: penstock.proto.v1.CreateTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	80, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
-	9,  // 5: penstock.proto.v1.DeleteTopicsRequest.topics:type_name -> penstock.proto.v1.TopicName
-	7,  // 6: penstock.proto.v1.DeleteTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	80, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
-	79, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
-	80, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
-	80, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
-	17, // 11: penstock.proto.v1.DescribeConfigsResponse.configs:type_name -> penstock.proto.v1.ConfigEntry
-	80, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
-	81, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
-	80, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
-	80, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
-	82, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
-	26, // 17: penstock.proto.v1.DescribeClusterResponse.plaintext:type_name -> penstock.proto.v1.PlaintextCallers
-	27, // 18: penstock.proto.v1.PlaintextCallers.callers:type_name -> penstock.proto.v1.PlaintextCaller
-	31, // 19: penstock.proto.v1.DescribeLogsResponse.logs:type_name -> penstock.proto.v1.LogInfo
-	30, // 20: penstock.proto.v1.DescribeLogsResponse.orphans:type_name -> penstock.proto.v1.OrphanedLog
-	32, // 21: penstock.proto.v1.LogInfo.lost:type_name -> penstock.proto.v1.OffsetSpan
-	83, // 22: penstock.proto.v1.AlterAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
-	84, // 23: penstock.proto.v1.AlterAccessRequest.rules:type_name -> penstock.proto.v1.AccessRule
-	85, // 24: penstock.proto.v1.AlterAccessRequest.expected:type_name -> penstock.proto.v1.ResourceAccess
-	80, // 25: penstock.proto.v1.AlterAccessResponse.error:type_name -> penstock.proto.v1.Error
-	83, // 26: penstock.proto.v1.DescribeAccessRequest.resources:type_name -> penstock.proto.v1.AccessResource
-	80, // 27: penstock.proto.v1.DescribeAccessResponse.error:type_name -> penstock.proto.v1.Error
-	85, // 28: penstock.proto.v1.DescribeAccessResponse.access:type_name -> penstock.proto.v1.ResourceAccess
-	83, // 29: penstock.proto.v1.CheckAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
-	86, // 30: penstock.proto.v1.CheckAccessRequest.operation:type_name -> penstock.proto.v1.AccessOperation
-	80, // 31: penstock.proto.v1.CheckAccessResponse.error:type_name -> penstock.proto.v1.Error
-	83, // 32: penstock.proto.v1.CheckAccessResponse.resource:type_name -> penstock.proto.v1.AccessResource
-	84, // 33: penstock.proto.v1.CheckAccessResponse.rule:type_name -> penstock.proto.v1.AccessRule
-	87, // 34: penstock.proto.v1.AlterQuotasRequest.rules:type_name -> penstock.proto.v1.QuotaRule
-	40, // 35: penstock.proto.v1.AlterQuotasRequest.expected:type_name -> penstock.proto.v1.Quotas
-	87, // 36: penstock.proto.v1.Quotas.rules:type_name -> penstock.proto.v1.QuotaRule
-	80, // 37: penstock.proto.v1.AlterQuotasResponse.error:type_name -> penstock.proto.v1.Error
-	80, // 38: penstock.proto.v1.DescribeQuotasResponse.error:type_name -> penstock.proto.v1.Error
-	87, // 39: penstock.proto.v1.DescribeQuotasResponse.rules:type_name -> penstock.proto.v1.QuotaRule
-	45, // 40: penstock.proto.v1.AlterReplicasRequest.changes:type_name -> penstock.proto.v1.ReplicaChange
-	0,  // 41: penstock.proto.v1.AlterReplicasRequest.reason:type_name -> penstock.proto.v1.MoveReason
-	80, // 42: penstock.proto.v1.AlterReplicasResponse.error:type_name -> penstock.proto.v1.Error
-	47, // 43: penstock.proto.v1.AlterReplicasResponse.results:type_name -> penstock.proto.v1.ReplicaChangeResult
-	80, // 44: penstock.proto.v1.ReplicaChangeResult.error:type_name -> penstock.proto.v1.Error
-	1,  // 45: penstock.proto.v1.ReplicaChangeResult.state:type_name -> penstock.proto.v1.MoveState
-	80, // 46: penstock.proto.v1.DescribeMovesResponse.error:type_name -> penstock.proto.v1.Error
-	50, // 47: penstock.proto.v1.DescribeMovesResponse.moves:type_name -> penstock.proto.v1.PartitionMove
-	52, // 48: penstock.proto.v1.DescribeMovesResponse.brokers:type_name -> penstock.proto.v1.BrokerPlacement
-	1,  // 49: penstock.proto.v1.PartitionMove.state:type_name -> penstock.proto.v1.MoveState
-	0,  // 50: penstock.proto.v1.PartitionMove.reason:type_name -> penstock.proto.v1.MoveReason
-	51, // 51: penstock.proto.v1.PartitionMove.copies:type_name -> penstock.proto.v1.Copy
-	53, // 52: penstock.proto.v1.BrokerPlacement.cordon:type_name -> penstock.proto.v1.Cordon
-	55, // 53: penstock.proto.v1.AlterBrokersRequest.changes:type_name -> penstock.proto.v1.BrokerChange
-	53, // 54: penstock.proto.v1.BrokerChange.cordon:type_name -> penstock.proto.v1.Cordon
-	80, // 55: penstock.proto.v1.AlterBrokersResponse.error:type_name -> penstock.proto.v1.Error
-	80, // 56: penstock.proto.v1.AlterThrottleResponse.error:type_name -> penstock.proto.v1.Error
-	80, // 57: penstock.proto.v1.AlterClusterResponse.error:type_name -> penstock.proto.v1.Error
-	80, // 58: penstock.proto.v1.FinalizeResponse.error:type_name -> penstock.proto.v1.Error
-	80, // 59: penstock.proto.v1.AcquireOperatorEpochResponse.error:type_name -> penstock.proto.v1.Error
-	80, // 60: penstock.proto.v1.StartScrubResponse.error:type_name -> penstock.proto.v1.Error
-	80, // 61: penstock.proto.v1.DescribeScrubResponse.error:type_name -> penstock.proto.v1.Error
-	72, // 62: penstock.proto.v1.DescribeScrubResponse.reading:type_name -> penstock.proto.v1.ScrubbedLog
-	71, // 63: penstock.proto.v1.DescribeScrubResponse.differences:type_name -> penstock.proto.v1.LogDifference
-	32, // 64: penstock.proto.v1.LogDifference.offsets:type_name -> penstock.proto.v1.OffsetSpan
-	32, // 65: penstock.proto.v1.AcceptLossRequest.offsets:type_name -> penstock.proto.v1.OffsetSpan
-	80, // 66: penstock.proto.v1.AcceptLossResponse.error:type_name -> penstock.proto.v1.Error
-	32, // 67: penstock.proto.v1.AcceptLossResponse.lost:type_name -> penstock.proto.v1.OffsetSpan
-	80, // 68: penstock.proto.v1.DescribeBrokerConfigsResponse.error:type_name -> penstock.proto.v1.Error
-	77, // 69: penstock.proto.v1.DescribeBrokerConfigsResponse.configs:type_name -> penstock.proto.v1.BrokerConfigEntry
-	2,  // 70: penstock.proto.v1.BrokerConfigEntry.source:type_name -> penstock.proto.v1.BrokerConfigSource
-	5,  // 71: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
-	8,  // 72: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
-	11, // 73: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
-	13, // 74: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
-	15, // 75: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
-	18, // 76: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
-	20, // 77: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
-	22, // 78: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
-	24, // 79: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
-	28, // 80: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
-	33, // 81: penstock.proto.v1.AdminService.AlterAccess:input_type -> penstock.proto.v1.AlterAccessRequest
-	35, // 82: penstock.proto.v1.AdminService.DescribeAccess:input_type -> penstock.proto.v1.DescribeAccessRequest
-	37, // 83: penstock.proto.v1.AdminService.CheckAccess:input_type -> penstock.proto.v1.CheckAccessRequest
-	39, // 84: penstock.proto.v1.AdminService.AlterQuotas:input_type -> penstock.proto.v1.AlterQuotasRequest
-	42, // 85: penstock.proto.v1.AdminService.DescribeQuotas:input_type -> penstock.proto.v1.DescribeQuotasRequest
-	44, // 86: penstock.proto.v1.AdminService.AlterReplicas:input_type -> penstock.proto.v1.AlterReplicasRequest
-	48, // 87: penstock.proto.v1.AdminService.DescribeMoves:input_type -> penstock.proto.v1.DescribeMovesRequest
-	54, // 88: penstock.proto.v1.AdminService.AlterBrokers:input_type -> penstock.proto.v1.AlterBrokersRequest
-	57, // 89: penstock.proto.v1.AdminService.AlterThrottle:input_type -> penstock.proto.v1.AlterThrottleRequest
-	59, // 90: penstock.proto.v1.AdminService.AlterCluster:input_type -> penstock.proto.v1.AlterClusterRequest
-	61, // 91: penstock.proto.v1.AdminService.DescribeQuiescence:input_type -> penstock.proto.v1.DescribeQuiescenceRequest
-	63, // 92: penstock.proto.v1.AdminService.Finalize:input_type -> penstock.proto.v1.FinalizeRequest
-	65, // 93: penstock.proto.v1.AdminService.AcquireOperatorEpoch:input_type -> penstock.proto.v1.AcquireOperatorEpochRequest
-	67, // 94: penstock.proto.v1.AdminService.StartScrub:input_type -> penstock.proto.v1.StartScrubRequest
-	69, // 95: penstock.proto.v1.AdminService.DescribeScrub:input_type -> penstock.proto.v1.DescribeScrubRequest
-	73, // 96: penstock.proto.v1.AdminService.AcceptLoss:input_type -> penstock.proto.v1.AcceptLossRequest
-	75, // 97: penstock.proto.v1.AdminService.DescribeBrokerConfigs:input_type -> penstock.proto.v1.DescribeBrokerConfigsRequest
-	6,  // 98: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
-	10, // 99: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
-	12, // 100: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
-	14, // 101: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
-	16, // 102: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
-	19, // 103: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
-	21, // 104: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
-	23, // 105: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
-	25, // 106: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
-	29, // 107: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
-	34, // 108: penstock.proto.v1.AdminService.AlterAccess:output_type -> penstock.proto.v1.AlterAccessResponse
-	36, // 109: penstock.proto.v1.AdminService.DescribeAccess:output_type -> penstock.proto.v1.DescribeAccessResponse
-	38, // 110: penstock.proto.v1.AdminService.CheckAccess:output_type -> penstock.proto.v1.CheckAccessResponse
-	41, // 111: penstock.proto.v1.AdminService.AlterQuotas:output_type -> penstock.proto.v1.AlterQuotasResponse
-	43, // 112: penstock.proto.v1.AdminService.DescribeQuotas:output_type -> penstock.proto.v1.DescribeQuotasResponse
-	46, // 113: penstock.proto.v1.AdminService.AlterReplicas:output_type -> penstock.proto.v1.AlterReplicasResponse
-	49, // 114: penstock.proto.v1.AdminService.DescribeMoves:output_type -> penstock.proto.v1.DescribeMovesResponse
-	56, // 115: penstock.proto.v1.AdminService.AlterBrokers:output_type -> penstock.proto.v1.AlterBrokersResponse
-	58, // 116: penstock.proto.v1.AdminService.AlterThrottle:output_type -> penstock.proto.v1.AlterThrottleResponse
-	60, // 117: penstock.proto.v1.AdminService.AlterCluster:output_type -> penstock.proto.v1.AlterClusterResponse
-	62, // 118: penstock.proto.v1.AdminService.DescribeQuiescence:output_type -> penstock.proto.v1.DescribeQuiescenceResponse
-	64, // 119: penstock.proto.v1.AdminService.Finalize:output_type -> penstock.proto.v1.FinalizeResponse
-	66, // 120: penstock.proto.v1.AdminService.AcquireOperatorEpoch:output_type -> penstock.proto.v1.AcquireOperatorEpochResponse
-	68, // 121: penstock.proto.v1.AdminService.StartScrub:output_type -> penstock.proto.v1.StartScrubResponse
-	70, // 122: penstock.proto.v1.AdminService.DescribeScrub:output_type -> penstock.proto.v1.DescribeScrubResponse
-	74, // 123: penstock.proto.v1.AdminService.AcceptLoss:output_type -> penstock.proto.v1.AcceptLossResponse
-	76, // 124: penstock.proto.v1.AdminService.DescribeBrokerConfigs:output_type -> penstock.proto.v1.DescribeBrokerConfigsResponse
-	98, // [98:125] is the sub-list for method output_type
-	71, // [71:98] is the sub-list for method input_type
-	71, // [71:71] is the sub-list for extension type_name
-	71, // [71:71] is the sub-list for extension extendee
-	0,  // [0:71] is the sub-list for field type_name
+	82,  // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
+	4,   // 1: penstock.proto.v1.NewTopic.assignment:type_name -> penstock.proto.v1.ReplicaList
+	3,   // 2: penstock.proto.v1.CreateTopicsRequest.topics:type_name -> penstock.proto.v1.NewTopic
+	7,   // 3: penstock.proto.v1.CreateTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
+	84,  // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
+	9,   // 5: penstock.proto.v1.DeleteTopicsRequest.topics:type_name -> penstock.proto.v1.TopicName
+	7,   // 6: penstock.proto.v1.DeleteTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
+	84,  // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
+	83,  // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
+	84,  // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	84,  // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	17,  // 11: penstock.proto.v1.DescribeConfigsResponse.configs:type_name -> penstock.proto.v1.ConfigEntry
+	84,  // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
+	85,  // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
+	84,  // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
+	84,  // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
+	86,  // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
+	26,  // 17: penstock.proto.v1.DescribeClusterResponse.plaintext:type_name -> penstock.proto.v1.PlaintextCallers
+	27,  // 18: penstock.proto.v1.PlaintextCallers.callers:type_name -> penstock.proto.v1.PlaintextCaller
+	31,  // 19: penstock.proto.v1.DescribeLogsResponse.logs:type_name -> penstock.proto.v1.LogInfo
+	30,  // 20: penstock.proto.v1.DescribeLogsResponse.orphans:type_name -> penstock.proto.v1.OrphanedLog
+	32,  // 21: penstock.proto.v1.LogInfo.lost:type_name -> penstock.proto.v1.OffsetSpan
+	87,  // 22: penstock.proto.v1.AlterAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	88,  // 23: penstock.proto.v1.AlterAccessRequest.rules:type_name -> penstock.proto.v1.AccessRule
+	89,  // 24: penstock.proto.v1.AlterAccessRequest.expected:type_name -> penstock.proto.v1.ResourceAccess
+	84,  // 25: penstock.proto.v1.AlterAccessResponse.error:type_name -> penstock.proto.v1.Error
+	87,  // 26: penstock.proto.v1.DescribeAccessRequest.resources:type_name -> penstock.proto.v1.AccessResource
+	84,  // 27: penstock.proto.v1.DescribeAccessResponse.error:type_name -> penstock.proto.v1.Error
+	89,  // 28: penstock.proto.v1.DescribeAccessResponse.access:type_name -> penstock.proto.v1.ResourceAccess
+	87,  // 29: penstock.proto.v1.CheckAccessRequest.resource:type_name -> penstock.proto.v1.AccessResource
+	90,  // 30: penstock.proto.v1.CheckAccessRequest.operation:type_name -> penstock.proto.v1.AccessOperation
+	84,  // 31: penstock.proto.v1.CheckAccessResponse.error:type_name -> penstock.proto.v1.Error
+	87,  // 32: penstock.proto.v1.CheckAccessResponse.resource:type_name -> penstock.proto.v1.AccessResource
+	88,  // 33: penstock.proto.v1.CheckAccessResponse.rule:type_name -> penstock.proto.v1.AccessRule
+	91,  // 34: penstock.proto.v1.AlterQuotasRequest.rules:type_name -> penstock.proto.v1.QuotaRule
+	40,  // 35: penstock.proto.v1.AlterQuotasRequest.expected:type_name -> penstock.proto.v1.Quotas
+	91,  // 36: penstock.proto.v1.Quotas.rules:type_name -> penstock.proto.v1.QuotaRule
+	84,  // 37: penstock.proto.v1.AlterQuotasResponse.error:type_name -> penstock.proto.v1.Error
+	84,  // 38: penstock.proto.v1.DescribeQuotasResponse.error:type_name -> penstock.proto.v1.Error
+	91,  // 39: penstock.proto.v1.DescribeQuotasResponse.rules:type_name -> penstock.proto.v1.QuotaRule
+	45,  // 40: penstock.proto.v1.AlterReplicasRequest.changes:type_name -> penstock.proto.v1.ReplicaChange
+	0,   // 41: penstock.proto.v1.AlterReplicasRequest.reason:type_name -> penstock.proto.v1.MoveReason
+	84,  // 42: penstock.proto.v1.AlterReplicasResponse.error:type_name -> penstock.proto.v1.Error
+	47,  // 43: penstock.proto.v1.AlterReplicasResponse.results:type_name -> penstock.proto.v1.ReplicaChangeResult
+	84,  // 44: penstock.proto.v1.ReplicaChangeResult.error:type_name -> penstock.proto.v1.Error
+	1,   // 45: penstock.proto.v1.ReplicaChangeResult.state:type_name -> penstock.proto.v1.MoveState
+	84,  // 46: penstock.proto.v1.DescribeMovesResponse.error:type_name -> penstock.proto.v1.Error
+	50,  // 47: penstock.proto.v1.DescribeMovesResponse.moves:type_name -> penstock.proto.v1.PartitionMove
+	52,  // 48: penstock.proto.v1.DescribeMovesResponse.brokers:type_name -> penstock.proto.v1.BrokerPlacement
+	1,   // 49: penstock.proto.v1.PartitionMove.state:type_name -> penstock.proto.v1.MoveState
+	0,   // 50: penstock.proto.v1.PartitionMove.reason:type_name -> penstock.proto.v1.MoveReason
+	51,  // 51: penstock.proto.v1.PartitionMove.copies:type_name -> penstock.proto.v1.Copy
+	53,  // 52: penstock.proto.v1.BrokerPlacement.cordon:type_name -> penstock.proto.v1.Cordon
+	55,  // 53: penstock.proto.v1.AlterBrokersRequest.changes:type_name -> penstock.proto.v1.BrokerChange
+	53,  // 54: penstock.proto.v1.BrokerChange.cordon:type_name -> penstock.proto.v1.Cordon
+	84,  // 55: penstock.proto.v1.AlterBrokersResponse.error:type_name -> penstock.proto.v1.Error
+	84,  // 56: penstock.proto.v1.AlterThrottleResponse.error:type_name -> penstock.proto.v1.Error
+	84,  // 57: penstock.proto.v1.AlterClusterResponse.error:type_name -> penstock.proto.v1.Error
+	84,  // 58: penstock.proto.v1.FinalizeResponse.error:type_name -> penstock.proto.v1.Error
+	84,  // 59: penstock.proto.v1.AcquireOperatorEpochResponse.error:type_name -> penstock.proto.v1.Error
+	84,  // 60: penstock.proto.v1.StartScrubResponse.error:type_name -> penstock.proto.v1.Error
+	84,  // 61: penstock.proto.v1.DescribeScrubResponse.error:type_name -> penstock.proto.v1.Error
+	72,  // 62: penstock.proto.v1.DescribeScrubResponse.reading:type_name -> penstock.proto.v1.ScrubbedLog
+	71,  // 63: penstock.proto.v1.DescribeScrubResponse.differences:type_name -> penstock.proto.v1.LogDifference
+	32,  // 64: penstock.proto.v1.LogDifference.offsets:type_name -> penstock.proto.v1.OffsetSpan
+	32,  // 65: penstock.proto.v1.AcceptLossRequest.offsets:type_name -> penstock.proto.v1.OffsetSpan
+	84,  // 66: penstock.proto.v1.AcceptLossResponse.error:type_name -> penstock.proto.v1.Error
+	32,  // 67: penstock.proto.v1.AcceptLossResponse.lost:type_name -> penstock.proto.v1.OffsetSpan
+	76,  // 68: penstock.proto.v1.DropOrphansRequest.logs:type_name -> penstock.proto.v1.OrphanName
+	84,  // 69: penstock.proto.v1.DropOrphansResponse.error:type_name -> penstock.proto.v1.Error
+	78,  // 70: penstock.proto.v1.DropOrphansResponse.results:type_name -> penstock.proto.v1.OrphanResult
+	84,  // 71: penstock.proto.v1.OrphanResult.error:type_name -> penstock.proto.v1.Error
+	84,  // 72: penstock.proto.v1.DescribeBrokerConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	81,  // 73: penstock.proto.v1.DescribeBrokerConfigsResponse.configs:type_name -> penstock.proto.v1.BrokerConfigEntry
+	2,   // 74: penstock.proto.v1.BrokerConfigEntry.source:type_name -> penstock.proto.v1.BrokerConfigSource
+	5,   // 75: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
+	8,   // 76: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
+	11,  // 77: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
+	13,  // 78: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
+	15,  // 79: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
+	18,  // 80: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
+	20,  // 81: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
+	22,  // 82: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
+	24,  // 83: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
+	28,  // 84: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
+	33,  // 85: penstock.proto.v1.AdminService.AlterAccess:input_type -> penstock.proto.v1.AlterAccessRequest
+	35,  // 86: penstock.proto.v1.AdminService.DescribeAccess:input_type -> penstock.proto.v1.DescribeAccessRequest
+	37,  // 87: penstock.proto.v1.AdminService.CheckAccess:input_type -> penstock.proto.v1.CheckAccessRequest
+	39,  // 88: penstock.proto.v1.AdminService.AlterQuotas:input_type -> penstock.proto.v1.AlterQuotasRequest
+	42,  // 89: penstock.proto.v1.AdminService.DescribeQuotas:input_type -> penstock.proto.v1.DescribeQuotasRequest
+	44,  // 90: penstock.proto.v1.AdminService.AlterReplicas:input_type -> penstock.proto.v1.AlterReplicasRequest
+	48,  // 91: penstock.proto.v1.AdminService.DescribeMoves:input_type -> penstock.proto.v1.DescribeMovesRequest
+	54,  // 92: penstock.proto.v1.AdminService.AlterBrokers:input_type -> penstock.proto.v1.AlterBrokersRequest
+	57,  // 93: penstock.proto.v1.AdminService.AlterThrottle:input_type -> penstock.proto.v1.AlterThrottleRequest
+	59,  // 94: penstock.proto.v1.AdminService.AlterCluster:input_type -> penstock.proto.v1.AlterClusterRequest
+	61,  // 95: penstock.proto.v1.AdminService.DescribeQuiescence:input_type -> penstock.proto.v1.DescribeQuiescenceRequest
+	63,  // 96: penstock.proto.v1.AdminService.Finalize:input_type -> penstock.proto.v1.FinalizeRequest
+	65,  // 97: penstock.proto.v1.AdminService.AcquireOperatorEpoch:input_type -> penstock.proto.v1.AcquireOperatorEpochRequest
+	67,  // 98: penstock.proto.v1.AdminService.StartScrub:input_type -> penstock.proto.v1.StartScrubRequest
+	69,  // 99: penstock.proto.v1.AdminService.DescribeScrub:input_type -> penstock.proto.v1.DescribeScrubRequest
+	73,  // 100: penstock.proto.v1.AdminService.AcceptLoss:input_type -> penstock.proto.v1.AcceptLossRequest
+	79,  // 101: penstock.proto.v1.AdminService.DescribeBrokerConfigs:input_type -> penstock.proto.v1.DescribeBrokerConfigsRequest
+	75,  // 102: penstock.proto.v1.AdminService.DropOrphans:input_type -> penstock.proto.v1.DropOrphansRequest
+	6,   // 103: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
+	10,  // 104: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
+	12,  // 105: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
+	14,  // 106: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
+	16,  // 107: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
+	19,  // 108: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
+	21,  // 109: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
+	23,  // 110: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
+	25,  // 111: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
+	29,  // 112: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
+	34,  // 113: penstock.proto.v1.AdminService.AlterAccess:output_type -> penstock.proto.v1.AlterAccessResponse
+	36,  // 114: penstock.proto.v1.AdminService.DescribeAccess:output_type -> penstock.proto.v1.DescribeAccessResponse
+	38,  // 115: penstock.proto.v1.AdminService.CheckAccess:output_type -> penstock.proto.v1.CheckAccessResponse
+	41,  // 116: penstock.proto.v1.AdminService.AlterQuotas:output_type -> penstock.proto.v1.AlterQuotasResponse
+	43,  // 117: penstock.proto.v1.AdminService.DescribeQuotas:output_type -> penstock.proto.v1.DescribeQuotasResponse
+	46,  // 118: penstock.proto.v1.AdminService.AlterReplicas:output_type -> penstock.proto.v1.AlterReplicasResponse
+	49,  // 119: penstock.proto.v1.AdminService.DescribeMoves:output_type -> penstock.proto.v1.DescribeMovesResponse
+	56,  // 120: penstock.proto.v1.AdminService.AlterBrokers:output_type -> penstock.proto.v1.AlterBrokersResponse
+	58,  // 121: penstock.proto.v1.AdminService.AlterThrottle:output_type -> penstock.proto.v1.AlterThrottleResponse
+	60,  // 122: penstock.proto.v1.AdminService.AlterCluster:output_type -> penstock.proto.v1.AlterClusterResponse
+	62,  // 123: penstock.proto.v1.AdminService.DescribeQuiescence:output_type -> penstock.proto.v1.DescribeQuiescenceResponse
+	64,  // 124: penstock.proto.v1.AdminService.Finalize:output_type -> penstock.proto.v1.FinalizeResponse
+	66,  // 125: penstock.proto.v1.AdminService.AcquireOperatorEpoch:output_type -> penstock.proto.v1.AcquireOperatorEpochResponse
+	68,  // 126: penstock.proto.v1.AdminService.StartScrub:output_type -> penstock.proto.v1.StartScrubResponse
+	70,  // 127: penstock.proto.v1.AdminService.DescribeScrub:output_type -> penstock.proto.v1.DescribeScrubResponse
+	74,  // 128: penstock.proto.v1.AdminService.AcceptLoss:output_type -> penstock.proto.v1.AcceptLossResponse
+	80,  // 129: penstock.proto.v1.AdminService.DescribeBrokerConfigs:output_type -> penstock.proto.v1.DescribeBrokerConfigsResponse
+	77,  // 130: penstock.proto.v1.AdminService.DropOrphans:output_type -> penstock.proto.v1.DropOrphansResponse
+	103, // [103:131] is the sub-list for method output_type
+	75,  // [75:103] is the sub-list for method input_type
+	75,  // [75:75] is the sub-list for extension type_name
+	75,  // [75:75] is the sub-list for extension extendee
+	0,   // [0:75] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_admin_proto_init() }
@@ -5927,7 +6182,7 @@ func file_penstock_proto_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_admin_proto_rawDesc), len(file_penstock_proto_v1_admin_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   77,
+			NumMessages:   81,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -49,6 +49,7 @@ const (
 	AdminService_DescribeScrub_FullMethodName         = "/penstock.proto.v1.AdminService/DescribeScrub"
 	AdminService_AcceptLoss_FullMethodName            = "/penstock.proto.v1.AdminService/AcceptLoss"
 	AdminService_DescribeBrokerConfigs_FullMethodName = "/penstock.proto.v1.AdminService/DescribeBrokerConfigs"
+	AdminService_DropOrphans_FullMethodName           = "/penstock.proto.v1.AdminService/DropOrphans"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -103,6 +104,8 @@ type AdminServiceClient interface {
 	AcceptLoss(ctx context.Context, in *AcceptLossRequest, opts ...grpc.CallOption) (*AcceptLossResponse, error)
 	// The settings of the broker that is asked, as they are now.
 	DescribeBrokerConfigs(ctx context.Context, in *DescribeBrokerConfigsRequest, opts ...grpc.CallOption) (*DescribeBrokerConfigsResponse, error)
+	// Deletes logs of the broker that is asked which belong to no topic of the cluster, for ever.
+	DropOrphans(ctx context.Context, in *DropOrphansRequest, opts ...grpc.CallOption) (*DropOrphansResponse, error)
 }
 
 type adminServiceClient struct {
@@ -383,6 +386,16 @@ func (c *adminServiceClient) DescribeBrokerConfigs(ctx context.Context, in *Desc
 	return out, nil
 }
 
+func (c *adminServiceClient) DropOrphans(ctx context.Context, in *DropOrphansRequest, opts ...grpc.CallOption) (*DropOrphansResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DropOrphansResponse)
+	err := c.cc.Invoke(ctx, AdminService_DropOrphans_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -435,6 +448,8 @@ type AdminServiceServer interface {
 	AcceptLoss(context.Context, *AcceptLossRequest) (*AcceptLossResponse, error)
 	// The settings of the broker that is asked, as they are now.
 	DescribeBrokerConfigs(context.Context, *DescribeBrokerConfigsRequest) (*DescribeBrokerConfigsResponse, error)
+	// Deletes logs of the broker that is asked which belong to no topic of the cluster, for ever.
+	DropOrphans(context.Context, *DropOrphansRequest) (*DropOrphansResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -525,6 +540,9 @@ func (UnimplementedAdminServiceServer) AcceptLoss(context.Context, *AcceptLossRe
 }
 func (UnimplementedAdminServiceServer) DescribeBrokerConfigs(context.Context, *DescribeBrokerConfigsRequest) (*DescribeBrokerConfigsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DescribeBrokerConfigs not implemented")
+}
+func (UnimplementedAdminServiceServer) DropOrphans(context.Context, *DropOrphansRequest) (*DropOrphansResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DropOrphans not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -1033,6 +1051,24 @@ func _AdminService_DescribeBrokerConfigs_Handler(srv interface{}, ctx context.Co
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_DropOrphans_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DropOrphansRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DropOrphans(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DropOrphans_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DropOrphans(ctx, req.(*DropOrphansRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1147,6 +1183,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DescribeBrokerConfigs",
 			Handler:    _AdminService_DescribeBrokerConfigs_Handler,
+		},
+		{
+			MethodName: "DropOrphans",
+			Handler:    _AdminService_DropOrphans_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

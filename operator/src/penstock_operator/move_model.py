@@ -21,12 +21,14 @@ class MoveFacts:
         seen: For the planner; None unless brokers are to go, or have not got their share.
         logs: How many logs each live broker lists, orphans included; as `seen`.
         proven: Brokers that hold nothing, twice, as documents and they themselves say.
+        orphans: How many of `logs` belong to no replica.
     """
 
     moving: MovesDescription
     seen: ClusterFacts | None = None
     logs: Mapping[int, int] = field(default_factory=dict)
     proven: frozenset[int] = frozenset()
+    orphans: Mapping[int, int] = field(default_factory=dict)
 
     def broker(self, broker_id: int) -> BrokerPlacement | None:
         """None: it is not registered."""
@@ -62,8 +64,9 @@ class DrainState:
     """A broker that is to go.
 
     `replicas`: it still has; `moving`: of those, move away; `logs`: former replicas it has to
-    delete. `bytes_left` to copy off it; None: not known. `bytes_per_second`: at which that is done;
-    `seconds_left`: until then, None if nobody knows. `waiting_for`: what a move off it needs.
+    delete, or, if `orphaned`, logs that nobody will ever tell it to delete. `bytes_left` to copy
+    off it; None: not known. `bytes_per_second`: at which that is done; `seconds_left`: until then,
+    None if nobody knows. `waiting_for`: what a move off it needs.
     """
 
     broker_id: int
@@ -71,6 +74,7 @@ class DrainState:
     replicas: int = 0
     moving: int = 0
     logs: int = 0
+    orphaned: bool = False
     bytes_left: int | None = None
     bytes_per_second: int = 0
     seconds_left: int | None = None

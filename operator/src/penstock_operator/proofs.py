@@ -9,10 +9,11 @@ empty: another operator sees it for itself, and is 5 s later.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from time import monotonic
 from typing import Final
 
-from penstock.client import AsyncAdmin, MovesDescription
+from penstock.client import AsyncAdmin, LogDescription, MovesDescription
 from penstock.client.admin.move_facts import ClusterFacts, cluster_facts
 from penstock.core.control.documents import FORMAT_MOVES
 from penstock.errors import PenstockError
@@ -47,8 +48,8 @@ class Proofs:
 
 async def read_placement(
     admin: AsyncAdmin, moving: MovesDescription | None = None
-) -> tuple[ClusterFacts, dict[int, int]]:
-    """For the planner, and how many logs each live broker lists, orphans included.
+) -> tuple[ClusterFacts, list[LogDescription]]:
+    """For the planner, and the logs that each live broker lists.
 
     `moving`: what the controller has just said; None: it is asked. Raises PenstockError.
     """
@@ -56,8 +57,7 @@ async def read_placement(
     topics = await admin.describe_topics()
     alive = [broker.broker_id for broker in moving.brokers if broker.alive]
     logs = await admin.describe_logs(broker_ids=alive)
-    counts = {one.broker_id: len(one.logs) + len(one.orphans) for one in logs}
-    return cluster_facts(moving, topics, logs), counts
+    return cluster_facts(moving, topics, logs), logs
 
 
 async def read_moves(admin: AsyncAdmin, leaving: Collection[int], proofs: Proofs) -> MoveFacts:
@@ -70,14 +70,19 @@ async def read_moves(admin: AsyncAdmin, leaving: Collection[int], proofs: Proofs
     if not leaving:
         proofs.proven({})
         return MoveFacts(moving, await _for_spread(admin, moving))
-    seen, counts = await read_placement(admin, moving)
-    facts = MoveFacts(moving, seen, counts)
+    seen, logs = await read_placement(admin, moving)
+    facts = MoveFacts(
+        moving,
+        seen,
+        {one.broker_id: len(one.logs) + len(one.orphans) for one in logs},
+        orphans={one.broker_id: len(one.orphans) for one in logs},
+    )
     empty = {
         one.broker_id: one.directory_id
         for one in moving.brokers
         if one.broker_id in leaving and is_empty(facts, one.broker_id)
     }
-    return MoveFacts(moving, seen, counts, proofs.proven(empty))
+    return replace(facts, proven=proofs.proven(empty))
 
 
 async def _for_spread(admin: AsyncAdmin, moving: MovesDescription) -> ClusterFacts | None:

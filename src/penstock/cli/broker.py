@@ -3,6 +3,7 @@
 cordon ──▶ nothing new lands there        drain = cordon, and moves for all that it holds
 uncordon ◀── drain --cancel ◀── its moves are cancelled; what has moved stays where it is
 forget: one that is dead, and has nothing left by the stored metadata, is unregistered
+drop-orphans: logs on its disk that belong to no topic are deleted
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli import broker_forget, move_plan, move_submit
+from penstock.cli import broker_forget, broker_orphans, move_plan, move_submit
 from penstock.cli.broker_left import read_left, wait_until_empty
 from penstock.cli.changes import check_output, confirm, print_change
 from penstock.cli.connect import locate, open_admin
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
     from penstock.client import Admin, BrokerPlacement, MoveOutcome, MovesDescription
     from penstock.client.admin.move_facts import ClusterFacts
 
-app = typer.Typer(help="Show, cordon, drain and forget brokers.", no_args_is_help=True)
+app = typer.Typer(
+    help="Show, cordon, drain and forget brokers, drop orphans.", no_args_is_help=True
+)
 
 Id = Annotated[int, typer.Argument(metavar="ID", min=0, max=COUNT_MAX, help="Id of the broker.")]
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="Shown to others.")]
@@ -372,3 +375,36 @@ def forget(
                 broker_forget.of_an_operator(broker, where.reached.name), ErrorCode.INVALID_REQUEST
             )
         broker_forget.forget(admin, found, left, output, yes=yes, dry_run=dry_run)
+
+
+# ---------------------------------------------------------------- orphans
+
+
+@app.command(
+    "drop-orphans",
+    epilog=example(
+        "penstock broker drop-orphans 3 --dry-run",
+        "penstock broker drop-orphans 3 --topic-id 5e1cbd5e-7b5c-4f0e-9d3c-6a4d2f1f7a10 --yes",
+    ),
+)
+def drop_orphans(
+    broker: Id,
+    *,
+    topic_id: Annotated[
+        list[str] | None,
+        typer.Option("--topic-id", help="Only logs of this topic; may be repeated."),
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Delete logs on a broker that belong to no topic: nothing else ever deletes them.
+
+    They stay if more topics were deleted than the controller remembers while the broker did not
+    run, and keep it from being removed. Shows them, and asks. The records in them are gone for
+    ever; those of a topic that is to be restored are among them, too.
+    """
+    check_output(output, yes=yes, dry_run=dry_run)
+    with open_admin(bootstrap) as admin:
+        broker_orphans.drop(admin, broker, topic_id or (), output, yes=yes, dry_run=dry_run)

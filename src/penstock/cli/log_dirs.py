@@ -40,7 +40,8 @@ def log_dirs(
 ) -> None:
     """Show disks, and the size and offsets of every replica on each live broker.
 
-    Orphans are data of topics that do not exist: nothing deletes them by itself.
+    Orphans are data of topics that do not exist: nothing deletes them by itself; penstock broker
+    drop-orphans does.
     """
     with open_admin(bootstrap) as admin:
         known = {one.broker_id for one in admin.describe_cluster().brokers}

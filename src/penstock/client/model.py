@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.columns import Columns, Headers
 from penstock.core.types import Acks, Sync, TopicPartition
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -328,6 +329,15 @@ class OrphanedLog:
     topic_id: str
     partition: int
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanOutcome:
+    """The outcome for an orphan that was to be dropped; `error` None: it is, or could be."""
+
+    topic_id: str
+    partition: int
+    error: PenstockError | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from support.command_tree import command_tree, leaves
 CHANGES: Final = frozenset(
     {
         "acl allow", "acl revoke", "approve",
-        "broker cordon", "broker drain", "broker forget", "broker uncordon",
+        "broker cordon", "broker drain", "broker drop-orphans", "broker forget", "broker uncordon",
         "cluster finalize",
         "drain", "elect", "export", "group delete", "group reset", "hibernate", "import",
         "local down", "local up",

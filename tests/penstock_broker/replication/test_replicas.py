@@ -226,7 +226,12 @@ async def described(
         logs = StoredLogs(store, executor, lambda: (1, 2, 3), lambda: 4, damage, lambda _: "")
         unused: Any = None
         here = Here(
-            logs=logs, quiescence=unused, scrubbing=unused, configs=unused, accept_loss=unused
+            logs=logs,
+            quiescence=unused,
+            scrubbing=unused,
+            configs=unused,
+            accept_loss=unused,
+            drop_orphans=unused,
         )
         service = AdminService(unused, unused, replicas, unused, here)
         answer = await service.DescribeLogs(pb.DescribeLogsRequest(topics=topics), None)

@@ -56,6 +56,7 @@ from penstock_broker.services.losses import accept_loss
 from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.services.offsets import Offsets
 from penstock_broker.services.opening import Opener
+from penstock_broker.services.orphans import Orphans
 from penstock_broker.services.producing import Producing
 from penstock_broker.services.quiescence import Quiescence
 from penstock_broker.services.scrubbing import Scrubbing
@@ -376,12 +377,16 @@ class BrokerProcess:
             self.membership.mending,
             self._upkeep.comparison.says,
         )
+        orphans = Orphans(
+            self._replicas.broker_id, self._view, self._session, self._replication.assignment
+        )
         return Here(
             logs=logs,
             quiescence=Quiescence(self._view, self._replicas, self._replication.writer),
             scrubbing=Scrubbing(self._view, self._upkeep.scrub, self._config.broker_id),
             configs=Configs(self._config.broker_id, self._config.settings, self._copy_rate),
             accept_loss=partial(accept_loss, locator, self.membership.losses),
+            drop_orphans=orphans.drop,
             plaintext=self._plaintext,
         )
 

@@ -1,7 +1,7 @@
 """`AdminService` of the controller: calls that change or describe metadata.
 
-Brokers forward these calls. DeleteRecords, DescribeLogs, DescribeQuiescence, the scrub and
-AcceptLoss are about the logs of a broker, and only brokers answer them.
+Brokers forward these calls. DeleteRecords, DescribeLogs, DescribeQuiescence, the scrub,
+AcceptLoss and DropOrphans are about the logs of a broker, and only brokers answer them.
 """
 
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
@@ -385,6 +385,12 @@ class ControllerAdminService(AdminServiceServicer):
     ) -> pb.AcceptLossResponse:
         """Refused: the partition's leader does this."""
         return pb.AcceptLossResponse(error=error_to_wire(_ask_a_broker("AcceptLoss")))
+
+    async def DropOrphans(
+        self, request: pb.DropOrphansRequest, context: Any
+    ) -> pb.DropOrphansResponse:
+        """Refused: brokers do this."""
+        return pb.DropOrphansResponse(error=error_to_wire(_ask_a_broker("DropOrphans")))
 
     async def DescribeBrokerConfigs(
         self, request: pb.DescribeBrokerConfigsRequest, context: Any

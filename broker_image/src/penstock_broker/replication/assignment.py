@@ -4,11 +4,12 @@
           ├▶ drop_former ───▶ what the image wants gone from here is deleted ─▶ dropped: reported
           ├▶ drop_topics ───▶ so are partitions of deleted topics
           └▶ retire_unknown ▶ what a full image does not name stops; its data stays (I22)
+    person ─▶ drop_orphan ───▶ data that no image will ever name is deleted
 
-That an image does not name a partition deletes nothing: only an explicit wish does. What cannot be
-deleted now stays an orphan (`ReplicaSet.orphans`) until the next full image asks for it again. A
-log that is missing is never taken for an empty one: `_is_lost` looks for it before a machine
-begins.
+That an image does not name a partition deletes nothing: only an explicit wish does, of the
+controller, or of a person (`services.orphans`). What cannot be deleted now stays an orphan
+(`ReplicaSet.orphans`) until the next full image asks for it again. A log that is missing is never
+taken for an empty one: `_is_lost` looks for it before a machine begins.
 """
 
 from __future__ import annotations
@@ -125,6 +126,15 @@ class ReplicaAssignment:
         if slots:
             _events.info("replicas dropped: not wanted here", count=len(slots), slots=slots)
 
+    def is_orphan(self, key: ReplicaKey) -> bool:
+        """There is a log here that belongs to no replica."""
+        return key in self._replicas.orphans
+
+    async def drop_orphan(self, key: ReplicaKey) -> None:
+        """Deletes an orphan's log, durably: no topic of the newest image has it, and a person wants
+        that. Raises what the store raises; the orphan stays then."""
+        await self._drop([key])
+
     async def _drop(self, keys: Iterable[ReplicaKey]) -> list[Slot]:
         """Deletes logs that belong to no replica any more; returns those that were there.
 
@@ -156,7 +166,7 @@ class ReplicaAssignment:
         orphans = self._replicas.orphans
         if orphans:
             _events.warning(
-                "data of unknown partitions is kept; delete the topic to remove it",
+                "data of unknown partitions is kept until penstock broker drop-orphans",
                 count=len(orphans),
                 first=[str(key) for key in list(orphans)[:5]],
             )

@@ -43,6 +43,7 @@ class Here:
     scrubbing: Scrubbing
     configs: Configs
     accept_loss: Callable[[pb.AcceptLossRequest], Awaitable[pb.AcceptLossResponse]]
+    drop_orphans: Callable[[pb.DropOrphansRequest], Awaitable[pb.DropOrphansResponse]]
     plaintext: PlaintextClients | None = None
 
 
@@ -58,6 +59,7 @@ class AdminService(AdminServiceServicer):
         here: Here,
     ) -> None:
         self._accept_loss = here.accept_loss
+        self._drop_orphans = here.drop_orphans
         self._scrubbing = here.scrubbing
         self._plaintext = here.plaintext
         self._view = view
@@ -343,6 +345,12 @@ class AdminService(AdminServiceServicer):
     ) -> pb.AcceptLossResponse:
         """See `losses`; ask the partition's leader."""
         return await self._accept_loss(request)
+
+    async def DropOrphans(
+        self, request: pb.DropOrphansRequest, context: Any
+    ) -> pb.DropOrphansResponse:
+        """See `orphans`."""
+        return await self._drop_orphans(request)
 
     async def DescribeBrokerConfigs(
         self, request: pb.DescribeBrokerConfigsRequest, context: Any

@@ -83,6 +83,8 @@ def _names(request: Any) -> Iterator[str]:
             yield str(getattr(request, field))
     if "topics" in fields:
         yield from (topic.topic for topic in request.topics)
+    if "logs" in fields:
+        yield from (f"{log.topic_id}/{log.partition}" for log in request.logs)
     if "resource" in fields:
         which = request.resource.WhichOneof("resource")
         if which is not None:

@@ -159,6 +159,7 @@ CALLS: Final[Mapping[str, Call]] = {
     "AdminService.StartScrub": _cluster(Operation.ALTER, changes=True),
     "AdminService.DescribeScrub": _cluster(Operation.DESCRIBE),
     "AdminService.AcceptLoss": _topic(Operation.DELETE, changes=True),
+    "AdminService.DropOrphans": _cluster(Operation.ALTER, changes=True),
     "AdminService.DescribeBrokerConfigs": _cluster(Operation.DESCRIBE),
     "AdminService.CheckAccess": Call(
         Who.OPEN, edge=(Need(Operation.DESCRIBE, Kind.CLUSTER, _of_others),)

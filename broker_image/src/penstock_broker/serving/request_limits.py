@@ -117,6 +117,7 @@ REQUEST_LIMITS: Final[Mapping[str, RequestLimit]] = {
     "AdminService.StartScrub": _NAMES,
     "AdminService.DescribeScrub": _NAMES,
     "AdminService.AcceptLoss": _NAMES,
+    "AdminService.DropOrphans": _LIST,
     "AdminService.DescribeBrokerConfigs": _NAMES,
 }
 """Every method of every service: a new one without a limit fails at its first call."""

@@ -105,7 +105,8 @@ def _state(moves: MoveFacts, broker_id: int) -> DrainState:
     if broker is None or not broker.alive:
         return DrainState(broker_id, DrainStage.NOT_ANSWERING)
     if count := moves.logs.get(broker_id, 0):
-        return DrainState(broker_id, DrainStage.DELETING, logs=count)
+        orphaned = not moves.names(broker_id) and moves.orphans.get(broker_id) == count
+        return DrainState(broker_id, DrainStage.DELETING, logs=count, orphaned=orphaned)
     return DrainState(broker_id, DrainStage.PROVING)
 
 
@@ -188,6 +189,11 @@ def describe(
                     f"broker {broker_id} does not answer, and what it stores is not known: start "
                     "it, or give it up with annotation penstock.dev/forget-broker: "
                     f'"{broker_id}"'
+                )
+            case DrainStage.DELETING if state.orphaned:
+                words.append(
+                    f"broker {broker_id} has {state.logs} logs of topics that the cluster does not "
+                    f"know, and keeps them until: penstock broker drop-orphans {broker_id}"
                 )
             case DrainStage.DELETING:
                 words.append(f"broker {broker_id} has {state.logs} former replicas to delete")

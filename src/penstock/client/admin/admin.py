@@ -54,6 +54,8 @@ from penstock.client.model import (
     LogDescription,
     OffsetSpan,
     OffsetSpec,
+    OrphanedLog,
+    OrphanOutcome,
     PlaintextCallers,
     TopicDescription,
 )
@@ -433,6 +435,20 @@ class AsyncAdmin:
         """
         return await damage_calls.accept_loss(
             self._asking, where, offsets, without, validate_only=validate_only
+        )
+
+    async def drop_orphans(
+        self, broker_id: int, logs: Iterable[OrphanedLog], *, validate_only: bool = False
+    ) -> list[OrphanOutcome]:
+        """Deletes logs of a broker that belong to no topic, `orphans` of `describe_logs`, for ever.
+
+        Those of a topic that is to be restored are among them. Returns one outcome per log, in
+        order; one with an error is kept: it is no orphan (INVALID_REQUEST), or the disk failed.
+        Raises ClusterError: CONTROLLER_UNAVAILABLE if the broker has not heard which topics there
+        are, INVALID_REQUEST if its release cannot do it. UnreachableError: some may be deleted.
+        """
+        return await cluster_calls.drop_orphans(
+            self._asking, broker_id, logs, validate_only=validate_only
         )
 
     # -- groups ------------------------------------------------------------------------------

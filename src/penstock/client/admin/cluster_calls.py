@@ -1,8 +1,9 @@
 """The admin's calls about brokers, and about the data that partitions' leaders hold."""
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
-from penstock.client.admin.asking import Asking
+from penstock.client.admin.asking import Asking, checked
 from penstock.client.cluster import leaders
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.leaders import Answers, ask_leaders, known_partition
@@ -18,6 +19,8 @@ from penstock.client.model import (
     ListedOffset,
     LogDescription,
     OffsetSpec,
+    OrphanedLog,
+    OrphanOutcome,
     PlaintextCallers,
 )
 from penstock.core.types import TopicPartition
@@ -25,6 +28,9 @@ from penstock.errors import PenstockError
 from penstock.proto.v1 import admin_pb2 as pb
 from penstock.proto.v1 import broker_pb2
 from penstock.rpc.errors import error_from_wire
+
+_ORPHANS_PER_CALL: Final = 1_000
+"""A broker drops as many well within the time for one answer."""
 
 
 async def describe_cluster(asking: Asking) -> ClusterDescription:
@@ -138,6 +144,35 @@ async def describe_logs(
         answer = await connection.call(connection.admin.DescribeLogs, request, asking.timeout_s)
         descriptions.append(logs_from_wire(answer))
     return descriptions
+
+
+async def drop_orphans(
+    asking: Asking, broker_id: int, logs: Iterable[OrphanedLog], *, validate_only: bool
+) -> list[OrphanOutcome]:
+    """See `AsyncAdmin.drop_orphans`."""
+    cluster_id, named = await asking.cluster_id(), list(logs)
+    connection = (await asking.brokers([broker_id]))[broker_id]
+    outcomes: list[OrphanOutcome] = []
+    for begin in range(0, len(named), _ORPHANS_PER_CALL):
+        request = pb.DropOrphansRequest(
+            cluster_id=cluster_id,
+            logs=[
+                pb.OrphanName(topic_id=log.topic_id, partition=log.partition)
+                for log in named[begin : begin + _ORPHANS_PER_CALL]
+            ],
+            validate_only=validate_only,
+        )
+        method = connection.admin.DropOrphans
+        answer = checked(await connection.call(method, request, asking.timeout_s))
+        outcomes += [
+            OrphanOutcome(
+                one.topic_id,
+                one.partition,
+                error_from_wire(one.error) if one.HasField("error") else None,
+            )
+            for one in answer.results
+        ]
+    return outcomes
 
 
 async def alter_cluster(asking: Asking, *, hibernating: bool, validate_only: bool) -> None:

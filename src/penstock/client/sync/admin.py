@@ -37,6 +37,8 @@ from penstock.client.model import (
     LogDescription,
     OffsetSpan,
     OffsetSpec,
+    OrphanedLog,
+    OrphanOutcome,
     PlaintextCallers,
     TopicDescription,
 )
@@ -289,6 +291,12 @@ class Admin:
         return self._loop.run(
             self._core.accept_loss(where, offsets, without=without, validate_only=validate_only)
         )
+
+    def drop_orphans(
+        self, broker_id: int, logs: Iterable[OrphanedLog], *, validate_only: bool = False
+    ) -> list[OrphanOutcome]:
+        """Deletes logs of a broker that belong to no topic. See AsyncAdmin.drop_orphans."""
+        return self._loop.run(self._core.drop_orphans(broker_id, logs, validate_only=validate_only))
 
     # -- groups ------------------------------------------------------------------------------
 

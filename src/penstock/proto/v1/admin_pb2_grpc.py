@@ -169,6 +169,11 @@ class AdminServiceStub:
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeBrokerConfigsRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeBrokerConfigsResponse.FromString,
                 _registered_method=True)
+        self.DropOrphans = channel.unary_unary(
+                '/penstock.proto.v1.AdminService/DropOrphans',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DropOrphansRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DropOrphansResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -357,6 +362,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DropOrphans(self, request, context):
+        """Deletes logs of the broker that is asked which belong to no topic of the cluster, for ever.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -494,6 +506,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DescribeBrokerConfigs,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeBrokerConfigsRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeBrokerConfigsResponse.SerializeToString,
+            ),
+            'DropOrphans': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropOrphans,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DropOrphansRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DropOrphansResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1225,6 +1242,33 @@ class AdminService:
             '/penstock.proto.v1.AdminService/DescribeBrokerConfigs',
             penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeBrokerConfigsRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeBrokerConfigsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropOrphans(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.AdminService/DropOrphans',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.DropOrphansRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.DropOrphansResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -83,6 +83,8 @@ class AdminServiceStub:
     """Gives up batches that no replica has any more. Asked of the partition's leader."""
     DescribeBrokerConfigs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeBrokerConfigsRequest, _admin_pb2.DescribeBrokerConfigsResponse]
     """The settings of the broker that is asked, as they are now."""
+    DropOrphans: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DropOrphansRequest, _admin_pb2.DropOrphansResponse]
+    """Deletes logs of the broker that is asked which belong to no topic of the cluster, for ever."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -137,6 +139,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Gives up batches that no replica has any more. Asked of the partition's leader."""
     DescribeBrokerConfigs: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeBrokerConfigsRequest, _admin_pb2.DescribeBrokerConfigsResponse]  # type: ignore[assignment]
     """The settings of the broker that is asked, as they are now."""
+    DropOrphans: _aio.UnaryUnaryMultiCallable[_admin_pb2.DropOrphansRequest, _admin_pb2.DropOrphansResponse]  # type: ignore[assignment]
+    """Deletes logs of the broker that is asked which belong to no topic of the cluster, for ever."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -350,5 +354,13 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeBrokerConfigsResponse, _abc.Awaitable[_admin_pb2.DescribeBrokerConfigsResponse]]:
         """The settings of the broker that is asked, as they are now."""
+
+    @_abc_1.abstractmethod
+    def DropOrphans(
+        self,
+        request: _admin_pb2.DropOrphansRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DropOrphansResponse, _abc.Awaitable[_admin_pb2.DropOrphansResponse]]:
+        """Deletes logs of the broker that is asked which belong to no topic of the cluster, for ever."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
