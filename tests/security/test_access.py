@@ -105,6 +105,15 @@ async def test_a_reader_changes_nothing(cluster: Identified) -> None:
     assert len(known["orders"].access) == 1
 
 
+async def test_garbage_of_a_user_is_an_invalid_request_also_of_calls_that_are_written_down(
+    cluster: Identified,
+) -> None:
+    call: Any = cluster.channel.unary_unary("/penstock.proto.v1.AdminService/AlterConfigs")
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await call(b"\xff\xfe garbage", metadata=as_user(ADA))
+    assert error_from_rpc(failed.value).code is ErrorCode.INVALID_REQUEST
+
+
 async def test_a_denial_says_who_what_and_what_to_do(cluster: Identified) -> None:
     await cluster.allow(T, ADA, Operation.READ)
     data = cluster.stub(BrokerServiceStub)

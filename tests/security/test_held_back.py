@@ -25,10 +25,20 @@ from penstock_broker.serving.tokens.login import FAILURES_BURST, TokenLogin
 
 OURS = Issuer()
 CALLS_MAX = 40
+MIB = 2**20
+
+
+PARSED: list[int] = []
+"""Sizes of the requests that were parsed, in bytes."""
 
 
 async def _metadata(_request: pb.MetadataRequest, _context: Any) -> pb.MetadataResponse:
     return pb.MetadataResponse()
+
+
+def _parse(body: bytes) -> pb.MetadataRequest:
+    PARSED.append(len(body))
+    return pb.MetadataRequest.FromString(body)
 
 
 METADATA = grpc.method_handlers_generic_handler(
@@ -36,7 +46,7 @@ METADATA = grpc.method_handlers_generic_handler(
     {
         "Metadata": grpc.unary_unary_rpc_method_handler(
             _metadata,
-            request_deserializer=pb.MetadataRequest.FromString,
+            request_deserializer=_parse,
             response_serializer=pb.MetadataResponse.SerializeToString,
         )
     },
@@ -85,9 +95,10 @@ async def serving(login: TokenLogin, seconds: list[float]) -> AsyncIterator[Any]
         await server.stop(0)
 
 
-async def code_of(stub: Any, token: str) -> ErrorCode:
+async def code_of(stub: Any, token: str, *topics: str) -> ErrorCode:
+    request = pb.MetadataRequest(topics=topics)
     try:
-        await stub.Metadata(pb.MetadataRequest(), metadata=(("authorization", f"Bearer {token}"),))
+        await stub.Metadata(request, metadata=(("authorization", f"Bearer {token}"),))
     except grpc.aio.AioRpcError as error:
         return error_from_rpc(error).code
     return ErrorCode.UNSPECIFIED
@@ -140,6 +151,30 @@ async def test_refusals_that_are_held_back_leave_room_for_calls(
         assert gate.waiting
         assert await code_of(stub, honest) is ErrorCode.UNSPECIFIED
         gate.opened.set()
+
+
+@pytest.mark.usefixtures("clock")
+async def test_the_request_of_a_stranger_is_neither_parsed_nor_received(
+    tmp_path: Path, executor: ThreadPoolExecutor
+) -> None:
+    """gRPC itself would refuse to receive 5 MiB here."""
+    gate = Gate()
+    login = TokenLogin(
+        IssuersFile(write_issuers(tmp_path / "issuers.json", OURS)), executor, pause=gate.pause
+    )
+    async with serving(login, []) as stub, asyncio.TaskGroup() as tasks:
+        honest = OURS.token()
+        assert await code_of(stub, honest, "x" * 2 * MIB) is ErrorCode.INVALID_REQUEST
+        PARSED.clear()
+        await spend_burst(stub)
+        held = [tasks.create_task(code_of(stub, "worse", "x" * 5 * MIB)) for _ in range(10)]
+        await wait_until_async(lambda: gate.waiting == 10, what="refusals are held back")
+        gate.opened.set()
+        await asyncio.wait(held)
+        assert {call.result() for call in held} == {ErrorCode.THROTTLED}
+        assert PARSED == []
+        assert await code_of(stub, honest) is ErrorCode.UNSPECIFIED
+        assert len(PARSED) == 1
 
 
 @pytest.mark.usefixtures("clock")

@@ -54,6 +54,17 @@ def test_garbage_bytes_are_an_invalid_request(
     assert "Traceback" not in shared_broker.brokers[0].log_text()
 
 
+def test_a_call_without_a_request_is_an_invalid_request(wire: Wire) -> None:
+    call: grpc.StreamUnaryMultiCallable[bytes, bytes] = wire.channel.stream_unary(
+        "/penstock.proto.v1.BrokerService/Metadata"
+    )
+    with pytest.raises(grpc.RpcError) as failed:
+        call(iter([]), timeout=120)
+    error = call_error(failed.value)
+    assert error.code is ErrorCode.INVALID_REQUEST
+    assert "without a request" in str(error)
+
+
 @pytest.mark.parametrize("method", ["ProduceStream", "Subscribe"])
 def test_garbage_bytes_end_a_stream(wire: Wire, method: str) -> None:
     call: grpc.StreamStreamMultiCallable[bytes, bytes] = wire.channel.stream_stream(

@@ -1,6 +1,6 @@
 """The edge of a server process: what every call passes on its way in and out.
 
-    bytes ─▶ limits ─▶ parse (garbage: INVALID_REQUEST) ─▶ who calls ─▶ may they? ─▶ cluster id
+    who calls ─▶ bytes ─▶ limits ─▶ parse (garbage: INVALID_REQUEST) ─▶ may they? ─▶ cluster id
         ─▶ quota ─▶ handler ─▶ answer
                 └─ PenstockError ─▶ status + trailer
                 └─ anything else ─▶ INTERNAL, logged here
@@ -8,6 +8,10 @@
 An interceptor, so that no service repeats it. For a body that is not the right message, gRPC itself
 would answer INTERNAL; here the caller reads what is wrong. A defect of the server is logged with
 its trace, and answered without it.
+
+To gRPC, a unary call is a stream on this side: so its request is received only once the caller is
+known. Of a stranger, nothing is read, parsed or kept, however long the refusal is held back; what
+has come is what gRPC's window lets in.
 
 Unary calls are timed here, without the time they waited on purpose (`note_wait`); the server of a
 stream times its requests, since only it knows where a request ends.
@@ -77,11 +81,8 @@ def _nobody_counts(_method: str, _code: str) -> None:
     """For servers without metrics."""
 
 
-class _Refused:
-    """Stands for a request body that was not parsed."""
-
-    def __init__(self, error: PenstockError) -> None:
-        self.error = error
+Parse = Callable[[bytes], Message]
+"""Raises ClusterError(INVALID_REQUEST)."""
 
 
 class Edge(grpc.aio.ServerInterceptor):
@@ -138,30 +139,34 @@ class Edge(grpc.aio.ServerInterceptor):
 
     def _wrap(self, handler: Any, method: str) -> Any:
         name = method.rpartition("/")[2]
-        parse = _forgiving(handler.request_deserializer, RequestCheck(method))
+        parse = _checked(handler.request_deserializer, RequestCheck(method))
         serialize = _passing_bytes(handler.response_serializer)
         if handler.unary_unary is not None:
-            return grpc.unary_unary_rpc_method_handler(
-                self._unary(handler.unary_unary, name), parse, serialize
+            return grpc.stream_unary_rpc_method_handler(
+                self._unary(handler.unary_unary, name, parse), None, serialize
             )
         assert handler.stream_stream is not None, f"{name}: streams are bidirectional here"
         return grpc.stream_stream_rpc_method_handler(
-            self._stream(handler.stream_stream, name), parse, serialize
+            self._stream(handler.stream_stream, name, parse), None, serialize
         )
 
-    def _unary(self, inner: Callable[[Any, Any], Awaitable[Any]], name: str) -> Any:
-        async def call(request: Any, context: Any) -> Any:
+    def _unary(self, inner: Callable[[Any, Any], Awaitable[Any]], name: str, parse: Parse) -> Any:
+        async def call(_requests: object, context: Any) -> Any:
             started = monotonic()
             _waited_s.set(0.0)
             _others_s.set(0.0)
+            request: Message | None = None
             try:
-                return await self._answer(inner, request, context, name)
+                self._entered()
+                who = await self._let_in(context)
+                request = parse(await _received(context))
+                return await self._answer(inner, request, context, name, who)
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
             except Exception as error:  # noqa: BLE001 - the edge: nothing else may leave
                 seen = answer_for(name, error)
                 self._failed(name, seen.code.name)
-                if self._access is not None:
+                if self._access is not None and request is not None:
                     self._access.finished(callers.caller(), name, request, seen)
                 await abort(context, seen)
             finally:
@@ -173,10 +178,13 @@ class Edge(grpc.aio.ServerInterceptor):
         return call
 
     async def _answer(
-        self, inner: Callable[[Any, Any], Awaitable[Any]], request: Any, context: Any, name: str
+        self,
+        inner: Callable[[Any, Any], Awaitable[Any]],
+        request: Message,
+        context: Any,
+        name: str,
+        who: Caller,
     ) -> Any:
-        self._entered()
-        who = await self._let_in(context)
         self._check(who, name, request)
         if self._access is not None:
             self._access.admit(who, name, request)
@@ -186,7 +194,7 @@ class Edge(grpc.aio.ServerInterceptor):
             self._access.finished(who, name, request, answer)
         return answer
 
-    def _stream(self, inner: Callable[[Any, Any], Awaitable[None]], name: str) -> Any:
+    def _stream(self, inner: Callable[[Any, Any], Awaitable[None]], name: str, parse: Parse) -> Any:
         async def call(_requests: object, context: Any) -> None:
             try:
                 self._entered()
@@ -201,7 +209,7 @@ class Edge(grpc.aio.ServerInterceptor):
                     await context.send_initial_metadata(())
                     check = partial(self._check, who, name)
                     with bounded_by_credentials(who):
-                        await inner(_Requests(context.read, check), context)
+                        await inner(_Requests(context.read, parse, check), context)
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
             except Exception as error:  # noqa: BLE001 - the edge: nothing else may leave
@@ -219,8 +227,6 @@ class Edge(grpc.aio.ServerInterceptor):
         return who
 
     def _check(self, who: Caller, name: str, request: Any) -> None:
-        if isinstance(request, _Refused):
-            raise request.error
         if self._access is not None:
             self._access.authorize(who, name, request)
         kind = type(request)
@@ -248,19 +254,23 @@ def guarded(inner: Handle, name: str) -> Handle:
 class _Requests:
     """A stream's checked requests. Unlike gRPC's iterator it does not keep the last request."""
 
-    __slots__ = ("_check", "_read")
+    __slots__ = ("_check", "_parse", "_read")
 
-    def __init__(self, read: Callable[[], Awaitable[Any]], check: Callable[[Any], None]) -> None:
+    def __init__(
+        self, read: Callable[[], Awaitable[Any]], parse: Parse, check: Callable[[Message], None]
+    ) -> None:
         self._read = read
+        self._parse = parse
         self._check = check
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
-        request = await self._read()
-        if request is grpc.aio.EOF:
+        body = await self._read()
+        if body is grpc.aio.EOF:
             raise StopAsyncIteration
+        request = self._parse(body)
         self._check(request)
         return request
 
@@ -275,25 +285,36 @@ def check_cluster_id(named: str, own: str) -> None:
         )
 
 
-def _forgiving(
-    parse: Callable[[bytes], Message], check: Callable[[bytes], None]
-) -> Callable[[bytes], Message | _Refused]:
-    def parse_or_note(body: bytes) -> Message | _Refused:
-        try:
-            check(body)
-            return parse(body)
-        except ClusterError as error:
-            return _Refused(error)
-        except (DecodeError, ValueError) as error:
-            return _Refused(
-                ClusterError(
-                    f"the request's {len(body)} bytes are not a valid message of this method: "
-                    f"{error}",
-                    ErrorCode.INVALID_REQUEST,
-                )
-            )
+async def _received(context: Any) -> bytes:
+    """The body of a unary call's request. Raises ClusterError(INVALID_REQUEST) if there is none.
 
-    return parse_or_note
+    The wait for it is no work of this call.
+    """
+    began_s = monotonic()
+    body = await context.read()
+    note_wait(monotonic() - began_s)
+    if body is grpc.aio.EOF:
+        raise ClusterError(
+            "the call ended without a request; send one message", ErrorCode.INVALID_REQUEST
+        )
+    assert isinstance(body, bytes), "nothing parses before"
+    return body
+
+
+def _checked(parse: Parse, check: Callable[[bytes], None]) -> Parse:
+    """`parse`, and before it what must not be parsed is refused."""
+
+    def parse_checked(body: bytes) -> Message:
+        check(body)
+        try:
+            return parse(body)
+        except (DecodeError, ValueError) as error:
+            raise ClusterError(
+                f"the request's {len(body)} bytes are not a valid message of this method: {error}",
+                ErrorCode.INVALID_REQUEST,
+            ) from None
+
+    return parse_checked
 
 
 def _passing_bytes(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
