@@ -182,7 +182,7 @@ class _Metadata(BrokerServiceServicer):
     async def Metadata(  # noqa: N802 - gRPC's name
         self, request: broker_pb2.MetadataRequest, context: Any
     ) -> broker_pb2.MetadataResponse:
-        return describe(self._shell.view, request)
+        return await describe(self._shell.view, request)
 
 
 def add_descriptions(shell: Shell, server: grpc.aio.Server) -> None:

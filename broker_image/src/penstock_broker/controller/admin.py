@@ -11,6 +11,7 @@ from typing import Any
 
 from penstock.core.authorization import Kind, Operation
 from penstock.core.control import contract as c
+from penstock.core.control.admin import check_topic_count
 from penstock.core.control.move_contract import Finalize, FormatChosen, ReplicasAltered
 from penstock.core.control.operator_contract import OperatorEpochGiven
 from penstock.core.topic import CONFIG_KEYS
@@ -96,6 +97,7 @@ class ControllerAdminService(AdminServiceServicer):
 
     def _denied(self, operation: Operation, topics: list[str]) -> dict[str, PenstockError]:
         """Topics of a request that the caller may not do this to, with the reason."""
+        check_topic_count(len(topics))
         denied: dict[str, PenstockError] = {}
         for topic in topics:
             try:

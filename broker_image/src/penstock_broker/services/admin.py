@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.core.control.admin import check_topic_count
 from penstock.core.topic import CONFIG_KEYS, refuse_internal
 from penstock.errors import PenstockError
 from penstock.proto.v1 import admin_pb2 as pb
@@ -76,6 +77,7 @@ class AdminService(AdminServiceServicer):
         self, request: pb.CreateTopicsRequest, context: Any
     ) -> pb.CreateTopicsResponse:
         """Forwarded; waits for the new topics to be in this broker's image."""
+        check_topic_count(len(request.topics))
         for topic in request.topics:
             refuse_internal(topic.topic, "created by users")
         connection = self._session.connection()
@@ -99,6 +101,7 @@ class AdminService(AdminServiceServicer):
         self, request: pb.DeleteTopicsRequest, context: Any
     ) -> pb.DeleteTopicsResponse:
         """Forwarded."""
+        check_topic_count(len(request.topics))
         for topic in request.topics:
             refuse_internal(topic.topic, "deleted")
         return await self._session.call(

@@ -81,7 +81,7 @@ class DataService(BrokerServiceServicer):
 
     async def Metadata(self, request: pb.MetadataRequest, context: Any) -> pb.MetadataResponse:
         """See `metadata`."""
-        return metadata.describe(self._view, request)
+        return await metadata.describe(self._view, request)
 
     async def InitProducer(
         self, request: pb.InitProducerRequest, context: Any

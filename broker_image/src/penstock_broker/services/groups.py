@@ -23,6 +23,7 @@ from penstock.core.groups.contract_views import (
     Listed,
     ListRequested,
 )
+from penstock.core.groups.offsets import PARTITIONS_MAX as COMMITTED_MAX
 from penstock.core.groups.pattern import literal_prefix
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import group_pb2 as pb
@@ -154,6 +155,7 @@ class GroupService(GroupServiceServicer):
         self, request: pb.CommitOffsetsRequest, context: Any
     ) -> pb.CommitOffsetsResponse:
         """Answered once the offsets are on all in-sync replicas."""
+        check_count("partitions", len(request.partitions), COMMITTED_MAX)
         denied = self._denied_commits(request)
         if denied:
             return await self._commit_rest(request, denied, context)

@@ -24,10 +24,15 @@ from penstock_broker.serving.listener import for_caller
 
 _EPOCH_MAX: Final = 2**15 - 1
 """As in Kafka, which counts producer epochs in 16 bits; after that, a new id is assigned."""
+_SLICE: Final = 100
+"""Topics that are described in one go: about 2 ms of the event loop, if none may be seen."""
 
 
-def describe(view: ClusterView, request: pb.MetadataRequest) -> pb.MetadataResponse:
-    """Raises ClusterError: LEADER_NOT_AVAILABLE before the first image, or INVALID_REQUEST."""
+async def describe(view: ClusterView, request: pb.MetadataRequest) -> pb.MetadataResponse:
+    """Topics are as of the version in the answer, or later: others have turns between many of them.
+
+    Raises ClusterError: LEADER_NOT_AVAILABLE before the first image, or INVALID_REQUEST.
+    """
     check_count("topics", len(request.topics), PARTITIONS_MAX)
     if not view.complete:
         raise ClusterError(
@@ -35,31 +40,36 @@ def describe(view: ClusterView, request: pb.MetadataRequest) -> pb.MetadataRespo
             "try again, or ask another broker",
             ErrorCode.LEADER_NOT_AVAILABLE,
         )
-    return pb.MetadataResponse(
+    answer = pb.MetadataResponse(
         cluster_id=view.cluster_id,
         controller_epoch=view.controller_epoch,
         metadata_version=view.metadata_version,
         brokers=map(for_caller, view.brokers.values()),
-        topics=[] if request.no_topics else _topics(view, request.topics),
     )
+    if not request.no_topics:
+        await _add_topics(view, request.topics, answer)
+    return answer
 
 
-def _topics(view: ClusterView, names: Sequence[str]) -> list[pb.TopicInfo]:
-    found = []
+async def _add_topics(view: ClusterView, names: Sequence[str], answer: pb.MetadataResponse) -> None:
+    """Those that are named, each with its error if it has one; or all that the caller may see."""
     if not names:
         view.access.check_ready(caller())
-        names = [
-            name
-            for name in sorted(view.names)
-            if view.access.allows(Operation.DESCRIBE, Kind.TOPIC, name)
-        ]
-    for name in names:
+    for index, name in enumerate(names or sorted(view.names)):
+        if index and index % _SLICE == 0:
+            await asyncio.sleep(0)
+        if not names and not _is_shown(view, name):
+            continue
         try:
             view.access.check(Operation.DESCRIBE, Kind.TOPIC, name)
-            found.append(view.topic(name).wire)
+            answer.topics.append(view.topic(name).wire)
         except PenstockError as error:
-            found.append(pb.TopicInfo(topic=name, error=error_to_wire(error)))
-    return found
+            answer.topics.add(topic=name, error=error_to_wire(error))
+
+
+def _is_shown(view: ClusterView, name: str) -> bool:
+    """It may be gone since the listing began."""
+    return name in view.names and view.access.allows(Operation.DESCRIBE, Kind.TOPIC, name)
 
 
 def next_identity(producer_id: ProducerId, producer_epoch: int) -> tuple[ProducerId, int] | None:

@@ -54,7 +54,7 @@ TOPICS_MAX: Final = 1_000
 def decide_create_topics(draft: Draft, request: CreateTopics, liveness: Liveness) -> TopicsChanged:
     """Creates what is valid; one outcome per topic, in order."""
     check_cluster_id(draft, request.cluster_id)
-    _check_count(len(request.topics))
+    check_topic_count(len(request.topics))
     return _per_topic(
         [(topic.name, topic.topic_id) for topic in request.topics],
         lambda index: _create_topic(
@@ -68,7 +68,7 @@ def decide_delete_topics(
 ) -> TopicsChanged:
     """Deletes what exists, has the expected id and is not protected; one outcome per topic."""
     check_cluster_id(draft, request.cluster_id)
-    _check_count(len(request.topics))
+    check_topic_count(len(request.topics))
     deleted_before: dict[str, TopicId] = {}
     if isinstance(before, TopicsChanged):
         deleted_before = {
@@ -248,7 +248,9 @@ def _create_topic(
     return new.topic_id
 
 
-def _check_count(topics: int) -> None:
+def check_topic_count(topics: int) -> None:
+    """Raises ClusterError(INVALID_REQUEST) for a request that names too many. Whoever does anything
+    for each of them asks before."""
     if topics > TOPICS_MAX:
         raise ClusterError(
             f"the request names {topics} topics, the limit is {TOPICS_MAX}; split it into several",
