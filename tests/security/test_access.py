@@ -365,6 +365,34 @@ async def test_a_commit_needs_the_topic_as_well(cluster: Identified) -> None:
     assert [one.topic for one in committed.offsets] == ["orders"]
 
 
+async def test_offsets_do_not_tell_whether_a_hidden_topic_is_there(cluster: Identified) -> None:
+    await ready_group(cluster)
+    await cluster.allow(G, ADA, Operation.DESCRIBE)
+    await cluster.allow(T, ADA, Operation.DESCRIBE)
+
+    def ask(topic: str) -> group_pb2.FetchOffsetsRequest:
+        return group_pb2.FetchOffsetsRequest(
+            group_id="readers",
+            partitions=[
+                group_pb2.OffsetPartition(topic=topic, topic_id=topic_id, partition=partition)
+                for topic_id, partition in (("", 0), ("", 5), ("an-id", 0))
+            ],
+        )
+
+    groups: Any = cluster.stub(GroupServiceStub)
+    hidden, absent, seen = [
+        list((await groups.FetchOffsets(ask(topic), metadata=as_user(ADA))).offsets)
+        for topic in ("bills", "nosuch", "orders")
+    ]
+    for each in (*hidden, *absent):
+        each.error.message = each.error.message.replace(repr(each.topic), "X")
+        each.topic = "X"
+    assert hidden == absent
+    assert error_from_wire(hidden[0].error).code is UNKNOWN
+    assert not seen[0].HasField("error")
+    assert seen[0].topic_id
+
+
 async def test_producer_ids_of_others(cluster: Identified) -> None:
     data = cluster.stub(BrokerServiceStub)
     await cluster.put(

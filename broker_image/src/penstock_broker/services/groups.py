@@ -9,7 +9,7 @@ Nothing here decides; `logged.finding` finds group ids, `penstock.rpc.groups` co
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import count
 from time import monotonic
 from typing import Any, Final, NoReturn
@@ -24,6 +24,7 @@ from penstock.core.groups.contract_views import (
     ListRequested,
 )
 from penstock.core.groups.offsets import PARTITIONS_MAX as COMMITTED_MAX
+from penstock.core.groups.offsets import without_topics
 from penstock.core.groups.pattern import literal_prefix
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import group_pb2 as pb
@@ -45,6 +46,8 @@ _HELLO_TIMEOUT_S: Final = 30.0
 _LEAVE_TIMEOUT_S: Final = 30.0
 _LISTED_MAX: Final = 50_000
 """Groups per answer, which must fit into a message even if all ids are long."""
+_SLICE: Final = 100
+"""Topics whose rules are asked in one go."""
 _ALIVE: Final = pb.JoinResponse(alive=pb.CoordinatorAlive()).SerializeToString()
 
 
@@ -219,12 +222,27 @@ class GroupService(GroupServiceServicer):
     async def FetchOffsets(
         self, request: pb.FetchOffsetsRequest, context: Any
     ) -> pb.FetchOffsetsResponse:
-        """The committed offsets."""
+        """The committed offsets. Of topics that are named, but hidden from the caller, none."""
         check_count("partitions", len(request.partitions), PARTITIONS_MAX)
+        hidden = await self._hidden(dict.fromkeys(part.topic for part in request.partitions))
         coordinator = self._coordinators.find(request.group_id)
         answer = await coordinator.ask(lambda number: wire.fetch_from_wire(request, number))
         assert isinstance(answer, Fetched)
+        if hidden:
+            answer = without_topics(answer, wire.fetch_from_wire(request, 0), hidden)
         return wire.fetch_response(answer)
+
+    async def _hidden(self, topics: Iterable[str]) -> set[str]:
+        """Those that the caller may not describe. Others have turns between many of them."""
+        hidden: set[str] = set()
+        for index, topic in enumerate(topics):
+            if index and index % _SLICE == 0:
+                await asyncio.sleep(0)
+            try:
+                self._view.access.check(Operation.DESCRIBE, Kind.TOPIC, topic)
+            except PenstockError:
+                hidden.add(topic)
+        return hidden
 
     async def ResetOffsets(
         self, request: pb.ResetOffsetsRequest, context: Any

@@ -177,7 +177,12 @@ CALLS: Final[Mapping[str, Call]] = {
     ),
     "GroupService.CommitOffsets": _COMMIT,
     "GroupService.CommitOffsetsStream": _COMMIT,
-    "GroupService.FetchOffsets": _group(Operation.DESCRIBE),
+    "GroupService.FetchOffsets": Call(
+        Who.USERS,
+        edge=(Need(Operation.DESCRIBE, Kind.GROUP, lambda request: (request.group_id,)),),
+        # Of topics that are named.
+        parts=(Need(Operation.DESCRIBE, Kind.TOPIC),),
+    ),
     "GroupService.ResetOffsets": _group(
         Operation.RESET,
         Need(

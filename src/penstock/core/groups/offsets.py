@@ -7,6 +7,7 @@ Offsets belong to topic ids: a topic that was deleted and created again has none
 transactions: `pending.py`. Resets, deletion and expiry: `resets.py`.
 """
 
+from collections.abc import Container
 from typing import Final
 
 from penstock.core.groups.catalog import NamedPartition, Part
@@ -165,17 +166,26 @@ def fetch(book: Book, event: FetchRequested) -> Fetched:
         try:
             part = resolve(book, where)
         except PenstockError as error:
-            found.append(
-                OffsetAnswer(
-                    topic=where.topic,
-                    topic_id=where.topic_id,
-                    partition=where.partition,
-                    error=error,
-                )
-            )
+            found.append(_refused(where, error))
             continue
         found.append(_stable_answer(group, part, where.topic, event.allow_unstable))
     return Fetched(tuple(found))
+
+
+def without_topics(answer: Fetched, event: FetchRequested, hidden: Container[str]) -> Fetched:
+    """The answer to an event that names partitions, as if there were no topics of these names."""
+    return Fetched(
+        tuple(
+            _refused(where, unknown_topic(where.topic)) if where.topic in hidden else found
+            for where, found in zip(event.partitions, answer.offsets, strict=True)
+        )
+    )
+
+
+def _refused(where: NamedPartition, error: PenstockError) -> OffsetAnswer:
+    return OffsetAnswer(
+        topic=where.topic, topic_id=where.topic_id, partition=where.partition, error=error
+    )
 
 
 def committed(book: Book, group: Group, *, allow_unstable: bool) -> tuple[OffsetAnswer, ...]:
@@ -231,10 +241,7 @@ def resolve(book: Book, where: NamedPartition) -> Part:
     """The requested partition. Raises ClusterError: unknown topic or partition, wrong id."""
     topic_id = book.catalog.names.get(where.topic)
     if topic_id is None:
-        raise ClusterError(
-            f"there is no topic {where.topic[:60]!r} that groups can read; check the name",
-            ErrorCode.UNKNOWN_TOPIC,
-        )
+        raise unknown_topic(where.topic)
     if where.topic_id not in {"", topic_id}:
         raise ClusterError(
             f"topic {where.topic!r} has id {topic_id}, but the request names "
@@ -248,6 +255,14 @@ def resolve(book: Book, where: NamedPartition) -> Part:
             ErrorCode.UNKNOWN_PARTITION,
         )
     return topic_id, where.partition
+
+
+def unknown_topic(name: str) -> ClusterError:
+    """For one that is not there, or is hidden from the caller."""
+    return ClusterError(
+        f"there is no topic {name[:60]!r} that groups can read; check the name",
+        ErrorCode.UNKNOWN_TOPIC,
+    )
 
 
 def check_offset(book: Book, new: NewOffset, where: str, *, least: int) -> None:

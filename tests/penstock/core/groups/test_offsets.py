@@ -1,5 +1,6 @@
 """Committed offsets: taken, refused, reset, expired (I18, I16)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from penstock.core.groups import contract as c
 from penstock.core.groups.catalog import Catalog, CatalogTopic, NamedPartition
 from penstock.core.groups.contract_views import (
     DescribeRequested,
+    Fetched,
     FetchRequested,
     GroupState,
     ListRequested,
 )
+from penstock.core.groups.offsets import without_topics
 from penstock.core.types import TopicId
 from penstock.errors import ErrorCode, PenstockError
 
@@ -179,6 +182,23 @@ def test_offsets_belong_to_the_topic_and_not_to_its_name(desk: Desk) -> None:
     assert found[2].error is not None
     assert found[2].error.code is ErrorCode.TOPIC_ID_MISMATCH
     assert codes(desk.commit({("t", 0): 1})) == [None], "a new topic begins at 0"
+
+
+def test_a_hidden_topic_is_answered_like_one_that_is_not_there(desk: Desk) -> None:
+    def ask(name: str) -> tuple[FetchRequested, Fetched]:
+        wanted = (NamedPartition(name, TopicId(""), 0), NamedPartition("u", TopicId(""), 0))
+        event = FetchRequested(desk.new_id(), "g", wanted)
+        return event, desk.ask(event)
+
+    desk.commit({("t", 0): 5})
+    event, answer = ask("t")
+    hidden, kept = without_topics(answer, event, {"t"}).offsets
+    absent = ask("x")[1].offsets[0]
+    assert hidden.error is not None
+    assert absent.error is not None
+    assert hidden.error.message.replace("'t'", "'x'") == absent.error.message
+    assert replace(hidden, error=None, topic="x") == replace(absent, error=None)
+    assert kept == answer.offsets[1]
 
 
 # ---------------------------------------------------------------- reset, delete
