@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import grpc
 
-from penstock.rpc.channel import CONNECTION_GRACE_S, SERVER_OPTIONS, aging_options
+from penstock.rpc.channel import CONNECTION_GRACE_S, SERVER_OPTIONS, aging_options, metadata_options
 from penstock.rpc.streams.serving import Serving
 from penstock.rpc.transport import GrpcTransport
 
@@ -31,10 +31,15 @@ def _server(
     interceptors: Sequence[grpc.aio.ServerInterceptor],
     *,
     rpcs_max: int | None = None,
+    metadata_bytes_max: int | None = None,
 ) -> grpc.aio.Server:
     return grpc.aio.server(
         interceptors=interceptors,
-        options=[*SERVER_OPTIONS, *aging_options(AGE_S)],
+        options=[
+            *SERVER_OPTIONS,
+            *aging_options(AGE_S),
+            *metadata_options(metadata_bytes_max),
+        ],
         maximum_concurrent_rpcs=rpcs_max,
     )
 

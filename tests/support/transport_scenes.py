@@ -159,9 +159,16 @@ class _Recorded:
         self.servers: list[grpc.aio.Server] = []
 
     def server(
-        self, interceptors: Sequence[grpc.aio.ServerInterceptor], *, rpcs_max: int | None = None
+        self,
+        interceptors: Sequence[grpc.aio.ServerInterceptor],
+        *,
+        rpcs_max: int | None = None,
+        metadata_bytes_max: int | None = None,
     ) -> grpc.aio.Server:
-        self.servers.append(self._inner.server(interceptors, rpcs_max=rpcs_max))
+        server = self._inner.server(
+            interceptors, rpcs_max=rpcs_max, metadata_bytes_max=metadata_bytes_max
+        )
+        self.servers.append(server)
         return self.servers[-1]
 
 

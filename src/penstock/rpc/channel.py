@@ -38,6 +38,9 @@ CONNECTION_AGE_S: Final = 3_600.0
 So certificates of a CA that is trusted no longer are gone after this time and the grace."""
 CONNECTION_GRACE_S: Final = 60.0
 """How long calls may go on after that; new ones use a new connection."""
+USER_METADATA_BYTES_MAX: Final = 256 * 1024
+"""Of a call that a broker makes for a user: all groups of a token, 200, each with its issuer of 512
+characters at most, are 150 KiB."""
 
 _COMMON: Final[list[tuple[str, int]]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -79,6 +82,17 @@ def connection_options(connections_max: int | None) -> list[tuple[str, int]]:
     if connections_max is None:
         return []
     return [("grpc.max_allowed_incoming_connections", connections_max)]
+
+
+def metadata_options(bytes_max: int | None) -> list[tuple[str, int]]:
+    """For servers: how much metadata a call may have. None: as gRPC has it."""
+    if bytes_max is None:
+        return []
+    # Between the two, gRPC refuses some calls, at random.
+    return [
+        ("grpc.max_metadata_size", bytes_max),
+        ("grpc.absolute_max_metadata_size", bytes_max),
+    ]
 
 
 def aging_options(age_s: float) -> list[tuple[str, int]]:

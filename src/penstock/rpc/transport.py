@@ -23,6 +23,7 @@ from penstock.rpc.channel import (
     SERVER_OPTIONS,
     aging_options,
     connection_options,
+    metadata_options,
     open_aio_channel,
 )
 from penstock.rpc.streams.accepting import Secured
@@ -64,10 +65,15 @@ class Transport(Protocol):
         ...
 
     def server(
-        self, interceptors: Sequence[grpc.aio.ServerInterceptor], *, rpcs_max: int | None = None
+        self,
+        interceptors: Sequence[grpc.aio.ServerInterceptor],
+        *,
+        rpcs_max: int | None = None,
+        metadata_bytes_max: int | None = None,
     ) -> grpc.aio.Server:
         """A server, neither bound nor started. Calls above `rpcs_max` are refused; None: no
-        limit."""
+        limit. `metadata_bytes_max`: of one call; None: gRPC's 8 KiB, beyond which some are
+        refused, and all beyond 16 KiB."""
         ...
 
     def bind(self, server: grpc.aio.Server, address: str, clients: Clients) -> int:
@@ -146,13 +152,22 @@ class GrpcTransport:
         self._names.update((a, host) for a in found if a.rpartition(":")[0].strip("[]") != host)
 
     def server(
-        self, interceptors: Sequence[grpc.aio.ServerInterceptor], *, rpcs_max: int | None = None
+        self,
+        interceptors: Sequence[grpc.aio.ServerInterceptor],
+        *,
+        rpcs_max: int | None = None,
+        metadata_bytes_max: int | None = None,
     ) -> grpc.aio.Server:
         """See `Transport`."""
         aging = [] if self._tls is None else aging_options(self._age_s)
         return grpc.aio.server(
             interceptors=interceptors,
-            options=[*SERVER_OPTIONS, *connection_options(self._connections_max), *aging],
+            options=[
+                *SERVER_OPTIONS,
+                *connection_options(self._connections_max),
+                *metadata_options(metadata_bytes_max),
+                *aging,
+            ],
             maximum_concurrent_rpcs=rpcs_max,
         )
 

@@ -26,6 +26,7 @@ from penstock.core.authorization import Rulebook
 from penstock.errors import ErrorCode, MisuseError
 from penstock.proto.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from penstock.proto.v1.controller_pb2_grpc import add_ControllerServiceServicer_to_server
+from penstock.rpc.channel import USER_METADATA_BYTES_MAX
 from penstock.rpc.peers import towards
 from penstock.rpc.streams.contract import Clients
 from penstock.rpc.transport import Transport
@@ -155,7 +156,9 @@ def _server(
         identify=identify,
         access=rules,
     )
-    server = transport.server([edge], rpcs_max=_RPCS_MAX)
+    server = transport.server(
+        [edge], rpcs_max=_RPCS_MAX, metadata_bytes_max=USER_METADATA_BYTES_MAX
+    )
     add_ControllerServiceServicer_to_server(ControllerService(runtime), server)
     add_AdminServiceServicer_to_server(ControllerAdminService(runtime, rules, new_id), server)
     names = (CONTROLLER_SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)

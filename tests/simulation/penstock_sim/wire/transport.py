@@ -69,7 +69,11 @@ class SimTransport:
         return [f"{address}:{port}" for address in addresses]
 
     def server(
-        self, interceptors: Sequence[grpc.aio.ServerInterceptor], *, rpcs_max: int | None = None
+        self,
+        interceptors: Sequence[grpc.aio.ServerInterceptor],
+        *,
+        rpcs_max: int | None = None,
+        metadata_bytes_max: int | None = None,
     ) -> grpc.aio.Server:
         """See `Transport`."""
         server = SimServer(self.net, self.node_id, self.loop, interceptors, rpcs_max)
