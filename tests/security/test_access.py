@@ -480,6 +480,22 @@ async def test_everybody_may_ask_about_themselves(cluster: Identified) -> None:
     assert await refusal(cluster.admin.CheckAccess(ask, metadata=as_user(BOB))) is DENIED
 
 
+async def test_who_asks_about_themselves_is_not_told_who_else_is_in_the_rule(
+    cluster: Identified,
+) -> None:
+    many = (BOB, "oidc:https://login/ceo", "serviceaccount:etl/*", ADA, "*")
+    await cluster.put(T, Rule(principals=many, operations=(Operation.READ,)))
+    ask = admin_pb2.CheckAccessRequest(
+        resource=access_pb2.AccessResource(topic="orders"),
+        operation=access_pb2.ACCESS_OPERATION_READ,
+    )
+    mine = await cluster.admin.CheckAccess(ask, metadata=as_user(ADA))
+    assert list(mine.rule.principals) == ["serviceaccount:etl/*", ADA, "*"]
+    await cluster.put(CLUSTER, Rule(principals=(ADA,), role=AccessRole.VIEWER))
+    seen = await cluster.admin.CheckAccess(ask, metadata=as_user(ADA))
+    assert tuple(seen.rule.principals) == many, "a viewer sees all rules anyway"
+
+
 async def test_rules_are_shown(cluster: Identified) -> None:
     await cluster.allow(T, ADA, Operation.WRITE)
     await cluster.allow(G, ADA, Operation.READ)

@@ -6,9 +6,11 @@ know older rules.
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
-from penstock.core.authorization import CLUSTER, Resource, Rule, Rulebook
+from penstock.core.authorization import CLUSTER, Operation, Resource, Rule, Rulebook
 from penstock.core.authorization.checks import check_operation, check_principal
+from penstock.core.authorization.rulebook import identities
 from penstock.core.control.draft import Stored
 from penstock.core.quotas import Limit
 from penstock.core.topic import PARTITIONS_MAX
@@ -136,6 +138,7 @@ def check_access(
     """About the caller, or a principal that the request names. Raises PenstockError.
 
     Of another principal, the groups are not known: a rule for a group of theirs does not count.
+    Who else is in the rule is for those to see who may describe the cluster.
     """
     operation = operation_from_wire(request.operation)
     resource = resource_from_wire(request.resource)
@@ -147,10 +150,12 @@ def check_access(
     check_principal(principal)
     groups = who.groups if about_caller else ()
     decision = rules.decide(principal, groups, operation, resource)
-    by_rule = decision.rule is not None and decision.of is not None
-    return pb.CheckAccessResponse(
-        principal=principal,
-        allowed=decision.allowed,
-        resource=resource_to_wire(decision.of) if by_rule and decision.of else None,
-        rule=rule_to_wire(decision.rule) if by_rule and decision.rule else None,
-    )
+    answer = pb.CheckAccessResponse(principal=principal, allowed=decision.allowed)
+    if decision.rule is not None and decision.of is not None:
+        rule = decision.rule
+        if not rules.decide(who.principal, who.groups, Operation.DESCRIBE, CLUSTER).allowed:
+            own = identities(principal, groups)
+            rule = replace(rule, principals=tuple(one for one in rule.principals if one in own))
+        answer.resource.CopyFrom(resource_to_wire(decision.of))
+        answer.rule.CopyFrom(rule_to_wire(rule))
+    return answer

@@ -209,7 +209,7 @@ class Rulebook:
         if found is None:
             if len(self._rights) >= _CALLERS_MAX:
                 self._rights.clear()
-            names = _identities(principal, groups)
+            names = identities(principal, groups)
             found = self._rights[key] = Rights(
                 [self._grants[name] for name in names if name in self._grants],
                 [self._own_grants[name] for name in names if name in self._own_grants],
@@ -227,7 +227,8 @@ def _principals(rules: Iterable[Rule]) -> set[str]:
     return {principal for rule in rules for principal in rule.principals}
 
 
-def _identities(principal: str, groups: tuple[str, ...]) -> list[str]:
+def identities(principal: str, groups: tuple[str, ...]) -> list[str]:
+    """All principals whose rules hold for this caller."""
     names = [principal, *groups]
     if principal.startswith(SERVICE_ACCOUNT):
         names.append(principal.partition("/")[0] + "/*")
