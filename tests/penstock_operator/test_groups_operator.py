@@ -24,6 +24,8 @@ from penstock.kubernetes.errors import KubernetesError
 from penstock_operator.events import Events
 from penstock_operator.groups import Groups, View
 from penstock_operator.kube import Kube
+from penstock_operator.names import Names
+from penstock_operator.objects.controller import CONTROLLER
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/{}/deployments"
 READY = View(gone=False, desired=desired(1), ready=True)
@@ -100,8 +102,8 @@ class Bench:
         )
         return [(each["reason"], each["note"]) for each in found["items"]]
 
-    def deploy(self, replicas: int) -> None:
-        labels = {"app": "reader"}
+    def deploy(self, replicas: int, labels: dict[str, str] | None = None) -> None:
+        labels = labels or {"app": "reader"}
         template = {
             "metadata": {"labels": labels},
             "spec": {"containers": [{"name": "reader", "image": "reader:1"}]},
@@ -483,6 +485,26 @@ async def test_scaling_needs_the_right_to_and_says_so(bench: Bench) -> None:
     async with bench.operator(account) as groups:
         await bench.look(groups)
         assert bench.replicas == 2
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [Names("flights", "air").selector(CONTROLLER), {"app.kubernetes.io/name": "penstock-operator"}],
+    ids=["controllers", "operator"],
+)
+async def test_what_penstock_consists_of_is_not_scaled(
+    bench: Bench, labels: dict[str, str]
+) -> None:
+    bench.consume(12)
+    bench.create(scaleTarget={"name": "reader", "maxReplicas": 5, "lagPerReplica": 4})
+    bench.deploy(1, labels)
+    async with bench.operator() as groups:
+        await bench.look(groups)
+        assert bench.replicas == 1
+        stalled = condition(get(bench.server, bench.path), "Stalled")
+        assert stalled["reason"] == "ScalingNotAllowed"
+        assert "Deployment reader is a part of Penstock" in stalled["message"]
+        assert bench.status()["lag"]["records"] == 8, "the rest goes on"
 
 
 async def test_a_defect_does_not_end_the_loop(

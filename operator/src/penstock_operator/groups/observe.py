@@ -5,15 +5,20 @@ the distance to the log end. If a leader is down, the lag is unknown, but not th
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from penstock.client import AsyncAdmin, GroupDescription, GroupState
 from penstock.core.lag import PartitionLag
 from penstock.core.types import TopicPartition
 from penstock.errors import ErrorCode, PenstockError
 from penstock.kubernetes.errors import KubernetesError
+from penstock.kubernetes.names import CLUSTER_LABEL
 from penstock_operator.groups.model import NO_GROUP, GroupFacts, GroupResource, Lag, ScaleFacts
 from penstock_operator.kube import Kube
 from penstock_operator.model import Severity, Wait
+
+OPERATOR_SELECTOR: Final = "app.kubernetes.io/name=penstock-operator"
+"""Of the operator's own pods, as its chart selects them."""
 
 
 async def see_group(admin: AsyncAdmin, group_id: str) -> GroupFacts:
@@ -89,6 +94,8 @@ async def see_scale(kube: Kube, resource: GroupResource) -> ScaleFacts | Wait | 
         raise
     if found is None:
         return Wait("NoScaleTarget", f"waiting for {kind} {name} in this namespace")
+    if _is_ours((found.get("status") or {}).get("selector") or ""):
+        return _not_a_consumer(kind, name)
     replicas = int((found.get("spec") or {}).get("replicas") or 0)
     return ScaleFacts(replicas, found["metadata"]["resourceVersion"])
 
@@ -100,3 +107,20 @@ def not_allowed(kind: str) -> Wait:
         "consumerScaling.enabled"
     )
     return Wait("ScalingNotAllowed", f"{text}=true", Severity.BLOCKED)
+
+
+def _is_ours(selector: str) -> bool:
+    """Whether pods selected so are of a Cluster, or the operator. Unlike labels of an object, its
+    selector cannot be changed."""
+    wanted = selector.split(",")
+    return OPERATOR_SELECTOR in wanted or any(
+        each.startswith(f"{CLUSTER_LABEL}=") for each in wanted
+    )
+
+
+def _not_a_consumer(kind: str, name: str) -> Wait:
+    text = (
+        f"{kind} {name} is a part of Penstock, and not scaled for a ConsumerGroup; name one of "
+        "consumers in spec.scaleTarget"
+    )
+    return Wait("ScalingNotAllowed", text, Severity.BLOCKED)
