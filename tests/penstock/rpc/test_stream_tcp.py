@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from support.waiting import wait_until_async
 
-from penstock.errors import ErrorCode, PenstockError
+from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.rpc.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
 from penstock.rpc.streams.contract import (
     FIRST_MESSAGE_BYTES_MAX,
@@ -109,6 +110,58 @@ async def test_half_a_message_is_never_delivered() -> None:
         assert error.code is ErrorCode.UNREACHABLE
         assert "in the middle of a message" in str(error)
         assert server.seen == [b"whole"]
+
+
+@pytest.mark.parametrize("delivers", [False, True], ids=["receive", "deliver"])
+async def test_behind_the_first_message_nothing_is_read_until_its_sender_is_let_in(
+    *, delivers: bool
+) -> None:
+    large = bytes(8 * 1024 * 1024)
+    accepted: asyncio.Future[TcpStream] = asyncio.Future()
+    let_in, seen = asyncio.Event(), list[Received]()
+
+    async def handle(stream: MessageStream) -> None:
+        assert isinstance(stream, TcpStream)
+        assert await stream.receive() == b"hello"
+        accepted.set_result(stream)
+        await let_in.wait()
+        if delivers:
+            await stream.deliver(seen.append)
+        else:
+            while (message := await stream.receive()) is not None:
+                seen.append(message)
+
+    async with serving(handle) as port, asyncio.TaskGroup() as tasks:
+        stream = await open_tcp_stream(f"{HOST}:{port}")
+
+        async def send() -> None:
+            for message in (b"hello", large, b"more"):
+                await stream.send(message)
+
+        sending = tasks.create_task(send())
+        there = await accepted
+        await wait_until_async(lambda: not there._is_reading, what="nothing is read")
+        assert not there.waiting_bytes
+        assert len(there._frames._body) <= 1024 * 1024
+        let_in.set()
+        await sending
+        await wait_until_async(lambda: len(seen) == 2, what="the rest arrives")
+        assert seen == [large, b"more"]
+        await stream.close()
+
+
+async def test_who_is_refused_with_more_to_say_is_told_why() -> None:
+    async def refuse(stream: MessageStream) -> None:
+        await stream.receive()
+        raise ClusterError("a token is needed", ErrorCode.UNAUTHENTICATED)
+
+    async with serving(refuse) as port:
+        stream = await open_tcp_stream(f"{HOST}:{port}")
+        await stream.send(b"hello")
+        await stream.send(bytes(8 * 1024 * 1024))
+        with pytest.raises(ClusterError, match="a token is needed"):
+            await stream.receive()
+        await stream.close()
 
 
 async def test_a_server_of_something_else_is_recognized() -> None:

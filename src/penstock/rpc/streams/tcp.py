@@ -70,6 +70,9 @@ class TcpStream(StreamEnd, asyncio.BufferedProtocol):
         self._left = False
         """The other side has ended the stream, or the connection has ended."""
         self._is_reading = True
+        self._begins = first_bytes_max < MESSAGE_BYTES_MAX
+        """Nobody knows who sends: of what comes behind the first message, nothing is read until
+        somebody asks for it."""
         self._has_ended = False
         """The other side writes no more, and what it wrote is in the kernel's buffer."""
         self._looking: asyncio.TimerHandle | None = None
@@ -104,6 +107,17 @@ class TcpStream(StreamEnd, asyncio.BufferedProtocol):
         certificate = self._transport.get_extra_info("peercert") or {}
         names = certificate.get("subjectAltName", ())
         return tuple(name for kind, name in names if kind == "URI")
+
+    async def receive(self) -> Received | None:
+        """See `MessageStream`."""
+        if not self._waiting and not self._is_reading:
+            self._go_on()
+        return await super().receive()
+
+    async def deliver(self, receive: Callable[[Received], None]) -> None:
+        """See `MessageStream`."""
+        self._go_on()
+        await super().deliver(receive)
 
     async def send(self, message: bytes) -> None:
         """See `MessageStream`."""
@@ -141,6 +155,8 @@ class TcpStream(StreamEnd, asyncio.BufferedProtocol):
         if not self._closing:
             self._closing = True
             if not self._left:
+                if not self._is_reading:
+                    self._read_again()
                 transport.write(end_frame(error))
                 if transport.can_write_eof():
                     with suppress(OSError):  # the other side has broken the connection already
@@ -194,7 +210,8 @@ class TcpStream(StreamEnd, asyncio.BufferedProtocol):
             self.over(error)
         if self._frames.is_greeted:
             self._greeting.set()
-        if self.waiting_bytes > READ_AHEAD_BYTES and self._is_reading and not self._has_ended:
+        is_ahead = self.waiting_bytes > READ_AHEAD_BYTES or (self._begins and self._waiting)
+        if is_ahead and self._is_reading and not self._has_ended:
             self._is_reading = False
             self._transport.pause_reading()
             self._look_later()
@@ -231,7 +248,13 @@ class TcpStream(StreamEnd, asyncio.BufferedProtocol):
 
     def has_read(self, _message: Received) -> None:
         """See `StreamEnd`."""
-        if not self._is_reading and self.waiting_bytes <= READ_AHEAD_BYTES:
+        if not self._is_reading and not self._begins and self.waiting_bytes <= READ_AHEAD_BYTES:
+            self._read_again()
+
+    def _go_on(self) -> None:
+        """Reads on: whoever asks for more than the first message has let its sender in."""
+        self._begins = False
+        if not self._is_reading:
             self._read_again()
 
     def _read_again(self) -> None:
