@@ -2,8 +2,9 @@
 
     --before ─▶ an offset per partition ─▶ shown, confirmed ─▶ DeleteRecords, to each leader
 
-The leader moves its log start, durably; followers take it over. Nothing past the high watermark can
-go, and consumers that are before the new start go on there as after retention.
+The leader moves its log start, durably; followers take it over. Only what was shown goes: not what
+is written meanwhile, and nothing of a transaction that was open then. Consumers that are before the
+new start go on there as after retention.
 """
 
 from typing import TYPE_CHECKING, Annotated
@@ -31,8 +32,6 @@ from penstock.errors import ErrorCode, MisuseError
 if TYPE_CHECKING:
     from penstock.client import Admin
     from penstock.core.types import TopicPartition
-
-_ALL_COMMITTED = -1
 
 
 def register(app: typer.Typer) -> None:
@@ -66,7 +65,8 @@ def trim(
 ) -> None:
     """Delete the oldest records of a topic, permanently.
 
-    Shows what would go, and asks. Records that are not committed yet stay.
+    Shows what would go, and asks. Records written meanwhile stay, and so do those after the begin
+    of an open transaction.
     """
     place = parse_place(before, "--before")
     if place.kind is PlaceKind.OFFSET and not partition:
@@ -80,9 +80,14 @@ def trim(
         rows = _plan(admin, place, partitions)
         if output is Output.TABLE:
             typer.echo(format_table(rows), nl=False)
-        wanted = _offsets(place, rows, partitions)
+        wanted = {
+            one: int(str(row["log_start"]))
+            for row, one in zip(rows, partitions, strict=True)
+            if row["records"]
+        }
         if dry_run or not wanted:
-            _report(rows, output, "nothing to delete" if not wanted else "")
+            said = "" if wanted else "nothing to delete"
+            _report(rows, output, said, dry_run=dry_run)
             return
         going = sum(int(str(row["records"])) for row in rows)
         confirm(f"Permanently delete up to {going} records of {topic}?", yes=yes)
@@ -92,7 +97,8 @@ def trim(
         for row, one in zip(rows, partitions, strict=True)
         if one in starts
     ]
-    _report(done, output, f"topic {topic} trimmed: {len(done)} partitions begin later")
+    said = f"topic {topic} trimmed: {len(done)} partitions begin later"
+    _report(done, output, said, dry_run=False)
 
 
 def _plan(
@@ -101,8 +107,8 @@ def _plan(
     """A row per partition. `log_start`: afterwards; a place outside of the log is brought into it,
     but an offset past its end is refused. Raises MisuseError."""
     starts = resolve(admin, Place(PlaceKind.BEGINNING), partitions)
-    ends = resolve(admin, Place(PlaceKind.END), partitions)
     found = resolve(admin, place, partitions)
+    ends = resolve(admin, Place(PlaceKind.END), partitions)  # last: what is found is not past them
     rows: list[dict[str, object]] = []
     for one in partitions:
         if found[one] > ends[one]:
@@ -124,19 +130,8 @@ def _plan(
     return rows
 
 
-def _offsets(
-    place: Place, rows: list[dict[str, object]], partitions: "list[TopicPartition]"
-) -> "dict[TopicPartition, int]":
-    """Of partitions that lose something. For the end, the leader's own high watermark counts."""
-    return {
-        one: _ALL_COMMITTED if place.kind is PlaceKind.END else int(str(row["log_start"]))
-        for row, one in zip(rows, partitions, strict=True)
-        if row["records"]
-    }
-
-
-def _report(rows: list[dict[str, object]], output: Output, said: str) -> None:
+def _report(rows: list[dict[str, object]], output: Output, said: str, *, dry_run: bool) -> None:
     if output is not Output.TABLE:
-        print_document(rows, output)
+        print_document([{**row, "dry_run": dry_run} for row in rows], output)
     elif said:
         typer.echo(said)

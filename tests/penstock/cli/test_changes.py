@@ -10,8 +10,9 @@ from support.cluster import Cluster
 from support.waiting import wait_until
 from typer.testing import CliRunner
 
+from penstock.cli import places, topic_trim
 from penstock.cli.main import app
-from penstock.client import Admin, Consumer, Producer, TopicPartition
+from penstock.client import EARLIEST, Admin, Consumer, OffsetSpec, Producer, TopicPartition
 
 
 class Program:
@@ -70,6 +71,42 @@ def test_a_topic_is_made_and_deleted_only_without_a_dry_run(penstock: Program) -
     assert penstock.json("topic", "delete", "t", "--dry-run")["topic_id"] == made["topic_id"]
     assert penstock.json("topic", "delete", "t", "--yes")["dry_run"] is False
     wait_until(lambda: penstock.json("topic", "list") == [], what="the topic is gone")
+
+
+def test_a_trim_to_the_end_deletes_what_it_showed_and_no_more(
+    cluster: Cluster, penstock: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody writes whenever it looks."""
+    cluster.create_topic("trimmed")
+    with Producer(penstock.bootstrap, transactional_id="t") as other, penstock.admin as admin:
+
+        def look(*asked: Any) -> Any:
+            with Producer(penstock.bootstrap) as producer:
+                producer.send("trimmed", b"x")
+            return places.resolve(*asked)
+
+        monkeypatch.setattr(topic_trim, "resolve", look)
+        trim = ("topic", "trim", "trimmed", "--before", "end")
+        (row,) = penstock.json(*trim, "--dry-run")
+        assert (row["records"], row["ends_at"], row["dry_run"]) == (2, 3, True)
+        (row,) = penstock.json(*trim, "--yes")
+        assert (row["log_start"], row["ends_at"], row["dry_run"]) == (5, 6, False)
+        assert offset(admin, EARLIEST) == 5, "the last record is not among those shown"
+
+        transaction = other.transaction()
+        transaction.begin()
+        transaction.send("trimmed", b"x")
+        other.flush()
+        (row,) = penstock.json(*trim, "--yes")
+        assert row["log_start"] == offset(admin, EARLIEST) == 6
+        (row,) = penstock.json(*trim, "--yes")
+        assert (row["log_start"], row["records"]) == (6, 0)
+        transaction.commit()
+
+
+def offset(admin: Admin, spec: OffsetSpec) -> int:
+    where = TopicPartition("trimmed", 0)
+    return admin.list_offsets({where: spec})[where].offset
 
 
 def test_a_group_is_deleted_only_without_a_dry_run_and_without_members(
