@@ -333,7 +333,7 @@ def test_the_commands_of_the_page_find_and_accept_a_loss(cluster: Cluster) -> No
     assert "penstock partitions accept-loss flights/3 --offsets 100-109" in told(cluster, look)
     assert "100-109" in told(cluster, plan)
     assert lost_at(cluster, topic) == ["100-109"]
-    assert "Give up 10 offsets of flights/3 for ever: 100-109?" in told(cluster, accept)
+    assert "offsets 100-109 of flights/3 are given up" in told(cluster, accept)
     assert not told(cluster, look), "nothing is lost any more"
 
 

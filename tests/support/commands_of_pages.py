@@ -7,6 +7,7 @@ from pathlib import Path
 
 from support.cluster import Cluster
 from support.documents import ROOT
+from support.terminals import typing
 
 from tools.snippets.page import read_page
 
@@ -24,9 +25,10 @@ def told(cluster: Cluster, command: str, *, code: int = 0) -> str:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "COLUMNS": "200",
     }
-    done = subprocess.run(
-        ["bash", "-euc", command],
-        input="y\n", env=here, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    with typing("y\n") as answer:
+        done = subprocess.run(
+            ["bash", "-euc", command],
+            stdin=answer, env=here, capture_output=True, text=True, check=False,
+        )  # fmt: skip
     assert done.returncode == code, done.stderr
     return done.stdout

@@ -8,6 +8,7 @@ People get a sentence, programs a record. Programs cannot be asked: where a pers
 
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from typing import Final, TypeVar
 
 import typer
@@ -33,14 +34,25 @@ def check_output(output: Output, *, yes: bool, dry_run: bool) -> None:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ends the command unless a person agrees, or has with --yes."""
+    """Ends the command unless a person agrees, or has with --yes.
+
+    Only a terminal is a person: in a `while read` loop, standard input is the data of the loop. The
+    question goes to standard error, so that a result can go to a file. Raises MisuseError.
+    """
     if yes:
         return
-    if sys.stdin is None:
+    if not is_person_there():
         raise MisuseError(
-            "standard input is closed, so nobody can be asked: give --yes, or --dry-run to look"
+            "standard input is no terminal, so nobody can be asked: give --yes, or --dry-run to "
+            "look"
         )
-    typer.confirm(question, abort=True)
+    with redirect_stdout(sys.stderr):  # all of it: with err=True, a blank would stay behind
+        typer.confirm(question, abort=True)
+
+
+def is_person_there() -> bool:
+    """Whether somebody can answer a question."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def replace_rules(

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import command_line
+from support import command_line, forked
 from support.local import processes_of, write_manifest
+from support.terminals import typing
 from support.waiting import wait_until
 
 _HOMES = ("state", "config")
@@ -32,17 +33,25 @@ class Program:
         self, *words: object, python: Sequence[str] = command_line.PYTHON, **options: Any
     ) -> "subprocess.Popen[bytes]":
         """In the background; standard input, output and error are pipes. `python`: words before."""
-        pipe = subprocess.PIPE
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         return command_line.start(
-            *words, python=python, stdin=pipe, stdout=pipe, stderr=pipe,
-            env=self.environment, cwd=self.folder, **options,
-        )  # fmt: skip
+            *words, python=python, env=self.environment, cwd=self.folder, **{**pipes, **options}
+        )
 
     def run(self, *words: object, stdin: str = "") -> "subprocess.CompletedProcess[str]":
         """To its end, whatever its exit code. No run may ever print a traceback."""
         done = command_line.run(*words, env=self.environment, stdin=stdin, cwd=self.folder)
         assert "Traceback" not in done.stderr, done.stderr
         return done
+
+    def answer(self, text: str, *words: object) -> "subprocess.CompletedProcess[str]":
+        """To its end, with a terminal where `text` is typed."""
+        with typing(text) as terminal:
+            process = self.start(*words, stdin=terminal)
+            out, err = process.communicate(timeout=forked.RUN_TIMEOUT_S)
+        return subprocess.CompletedProcess(
+            process.args, process.returncode, out.decode(), err.decode()
+        )
 
     def ok(self, *words: object, stdin: str = "") -> str:
         """Its standard output; it must succeed."""

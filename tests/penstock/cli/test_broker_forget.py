@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.cluster import PATIENT, Cluster
+from support.terminals import person_there
 from support.waiting import wait_until
 from typer.testing import CliRunner
 
@@ -64,7 +65,8 @@ class Scene:
     def forget(self, *words: object, code: int = 0, stdin: str | None = None) -> str:
         env = {"PENSTOCK_BOOTSTRAP": self.cluster.bootstrap, "COLUMNS": "200"}
         asked = ["broker", "forget", *map(str, words)]
-        done: Any = CliRunner().invoke(app, asked, env=env, input=stdin)
+        with person_there(stdin is not None):
+            done: Any = CliRunner().invoke(app, asked, env=env, input=stdin)
         assert done.exit_code == code, done.output
         return str(done.output)
 

@@ -120,7 +120,7 @@ class TestDetached:
         write_manifest(tmp_path, patient=True, brokers=3, partitions=4)
         program.ok(*up)
         assert program.ok("consume", "flights", "-e") == "kept\n"
-        assert program.run("local", "down", "--purge", stdin="n\n").returncode == 1
+        assert program.answer("n\n", "local", "down", "--purge").returncode == 1
         assert "is running on" in program.ok(*up), "it still runs after a no"
         program.ok("local", "down", "--purge", "--yes")
         assert not data.parent.exists()

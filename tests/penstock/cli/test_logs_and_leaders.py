@@ -70,7 +70,8 @@ def test_a_topic_is_trimmed_where_it_is_asked_and_followers_follow(
     assert [(one["log_start"], one["records"]) for one in would] == [(2, 2), (0, 0)]
     assert penstock.ok("consume", topic, "-e", "-p", 0) == "a\nb\nc\n"
 
-    assert "not confirmed" in penstock.fails("topic", "trim", topic, "--before", "end")
+    refused = penstock.answer("n\n", "topic", "trim", topic, "--before", "end")
+    assert "not confirmed" in refused.stderr
     asked = penstock.fails("topic", "trim", topic, "--before", "end", "-o", "json", code=2)
     assert "give --yes, or --dry-run" in asked
     assert penstock.ok("consume", topic, "-e", "-p", 0) == "a\nb\nc\n"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.cluster import PATIENT, Cluster
+from support.terminals import person_there
 from support.waiting import wait_until
 from typer.testing import CliRunner
 
@@ -44,7 +45,8 @@ class Moving:
     def run(self, *words: object, code: int = 0, stdin: str | None = None) -> str:
         """Its output, standard error included; it must end with `code`."""
         env = {"PENSTOCK_BOOTSTRAP": self.bootstrap, "COLUMNS": "200"}
-        done: Any = CliRunner().invoke(app, [str(word) for word in words], env=env, input=stdin)
+        with person_there(stdin is not None):
+            done: Any = CliRunner().invoke(app, [str(word) for word in words], env=env, input=stdin)
         assert done.exit_code == code, done.output
         return str(done.output)
 

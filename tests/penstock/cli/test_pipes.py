@@ -11,6 +11,7 @@ import pytest
 from support import stopping_child
 from support.descendants import descendants_of, still_running
 from support.processes import wait_stopped
+from support.terminals import typing
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ class TestProduceAndConsume:
         ("words", "closed", "message"),
         [
             ("produce flights", "<&-", b"standard input is closed"),
-            ("topic delete flights", "<&-", b"standard input is closed, so nobody can be asked"),
+            ("topic delete flights", "<&-", b"standard input is no terminal, so nobody can be"),
             ("topic list", ">&-", b"standard output is closed"),
             ("consume flights -e", ">&-", b"standard output is closed"),
             ("topic list", ">/dev/full", b"No space left on device"),
@@ -284,9 +285,13 @@ class TestTopics:
         penstock.ok("topic", "alter", "life", "--unset", "retention.ms")
         assert "604800000" in penstock.ok("topic", "describe", "life", "-o", "yaml")
         assert "min.insync.replicas" in penstock.ok("topic", "describe", "life")
-        assert penstock.run("topic", "delete", "life", stdin="n\n").returncode == 1
+        told = penstock.fails("topic", "delete", "life", stdin="y\n")
+        assert told.startswith("standard input is no terminal, so nobody can be asked: give --yes")
+        assert penstock.answer("n\n", "topic", "delete", "life").returncode == 1
         assert "life" in penstock.ok("topic", "list")
-        penstock.ok("topic", "delete", "life", stdin="y\n")
+        done = penstock.answer("y\n", "topic", "delete", "life")
+        assert (done.returncode, done.stdout) == (0, "topic life deleted\n"), done
+        assert done.stderr == "Permanently delete life with 3 partitions? [y/N]: "
         wait_until(lambda: "life" not in penstock.ok("topic", "list"), what="life is gone")
 
     def test_a_protected_topic_is_kept_whatever_is_typed(self, penstock: "Program") -> None:
@@ -300,7 +305,7 @@ class TestTopics:
         lift = "penstock topic alter dear --set deletion.protection=false"
         assert f"to lift that: {lift}, or" in told
         penstock.ok(*lift.split()[1:])
-        penstock.ok("topic", "delete", "dear", stdin="y\n")
+        assert penstock.answer("y\n", "topic", "delete", "dear").returncode == 0
         wait_until(lambda: "dear" not in penstock.ok("topic", "list"), what="dear is gone")
 
     def test_the_cluster_is_described(self, penstock: "Program") -> None:
@@ -428,8 +433,9 @@ class TestCtrlC:
         assert interrupt(process) == (130, "")
 
     def test_a_question(self, penstock: "Program", topic: str) -> None:
-        process = penstock.start("topic", "delete", topic)
-        assert process.stdout is not None
-        assert process.stdout.read(11) == b"Permanently"
-        assert interrupt(process)[0] in (1, 130)
+        with typing("") as terminal:
+            process = penstock.start("topic", "delete", topic, stdin=terminal)
+            assert process.stderr is not None
+            assert process.stderr.read(11) == b"Permanently"
+            assert interrupt(process)[0] in (1, 130)
         assert topic in penstock.ok("topic", "list")

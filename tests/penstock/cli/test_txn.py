@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
+from support.terminals import person_there
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
@@ -178,12 +179,13 @@ class Program:
         self._bootstrap = f"127.0.0.1:{brokers[0].port}"
 
     def run(self, *words: object, typed: str = "") -> Any:
-        done = CliRunner().invoke(
-            app,
-            ["txn", *map(str, words)],
-            input=typed,
-            env={"PENSTOCK_BOOTSTRAP": self._bootstrap},
-        )
+        with person_there(bool(typed)):
+            done = CliRunner().invoke(
+                app,
+                ["txn", *map(str, words)],
+                input=typed,
+                env={"PENSTOCK_BOOTSTRAP": self._bootstrap},
+            )
         assert "Traceback" not in done.output, done.output
         return done
 
@@ -260,7 +262,7 @@ def test_a_description_names_owner_participants_and_the_last_end(penstock: Progr
 def test_an_abort_asks_first_and_tells_what_it_did(penstock: Program) -> None:
     asked = penstock.run("abort", "payments-0", typed="n\n")
     assert asked.exit_code == 1
-    assert "Abort 1 open transaction of billing at 10.0.0.7?" in asked.stdout
+    assert "Abort 1 open transaction of billing at 10.0.0.7?" in asked.stderr
     assert penstock.brokers[1].requests == []
     out = penstock.ok("abort", "payments-0", "--reason", "its host is gone", typed="y\n")
     assert out.endswith("payments-0: 1 open transaction aborted\n")
