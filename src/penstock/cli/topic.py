@@ -242,10 +242,11 @@ def alter(
         _alter_replicas(topic, replicas, bootstrap, output, yes=yes, dry_run=dry_run)
         return
     with open_admin(bootstrap) as admin:
-        if partitions is not None:  # first, because it is more likely to be refused
-            admin.create_partitions(topic, partitions, validate_only=dry_run)
-        if changes or removals:
-            admin.alter_configs(topic, changes, unset=removals, validate_only=dry_run)
+        for only_check in (True,) if dry_run else (True, False):  # nothing is done by half
+            if partitions is not None:
+                admin.create_partitions(topic, partitions, validate_only=only_check)
+            if changes or removals:
+                admin.alter_configs(topic, changes, unset=removals, validate_only=only_check)
     said = f"topic {topic} could be changed" if dry_run else f"topic {topic} changed"
     record = {"topic": topic, "set": changes, "unset": removals, "partitions": partitions}
     print_change(said, record, output, dry_run=dry_run)

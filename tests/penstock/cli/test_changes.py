@@ -109,6 +109,15 @@ def offset(admin: Admin, spec: OffsetSpec) -> int:
     return admin.list_offsets({where: spec})[where].offset
 
 
+def test_partitions_and_settings_are_changed_both_or_neither(penstock: Program) -> None:
+    penstock.run("topic", "create", "both", "-p", 2)
+    for change in (("-p", 4, "--set", "retention.msec=1"), ("-p", 1, "--set", "retention.ms=1")):
+        penstock.run("topic", "alter", "both", *change, code=1)
+        seen = penstock.json("topic", "describe", "both")
+        assert seen["partitions"] == 2
+        assert all(one["default"] for one in seen["configs"])
+
+
 def test_a_group_is_deleted_only_without_a_dry_run_and_without_members(
     cluster: Cluster, penstock: Program
 ) -> None:
