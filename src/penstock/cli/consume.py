@@ -31,6 +31,7 @@ from penstock.cli.picking import (
     choose_topics,
     make_filter,
     parse_delimiter,
+    parse_key_delimiter,
     rendering,
 )
 from penstock.cli.places import Place, PlaceKind, parse_place, resolve
@@ -277,12 +278,13 @@ def _renderer(
                 "--key-delimiter and --delimiter"
             )
         return to_json_line
+    between = parse_key_delimiter(key_delimiter)
     if format_ is not None:
-        render, last = Template(format_, null.encode()).render, ending or b""
+        formats, last = [format_], ending or b""
     else:
-        between = "" if key_delimiter is None else "%k" + key_delimiter.replace("%", "%%")
-        render, last = Template(f"{between}%v", null.encode()).render, ending or b"\n"
-    return lambda record: render(record) + last
+        formats, last = ["%v"] if between is None else ["%k", "%v"], ending or b"\n"
+    parts = [Template(one, null.encode()) for one in formats]
+    return lambda record: (between or b"").join([one.render(record) for one in parts]) + last
 
 
 def _print_records(

@@ -67,17 +67,20 @@ def choose_topics(admin: "Admin", given: Sequence[str], *, regex: bool) -> list[
     return found
 
 
-def parse_delimiter(text: str | None) -> bytes:
-    r"""What ends a record; \n \t \r \0 \\ \xNN as in C. None: a newline. Raises WrongUsageError."""
+def parse_delimiter(text: str | None, option: str = "--delimiter") -> bytes:
+    r"""What ends a record, or a key; \n \t \r \0 \\ \xNN as in C. None: a newline.
+
+    Raises WrongUsageError.
+    """
     if text is None:
         return b"\n"
     if not text:
         raise WrongUsageError(
-            r"--delimiter is empty; it must be at least one character, such as ; or \0"
+            rf"{option} is empty; it must be at least one character, such as ; or \0"
         )
     parts, end = [], 0
     for found in _ESCAPE.finditer(text):
-        parts += [text[end : found.start()].encode(), _escaped(text, found[1])]
+        parts += [text[end : found.start()].encode(), _escaped(text, found[1], option)]
         end = found.end()
     return b"".join([*parts, text[end:].encode()])
 
@@ -91,12 +94,17 @@ def rendering(render: "Callable[[Record], bytes]", wanted: Filter) -> "Rendering
     return chosen
 
 
-def _escaped(text: str, sequence: str | None) -> bytes:
+def parse_key_delimiter(text: str | None) -> bytes | None:
+    """What stands between key and value; None: nothing does. Raises WrongUsageError."""
+    return None if text is None else parse_delimiter(text, "--key-delimiter")
+
+
+def _escaped(text: str, sequence: str | None, option: str) -> bytes:
     if sequence is not None and len(sequence) == 3:
         return bytes.fromhex(sequence[1:])
     if sequence not in _ESCAPES:
         raise WrongUsageError(
-            f"--delimiter is {text!r}, and \\{sequence or ''} means nothing; known are "
+            f"{option} is {text!r}, and \\{sequence or ''} means nothing; known are "
             r"\n \t \r \0 \\ \xNN"
         )
     return _ESCAPES[sequence]

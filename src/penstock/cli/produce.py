@@ -28,8 +28,7 @@ from penstock.cli.options import (
     example,
     parse_pairs,
 )
-from penstock.cli.picking import parse_delimiter
-from penstock.cli.usage import WrongUsageError
+from penstock.cli.picking import parse_delimiter, parse_key_delimiter
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -77,7 +76,9 @@ Codec = Annotated[CodecOption, typer.Option("--codec", "-z", help="Compression."
 
 KeyDelimiter = Annotated[
     str | None,
-    typer.Option("--key-delimiter", "-K", help="Delimiter between key and value."),
+    typer.Option(
+        "--key-delimiter", "-K", help="Delimiter between key and value, as : or \\t or \\0."
+    ),
 ]
 Key = Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")]
 Count = Annotated[
@@ -151,7 +152,7 @@ def produce(
     A line without the delimiter has a null key. Exit code 0 means that every line was acknowledged
     as given by --acks and --sync.
     """
-    lines = LineFormat(_delimiter(key_delimiter), _encode(key), _encode(null))
+    lines = LineFormat(parse_key_delimiter(key_delimiter), _encode(key), _encode(null))
     headers = [(n, v.encode()) for n, v in parse_pairs(header, "--header", "NAME=VALUE").items()]
     opened = open_input(file)
     records = islice(split(opened, parse_delimiter(delimiter)), count)
@@ -206,12 +207,3 @@ def open_producer(
 
 def _encode(text: str | None) -> bytes | None:
     return None if text is None else text.encode()
-
-
-def _delimiter(delimiter: str | None) -> bytes | None:
-    """As typed, except that backslash and t mean a tab. Raises WrongUsageError for an empty one."""
-    if delimiter == "":
-        raise WrongUsageError(
-            "--key-delimiter is empty; it must be at least one character, such as : or \\t"
-        )
-    return None if delimiter is None else delimiter.replace("\\t", "\t").encode()

@@ -155,6 +155,17 @@ def test_files_and_delimiters_go_in_and_come_out(penstock: "Program", topic: str
     assert "leave out --format, --key-delimiter and --delimiter" in refused
 
 
+def test_delimiters_of_keys_are_the_same_at_both_ends(penstock: "Program", topic: str) -> None:
+    penstock.ok("produce", topic, "-p", 0, "-K", "\\0", stdin="a\0one\nb\0two\n")
+    assert penstock.ok("consume", topic, "-e", "-k", "b") == "two\n"
+    for delimiter, between in (("\\0", "\0"), ("\\x3a", ":"), ("%k\\t", "%k\t")):
+        out = penstock.ok("consume", topic, "-e", "-K", delimiter)
+        assert out == f"a{between}one\nb{between}two\n"
+    for command in ("produce", "consume"):
+        told = penstock.fails(command, topic, "-K", "\\q", code=2)
+        assert told.startswith("--key-delimiter is '\\\\q', and")
+
+
 def completed(penstock: "Program", typed: str) -> list[str]:
     """What the shell offers for the last word; nothing if the cluster takes its time."""
     done = subprocess.run(
