@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -33,18 +34,24 @@ def split(source: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
     Raises MisuseError if one is larger than any batch may be.
     """
     if delimiter == b"\n":
-        for line in iter(source.readline, b""):
-            yield line.removesuffix(delimiter)
+        for line in iter(partial(source.readline, _RECORD_BYTES_MAX + 2), b""):
+            record = line.removesuffix(delimiter)
+            _check_size(record, delimiter)
+            yield record
         return
     rest = b""
     while chunk := os.read(source.fileno(), _CHUNK_BYTES):
         *whole, rest = (rest + chunk).split(delimiter)
         yield from whole
-        if len(rest) > _RECORD_BYTES_MAX:
-            raise MisuseError(
-                f"{len(rest)} bytes came without the delimiter {delimiter!r}; a record has at most "
-                f"{_RECORD_BYTES_MAX}",
-                ErrorCode.RECORD_TOO_LARGE,
-            )
+        _check_size(rest, delimiter)
     if rest:
         yield rest
+
+
+def _check_size(record: bytes, delimiter: bytes) -> None:
+    if len(record) > _RECORD_BYTES_MAX:
+        raise MisuseError(
+            f"{len(record)} bytes came without the delimiter {delimiter!r}; a record has at most "
+            f"{_RECORD_BYTES_MAX}",
+            ErrorCode.RECORD_TOO_LARGE,
+        )

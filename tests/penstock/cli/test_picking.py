@@ -125,6 +125,18 @@ def test_a_record_larger_than_any_batch_ends_the_reading(monkeypatch: pytest.Mon
         list(split(source, b";"))
 
 
+def test_a_line_larger_than_any_batch_ends_the_reading(tmp_path: Path) -> None:
+    limit = 32 * 1024 * 1024
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"x" * limit + b"\n" + b"y" * (3 * limit))
+    with lines.open("rb") as source:
+        records = split(source, b"\n")
+        assert next(records) == b"x" * limit
+        with pytest.raises(MisuseError, match=r"without the delimiter b'\\n'"):
+            next(records)
+        assert source.tell() < 2 * limit + 10, "the rest is not read into memory"
+
+
 def through_a_pipe(parts: list[bytes], delimiter: bytes) -> list[bytes]:
     receiver, sender = os.pipe()
     with os.fdopen(receiver, "rb") as source:
