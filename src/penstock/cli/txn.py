@@ -176,8 +176,14 @@ def abort(
     check_output(output, yes=yes, dry_run=dry_run)
     with open_admin(bootstrap) as admin:
         seen = admin.describe_transaction(transactional_id)
-        meant = [one for one in seen.branches if epoch in (-1, one.producer_epoch)]
-        aborted = sum(one.started_ms is not None for one in meant)
+        opened = [one.producer_epoch for one in seen.branches if one.started_ms is not None]
+        aborted = sum(epoch in (-1, one) for one in opened)
+        if opened and not aborted:
+            raise MisuseError(
+                f"--epoch is {epoch}, and what is open of {transactional_id} has epoch "
+                f"{', '.join(map(str, sorted(set(opened))))}; nothing was aborted: look at "
+                f"penstock txn describe {transactional_id}, and name its epoch"
+            )
         owner = f"of {seen.client_id or 'a client'} at {seen.client_host or 'no known host'}"
         if not dry_run:
             confirm(f"Abort {_open_ones(aborted)} {owner}?", yes=yes)

@@ -268,8 +268,13 @@ def test_an_abort_asks_first_and_tells_what_it_did(penstock: Program) -> None:
     assert out.endswith("payments-0: 1 open transaction aborted\n")
     (request,) = penstock.brokers[1].requests
     assert (request.producer_epoch, request.reason) == (-1, "its host is gone")
-    out = penstock.ok("abort", "payments-0", "--epoch", 6, "--yes")
-    assert out == "payments-0: nothing was open, so nothing was aborted\n"
+
+
+@pytest.mark.parametrize("how", ["--yes", "--dry-run"])
+def test_an_abort_of_another_epoch_names_the_one_that_is_open(penstock: Program, how: str) -> None:
+    told = penstock.fails("abort", "payments-0", "--epoch", 6, how, code=1)
+    assert "--epoch is 6, and what is open of payments-0 has epoch 7; nothing was aborted" in told
+    assert penstock.brokers[1].requests == []
 
 
 def test_a_partition_shows_what_holds_it_and_whose_it_is(penstock: Program) -> None:
