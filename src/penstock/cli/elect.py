@@ -5,15 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.connect import open_admin
-from penstock.cli.naming import parse_topic_or_partition
+from penstock.cli.naming import check_partition, parse_topic_or_partition
 from penstock.cli.options import Bootstrap, DryRun, Output, OutputOption, example
 from penstock.cli.output import print_record
 from penstock.cli.usage import WrongUsageError
 from penstock.core.types import TopicPartition
-from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
-    from penstock.client import Admin, TopicDescription
+    from penstock.client import Admin
 
 
 def register(app: typer.Typer) -> None:
@@ -70,7 +69,7 @@ def _rows(admin: "Admin", named: list[tuple[str, int | None]]) -> list[dict[str,
         if partition is None:
             wanted[topic] = None
         elif known is not None:
-            _check(seen[topic], partition)
+            check_partition(seen[topic], partition)
             known.add(partition)
     return [
         {
@@ -85,11 +84,3 @@ def _rows(admin: "Admin", named: list[tuple[str, int | None]]) -> list[dict[str,
         if one.leader != one.replicas[0]
         and ((chosen := wanted.get(topic.topic)) is None or one.partition in chosen)
     ]
-
-
-def _check(seen: "TopicDescription", partition: int) -> None:
-    if partition >= len(seen.partitions):
-        raise MisuseError(
-            f"topic {seen.topic} has partitions 0 to {len(seen.partitions) - 1}, not {partition}",
-            ErrorCode.UNKNOWN_PARTITION,
-        )

@@ -1,5 +1,6 @@
 """`penstock log-dirs`: what each live broker has on its disk, a row per replica."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +12,7 @@ from penstock.cli.output import print_record
 from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
-    from penstock.client import LogDescription
+    from penstock.client import Admin, LogDescription
 
 
 def register(app: typer.Typer) -> None:
@@ -44,13 +45,7 @@ def log_dirs(
     drop-orphans does.
     """
     with open_admin(bootstrap) as admin:
-        known = {one.broker_id for one in admin.describe_cluster().brokers}
-        if strangers := sorted(set(broker or ()) - known):
-            raise MisuseError(
-                f"there is no broker {strangers[0]}; there are "
-                f"{', '.join(map(str, sorted(known)))}",
-                ErrorCode.INVALID_REQUEST,
-            )
+        check_brokers(admin, broker or ())
         if topic:
             admin.describe_topics(topic)  # a name that was misspelt has no logs either
         seen = admin.describe_logs(topic, broker_ids=broker)
@@ -58,6 +53,16 @@ def log_dirs(
     if output is Output.TABLE:
         record = {name: [_readable(row) for row in rows] for name, rows in record.items()}
     print_record(record, output)
+
+
+def check_brokers(admin: "Admin", broker_ids: Iterable[int]) -> None:
+    """Raises MisuseError for one that the cluster does not have."""
+    known = {one.broker_id for one in admin.describe_cluster().brokers}
+    if strangers := sorted(set(broker_ids) - known):
+        raise MisuseError(
+            f"there is no broker {strangers[0]}; there are {', '.join(map(str, sorted(known)))}",
+            ErrorCode.INVALID_REQUEST,
+        )
 
 
 def to_record(seen: "list[LogDescription]") -> dict[str, list[dict[str, object]]]:

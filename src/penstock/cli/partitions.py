@@ -5,16 +5,18 @@ status, cancel ◀── DescribeMoves ◀── the controller, which carries m
 """
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from penstock.cli import accept_loss, move_plan, move_status, move_submit, move_throttle
-from penstock.cli.changes import check_output, confirm
+from penstock.cli.changes import check_output, confirm, print_change
 from penstock.cli.connect import open_admin
+from penstock.cli.log_dirs import check_brokers
 from penstock.cli.move_facts import make_plan, read_facts
-from penstock.cli.naming import parse_partition, parse_topic_or_partition
+from penstock.cli.naming import check_partition, parse_partition, parse_topic_or_partition
 from penstock.cli.options import (
     COUNT_MAX,
     Bootstrap,
@@ -26,14 +28,13 @@ from penstock.cli.options import (
     example,
     parse_brokers,
 )
-from penstock.cli.output import print_record
 from penstock.cli.usage import WrongUsageError
 from penstock.core import balance as core
 from penstock.core.types import BrokerId, MoveReason, TopicPartition
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.client import Admin, PartitionDescription, ReplicaMove
+    from penstock.client import Admin, MoveOutcome, PartitionDescription, ReplicaMove
 
 app = typer.Typer(help="Plan, move, watch and cancel moves of replicas.", no_args_is_help=True)
 WATCH_S: Final = 2.0
@@ -156,25 +157,32 @@ def move(
             saved = _single(admin, where, to.ids)
         if output is Output.TABLE and saved.moves:
             move_plan.show_saved(saved)
-        if not dry_run and saved.moves:
-            confirm(f"Carry out {f'plan {saved.id}' if saved.id else 'this move'}?", yes=yes)
-        outcomes = move_submit.submit(
-            admin, saved.moves, saved.topic_ids, saved.reason, dry_run=dry_run
-        )
+        outcomes = _carry_out(admin, saved, yes=yes, dry_run=dry_run)
     done = "moves could be submitted" if dry_run else "moves submitted"
     move_submit.report(outcomes, output, done=done)
+
+
+def _carry_out(
+    admin: "Admin", saved: move_plan.SavedPlan, *, yes: bool, dry_run: bool
+) -> "list[MoveOutcome]":
+    """Asks before, unless all of it is refused."""
+    submit = partial(move_submit.submit, admin, saved.moves, saved.topic_ids, saved.reason)
+    if dry_run or not yes:
+        outcomes = submit(dry_run=True)
+        refused = sum(one.error is not None for one in outcomes)
+        if dry_run or refused == len(outcomes):
+            return outcomes
+        what = f"plan {saved.id}" if saved.id else "this move"
+        but = f", but for {refused} that the cluster refuses" if refused else ""
+        confirm(f"Carry out {what}{but}?", yes=False)
+    return submit()
 
 
 def _single(
     admin: "Admin", where: TopicPartition, target: tuple[BrokerId, ...]
 ) -> move_plan.SavedPlan:
     topic = admin.describe_topics([where.topic])[where.topic]
-    if where.partition >= len(topic.partitions):
-        raise MisuseError(
-            f"topic {where.topic} has partitions 0 to {len(topic.partitions) - 1}, not "
-            f"{where.partition}",
-            ErrorCode.UNKNOWN_PARTITION,
-        )
+    check_partition(topic, where.partition)
     present = topic.partitions[where.partition].replicas
     if len(target) != len(present):
         raise MisuseError(
@@ -270,10 +278,8 @@ def throttle(
             return
         admin.alter_throttle(wanted.copy_rate, validate_only=dry_run)
     done = "could be set" if dry_run else "set"
-    if output is not Output.TABLE:
-        print_record({"copy_rate": wanted.copy_rate}, output)
-        return
-    typer.echo(f"copy rate {done}: {wanted}")
+    said = f"copy rate {done}: {wanted}"
+    print_change(said, {"copy_rate": wanted.copy_rate}, output, dry_run=dry_run)
 
 
 @app.command(
@@ -325,11 +331,14 @@ def _to_cancel(
     topics = None if topic is None else [topic]
     if topics:
         admin.describe_topics(topics)  # a name that was misspelt has no moves either
-    return [
+    found = [
         ReplicaMove(one.where, topic_id=one.topic_id)
         for one in admin.describe_moves(topics).moves
         if one.target and (broker is None or broker in one.target or broker in one.replicas)
     ]
+    if broker is not None and not found:
+        check_brokers(admin, [broker])
+    return found
 
 
 @app.command(
@@ -378,6 +387,7 @@ def accept_loss_(
         return
     from penstock.client import OffsetSpan  # noqa: PLC0415 - grpc only when it is needed
 
+    check_output(output, yes=yes, dry_run=dry_run)
     where, (first, last) = parse_partition(partition), accept_loss.parse_offsets(offsets)
     silent = () if without is None else without.ids
     with open_admin(bootstrap) as admin:

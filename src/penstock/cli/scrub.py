@@ -9,7 +9,7 @@ import typer
 from penstock.cli import move_plan
 from penstock.cli.changes import print_change
 from penstock.cli.connect import open_admin
-from penstock.cli.naming import parse_topic_or_partition
+from penstock.cli.naming import check_partition, parse_topic_or_partition
 from penstock.cli.options import (
     Bootstrap,
     DryRun,
@@ -63,8 +63,10 @@ def start(
 def _count(admin: "Admin", topic: str | None, partition: int | None) -> int:
     """Replicas on live brokers."""
     named = None if topic is None else [topic]
-    if named:
-        admin.describe_topics(named)  # a name that was misspelt has no replicas either
+    if topic is not None:  # what does not exist has no replicas either
+        seen = admin.describe_topics([topic])[topic]
+        if partition is not None:
+            check_partition(seen, partition)
     logs = [log for broker in admin.describe_logs(named) for log in broker.logs]
     return sum(partition in (None, log.partition) for log in logs)
 

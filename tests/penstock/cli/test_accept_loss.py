@@ -4,8 +4,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from penstock.cli.accept_loss import accept, joined, show_lost
+from penstock.cli.main import app
 from penstock.cli.options import Output
 from penstock.client import OffsetSpan, TopicPartition
 
@@ -44,6 +46,13 @@ def test_a_log_that_nobody_can_open_is_shown_beside_lost_batches(
     shown = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
     assert [row[:3] for row in shown] == [["flights/1", "3-4", "1"], ["flights/2", "unknown", "1"]]
     assert " ".join(shown[1][3:]) == mending
+
+
+def test_a_program_is_not_asked_whether_it_gives_up_what_is_lost() -> None:
+    words = ["partitions", "accept-loss", "flights/3", "--offsets", "1-2", "-o", "json"]
+    done: Any = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert "nobody can ask: give --yes, or --dry-run" in done.stderr
 
 
 @pytest.mark.parametrize(

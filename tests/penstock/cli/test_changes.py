@@ -166,6 +166,8 @@ def test_a_scrub_says_how_much_it_would_read_and_reads_nothing(
     assert asked == {"replicas": 6, "dry_run": True}
     assert penstock.json("scrub", "start", "scrubbed/1", "--dry-run")["replicas"] == 2
     assert "does not exist" in penstock.run("scrub", "start", "misspelt", "--dry-run", code=1)
+    told = penstock.run("scrub", "start", "scrubbed/99", "--dry-run", code=1)
+    assert "scrubbed has partitions 0 to 2, not 99" in told
     assert [one["due"] for one in penstock.json("scrub", "status")] == before
     assert penstock.json("scrub", "start", "scrubbed") == {"replicas": 6, "dry_run": False}
 
@@ -231,7 +233,9 @@ def test_the_settings_of_a_broker_say_where_they_are_from(penstock: Program) -> 
     every = rows("--all")
     assert every["cache.bytes"]["source"] == "default"
 
-    penstock.run("partitions", "throttle", "1Mi")
+    throttle = ("partitions", "throttle", "1Mi")
+    assert penstock.json(*throttle, "--dry-run") == {"copy_rate": 1_048_576, "dry_run": True}
+    penstock.run(*throttle)
     try:
         copying = wait_until(
             lambda: rows().get("replica.copy.bytes.per.second"), what="the broker has the rate"

@@ -203,6 +203,8 @@ def test_a_plan_that_is_too_old_is_refused_partition_by_partition(
     one = ReplicaMove(TopicPartition(topic, 0), target=(0,), expected=(0, 1, 2))
     (outcome,) = moving.admin.alter_replicas([one], change_factor=True)
     assert outcome.error is None
+    asked = moving.run("partitions", "move", "--plan", file, code=1, stdin="n\n")
+    assert ", but for 1 that the cluster refuses?" in asked
     out = moving.run("partitions", "move", "--plan", file, "--yes", code=1)
     assert "1 of 2 moves submitted" in out
     assert f"{topic}/0 is expected to have the replicas 0, 1, 2, but has 0" in out
@@ -281,6 +283,17 @@ def test_a_partition_is_moved_by_hand_shown_and_cancelled(moving: Moving) -> Non
     assert moving.replicas(topic) == [(0, 1)]
     again = moving.run("partitions", "cancel", f"{topic}/0", code=1)
     assert f"{topic}/0 has no move to cancel" in again
+
+
+def test_nobody_is_asked_about_a_move_that_is_refused(moving: Moving) -> None:
+    topic = moving.topic([0, 1])
+    out = moving.run("partitions", "move", f"{topic}/0", "--to", "9,1", code=1, stdin="y\n")
+    assert "Carry out" not in out
+    assert "0 of 1 moves submitted" in out
+    assert "9" in out.splitlines()[-2]
+    told = moving.run("partitions", "cancel", "--broker", 99, code=1)
+    assert "there is no broker 99; there are 0, 1, 2, 3" in told
+    assert "nothing to do" in moving.run("partitions", "cancel", "--broker", 3)
 
 
 def test_another_preferred_leader_needs_no_copy(moving: Moving) -> None:
@@ -407,7 +420,9 @@ def test_a_copy_shows_how_far_it_is_and_follows_the_throttle(moving: Moving) -> 
     plan = moving.run("partitions", "plan", "--topic", topic, "--replicas", 2)
     assert "/s per broker" not in plan, "there is no rate to tell the time by"
 
-    assert moving.json("partitions", "throttle", "40MiB") == {"copy_rate": 40 << 20}
+    assert moving.json("partitions", "throttle", "40MiB") == {
+        "copy_rate": 40 << 20, "dry_run": False,
+    }  # fmt: skip
 
     def followed() -> bool:
         seen = moving.json("partitions", "throttle")
