@@ -232,7 +232,7 @@ def choose_partitions(
             f"topic {topic} has partitions 0 to {len(present) - 1}, not {unknown[0]}",
             ErrorCode.UNKNOWN_PARTITION,
         )
-    return [TopicPartition(topic, index) for index in sorted(wanted or present)]
+    return [TopicPartition(topic, index) for index in sorted(set(wanted or present))]
 
 
 def _expect_something_to_read(begin: Place, log_ends: "dict[TopicPartition, int]") -> None:

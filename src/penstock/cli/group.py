@@ -75,7 +75,8 @@ def describe(
 ) -> None:
     """Show a group's members, and the owner and lag of each partition.
 
-    LAG is the number of records up to the end of the log, LAG-S the time in seconds that the oldest
+    END is the last stable offset, where an open transaction holds up readers of committed records.
+    LAG is the number of records up to there, LAG-S the time in seconds that the oldest
     unread one has waited; "-" where no offset is committed. TRANSACTIONS are open transactions that
     have pending offsets of the group: a member that takes over these partitions must wait until
     they end.

@@ -48,8 +48,9 @@ def offsets(
 ) -> None:
     """Show the earliest and latest offset of each partition.
 
-    `latest` is the offset that the next record will get. With --at, `at` is empty if no record is
-    that recent.
+    `latest` is the last stable offset: what readers of committed records get ends there, and an
+    open transaction keeps it at its first record. With --at, `at` is empty if no record is that
+    recent.
     """
     with open_admin(bootstrap) as admin:
         partitions = choose_partitions(admin, topic, partition)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.core.types import TopicPartition
 
 
-TIME_FORMS: Final = "milliseconds since 1970, or ISO 8601 such as 2013-06-01T12:00"
+TIME_FORMS: Final = "milliseconds since 1970, or ISO 8601 no earlier, such as 2013-06-01T12:00"
 
 
 class PlaceKind(Enum):
@@ -60,13 +60,17 @@ def parse_time_ms(text: str, option: str) -> int:
     """Milliseconds since 1970, or ISO 8601; without a zone it is UTC. Raises WrongUsageError."""
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
+    wrong = WrongUsageError(f"{option} has the time {text!r}; it must be {TIME_FORMS}")
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise WrongUsageError(f"{option} has the time {text!r}; it must be {TIME_FORMS}") from None
+        raise wrong from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+    time_ms = int(moment.timestamp() * 1000)
+    if time_ms < 0:
+        raise wrong
+    return time_ms
 
 
 def resolve(

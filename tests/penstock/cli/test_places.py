@@ -26,7 +26,9 @@ def test_places_that_can_be_written(text: str, place: Place) -> None:
     assert parse_place(text, "--offset") == place
 
 
-@pytest.mark.parametrize("text", ["", "begin", "--1", "1.5", "9" * 30, "@", "@yesterday", "١"])
+@pytest.mark.parametrize(
+    "text", ["", "begin", "--1", "1.5", "9" * 30, "@", "@yesterday", "@1969-12-31T23:59", "١"]
+)
 def test_other_places_are_refused_with_what_can_be_written(text: str) -> None:
     with pytest.raises(MisuseError, match=r"--offset (is|has)"):
         parse_place(text, "--offset")

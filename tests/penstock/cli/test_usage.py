@@ -91,7 +91,7 @@ WANTED: Final = {
     "parse_brokers": "ids of brokers, as 3 or 4,5",
     "_bytes": "a number of bytes, as 1048576 or 1Mi",
     "duration_ms": "a duration, as 90s, 1h30m, 2d or PT1H30M",
-    "moment_ms": "milliseconds since 1970, or ISO 8601 such as 2013-06-01T12:00",
+    "moment_ms": "milliseconds since 1970, or ISO 8601 no earlier, such as 2013-06-01T12:00",
 }
 """By the function that parses an option, what the option must be."""
 NUMBERS: Final = {int: "a whole number", float: "a number"}
