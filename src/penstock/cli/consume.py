@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli import completion
+from penstock.cli.bounded import POLL_S, Bounded
 from penstock.cli.connect import Located, locate, open_admin
 from penstock.cli.consume_group import (
     POLL_RECORDS_MAX,
-    POLL_S,
     GroupOptions,
     consume_in_group,
     parse_reset,
@@ -161,6 +161,8 @@ def consume(
     Records are in order within a partition. A pattern means the topics that are there when the
     command begins. Without --exit, --to or --count, the command waits for more records until
     Ctrl-C. With --group, it commits what it has printed.
+
+    A read that has an end fails if for 30 s nothing comes of what is there.
     """
     ending = None if delimiter is None else parse_delimiter(delimiter)
     each = _renderer(output, format_, key_delimiter, null, ending)
@@ -188,7 +190,8 @@ def consume(
         ends = resolve(admin, until, partitions) if until is not None else {}
         if ends and begin.kind is PlaceKind.OFFSET:
             _expect_something_to_read(begin, resolve(admin, END, partitions))
-    _consume_from(where, starts, ends, render, count)
+    to_come = until is not None and until.kind is PlaceKind.OFFSET
+    _consume_from(where, starts, ends, render, count, to_come=to_come)
 
 
 def _consume_from(
@@ -197,6 +200,8 @@ def _consume_from(
     ends: "dict[TopicPartition, int]",
     render: Rendering,
     count: int | None,
+    *,
+    to_come: bool,
 ) -> None:
     from penstock.client import Consumer  # noqa: PLC0415 - grpc only when it is needed
 
@@ -204,7 +209,8 @@ def _consume_from(
         consumer.assign(list(starts))
         for one, start in starts.items():
             consumer.seek(one, start)
-        _print_records(consumer, render, ends, count)
+        bounded = Bounded(consumer, ends, to_come=to_come) if ends else None
+        _print_records(consumer, render, bounded, count)
 
 
 def _check_group(group: str, *, has_place: bool) -> None:
@@ -290,13 +296,13 @@ def _renderer(
 def _print_records(
     consumer: "Consumer",
     render: Rendering,
-    ends: "dict[TopicPartition, int]",
+    bounded: Bounded | None,
     count: int | None,
 ) -> None:
     """Prints until every partition is at its end (if there are ends), or `count` are printed."""
     left = count
-    open_ended = not ends
-    while open_ended or any(consumer.position(one) < end for one, end in ends.items()):
+    ends = {} if bounded is None else bounded.ends
+    while bounded is None or not bounded.is_over():
         for batch in consumer.poll(POLL_S, POLL_RECORDS_MAX):
             printed = _print_batch(batch, render, ends, left)
             if left is not None:

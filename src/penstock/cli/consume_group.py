@@ -3,6 +3,7 @@
     poll ──▶ print, flush ──▶ the next poll commits what is printed (at least once)
 
 Printed records are also committed at the end; records that a closed pipe did not accept are not.
+With --exit, each partition ends where it ended when this member got it.
 """
 
 import sys
@@ -10,16 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.connect import Located
+from penstock.cli.bounded import POLL_S, Bounded
+from penstock.cli.connect import Located, open_admin
 from penstock.cli.picking import Rendering
-from penstock.cli.places import PlaceKind, parse_place
+from penstock.cli.places import Place, PlaceKind, parse_place, resolve
 from penstock.cli.usage import WrongUsageError
 
 if TYPE_CHECKING:
-    from penstock.client import Consumer
+    from penstock.client import ConsumedBatch, Consumer
     from penstock.client.config import AutoOffsetReset
+    from penstock.core.types import TopicPartition
 
-POLL_S: Final = 1.0
 POLL_RECORDS_MAX: Final = 10_000
 
 
@@ -46,17 +48,18 @@ def consume_in_group(where: Located, options: GroupOptions, render: Rendering) -
         **where.options,
     ) as consumer:
         consumer.subscribe(list(options.topics))
+        share = _Share(where, consumer, options.group) if options.exit_at_end else None
         left = options.count
         while left != 0:
             batches = consumer.poll(
                 POLL_S, POLL_RECORDS_MAX if left is None else min(left, POLL_RECORDS_MAX)
             )
-            for batch in batches:
+            for batch in batches if share is None else share.cut(batches):
                 printed = list(render(batch.records()))
                 sys.stdout.buffer.write(b"".join(printed))
                 left = None if left is None else left - len(printed)
             sys.stdout.buffer.flush()
-            if not batches and options.exit_at_end and _has_read_all(consumer):
+            if share is not None and share.is_read():
                 break
         consumer.commit()
 
@@ -74,7 +77,55 @@ def parse_reset(offset: str) -> "AutoOffsetReset":
     )
 
 
-def _has_read_all(consumer: "Consumer") -> bool:
-    """Whether this member has partitions, and nothing unread in them."""
-    lag = consumer.lag()
-    return bool(lag) and not any(lag.values())
+class _Share:
+    """What one member reads until it ends: each of its partitions to where that ended when the
+    member got it. Others write and read meanwhile."""
+
+    def __init__(self, where: Located, consumer: "Consumer", group: str) -> None:
+        self._where = where
+        self._consumer = consumer
+        self._group = group
+        self._bounded = Bounded(consumer, {})
+
+    def cut(self, batches: "list[ConsumedBatch]") -> "list[ConsumedBatch]":
+        """Of a poll, what is before the ends; the rest is neither printed nor committed."""
+        owned = self._consumer.assignment()
+        known = {one: end for one, end in self._bounded.ends.items() if one in owned}
+        if new := owned - known.keys():
+            with open_admin(self._where) as admin:
+                known |= resolve(admin, Place(PlaceKind.END), sorted(new))
+        self._bounded.ends = known
+        before: list[ConsumedBatch] = []
+        passed: set[TopicPartition] = set()
+        for batch in batches:
+            where, first = batch.topic_partition, batch.first_offset
+            end = known.get(where, batch.next_offset)
+            if where in passed:
+                continue
+            if batch.next_offset > end:
+                passed.add(where)
+                self._consumer.seek(where, max(first, end))
+                self._consumer.pause([where])
+            before.append(batch.between(first, end))
+        return before
+
+    def is_read(self) -> bool:
+        """Whether nothing is left for this member. Raises UnreachableError."""
+        return self._bounded.is_over() if self._bounded.ends else self._is_left_out()
+
+    def _is_left_out(self) -> bool:
+        """Whether the group has settled, and other members have all partitions."""
+        from penstock.client import GroupState  # noqa: PLC0415 - grpc only when it is needed
+
+        with open_admin(self._where) as admin:
+            seen = admin.describe_group(self._group)
+        if seen.state is not GroupState.STABLE:
+            return False
+        own = self._consumer.core.member_id
+        found = any(one.member_id == own and not one.target for one in seen.members)
+        if found:
+            sys.stderr.write(
+                f"penstock: group {self._group} has no partition for this member; see "
+                f"`penstock group describe {self._group}`\n"
+            )
+        return found

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
 import typer
 
+from penstock.cli.bounded import POLL_S, Bounded
 from penstock.cli.connect import locate, open_admin
 from penstock.cli.consume import choose_partitions
 from penstock.cli.options import Bootstrap, Output, OutputOption, TopicArgument, example
@@ -43,7 +44,6 @@ RECORD_BYTES_MAX: Final = 1024**3
 """More than any topic accepts, and small enough to fit into memory."""
 PENDING_MAX: Final = 100
 """Calls in flight at the same time."""
-POLL_S: Final = 1.0
 MIB: Final = 1024 * 1024
 
 
@@ -191,7 +191,8 @@ def consume(
 ) -> None:
     """Read a topic from its beginning as fast as one consumer can.
 
-    Keys and values are counted in bytes, but not turned into Python objects.
+    Keys and values are counted in bytes, but not turned into Python objects. Fails if for 30 s
+    nothing comes.
     """
     from penstock.client import Consumer  # noqa: PLC0415 - grpc only when it is needed
 
@@ -204,7 +205,8 @@ def consume(
         consumer.assign(partitions)
         consumer.seek_to_beginning(partitions)
         poll = _poll_arrow if arrow else _poll_batches
-        while any(consumer.position(one) < end for one, end in ends.items()):
+        bounded = Bounded(consumer, ends)
+        while not bounded.is_over():
             meter.add(*poll(consumer))
             if records is not None and meter.records >= records:
                 break

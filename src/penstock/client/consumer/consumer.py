@@ -356,6 +356,11 @@ class AsyncConsumer:
         """Internal: positions are ahead of the committed offsets, as far as this consumer knows."""
         return self._assignment.uncommitted
 
+    @property
+    def member_id(self) -> str:
+        """Internal: who this consumer is in its group, as far as it knows; "" = nobody yet."""
+        return self._session.member_id
+
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Polls return no records of these partitions until `resume`; prefetched records are
         dropped."""

@@ -240,6 +240,11 @@ class GroupSession:
 
     # ------------------------------------------------------------ Member
 
+    @property
+    def member_id(self) -> str:
+        """Without catching up: may be called in any thread."""
+        return self._link.seat.member_id
+
     def identity(self) -> MemberIdentity:
         """The member, or none for a consumer with `assign`."""
         self._link.catch_up()
