@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
 import typer
+import yaml
 from rich.console import Console
 
 from penstock.errors import MisuseError, PenstockError
@@ -57,6 +58,7 @@ class Output(StrEnum):
 
     table = "table"
     json = "json"
+    yaml = "yaml"
 
 
 TransactionsSwitch = Annotated[
@@ -235,6 +237,9 @@ def _finish(workload: Workload, given_up: threading.Event) -> None:
 def _show(verdict: Verdict, output: Output) -> NoReturn:
     if output is Output.json:
         lines = [json.dumps(verdict.to_dict())]
+    elif output is Output.yaml:
+        plain = json.loads(json.dumps(verdict.to_dict()))
+        lines = [yaml.safe_dump(plain, sort_keys=False, allow_unicode=True).rstrip()]
     else:
         figures = summary(verdict)
         width = max(len(label) for label, _ in figures)

@@ -4,10 +4,12 @@ On a live cluster it is tested in tests/scenarios/test_verify_live.py.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
@@ -48,8 +50,9 @@ def test_a_failed_verdict_names_the_records_and_exits_with_1(history: Path) -> N
     assert "key 3 sequences 9 to 9" in done.stdout
 
 
-def test_programs_get_json(history: Path) -> None:
-    verdict = json.loads(run("check", history, "-o", "json").stdout)
+@pytest.mark.parametrize(("form", "load"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_programs_get_json_or_yaml(history: Path, form: str, load: Callable[[str], Any]) -> None:
+    verdict = load(run("check", history, "-o", form).stdout)
     assert verdict["verdict"] == "FAIL"
     assert verdict["breaches"]["lost"]["records"] == 1
     assert (verdict["sent"], verdict["in_log"]) == (10, 9)
