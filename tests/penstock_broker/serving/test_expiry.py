@@ -1,10 +1,12 @@
 """Attack 12, at its source: what is done for a caller ends a minute after their credentials."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from penstock.errors import ClusterError, ErrorCode
+from penstock_broker.serving import expiry
 from penstock_broker.serving.callers import LEEWAY_S, NOBODY, Caller, Role
 from penstock_broker.serving.expiry import bounded_by_credentials
 
@@ -12,9 +14,16 @@ EXPIRES_S = 1_000_000.0
 USER = Caller(Role.USER, "serviceaccount:etl/spark", expires_s=EXPIRES_S)
 
 
+def clock_at(start_s: float) -> Callable[[], float]:
+    """A wall clock that shows `start_s` now, and goes."""
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    return lambda: start_s + loop.time() - began_s
+
+
 async def serve(who: Caller, now_s: float, work: asyncio.Event) -> str:
     try:
-        with bounded_by_credentials(who, lambda: now_s):
+        with bounded_by_credentials(who, clock_at(now_s)):
             await work.wait()
     except ClusterError as error:
         return error.code.name
@@ -62,7 +71,7 @@ async def test_tasks_of_the_stream_end_with_it() -> None:
             ended.set()
 
     async def stream() -> None:
-        with bounded_by_credentials(USER, lambda: EXPIRES_S + LEEWAY_S - 0.05):
+        with bounded_by_credentials(USER, clock_at(EXPIRES_S + LEEWAY_S - 0.05)):
             async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
                 tasks.create_task(part())
                 tasks.create_task(part())
@@ -71,3 +80,16 @@ async def test_tasks_of_the_stream_end_with_it() -> None:
         await stream()
     assert raised.value.code is ErrorCode.CREDENTIALS_EXPIRED
     assert ended.is_set()
+
+
+async def test_a_clock_that_is_set_moves_the_end_of_the_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was an hour behind when the stream began, then a moment ahead, and is right at last."""
+    monkeypatch.setattr(expiry, "LOOK_EVERY_S", 0.001)
+    end_s = EXPIRES_S + LEEWAY_S
+    shown_s = iter((end_s - 3_600, end_s - 3_600, end_s - 0.001, end_s - 5, end_s))
+    async with asyncio.timeout(30):
+        with pytest.raises(ClusterError), bounded_by_credentials(USER, lambda: next(shown_s)):
+            await asyncio.Event().wait()
+    assert not list(shown_s)

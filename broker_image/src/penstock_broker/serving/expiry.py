@@ -2,7 +2,7 @@
 
 Who opens a stream is asked once, and it may stay open for days. Clients open another with their new
 credentials before that; what is ended here has none. Until when credentials count may change while
-the stream is open (`tokens.grace`), so beyond the usual leeway it is asked again and again.
+the stream is open (`tokens.grace`), and the clock may be set, so it is asked again and again.
 """
 
 import asyncio
@@ -33,21 +33,20 @@ def bounded_by_credentials(who: Caller, now_s: Callable[[], float] = wall_s) -> 
         yield
         return
     expires_s, loop = who.expires_s, asyncio.get_running_loop()
-    usual_s = with_leeway(expires_s)
     is_over = False
     timer: asyncio.TimerHandle
 
     def end_or_look_again() -> None:
         nonlocal is_over, timer
-        until_s = who.counts_until(expires_s)
-        left_s = until_s - now_s()
-        if until_s > usual_s and left_s > 0:
+        left_s = who.counts_until(expires_s) - now_s()
+        if left_s > 0:
             timer = loop.call_later(min(left_s, LOOK_EVERY_S), end_or_look_again)
             return
         is_over = True
         task.cancel()
 
-    timer = loop.call_later(max(0.0, usual_s - now_s()), end_or_look_again)
+    usual_s = with_leeway(expires_s) - now_s()
+    timer = loop.call_later(max(0.0, min(usual_s, LOOK_EVERY_S)), end_or_look_again)
     try:
         yield
     except asyncio.CancelledError:
