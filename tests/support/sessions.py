@@ -19,6 +19,7 @@ from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import add_JournalServiceServicer_to_server
 from penstock.rpc.transport import GrpcTransport
+from penstock_broker.clock import Clock, SystemClock
 from penstock_broker.config import BrokerConfig
 from penstock_broker.durable_files import DurableFile
 from penstock_broker.metadata.condition import Condition
@@ -37,7 +38,7 @@ class Broker:
     metadata_version = 0
     condition = Condition()
 
-    def __init__(self, broker_id: int, controllers: list[str]) -> None:
+    def __init__(self, broker_id: int, controllers: list[str], clock: Clock | None = None) -> None:
         config = BrokerConfig(
             broker_id=BrokerId(broker_id),
             data_dir=Path("unused"),
@@ -49,7 +50,9 @@ class Broker:
         self.identity = BrokerIdentity("", f"run-{broker_id}", f"dir-{broker_id}", True)
         self.alive_seen: list[dict[int, bool]] = []
         self.leaders: dict[tuple[str, int], tuple[int, int]] = {}
-        self.session = ControllerSession(config, self._identity, self, GrpcTransport(), Random())
+        self.session = ControllerSession(
+            config, self._identity, self, GrpcTransport(), Random(), (clock or SystemClock()).wall
+        )
         reserved = ReservedPort()
         weakref.finalize(self, reserved.close)
         self.port = reserved.port

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
+from support.jumping_clock import DAY_MS, JumpingClock
 from support.processes import ReservedPort
 from support.sessions import Broker, running
 from support.waiting import wait_until_async
@@ -205,3 +206,67 @@ async def test_the_next_controller_is_told_of_what_an_answer_has_told() -> None:
     finally:
         await server.stop(None)
     assert listener.heard[0].metadata_version == 7
+
+
+async def test_a_broker_whose_clock_differs_from_the_controllers_does_not_trust_it(
+    documents: SharedDocuments, run: "Run", reserve: Reserve
+) -> None:
+    port = reserve().port
+    right, wrong = JumpingClock(), JumpingClock()
+    wrong.ahead_ms = 8 * DAY_MS
+    brokers = [
+        Broker(number, [f"127.0.0.1:{port}"], clock) for number, clock in enumerate((right, wrong))
+    ]
+    async with (
+        run(MemoryMetadataStore(documents), CONFIG, wait=True, port=port),
+        running(*brokers),
+    ):
+        await wait_until_async(
+            lambda: all(broker.serves(1) for broker in brokers), what="both have a session"
+        )
+        assert right.wall.look().is_trusted
+        seen = wrong.wall.look()
+        assert not seen.is_trusted
+        assert abs(seen.ms - right.wall.look().ms) < 60_000
+        wrong.ahead_ms = 0
+        assert wrong.wall.look().is_trusted
+
+
+class TellingTime(ControllerServiceServicer):
+    """A controller that answers a registration, and sends what the test gives it."""
+
+    def __init__(self) -> None:
+        self.registered = pb.Registered(
+            controller_epoch=1,
+            broker_session=1,
+            heartbeat_interval_ms=60_000,
+            session_timeout_ms=600_000,
+        )
+        self.acks: asyncio.Queue[pb.HeartbeatAck] = asyncio.Queue()
+
+    async def Session(  # noqa: N802 - as the service names it
+        self, requests: Any, context: Any
+    ) -> AsyncIterator[pb.SessionResponse]:
+        yield pb.SessionResponse(registered=self.registered)
+        while True:
+            yield pb.SessionResponse(heartbeat_ack=await self.acks.get())
+
+
+async def test_a_controllers_time_comes_with_the_registration_and_every_heartbeat() -> None:
+    clock, controller = JumpingClock(), TellingTime()  # type: ignore[abstract]  # as above
+    clock.wall.look()
+    controller.registered.wall_ms = clock.wall_ms() + 8 * DAY_MS
+    server = grpc.aio.server()
+    add_ControllerServiceServicer_to_server(controller, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with running(Broker(0, [f"127.0.0.1:{port}"], clock)):
+            await wait_until_async(
+                lambda: not clock.wall.look().is_trusted, what="the clocks differ"
+            )
+            controller.acks.put_nowait(pb.HeartbeatAck())  # of an older release
+            controller.acks.put_nowait(pb.HeartbeatAck(wall_ms=clock.wall_ms()))
+            await wait_until_async(lambda: clock.wall.look().is_trusted, what="they agree")
+    finally:
+        await server.stop(None)

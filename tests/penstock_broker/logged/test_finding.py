@@ -83,6 +83,7 @@ class World:
             self,  # type: ignore[arg-type]
             GrpcTransport(),
             Random(),
+            SystemClock().wall,
         )
         self.channel = patient_aio_channel(address)
         self.session._connection = ControllerConnection(address, self.channel, 1, 1)

@@ -55,11 +55,11 @@ class Timeless(SystemClock):
     """Sleeps last no time, but as long as they are to last is added up."""
 
     def __init__(self) -> None:
-        self.wall = NOW_MS
+        self.shown_ms = NOW_MS
         self.slept_s = 0.0
 
     def wall_ms(self) -> int:
-        return self.wall
+        return self.shown_ms
 
     async def sleep(self, seconds: float) -> None:
         self.slept_s += seconds
@@ -192,7 +192,7 @@ async def test_a_log_is_read_again_when_its_interval_is_over() -> None:
     async with scrubbed() as world:
         await until(lambda: world.scrub._stored.logs, "the record is loaded")
         assert world.read == []
-        world.clock.wall += 7 * DAY_MS
+        world.clock.shown_ms += 7 * DAY_MS
         assert world.counted("age_seconds") == 7 * DAY_MS / 1000
         world.scrub._urgent.set()  # looks now, not within 10 s
         await until(lambda: not world.scrub.status().due, "all is read")

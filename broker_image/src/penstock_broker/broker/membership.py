@@ -70,7 +70,7 @@ class Membership:
         self._serving = serving
         self._serves = False
         self.session = ControllerSession(
-            member.config, self._identity, self, seams.transport, seams.chance
+            member.config, self._identity, self, seams.transport, seams.chance, seams.clock.wall
         )
         self.journal = JournalService(
             member.directory.journal_file,

@@ -28,8 +28,12 @@ _STREAMS_MAX: Final = 2 * BROKERS_MAX
 class SessionOutbox:
     """Filled by the runtime, emptied by the task that writes the stream."""
 
-    def __init__(self, image_since: Callable[[int], pb.ClusterImage]) -> None:
+    def __init__(
+        self, image_since: Callable[[int], pb.ClusterImage], wall_ms: Callable[[], int]
+    ) -> None:
+        """`wall_ms`: the controller's time since 1970, which brokers compare with their own."""
         self._image_since = image_since
+        self._wall_ms = wall_ms
         self._accepted: c.SessionAccepted | None = None
         self._refused: c.SessionRefused | None = None
         self._answered: c.HeartbeatAnswered | None = None
@@ -70,9 +74,9 @@ class SessionOutbox:
     def _take(self) -> pb.SessionResponse | None:
         if self._accepted is not None:
             accepted, self._accepted = self._accepted, None
-            return session_message_to_wire(accepted)
+            return session_message_to_wire(accepted, self._wall_ms())
         if self._refused is not None:
-            return session_message_to_wire(self._refused)
+            return session_message_to_wire(self._refused, self._wall_ms())
         if self._image_wanted:
             self._image_wanted = False
             image = self._image_since(self._sent_version)
@@ -80,16 +84,19 @@ class SessionOutbox:
             return pb.SessionResponse(image=image)
         if self._answered is not None:
             answered, self._answered = self._answered, None
-            return session_message_to_wire(answered)
+            return session_message_to_wire(answered, self._wall_ms())
         return None
 
 
 class SessionOutboxes:
     """Those of all streams that are open, by the stream's id."""
 
-    def __init__(self, machine: Callable[[], ControllerMachine]) -> None:
+    def __init__(
+        self, machine: Callable[[], ControllerMachine], wall_ms: Callable[[], int]
+    ) -> None:
         """`machine`: whose images are sent; raises ClusterError if there is none."""
         self._machine = machine
+        self._wall_ms = wall_ms
         self._open: dict[int, SessionOutbox] = {}
         self._image: tuple[int, int, pb.ClusterImage] | None = None
 
@@ -100,7 +107,7 @@ class SessionOutboxes:
                 f"{len(self._open)} session streams are open here, the limit is "
                 f"{_STREAMS_MAX}; try again later"
             )
-        outbox = self._open[stream_id] = SessionOutbox(self._image_since)
+        outbox = self._open[stream_id] = SessionOutbox(self._image_since, self._wall_ms)
         return outbox
 
     def close(self, stream_id: int) -> bool:

@@ -77,7 +77,7 @@ class ControllerRuntime:
         self._machine: ControllerMachine | None = None
         self._settled = False
         self._waiting: dict[int, asyncio.Future[c.Result]] = {}
-        self._outboxes = SessionOutboxes(lambda: self.machine)
+        self._outboxes = SessionOutboxes(lambda: self.machine, seams.clock.wall_ms)
         self._ids = 0
         self._told_journaling = False
         self._store_task = StoreTask(

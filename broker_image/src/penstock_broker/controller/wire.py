@@ -167,8 +167,10 @@ def heartbeat_from_wire(stream_id: int, message: controller_pb2.Heartbeat) -> c.
     )
 
 
-def session_message_to_wire(message: c.SessionMessage) -> controller_pb2.SessionResponse:
-    """The message for the stream."""
+def session_message_to_wire(
+    message: c.SessionMessage, wall_ms: int
+) -> controller_pb2.SessionResponse:
+    """The message for the stream, at `wall_ms` (since 1970)."""
     match message:
         case c.SessionAccepted():
             return controller_pb2.SessionResponse(
@@ -178,12 +180,13 @@ def session_message_to_wire(message: c.SessionMessage) -> controller_pb2.Session
                     broker_session=message.broker_session,
                     heartbeat_interval_ms=message.heartbeat_interval_ms,
                     session_timeout_ms=message.session_timeout_ms,
+                    wall_ms=wall_ms,
                 )
             )
         case c.SessionRefused():
             return controller_pb2.SessionResponse(error=error_to_wire(message.error))
         case c.HeartbeatAnswered():
-            ack = controller_pb2.HeartbeatAck(may_stop=message.may_stop)
+            ack = controller_pb2.HeartbeatAck(may_stop=message.may_stop, wall_ms=wall_ms)
             return controller_pb2.SessionResponse(heartbeat_ack=ack)
 
 

@@ -32,6 +32,7 @@ from penstock.rpc.errors import error_from_rpc
 from penstock.rpc.tls import generation_of
 from penstock.rpc.transport import Transport
 from penstock_broker.certificates.reports import report_of
+from penstock_broker.clock import WallClock
 from penstock_broker.config import BrokerConfig
 from penstock_broker.metadata.condition import Condition
 from penstock_broker.metadata.discovery import ask_all
@@ -144,9 +145,12 @@ class ControllerSession:
         sink: ImageSink,
         transport: Transport,
         chance: Random,
+        wall: WallClock,
     ) -> None:
+        """`wall` is told the controller's time."""
         self._config = config
         self._chance = chance
+        self._wall = wall
         self._identity = identity
         self._sink = sink
         self._transport = transport
@@ -302,6 +306,7 @@ class ControllerSession:
     async def _register(self, address: str, line: Line) -> float:
         """Makes this the live session; returns its timeout in seconds."""
         registered = await self._registration(line.call)
+        self._wall.told(registered.wall_ms)
         await self._sink.registered(registered)
         self._outdated = False
         self._connection = ControllerConnection(
@@ -375,6 +380,7 @@ class ControllerSession:
                     self._is_informed = True
                     self._beat.set()
                 case "heartbeat_ack":
+                    self._wall.told(response.heartbeat_ack.wall_ms)
                     if response.heartbeat_ack.may_stop and self._stopping:
                         self._may_stop = True
                         self._news.set()

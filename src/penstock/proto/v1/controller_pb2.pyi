@@ -337,12 +337,17 @@ class Registered(_message.Message):
     BROKER_SESSION_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
     SESSION_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    WALL_MS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     controller_epoch: _builtins.int
     broker_session: _builtins.int
     """Identifies this session in AlterIsr."""
     heartbeat_interval_ms: _builtins.int
     session_timeout_ms: _builtins.int
+    wall_ms: _builtins.int
+    """The controller's wall clock, ms since 1970: a broker whose own differs much deletes nothing by
+    time. 0: its release does not tell it.
+    """
     def __init__(
         self,
         *,
@@ -351,10 +356,11 @@ class Registered(_message.Message):
         broker_session: _builtins.int = ...,
         heartbeat_interval_ms: _builtins.int = ...,
         session_timeout_ms: _builtins.int = ...,
+        wall_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_session", b"broker_session", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "heartbeat_interval_ms", b"heartbeat_interval_ms", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_session", b"broker_session", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "heartbeat_interval_ms", b"heartbeat_interval_ms", "session_timeout_ms", b"session_timeout_ms", "wall_ms", b"wall_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -365,16 +371,20 @@ class HeartbeatAck(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MAY_STOP_FIELD_NUMBER: _builtins.int
+    WALL_MS_FIELD_NUMBER: _builtins.int
     may_stop: _builtins.bool
     """No leadership is left here."""
+    wall_ms: _builtins.int
+    """As in Registered."""
     def __init__(
         self,
         *,
         may_stop: _builtins.bool = ...,
+        wall_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["may_stop", b"may_stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["may_stop", b"may_stop", "wall_ms", b"wall_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
