@@ -144,6 +144,7 @@ def broker_metrics() -> dict[str, Exported]:
     metrics.observe_throttled(dict)
     metrics.observe_streams(dict)
     metrics.observe_grace(lambda: False)
+    metrics.observe_clock(lambda: False)
     return exported(registry)
 
 

@@ -107,6 +107,16 @@ class Metrics:
         )
         gauge.set_function(lambda: float(is_on()))
 
+    def observe_clock(self, is_doubted: Callable[[], bool]) -> None:
+        """Makes every scrape call `is_doubted`, in the endpoint's thread."""
+        gauge = Gauge(
+            "penstock_clock_doubted",
+            "1 while this broker's wall clock has jumped, or started, more than 10 minutes from "
+            "where it should be: nothing is deleted by time.",
+            registry=self.registry,
+        )
+        gauge.set_function(lambda: float(is_doubted()))
+
     def observe_replicas(self, totals: Callable[[], ReplicaTotals]) -> None:
         """Makes every scrape call `totals`, in the endpoint's thread."""
         self.registry.register(ReplicaMetrics(totals))

@@ -56,6 +56,7 @@ HEALTHY: Final = {
     "transactions_oldest_finishing_seconds": 0,
     "transaction_coordinators_loading": 0,
     "token_grace": 0,
+    "clock_doubted": 0,
     "topics_left_out": 0,
     "partitions_left_out": 0,
     "scrub_interval_seconds": 7 * 86_400,

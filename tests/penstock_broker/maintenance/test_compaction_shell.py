@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.jumping_clock import DAY_MS, JumpingClock
 from support.local_broker import LocalBroker, local_broker, topic_info
 from support.transactions import Transactor
 from support.waiting import wait_until_async
@@ -13,9 +14,11 @@ from penstock.core.compaction.plan import Cleaned
 from penstock.core.records import build_batch, encode_columns
 from penstock.core.replication.contract import Event, MarkersSwept
 from penstock.core.types import Offset, ReplicaKey, TopicId
+from penstock.core.wall_clock import HOLD_MS
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_to_wire
+from penstock_broker.broker import process
 from penstock_broker.replication.replica import Replica
 from penstock_broker.store.interface import Rewrite
 from penstock_broker.store.rocks import RocksLogStore
@@ -24,8 +27,8 @@ QUICK = ("log.cleaner.backoff.ms=20",)
 COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
 
 
-async def produce(broker: LocalBroker, *keys: bytes) -> None:
-    batch = build_batch(encode_columns([b"v"] * len(keys), list(keys), timestamps_ms=now_ms()))
+async def produce(broker: LocalBroker, *keys: bytes, value: bytes | None = b"v") -> None:
+    batch = build_batch(encode_columns([value] * len(keys), list(keys), timestamps_ms=now_ms()))
     part = pb.ProducePartition(topic="t", partition=0, batch=batch_to_wire(batch))
     answer = await broker.data.Produce(pb.ProduceRequest(partitions=[part]), timeout=120)
     assert not answer.results[0].HasField("error")
@@ -168,3 +171,27 @@ async def test_replicas_hear_that_markers_go_before_the_first_is_gone(
         recovered = store.recover(replica.slot)
         assert recovered.swept_end == 2
         assert replica.machine._log.swept_end == 2
+
+
+async def test_null_values_stay_while_the_clock_is_in_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = JumpingClock()
+    monkeypatch.setattr(process, "SystemClock", lambda: clock)
+    async with local_broker(tmp_path) as broker:
+        await broker.apply(topic_info(configs=COMPACT | {"delete.retention.ms": str(HOLD_MS)}))
+        await produce(broker, b"a", value=None)
+        rounds = broker.process._upkeep._compaction
+
+        async def null_values() -> int:
+            """After a round: those that the last pass kept."""
+            await rounds._round()
+            assert await broker.process._replication.writer.drained(60)
+            facts = broker.process._seams.store.compaction_facts(replica_of(broker).slot, Offset(1))
+            return facts.cleaned.tombstones
+
+        assert await null_values() == 1
+        clock.jump_with_the_controllers(8 * DAY_MS)
+        assert await null_values() == 1
+        clock.ahead_ms, clock.passed_ms = 0, HOLD_MS
+        assert await null_values() == 0, "their time is over"

@@ -13,6 +13,7 @@ from support.waiting import wait_until_async
 from penstock.core.replication.contract_leader import LogStartMoved
 from penstock.core.types import Offset, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode
+from penstock_broker.clock import SystemClock
 from penstock_broker.maintenance import retention
 from penstock_broker.maintenance.retention import Retention
 from penstock_broker.replication.replica import Replica
@@ -47,7 +48,9 @@ async def test_a_reclaim_that_failed_is_tried_again_and_one_that_did_not_is_not(
     monkeypatch.setattr(retention, "_RECLAIM_INTERVAL_S", 0.0)
     store = Store()
     with ThreadPoolExecutor(1) as executor:
-        made = Retention(cast("Any", Replicas()), cast("Any", store), executor, interval_s=0.001)
+        made = Retention(
+            cast("Any", Replicas()), cast("Any", store), executor, SystemClock(), interval_s=0.001
+        )
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(made.run())
             await wait_until_async(lambda: made._removals_reclaimed == 1, what="it is done")
@@ -88,7 +91,9 @@ async def test_what_a_full_disk_could_not_remove_is_removed_once_it_has_space() 
         await Transactor(world.replicas, world.replica).send(None, 10)
         await wait_until_async(lambda: world.replica.marks.high_watermark == 10, what="they are in")
         with ThreadPoolExecutor(1) as executor:
-            retention = Retention(world.replicas, world.store, executor, interval_s=1)
+            retention = Retention(
+                world.replicas, world.store, executor, SystemClock(), interval_s=1
+            )
             world.replicas.handle(world.replica, LogStartMoved(Offset(10)))
             for _ in range(2):
                 await wait_until_async(

@@ -185,6 +185,7 @@ class BrokerProcess:
             view=self._view,
         )
         self._disk = self._upkeep.disk
+        self.metrics.observe_clock(lambda: self._upkeep.clock_watch.is_doubted)
         self._replication.credits.has_space = lambda: self._disk.has_space_for_copies
         self.membership.mending.on_mended = self._upkeep.scrub.mended
 

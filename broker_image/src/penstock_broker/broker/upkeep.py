@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from penstock_broker.broker.replication import BrokerSeams
 from penstock_broker.config import Settings
 from penstock_broker.datadir import DataDirectory
+from penstock_broker.maintenance.clock_watch import ClockWatch
 from penstock_broker.maintenance.compaction import Compaction
 from penstock_broker.maintenance.compaction_metrics import CompactionMetrics
 from penstock_broker.maintenance.comparing import LogComparison
@@ -22,7 +23,7 @@ from penstock_broker.replication.replicas import ReplicaSet
 
 
 class Upkeep:
-    """`disk`, `comparison` and `scrub` are for others, too."""
+    """`disk`, `clock_watch`, `comparison` and `scrub` are for others, too."""
 
     def __init__(
         self,
@@ -48,11 +49,15 @@ class Upkeep:
             replicas,
             seams.store,
             seams.maintaining,
+            seams.clock,
             interval_s=settings.retention_check_interval_ms / 1000,
         )
+        self.clock_watch = ClockWatch(seams.clock.wall)
         self._producers = ProducerExpiry(replicas, settings.producer_id_expiration_ms)
         metrics = CompactionMetrics(registry)
-        self._compaction = Compaction(replicas, seams.store, metrics, settings, self.disk)
+        self._compaction = Compaction(
+            replicas, seams.store, metrics, settings, self.disk, seams.clock
+        )
         scrub_metrics = ScrubMetrics(registry)
         self.comparison = LogComparison(
             replicas,
@@ -76,6 +81,7 @@ class Upkeep:
         """The coroutines to run until they are cancelled."""
         return (
             self.disk.run(),
+            self.clock_watch.run(),
             self._retention.run(),
             self._producers.run(),
             self._compaction.run(),

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from time import monotonic, sleep, time_ns
+from time import monotonic, sleep
 from typing import Final, TypeVar
 
 from penstock.core.batch import Batch
@@ -30,7 +30,9 @@ from penstock.core.records import decode_batch
 from penstock.core.replication.contract import MarkersSwept
 from penstock.core.topic import TopicConfig
 from penstock.core.types import Offset, ReplicaKey
+from penstock.core.wall_clock import WallTime
 from penstock.errors import PenstockError
+from penstock_broker.clock import Clock
 from penstock_broker.config import Settings
 from penstock_broker.maintenance.compaction_metrics import CompactionMetrics
 from penstock_broker.maintenance.disk import DiskGuard
@@ -184,6 +186,7 @@ class Compaction:
         metrics: CompactionMetrics,
         settings: Settings,
         disk: DiskGuard,
+        clock: Clock,
     ) -> None:
         """`settings`: the broker's `log.cleaner.*`."""
         self._replicas = replicas
@@ -191,6 +194,7 @@ class Compaction:
         self._metrics = metrics
         self._settings = settings
         self._disk = disk
+        self._clock = clock
         self._executor = ThreadPoolExecutor(1, "compaction")
         self._due_since_s: dict[ReplicaKey, float] = {}
         self._settled: dict[ReplicaKey, Offset] = {}
@@ -233,8 +237,9 @@ class Compaction:
 
     async def _due(self, replicas: Iterable[Replica]) -> list[tuple[float, Replica]]:
         """The replicas that need compaction, and how dirty they are."""
+        now = self._clock.wall.look()
         asked = [
-            (r, (r.slot, end, r.config, r.machine.copied_to))
+            (r, (r.slot, end, r.config, r.machine.copied_to, now))
             for r in replicas
             if self._settled.get(r.key) != (end := r.marks.last_stable_offset)
         ]
@@ -259,21 +264,28 @@ class Compaction:
         return [(facts.dirty_ratio, r) for r, _, facts, plan in looked if plan is not None]
 
     def _look(
-        self, slot: Slot, end: Offset, config: TopicConfig, copied_to: Offset | None
+        self,
+        slot: Slot,
+        end: Offset,
+        config: TopicConfig,
+        copied_to: Offset | None,
+        now: WallTime,
     ) -> tuple[LogFacts, Plan | None]:
-        now_ms = time_ns() // 1_000_000
+        if not now.is_trusted:
+            copied_to = Offset(0)  # null values stay
         if config.min_compaction_lag_ms:
-            young = self._store.find_timestamp(slot, now_ms - config.min_compaction_lag_ms, end)
+            young = self._store.find_timestamp(slot, now.ms - config.min_compaction_lag_ms, end)
             end = young.offset if young is not None else end
         facts = self._store.compaction_facts(slot, end)
-        return facts, plan_compaction(facts, config, now_ms, copied_to)
+        return facts, plan_compaction(facts, config, now.ms, copied_to)
 
     async def _pass(self, replica: Replica) -> bool:
         """Compacts one log; True if another pass is needed at once. Raises PenstockError."""
         started_s, truncations = monotonic(), replica.truncations
         slot, end, config = replica.slot, replica.marks.last_stable_offset, replica.config
         copied_to = replica.machine.copied_to
-        facts, plan = await self._in_thread(lambda: self._look(slot, end, config, copied_to))
+        now = self._clock.wall.look()
+        facts, plan = await self._in_thread(lambda: self._look(slot, end, config, copied_to, now))
         if plan is None:
             return False
         keys = KeyMap(self._settings.cleaner_dedupe_bytes)
@@ -283,7 +295,7 @@ class Compaction:
         if job.plan.end <= facts.start or not await self._rewrite(replica, job, truncations):
             return False
         statistics = job.rewriter.statistics
-        now_ms = time_ns() // 1_000_000
+        now_ms = self._clock.wall.look().ms
         cleaned = await self._in_thread(lambda: job.finished(now_ms))
         if cleaned is None:
             return False

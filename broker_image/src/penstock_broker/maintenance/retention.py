@@ -3,19 +3,20 @@
     every interval ─▶ LogStore.retention_start (thread) ─▶ LogStartMoved ─▶ machine ─▶ tick
 
 Only leaders decide; followers adopt the log start with the next marks. Nothing at or above the last
-stable offset is removed: open transactions are not decided yet (I20). The work of a round is done
-in slices, and yields to the data path in between.
+stable offset is removed: open transactions are not decided yet (I20). While the wall clock is in
+doubt, only retention by size goes on (ADR 0111). The work of a round is done in slices, and yields
+to the data path in between.
 """
 
 import asyncio
 from collections.abc import Iterable
 from concurrent.futures import Executor
-from time import time_ns
 from typing import Final
 
 from penstock.core.replication.contract_leader import LogStartMoved
 from penstock.core.types import Offset
 from penstock.errors import PenstockError
+from penstock_broker.clock import Clock
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
@@ -30,11 +31,18 @@ class Retention:
     """Removes records that are older, or more, than topics retain."""
 
     def __init__(
-        self, replicas: ReplicaSet, store: LogStore, executor: Executor, *, interval_s: float
+        self,
+        replicas: ReplicaSet,
+        store: LogStore,
+        executor: Executor,
+        clock: Clock,
+        *,
+        interval_s: float,
     ) -> None:
         self._replicas = replicas
         self._store = store
         self._executor = executor
+        self._clock = clock
         self._interval_s = interval_s
         self._removals_reclaimed = 0
         self._reclaim_due_s = 0.0
@@ -60,7 +68,7 @@ class Retention:
         await self._reclaim()
 
     async def _move(self, replicas: Iterable[Replica]) -> None:
-        now_ms = time_ns() // 1_000_000
+        now = self._clock.wall.look()
         asked = [
             (replica, replica.marks.last_stable_offset, replica.config) for replica in replicas
         ]
@@ -69,7 +77,9 @@ class Retention:
             return [
                 self._store.retention_start(
                     replica.slot,
-                    older_than_ms=_limit(config.retention_ms, now_ms - config.retention_ms),
+                    older_than_ms=_limit(config.retention_ms, now.ms - config.retention_ms)
+                    if now.is_trusted
+                    else None,
                     max_bytes=_limit(config.retention_bytes, config.retention_bytes),
                     end=end,
                 )
