@@ -13,10 +13,12 @@ from typing import TypeAlias
 
 import pytest
 from support import led_partitions
+from support.jumping_clock import DAY_MS, JumpingClock
 from support.led_partitions import LedPartitions
 from support.waiting import wait_until_async
 
 from penstock.core.types import ReplicaKey, TopicId
+from penstock.core.wall_clock import HOLD_MS
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.clock import SystemClock
 from penstock_broker.logged import hosts as hosts_module
@@ -73,10 +75,14 @@ class Sum:
         self.ticks = 0
         self.next_wake_ms = 0
         self.broken = ""
+        self.wall = (0, False)
 
     def load(self, key: bytes | None, value: bytes | None) -> None:
         self._break("load")
         self.total = json.loads(value or b"0")
+
+    def set_wall(self, time_at_zero_ms: int, *, is_trusted: bool) -> None:
+        self.wall = (time_at_zero_ms, is_trusted)
 
     def handle(self, event: Event, now_ms: int) -> Step:
         self._break("handle")
@@ -125,10 +131,11 @@ class SumHost(MachineHost[Event, Step, int]):
         self.end = error
 
 
-class PausingClock(SystemClock):
+class PausingClock(JumpingClock):
     """Turns that the host gives to others wait for `going`."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.going = asyncio.Event()
         self.going.set()
         self.pausing = 0
@@ -250,6 +257,24 @@ async def test_steps_that_would_append_the_same_again_share_a_record() -> None:
         assert await under_way == 7
         assert [await one for one in again] == [7] * 20
         assert host.log.marks.log_end_offset == 3
+
+
+async def test_a_machine_learns_the_wall_clocks_time_with_every_event() -> None:
+    async with running() as world:
+        host = await world.serving()
+        zero_ms, _ = host.machine.wall
+
+        async def learned() -> tuple[bool, bool]:
+            """Whether its time is still the first one, and whether it is to be trusted."""
+            await world.total()
+            now_zero_ms, is_trusted = host.machine.wall
+            return abs(now_zero_ms - zero_ms) < DAY_MS // 2, is_trusted
+
+        assert await learned() == (True, True)
+        world.clock.ahead_ms = 8 * DAY_MS
+        assert await learned() == (True, False)
+        world.clock.passed_ms = HOLD_MS
+        assert await learned() == (False, True)
 
 
 async def test_another_leadership_reads_the_same_state_from_the_log() -> None:

@@ -52,7 +52,7 @@ class Coordinator(MachineHost[Event, Ready, Answer]):
         transactions: TransactionLink,
     ) -> None:
         """`catalog`: the topics that groups may read now; `on_ready` gets every Ready."""
-        self.machine = GroupCoordinator(config, clock.wall_ms() - clock.now_ms())
+        self.machine = GroupCoordinator(config, clock.wall.look().ms - clock.now_ms())
         super().__init__(log, clock, self.machine, Tick(), _events)
         self._catalog = catalog
         self._on_ready = on_ready

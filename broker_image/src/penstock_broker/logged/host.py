@@ -144,7 +144,7 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
         )
 
     def _start(self) -> None:
-        ready = self.begin(self._clock.now_ms())
+        ready = self.begin(self._now_ms())
         self.loaded = True
         self._obey(ready)
 
@@ -190,7 +190,7 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
         """Lets the machine decide and carries out its decision. Raises what `check` raises."""
         self.check()
         try:
-            ready = self._hosted.handle(event, self._clock.now_ms())
+            ready = self._hosted.handle(event, self._now_ms())
             if ready.stopped is not None:
                 self.tell(ready)  # answers only this event's sender; `ended` is for all others
                 self._stop("coordinator stopped", ready.stopped.__cause__ or ready.stopped)
@@ -198,6 +198,12 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
                 self._obey(ready)
         except Exception as error:  # noqa: BLE001 - half of an event may be done: start over
             self._stop("coordinator stopped", error)
+
+    def _now_ms(self) -> int:
+        """The time of an event. The wall clock is read again: it may have been set."""
+        now_ms, wall = self._clock.now_ms(), self._clock.wall.look()
+        self._hosted.set_wall(wall.ms - now_ms, is_trusted=wall.is_trusted)
+        return now_ms
 
     def check(self) -> None:
         """Raises ClusterError: NOT_COORDINATOR when closed, COORDINATOR_LOADING."""
@@ -341,7 +347,7 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
         columns = encode_columns(
             [value for _, value in records],
             [key for key, _ in records],
-            timestamps_ms=self._clock.wall_ms(),
+            timestamps_ms=self._clock.wall.look().ms,
         )
         return build_batch(columns)
 

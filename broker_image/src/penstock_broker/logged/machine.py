@@ -52,5 +52,9 @@ class Machine(Protocol[EventT_contra, ReadyT_co]):
     def load(self, key: bytes | None, value: bytes | None) -> None:
         """Takes a record of the log, before the start. Raises ClusterError(DATA_CORRUPTED)."""
 
+    def set_wall(self, time_at_zero_ms: int, *, is_trusted: bool) -> None:
+        """Before the start and every event: the time since 1970 at which `now_ms` was 0, and
+        whether it may decide that something is removed."""
+
     def handle(self, event: EventT_contra, now_ms: int) -> ReadyT_co:
         """Takes one event. Raises nothing: a defect is in the Ready, and ends the machine."""

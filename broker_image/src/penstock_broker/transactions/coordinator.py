@@ -65,7 +65,7 @@ class Coordinator(MachineHost[Event, Ready, Answer]):
         observer: Observer,
     ) -> None:
         """`observer` gets every Ready."""
-        self.machine = TransactionCoordinator(config, clock.wall_ms() - clock.now_ms())
+        self.machine = TransactionCoordinator(config, clock.wall.look().ms - clock.now_ms())
         super().__init__(log, clock, self.machine, Tick(), _events)
         self._ends = ends
         self._observer = observer

@@ -252,6 +252,14 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------ time
 
+    def set_wall(self, time_at_zero_ms: int, *, is_trusted: bool) -> None:
+        """The wall clock as of the next event: it may have been set since the last one.
+
+        `is_trusted` False: nothing is removed because of its age.
+        """
+        self._time_at_zero_ms = time_at_zero_ms
+        self._book.is_time_trusted = is_trusted
+
     def _set_time(self, now_ms: int) -> None:
         self._book.now_ms = now_ms
         self._book.time_ms = now_ms + self._time_at_zero_ms

@@ -138,6 +138,8 @@ def expire(book: Book) -> None:
 
 def sweep(book: Book) -> None:
     """Removes outcomes that can no longer be requested, some at a time, oldest first."""
+    if not book.is_time_trusted:
+        return
     oldest_ms = book.time_ms - ENDED_RETENTION_MS
     for key, record in list(book.ended.items())[:_SWEPT_AT_ONCE]:
         if record.time_ms >= oldest_ms:

@@ -122,7 +122,7 @@ def sweep(book: Book, group: Group, gone: frozenset[TopicId]) -> None:
         return
     for part in [part for part in group.offsets if part[0] in gone]:
         book.put_offset(group, part, None)
-    if group.members:
+    if group.members or not book.is_time_trusted:
         return
     empty_since_ms = group.record.empty_since_ms
     oldest_ms = book.time_ms - book.config.offsets_retention_ms

@@ -150,6 +150,7 @@ class Book:
     config: GroupConfig = field(default_factory=GroupConfig)
     now_ms: int = 0
     time_ms: int = 0
+    is_time_trusted: bool = True
     groups: dict[str, Group] = field(default_factory=dict)
     catalog: Catalog = field(default_factory=Catalog)
     streams: dict[int, tuple[str, str]] = field(default_factory=dict)

@@ -212,6 +212,14 @@ class TransactionCoordinator:
 
     # ------------------------------------------------------------ time
 
+    def set_wall(self, time_at_zero_ms: int, *, is_trusted: bool) -> None:
+        """The wall clock as of the next event: it may have been set since the last one.
+
+        `is_trusted` False: nothing is removed because of its age.
+        """
+        self._time_at_zero_ms = time_at_zero_ms
+        self._book.is_time_trusted = is_trusted
+
     def _set_time(self, now_ms: int) -> None:
         self._book.now_ms = now_ms
         self._book.time_ms = now_ms + self._time_at_zero_ms
@@ -255,7 +263,7 @@ class TransactionCoordinator:
         is_busy = holder is not None and any(
             branch.record.is_open or not branch.is_settled for branch in holder.branches.values()
         )
-        if is_busy:
+        if is_busy or not book.is_time_trusted:
             return
         oldest_ms = book.time_ms - book.config.id_expiration_ms
         if holder is not None and holder.used_ms < oldest_ms:

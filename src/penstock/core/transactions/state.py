@@ -151,6 +151,7 @@ class Book:
     config: TransactionConfig = field(default_factory=TransactionConfig)
     now_ms: int = 0
     time_ms: int = 0
+    is_time_trusted: bool = True
     holders: dict[str, Holder] = field(default_factory=dict)
     ledgers: dict[str, LedgerRecord] = field(default_factory=dict)
     producers: dict[ProducerId, Branch] = field(default_factory=dict)

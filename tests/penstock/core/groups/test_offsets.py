@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.group_desk import Desk
+from support.group_desk import TIME_MS, Desk
 
 from penstock.core.groups import GroupConfig
 from penstock.core.groups import contract as c
@@ -298,6 +298,30 @@ def test_offsets_without_membership_expire_a_week_after_their_commit(desk: Desk)
     assert [(one.event, one.fields) for one in said] == [
         ("offsets expired", {"group": "g", "partitions": 1})
     ]
+
+
+def test_offsets_follow_a_clock_that_is_set(desk: Desk) -> None:
+    """The coordinator's broker started eight days ahead, and was set right while it led."""
+    desk.commit({("t", 0): 5})
+    desk.restart()
+    desk.machine.set_wall(TIME_MS + 8 * DAY_MS, is_trusted=True)
+    desk.feed(c.MemberHeard(99))
+    desk.machine.set_wall(TIME_MS, is_trusted=True)
+    desk.pass_time(6 * DAY_MS)
+    assert desk.fetch() == {("t", 0): 5}
+    desk.pass_time(2 * DAY_MS)
+    assert desk.fetch() == {}
+
+
+def test_no_offsets_expire_while_the_clock_is_in_doubt(desk: Desk) -> None:
+    desk.commit({("t", 0): 5})
+    desk.machine.set_wall(TIME_MS + 30 * DAY_MS, is_trusted=False)
+    desk.pass_time(DAY_MS)
+    assert desk.fetch() == {("t", 0): 5}
+    desk.machine.set_wall(TIME_MS + 30 * DAY_MS, is_trusted=True)
+    desk.pass_time(120_000)
+    assert desk.fetch() == {}
+    assert not desk.machine.groups
 
 
 def test_offsets_of_a_topic_that_is_gone_for_good_are_forgotten(desk: Desk) -> None:

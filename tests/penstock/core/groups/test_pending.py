@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.group_desk import Desk
+from support.group_desk import TIME_MS, Desk
 
 from penstock.core.groups import GroupConfig, pending
 from penstock.core.groups import contract as c
@@ -340,6 +340,17 @@ def test_nothing_expires_while_it_is_pending_and_outcomes_are_forgotten_after_a_
     assert fetch_codes(desk) == {}
     assert not desk.machine._book.ended
     desk.restart()
+    assert not desk.machine._book.ended
+
+
+def test_outcomes_are_not_forgotten_while_the_clock_is_in_doubt(desk: Desk) -> None:
+    commit(desk, new(0, 5))
+    end(desk, commit=True)
+    desk.machine.set_wall(TIME_MS + 2 * DAY_MS, is_trusted=False)
+    desk.pass_time(DAY_MS // 2)
+    assert desk.machine._book.ended
+    desk.machine.set_wall(TIME_MS + 2 * DAY_MS, is_trusted=True)
+    desk.pass_time(120_000)
     assert not desk.machine._book.ended
 
 

@@ -1,6 +1,6 @@
 """Limits, what expires, what is told about transactions, and in which order things leave."""
 
-from support.transaction_desk import GROUP, P0, P1, U0, Desk, refused
+from support.transaction_desk import GROUP, P0, P1, TIME_MS, U0, Desk, refused
 
 from penstock.core.transactions import TransactionConfig, TransactionCoordinator
 from penstock.core.transactions import contract as c
@@ -165,6 +165,21 @@ def test_a_ledger_outlives_its_branches_and_goes_after_90_days() -> None:
     assert (encode_key(LedgerKey("app")), None) in desk.log
     again = desk.begin(run="r3")
     assert not again.already_committed, "whoever comes after that writes the batch again"
+
+
+def test_ids_and_ledgers_follow_a_clock_that_is_set_and_stay_while_it_is_in_doubt() -> None:
+    desk = Desk(RARELY)
+    desk.commit_batch(desk.begin())
+    desk.restart(TIME_MS + 200 * DAY_MS)
+    for is_trusted, ahead_days in ((False, 200), (True, 0)):
+        desk.machine.set_wall(TIME_MS + ahead_days * DAY_MS, is_trusted=is_trusted)
+        desk.pass_time(DAY_MS)
+        assert "app" in desk.machine.holders
+        assert "app" in desk.machine.ledgers
+    desk.machine.set_wall(TIME_MS + 200 * DAY_MS, is_trusted=True)
+    desk.pass_time(DAY_MS)
+    assert not desk.machine.holders
+    assert not desk.machine.ledgers
 
 
 def test_a_sweep_looks_at_some_ids_at_a_time(desk: Desk) -> None:
