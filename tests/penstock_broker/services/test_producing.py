@@ -1,20 +1,27 @@
 """Produce requests: a result for each partition, an answer to each request, every byte back."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from support.produce_scene import TIMEOUT_MS, part, produce_scene, request
+from support.jumping_clock import DAY_MS, JumpingClock
+from support.led_partitions import running
+from support.produce_scene import TIMEOUT_MS, ProduceScene, part, produce_scene, request
 from support.waiting import wait_until_async
 from support.wire import make_batch
 
 from penstock.core.authorization import AccessRole, Rule
+from penstock.core.wall_clock import HOLD_MS
 from penstock.errors import ClusterError, ErrorCode, OverloadedError
 from penstock.proto.v1 import broker_pb2 as pb
+from penstock.rpc.batches import batch_to_wire
+from penstock.rpc.errors import error_from_wire
 from penstock_broker.services.producing import GRACE_MS, SWEEP_S, PendingProduce
 from penstock_broker.serving.callers import Caller, Role
 
 SWEEP_MS = round(SWEEP_S * 1000)
+MINUTE_MS = 60_000
 
 
 class Answers(list[PendingProduce]):
@@ -200,3 +207,69 @@ async def test_a_call_is_answered_as_a_request_on_a_stream_is() -> None:
         assert (done.base_offset, done.leader_epoch, done.acks) == (0, 1, pb.ACKS_ALL)
         assert ErrorCode(refused.error.code) is ErrorCode.UNKNOWN_TOPIC
         assert scene.budget.taken_bytes == 0
+
+
+# ---------------------------------------------------------------- the broker's clock
+
+
+class Stamping(ProduceScene):
+    """A partition of a topic with these settings, and a clock that the test moves."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(budget_bytes=1 << 20)
+        self.topics_config |= settings
+        self.use(JumpingClock())
+
+    def use(self, jumping: JumpingClock) -> JumpingClock:
+        """The clock of the broker that leads from now on."""
+        self.jumping = self.producing._clock = jumping
+        jumping.wall.look()
+        return jumping
+
+    async def append(self, timestamp_ms: int = 0) -> int:
+        """How far its append time is from the right time; raises PenstockError."""
+        batch = make_batch([b"a"], timestamps_ms=timestamp_ms or self.jumping.right_ms())
+        part = pb.ProducePartition(topic="t", batch=batch_to_wire(batch))
+        [result] = (await self.producing.produce(request(1, part))).results
+        if result.HasField("error"):
+            raise error_from_wire(result.error)
+        return result.append_time_ms - self.jumping.right_ms()
+
+
+STAMPED = {"message.timestamp.type": "LogAppendTime"}
+
+
+async def test_append_times_go_on_while_the_clock_is_in_doubt() -> None:
+    async with running(Stamping(STAMPED)) as scene:
+        assert -MINUTE_MS < await scene.append() <= 0
+        scene.jumping.ahead_ms = 365 * DAY_MS
+        assert -MINUTE_MS < await scene.append() <= 0
+        scene.jumping.passed_ms = HOLD_MS
+        assert await scene.append() > 364 * DAY_MS, "somebody has set the clock"
+
+
+async def test_append_times_do_not_fall_behind_those_of_the_last_leader() -> None:
+    """Its clock was nine minutes ahead, which is no reason for doubt."""
+    async with running(Stamping(STAMPED)) as scene:
+        scene.jumping.ahead_ms = 9 * MINUTE_MS
+        assert await scene.append() > 8 * MINUTE_MS
+        scene.use(JumpingClock()).ahead_ms = -DAY_MS
+        assert await scene.append() > 8 * MINUTE_MS
+        scene.jumping.ahead_ms = 0
+        assert await scene.append() <= 0
+
+
+@pytest.mark.parametrize("ahead_ms", [8 * DAY_MS, -8 * DAY_MS])
+async def test_producers_are_measured_by_both_times_while_the_clock_is_in_doubt(
+    ahead_ms: int,
+) -> None:
+    bounds = {"message.timestamp.before.max.ms": "3600000"}
+    bounds |= {"message.timestamp.after.max.ms": "3600000"}
+    async with running(Stamping(bounds)) as scene:
+        scene.jumping.ahead_ms = ahead_ms
+        await scene.append()
+        await scene.append(scene.jumping.wall_ms())
+        for wrong_ms in (min(0, ahead_ms) - 2 * HOLD_MS, max(0, ahead_ms) + 2 * HOLD_MS):
+            with pytest.raises(ClusterError) as raised:
+                await scene.append(scene.jumping.right_ms() + wrong_ms)
+            assert raised.value.code is ErrorCode.INVALID_TIMESTAMP

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from support import led_partitions
 from support.clocks import HeldBounds
+from support.jumping_clock import DAY_MS, JumpingClock
 from support.led_partitions import LedPartitions
 from support.transaction_wire import transactional_batch
 from support.waiting import wait_until_async
@@ -232,6 +233,20 @@ async def test_an_end_that_nobody_answers_is_given_up_and_the_marker_may_be_ther
         assert error.code is ErrorCode.REQUEST_TIMED_OUT
         assert [asked_s * 1000 > END_TIMEOUT_MS for asked_s in clock.asked_s] == [True]
         assert not replica.pending
+
+
+async def test_a_marker_has_the_right_time_while_the_clock_is_in_doubt() -> None:
+    """One from next year would keep everything after it until then (I20)."""
+    async with running() as world:
+        await world.init()
+        assert (await world.produce()).error is None
+        clock = JumpingClock()
+        clock.wall.look()
+        clock.ahead_ms = 365 * DAY_MS
+        await Markers(world.replicas, clock).end(PartitionParticipant(T, 0), world.end())
+        marker = world.replicas.by_key[KEY].recent.newest
+        assert marker is not None
+        assert abs(marker.effective_max_timestamp_ms - clock.right_ms()) < DAY_MS
 
 
 async def test_whoever_asked_for_an_end_may_go_before_its_marker_is_stored() -> None:

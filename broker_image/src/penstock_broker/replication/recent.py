@@ -61,6 +61,11 @@ class RecentBatches:
         if kept:
             self.extend(kept)
 
+    @property
+    def newest(self) -> BatchHeader | None:
+        """Of the last batch; None if there is none in memory."""
+        return self._batches[-1].header if len(self._batches) > self._first else None
+
     def drop_first(self) -> int:
         """Evicts the oldest batch; returns its cost in bytes."""
         batch = self._batches[self._first]

@@ -17,18 +17,18 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from time import time_ns
 from typing import Final, NamedTuple, TypeVar
 
 from penstock.core.authorization import Kind, Operation
 from penstock.core.authorization.producers import check_producer_id
-from penstock.core.batch import Batch
+from penstock.core.batch import Batch, BatchHeader
 from penstock.core.compaction.keymap import check_keys
 from penstock.core.records import check_batch
 from penstock.core.replication.contract_leader import ProduceReply, ProduceRequested
 from penstock.core.topic import TimestampType, TopicConfig, refuse_internal
 from penstock.core.transactions.config import check_transactional_id
 from penstock.core.types import Acks, LeaderEpoch, Sync
+from penstock.core.wall_clock import WallTime
 from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_from_wire
@@ -235,7 +235,9 @@ class Producing:
         check_batch(batch, max_bytes=topic.config.max_message_bytes)
         if topic.config.cleanup_policy.compacts and not check_opened(part, index, terms.opened):
             check_keys(batch, str(replica))
-        append_time_ms = check_timestamps(batch, topic.config, time_ns() // 1_000_000)
+        append_time_ms = check_timestamps(
+            batch, topic.config, self._clock.wall.look(), replica.recent.newest
+        )
         request_id = next(self._request_ids)
         probe = None
         if replica.probe is None:
@@ -375,15 +377,20 @@ class _Size(NamedTuple):
     probe: Probe | None
 
 
-def check_timestamps(batch: Batch, config: TopicConfig, now_ms: int) -> int:
+def check_timestamps(
+    batch: Batch, config: TopicConfig, now: WallTime, newest: BatchHeader | None
+) -> int:
     """The append time to stamp (ms), 0 if records keep their own timestamps.
 
+    `newest`: of the partition, if it is in memory. While the clock is in doubt, append times do not
+    fall behind it, and records may be as far from the time that counts as from the one shown.
     Raises ClusterError(INVALID_TIMESTAMP) if the producer's are too far from the broker's clock.
     """
     if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        return now_ms
-    earliest = now_ms - config.timestamp_before_max_ms
-    latest = now_ms + config.timestamp_after_max_ms
+        is_behind = newest is not None and not now.is_trusted and newest.append_time_ms > now.ms
+        return newest.append_time_ms if newest is not None and is_behind else now.ms
+    earliest = min(now.ms, now.shown_ms) - config.timestamp_before_max_ms
+    latest = max(now.ms, now.shown_ms) + config.timestamp_after_max_ms
     header = batch.header
     for name, seen in (
         ("first", header.first_timestamp_ms),
@@ -391,7 +398,7 @@ def check_timestamps(batch: Batch, config: TopicConfig, now_ms: int) -> int:
     ):
         if not earliest <= seen <= latest:
             raise ClusterError(
-                f"the batch's {name} timestamp is {seen} ms, {seen - now_ms:+} ms from the "
+                f"the batch's {name} timestamp is {seen} ms, {seen - now.shown_ms:+} ms from the "
                 f"broker's clock; the topic accepts {-config.timestamp_before_max_ms} to "
                 f"+{config.timestamp_after_max_ms} (message.timestamp.before.max.ms, "
                 "message.timestamp.after.max.ms); check the clock and the unit",

@@ -90,7 +90,7 @@ class Markers:
                     producer_id=end.producer_id,
                     producer_epoch=end.producer_epoch,
                     commit=end.commit,
-                    timestamp_ms=self._clock.wall_ms(),
+                    timestamp_ms=self._clock.wall.look().ms,
                     deadline_ms=self._clock.now_ms() + END_TIMEOUT_MS,
                 ),
             )
