@@ -63,6 +63,7 @@ from penstock_operator.volume_model import (
     DropClaim,
     MarkClaim,
     NodeState,
+    OwnClaim,
     ReplaceVolume,
 )
 
@@ -314,7 +315,7 @@ class World:
                 del self.objects[action.kind, action.name]
             case ReplaceVolume():
                 self._replace(action)
-            case MarkClaim() | DropClaim():
+            case MarkClaim() | DropClaim() | OwnClaim():
                 self._alter_claim(action)
             case AnswerRequest():
                 self._answer(action)
@@ -357,7 +358,7 @@ class World:
                 for move in action.moves:
                     self.alter(move, action.reason)
 
-    def _alter_claim(self, action: MarkClaim | DropClaim) -> None:
+    def _alter_claim(self, action: MarkClaim | DropClaim | OwnClaim) -> None:
         """A claim of another uid, or another version, is refused, as the API server does."""
         broker_id, claim = action.broker_id, self.claims.get(action.broker_id)
         if claim is None or claim.uid != action.claim_uid:
@@ -365,7 +366,12 @@ class World:
         if isinstance(action, MarkClaim):
             version = str(int(claim.version or "0") + 1)
             self.claims[broker_id] = replace(claim, emptied=action.emptied, version=version)
-        elif claim.version == action.version:
+        elif claim.version != action.version:
+            return
+        elif isinstance(action, OwnClaim):
+            version = str(int(claim.version or "0") + 1)
+            self.claims[broker_id] = replace(claim, owners=action.owners, version=version)
+        else:
             assert broker_id not in self.pods, "a pod has it mounted"
             assert broker_id in self.registered, "the registration goes last"
             assert not self.stored(broker_id), "something is on it"

@@ -43,7 +43,7 @@ from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.security import authority_owner, authority_secret
 from penstock_operator.plan.volumes import EXPIRED
 from penstock_operator.volume_acts import VolumeActs
-from penstock_operator.volume_model import DropClaim, MarkClaim, ReplaceVolume
+from penstock_operator.volume_model import DropClaim, MarkClaim, OwnClaim, ReplaceVolume
 
 _AUTHORITY_AGAIN_S: Final = 60.0
 """Until the controllers publish it, which may take as long as to pull an image."""
@@ -80,7 +80,7 @@ class Acting:
                 await self._apply(action, body, observed)
             case MakeAuthority():
                 await self._make_authority(action, body, desired)
-            case GrowClaim() | ReplaceVolume() | DropClaim() | MarkClaim():
+            case GrowClaim() | ReplaceVolume() | DropClaim() | MarkClaim() | OwnClaim():
                 await self._volumes.carry_out(action, body, desired, observed)
             case OrphanSet():
                 note = (

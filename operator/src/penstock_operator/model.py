@@ -28,6 +28,7 @@ from penstock_operator.volume_model import (
     ClaimState,
     DropClaim,
     MarkClaim,
+    OwnClaim,
     ReplaceVolume,
 )
 
@@ -271,8 +272,8 @@ class GrowClaim:
 
 @dataclass(frozen=True, slots=True)
 class OrphanSet:
-    """Deletes the StatefulSet without its pods; the next plan creates it again, because the fields
-    that must change are immutable (volume claim template, retention)."""
+    """Deletes the StatefulSet without its pods; the next plan creates it again, because its volume
+    claim template must change, and is immutable."""
 
     name: str
     uid: str
@@ -376,6 +377,7 @@ Action = (
     | ReplaceVolume
     | DropClaim
     | MarkClaim
+    | OwnClaim
     | Hibernate
     | SetThrottle
     | FinalizeFormat

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import assert_never
 
+from penstock.kubernetes.errors import KubernetesError
 from penstock.logs import EventLog
 from penstock_operator.brokers import Brokers
 from penstock_operator.events import Events
@@ -17,6 +18,7 @@ from penstock_operator.volume_model import (
     DropClaim,
     MarkClaim,
     NodeState,
+    OwnClaim,
     ReplaceVolume,
 )
 from penstock_operator.volumes import look
@@ -32,7 +34,7 @@ class VolumeActs:
 
     async def carry_out(
         self,
-        action: GrowClaim | ReplaceVolume | DropClaim | MarkClaim,
+        action: GrowClaim | ReplaceVolume | DropClaim | MarkClaim | OwnClaim,
         body: Object,
         desired: DesiredCluster,
         observed: Observed,
@@ -50,6 +52,8 @@ class VolumeActs:
                 marked: Object = {"metadata": {"uid": action.claim_uid, "annotations": mark}}
                 where = ("PersistentVolumeClaim", desired.names.namespace, action.claim)
                 await self._kube.merge(*where, marked)
+            case OwnClaim():
+                await self._own(action, desired.names.namespace)
             case _:
                 assert_never(action)
 
@@ -58,6 +62,23 @@ class VolumeActs:
         await self._kube.merge("PersistentVolumeClaim", namespace, action.claim, size)
         note = f"growing volume {action.claim} to {action.size}"
         await self._events.tell(body, "Cluster", "VolumeGrows", note)
+
+    async def _own(self, action: OwnClaim, namespace: str) -> None:
+        owned: Object = {
+            "uid": action.claim_uid,
+            "resourceVersion": action.version,
+            "ownerReferences": list(action.owners),
+        }
+        where = ("PersistentVolumeClaim", namespace, action.claim)
+        try:
+            await self._kube.merge(*where, {"metadata": owned})
+        except KubernetesError as error:
+            if not (error.is_conflict or error.is_missing):
+                raise
+            _log.info("changed before its owner was written: read again", claim=action.claim)
+            return
+        owners = [each["kind"] for each in action.owners]
+        _log.info("owners of a claim written", claim=action.claim, owners=owners)
 
     async def _replace(
         self, action: ReplaceVolume, body: Object, desired: DesiredCluster, observed: Observed

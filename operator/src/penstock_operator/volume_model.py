@@ -1,8 +1,10 @@
 """What is known of brokers' volumes and of the nodes they are on, and what replaces one, as frozen
 data. `BoundNode` is part of a snapshot (`model.Observed`), the rest are actions of a plan."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +14,7 @@ class ClaimState:
     `volume`: the PersistentVolume that it is bound to; empty: none yet, so that nothing is stored
     there. `selected_node`: where the scheduler wants one to be made. `deleting`: it goes once no
     pod uses it. `emptied`: it is marked to go with its broker (`names.EMPTIED`). `version`: its
-    resourceVersion, another one after each change.
+    resourceVersion, another one after each change. `owners`: its ownerReferences.
     """
 
     broker_id: int
@@ -27,6 +29,7 @@ class ClaimState:
     deleting: bool = False
     emptied: bool = False
     version: str = ""
+    owners: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
 
 
 class NodeState(Enum):
@@ -87,3 +90,15 @@ class MarkClaim:
     claim: str
     claim_uid: str
     emptied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OwnClaim:
+    """Writes onto a claim whom it is deleted with: its ownerReferences, all of them. Only if nobody
+    has changed it since (`version`)."""
+
+    broker_id: int
+    claim: str
+    claim_uid: str
+    version: str
+    owners: tuple[Mapping[str, Any], ...] = field(hash=False)

@@ -137,4 +137,5 @@ def claim_state(broker_id: int, claim: Object, *, expandable: bool) -> ClaimStat
         deleting="deletionTimestamp" in metadata,
         emptied=annotations.get(EMPTIED) == metadata["uid"],
         version=metadata.get("resourceVersion", ""),
+        owners=tuple(metadata.get("ownerReferences") or ()),
     )

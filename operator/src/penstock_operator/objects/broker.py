@@ -167,8 +167,9 @@ def broker_set(desired: DesiredCluster, replicas: int) -> Object:
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": names.selector(BROKER)},
+            # Claims go with the Cluster, never with a StatefulSet that somebody deletes alone.
             "persistentVolumeClaimRetentionPolicy": {
-                "whenDeleted": "Retain" if desired.keeps_data else "Delete",
+                "whenDeleted": "Retain",
                 "whenScaled": "Retain",
             },
             "template": template,

@@ -186,6 +186,10 @@ class DesiredCluster:
             "blockOwnerDeletion": False,
         }
 
+    def claim_owner(self) -> Object:
+        """The same for a volume claim, which is managed by its StatefulSet."""
+        return {**self.owner(), "controller": False}
+
 
 def read_cluster(
     body: Mapping[str, Any],

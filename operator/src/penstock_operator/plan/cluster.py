@@ -37,6 +37,7 @@ from penstock_operator.plan.damage import plan_damage
 from penstock_operator.plan.finalize import plan_finalize
 from penstock_operator.plan.gates import can_lose_one
 from penstock_operator.plan.hibernate import Hibernation, plan_hibernation
+from penstock_operator.plan.owning import plan_owners
 from penstock_operator.plan.pinning import broker_pods, controller_pods
 from penstock_operator.plan.reach import BUDGET, CLAIM, POD, TRUST, Reach, former, reach_of
 from penstock_operator.plan.roll import plan_roll
@@ -78,6 +79,7 @@ def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
         _Track(waits=() if sleep.stage.is_down else authority_lost(desired, seen)),
         _Track(sleep.actions, sleep.waits),
         _storage(brokers, reach, sleep),
+        _owners(brokers, reach),
         _volumes(brokers, reach, sleep),
         _objects(stage, reach, sleep),
         _brokers(brokers, reach, sleep),
@@ -132,6 +134,15 @@ def _volumes(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Trac
     if live is None or not (known and reach.may_change("StatefulSet", name)):
         return _Track()
     return _Track(*plan_volumes(desired, observed, int(live["spec"].get("replicas", 1))))
+
+
+def _owners(desired: DesiredCluster, reach: Reach) -> _Track:
+    """Also while it sleeps. Before the StatefulSet is applied, which then owns claims no longer."""
+    known = desired.knows(Section.POLICY, Section.BROKERS) and reach.observed.knows(CLAIM, POD)
+    name = desired.names.broker
+    if not known or not reach.may_change("StatefulSet", name):
+        return _Track()
+    return _Track(plan_owners(desired, reach.observed))
 
 
 def _can_remake(desired: DesiredCluster, reach: Reach) -> bool:
