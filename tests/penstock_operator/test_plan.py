@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from support.operator_world import NAMES, World, desired, settled
 from penstock.kubernetes.names import CLUSTER_LABEL
 from penstock_operator.model import (
     Apply,
+    BrokerFacts,
     GrowClaim,
     MarkRack,
     MoveLeaders,
@@ -21,6 +23,7 @@ from penstock_operator.model import (
     RestartPod,
     Severity,
     TopicResource,
+    TopicState,
 )
 from penstock_operator.names import TOPIC_FINALIZER
 from penstock_operator.objects import DesiredCluster
@@ -348,3 +351,45 @@ def test_a_paused_cluster_keeps_topics_and_their_finalizers() -> None:
     assert plan.wait.reason == PAUSED_REASON
     (gone,) = plan_resources([TopicResource("t", body)], None, None)
     assert gone.finalizer is False, "without a Cluster nothing is left to be done"
+
+
+def topic(name: str, *, created: str, deleting: bool = False, policy: str = "Delete") -> Any:
+    """With a finalizer, for the topic `orders`."""
+    metadata = {"name": name, "finalizers": [TOPIC_FINALIZER], "creationTimestamp": created}
+    if deleting:
+        metadata["deletionTimestamp"] = "2026-02-01T00:00:00Z"
+    spec = {"cluster": "c", "topicName": "orders", "deletionPolicy": policy}
+    body = {"metadata": metadata, "spec": spec, "status": {"topicId": "id"}}
+    return TopicResource(name, body)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"deleting": True}, {}),
+        ({}, {"deleting": True}),
+        ({"deleting": True, "policy": "Retain"}, {"deleting": True}),
+        ({}, {}),
+    ],
+)
+def test_a_topic_is_deleted_by_nobody_while_another_resource_keeps_it(
+    first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    cluster = {"apiVersion": "penstock.dev/v1alpha1", "kind": "Cluster",
+               "metadata": {"name": "c"}, "spec": {"brokers": 3}}  # fmt: skip
+    known = TopicState("orders", "id", (3,), {})
+    facts = BrokerFacts("id", True, {}, (), {"orders": known})
+    resources = [topic("b", created="1", **first), topic("a", created="2", **second)]
+    plans = plan_resources(resources, cluster, facts)
+    assert [plan.delete for plan in plans] == ["", ""]
+    loser = plans[0] if first.get("deleting") and not second.get("deleting") else plans[1]
+    assert loser.finalizer is False, "it will never delete the topic"
+
+
+def test_of_two_resources_that_both_go_one_deletes_the_topic() -> None:
+    cluster = {"apiVersion": "penstock.dev/v1alpha1", "kind": "Cluster",
+               "metadata": {"name": "c"}, "spec": {"brokers": 3}}  # fmt: skip
+    known = TopicState("orders", "id", (3,), {})
+    facts = BrokerFacts("id", True, {}, (), {"orders": known})
+    both = [topic("b", created="1", deleting=True), topic("a", created="2", deleting=True)]
+    assert [plan.delete for plan in plan_resources(both, cluster, facts)] == ["id", ""]

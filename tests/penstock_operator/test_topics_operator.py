@@ -13,6 +13,7 @@ from support.apiserver import ApiServer
 from support.cluster import Cluster
 from support.operator_process import condition, install_crds
 from support.topic_bench import TopicBench as Bench
+from support.waiting import wait_until_async
 
 from penstock.core.authorization import Kind, Operation, Resource, Rule
 from penstock.errors import ClusterError
@@ -122,6 +123,21 @@ async def test_with_deletion_policy_delete_a_topic_goes_with_its_resource(bench:
     while bench.seen("mortal") is not None:
         await bench.look()
     assert await bench.stored("mortal") is None
+
+
+async def test_a_topic_that_another_resource_wants_is_handed_over(bench: Bench) -> None:
+    bench.create("former", topicName="shared", deletionPolicy="Delete")
+    await bench.settle()
+    before = await bench.stored("shared")
+    assert before is not None
+    bench.create("later", topicName="shared", deletionPolicy="Delete")
+    bench.delete("former")
+    await wait_until_async(bench.look, what="the later one has it")
+    assert bench.seen("former") is None
+    assert bench.seen("later")["metadata"]["finalizers"] == [TOPIC_FINALIZER]
+    found = await bench.stored("shared")
+    assert found is not None
+    assert found.topic_id == before.topic_id, "no record is gone"
 
 
 async def test_without_it_the_topic_stays(bench: Bench) -> None:

@@ -9,7 +9,8 @@
           └─▶ why not
 
 A topic without a resource is left alone; a topic with a resource is adopted, whoever created it.
-Settings that were changed in another way are reset to those of the resource.
+Settings that were changed in another way are reset to those of the resource. Of several resources
+for one topic the oldest has it; the others change nothing, and never delete it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -111,13 +112,14 @@ def topic_name(body: Mapping[str, Any]) -> str:
 
 
 def _owners(resources: Sequence[TopicResource]) -> dict[str, str]:
-    """Which resource has a topic's name: the oldest, then the first by name."""
+    """Which resource has a topic's name: the oldest, then the first by name; one that is being
+    deleted only if no other has the name."""
     owners: dict[str, str] = {}
     for each in sorted(
-        resources, key=lambda r: (r.body["metadata"].get("creationTimestamp", ""), r.name)
+        resources,
+        key=lambda r: (r.deleting, r.body["metadata"].get("creationTimestamp", ""), r.name),
     ):
-        if not each.deleting:
-            owners.setdefault(topic_name(each.body), each.name)
+        owners.setdefault(topic_name(each.body), each.name)
     return owners
 
 
@@ -139,7 +141,10 @@ def _plan(resource: TopicResource, view: TopicView) -> TopicPlan:
     owner = view.owners.get(name, resource.name)
     if owner != resource.name:
         text = f"Topic/{owner} already has the topic {name}; delete one of them"
-        return TopicPlan(resource, name, wait=Wait("NameTaken", text, Severity.BLOCKED))
+        # It may have had the topic before. What it does not have, it does not delete.
+        finalizer = False if TOPIC_FINALIZER in resource.finalizers else None
+        wait = Wait("NameTaken", text, Severity.BLOCKED)
+        return TopicPlan(resource, name, finalizer=finalizer, wait=wait)
     return _plan_topic(resource, name, view)
 
 
@@ -190,9 +195,12 @@ def _finalizer(resource: TopicResource, topic: Topic) -> bool | None:
 
 
 def _plan_deletion(resource: TopicResource, name: str, view: TopicView) -> TopicPlan:
-    """The finalizer is removed when nothing is left to do, as when the Cluster no longer exists."""
+    """The finalizer is removed when nothing is left to do, as when the Cluster no longer exists, or
+    when another resource has the topic."""
     if TOPIC_FINALIZER not in resource.finalizers:
         return TopicPlan(resource, name)
+    if view.owners.get(name, resource.name) != resource.name:
+        return TopicPlan(resource, name, finalizer=False)
     keeps = resource.body["spec"].get("deletionPolicy", "Retain") != "Delete"
     mine = (resource.body.get("status") or {}).get("topicId", "")
     if view.cluster is None or keeps or not mine:
