@@ -1,16 +1,21 @@
-"""What a new Cluster gets: against an API server whose CRDs are those of an older release."""
+"""What a Cluster gets that does not say how secure it is, against a real API server."""
 
 from typing import Any
 
+import pytest
 import yaml
-from support.apiserver import TIMEOUTS, start_api_server
-from support.operator_process import CRDS, OURS, ROOT
+from support.apiserver import TIMEOUTS, ApiServer, start_api_server
+from support.operator_process import CRDS, OURS, ROOT, install_crds
+from support.operator_world import desired
 from support.waiting import wait_until
 
+from penstock.core.manifest.objects import SecurityMode
 from penstock.kubernetes.connect import connect
 from penstock_operator.defaults import with_defaults
 from penstock_operator.kube import Kube
+from penstock_operator.names import Names
 from penstock_operator.objects import Installation, Section, read_cluster
+from penstock_operator.objects.broker import broker_set
 
 
 def older_crd() -> Any:
@@ -57,3 +62,28 @@ async def test_a_new_cluster_is_not_made_in_plaintext_because_the_crd_is_too_old
     wish = read_cluster(cluster, Installation("penstock-broker:1"), None, undecided)
     assert not wish.knows(Section.TEMPLATE), "nothing is made from it"
     assert undecided in wish.refusals
+
+
+@pytest.mark.parametrize("mode", list(SecurityMode))
+async def test_a_cluster_gets_the_mode_of_the_brokers_that_another_one_has_orphaned(
+    mode: SecurityMode, api_server: ApiServer
+) -> None:
+    """`kubectl delete cluster --cascade=orphan`, and the same manifest again."""
+    install_crds(api_server)
+    namespace = api_server.namespace("orphaned")
+    left = broker_set(desired(names=Names("flights", namespace), spec_security=mode), 3)
+    del left["metadata"]["ownerReferences"]
+    api_server.request("POST", f"/apis/apps/v1/namespaces/{namespace}/statefulsets", left)
+    body = {"apiVersion": "penstock.dev/v1alpha1", "kind": "Cluster",
+            "metadata": {"name": "flights"}, "spec": {"brokers": 3}}  # fmt: skip
+    path = f"{OURS}/namespaces/{namespace}/clusters"
+    cluster = api_server.request("POST", path, body)
+    kube = Kube(connect("tests", TIMEOUTS, kubeconfig=str(api_server.kubeconfig)))
+    try:
+        found, undecided = await with_defaults(kube, cluster)
+    finally:
+        kube.close()
+    assert undecided is None
+    is_open = mode is SecurityMode.DISABLED
+    assert found["spec"].get("security") == (None if is_open else {"mode": mode.value})
+    assert read_cluster(found, Installation("penstock-broker:1")).mode is mode

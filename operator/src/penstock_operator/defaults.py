@@ -1,6 +1,7 @@
 """What a new Cluster gets that its author left open: written into its spec, for everybody to see.
 
-    spec.security absent ── brokers are there, or were ─▶ as it is: plaintext, as before
+    spec.security absent ── brokers were there before ─▶ as it is: plaintext, as before
+                         ├─ an orphaned StatefulSet is there ─▶ its mode, as it is
                          └─ new ─▶ mode: Strict
 
 A default in the CRD would apply to old objects, too, as they are read: their brokers would get TLS,
@@ -23,10 +24,14 @@ async def with_defaults(kube: Kube, body: Object) -> tuple[Object, Wait | None]:
     """The Cluster, with what it leaves open; and why that is not decided yet, or None if it is."""
     metadata = body["metadata"]
     subject = f"Cluster/{metadata['name']}"
-    mode = {"mode": SecurityMode.STRICT.value}
+    wanted = SecurityMode.STRICT
     try:
-        if "security" in (body.get("spec") or {}) or not await _is_new(kube, body):
+        if "security" in (body.get("spec") or {}):
             return body, None
+        wanted = await _mode(kube, body)
+        if wanted is SecurityMode.DISABLED:
+            return body, None
+        mode = {"mode": wanted.value}
         found = await kube.merge(
             "Cluster", metadata["namespace"], metadata["name"], {"spec": {"security": mode}}
         )
@@ -34,23 +39,32 @@ async def with_defaults(kube: Kube, body: Object) -> tuple[Object, Wait | None]:
         if error.status != _INVALID:
             text = f"{subject}: it is not known whether it is new, and so Strict: {error}"
             return body, Wait("NotRead", text)
-        text = f"{subject}: a new Cluster is Strict: {error}; or set spec.security.mode to Disabled"
+        text = f"{subject}: {_why(wanted)}: {error}; or set spec.security.mode to Disabled"
         return body, Wait("InvalidSpec", text, Severity.BLOCKED)
     if (found["spec"].get("security") or {}).get("mode") == mode["mode"]:
         return found, None
     # The API server has left out what it does not know: without this, it would be plaintext.
     text = (
-        f"{subject}: a new Cluster is Strict, and the CRD that is installed has no spec.security: "
+        f"{subject}: {_why(wanted)}, and the CRD that is installed has no spec.security: "
         "apply the CRDs of this release (kubectl apply --server-side -f crds)"
     )
     return body, Wait("InvalidSpec", text, Severity.BLOCKED)
 
 
-async def _is_new(kube: Kube, body: Object) -> bool:
+async def _mode(kube: Kube, body: Object) -> SecurityMode:
+    """What the Cluster has without a word. Its StatefulSet is there before it has a status if
+    another Cluster of its name was deleted with `--cascade=orphan`. Raises KubernetesError."""
     metadata = body["metadata"]
     if (metadata.get("annotations") or {}).get(PAUSED) == "true":
-        return False
+        return SecurityMode.DISABLED
     if (body.get("status") or {}).get("clusterId"):
-        return False
+        return SecurityMode.DISABLED
     names = Names(metadata["name"], metadata["namespace"])
-    return await kube.get("StatefulSet", names.namespace, names.broker) is None
+    live = await kube.get("StatefulSet", names.namespace, names.broker)
+    return SecurityMode.STRICT if live is None else SecurityMode.of_pod(live["spec"]["template"])
+
+
+def _why(mode: SecurityMode) -> str:
+    if mode is SecurityMode.STRICT:
+        return "a new Cluster is Strict"
+    return f"its StatefulSet has mode {mode.value}"
