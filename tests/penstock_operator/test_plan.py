@@ -28,6 +28,7 @@ from penstock_operator.model import (
 from penstock_operator.names import TOPIC_FINALIZER
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.broker import template_hash
+from penstock_operator.objects.desired import External
 from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.topics import PAUSED_REASON, plan_resources
 from penstock_operator.volumes import claim_state
@@ -123,6 +124,23 @@ def test_former_permissions_go_when_the_new_ones_are_there() -> None:
     assert sorted(removed) == former
     assert of_a_user in world.objects
     assert run(world, WISH).is_idle
+
+
+def test_services_for_outside_go_with_external_and_those_of_others_stay() -> None:
+    outside = replace(WISH, external=External("penstock.example"))
+    world = settled(outside)
+    ours = {(kind, name) for kind, name in world.objects if name.endswith("-external")}
+    assert len(ours) == 4
+    mine = [("flights-external", True), ("flights-broker-one-external", True)]
+    mine += [(NAMES.external(7), False)]
+    for name, owned in mine:
+        owners = [WISH.owner()] if owned else []
+        metadata: dict[str, Any] = {"name": name, "uid": name, "ownerReferences": owners}
+        metadata["labels"] = NAMES.labels("broker")
+        world.objects["Service", name] = {"kind": "Service", "metadata": metadata}
+    assert run(world, WISH).is_idle
+    kept = {name for kind, name in world.objects if name.endswith("-external")}
+    assert kept == {name for name, _ in mine}
 
 
 def test_a_roll_moves_leaders_first_and_takes_one_broker_at_a_time() -> None:  # I25

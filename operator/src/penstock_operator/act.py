@@ -109,7 +109,7 @@ class Acting:
             ):
                 await self._tell_brokers(action, body, desired)
             case RemoveObject():
-                await self._kube.delete(action.kind, namespace, action.name, action.uid)
+                await self._remove(action, namespace)
             case _:
                 assert_never(action)
 
@@ -133,6 +133,10 @@ class Acting:
             elif live["spec"].get("replicas") != brokers:
                 note = f"scaling from {live['spec'].get('replicas')} to {brokers} brokers"
                 await self._events.tell(body, "Cluster", "Scaled", note)
+
+    async def _remove(self, action: RemoveObject, namespace: str) -> None:
+        if await self._kube.delete(action.kind, namespace, action.name, action.uid):
+            _log.info("removed", kind=action.kind, name=action.name)
 
     async def _make_authority(
         self, action: MakeAuthority, body: Object, desired: DesiredCluster

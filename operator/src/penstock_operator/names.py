@@ -38,6 +38,7 @@ WOKEN: Final = f"{GROUP}/woken"
 decided by the version before, to stop all brokers, is refused."""
 RACK: Final = f"{GROUP}/rack"
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"
+_EXTERNAL: Final = "-external"
 
 GRPC_PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
@@ -72,11 +73,17 @@ class Names(ClusterNames):
 
     def external(self, broker_id: int) -> str:
         """The NodePort Service of a broker."""
-        return f"{self.broker}-{broker_id}-external"
+        return f"{self.broker}-{broker_id}{_EXTERNAL}"
 
     @property
     def external_bootstrap(self) -> str:
-        return f"{self.bootstrap}-external"
+        return f"{self.bootstrap}{_EXTERNAL}"
+
+    def is_external(self, service: str) -> bool:
+        """Whether a Service has the name of one for clients outside Kubernetes."""
+        pod = service.removesuffix(_EXTERNAL)
+        broker_id = None if pod == service else self.broker_of(pod)
+        return service == self.external_bootstrap or broker_id is not None
 
     @property
     def bootstrap_address(self) -> str:

@@ -6,7 +6,6 @@ ours (`Reach.may_change`). Otherwise it keeps what is live, and the others go on
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 from penstock_operator.compare import is_applied, stamped
 from penstock_operator.format_model import FormatPending
@@ -49,8 +48,6 @@ from penstock_operator.plan.throttle import plan_throttle
 from penstock_operator.plan.upgrade import next_stage
 from penstock_operator.plan.volumes import holds_restarts, plan_volumes
 from penstock_operator.plan.waiting import plan_waits
-
-EXTERNAL_SUFFIX: Final = "-external"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +185,14 @@ def _objects(stage: Stage, reach: Reach, sleep: Hibernation) -> _Track:
 
 
 def _is_left_over(live: Object, kind: str, desired: DesiredCluster, observed: Observed) -> bool:
-    """Whether it is of a kind that a Cluster can come to need no longer."""
+    """Whether the Cluster has it, and is of those that it can come to need no longer."""
     metadata = live["metadata"]
-    if kind == "Service":
-        return bool(metadata["name"].endswith(EXTERNAL_SUFFIX))
     owners = {ref["uid"] for ref in metadata.get("ownerReferences") or ()}
-    if kind in {"Role", "RoleBinding"} and desired.uid in owners:
+    if desired.uid not in owners:
+        return False
+    if kind == "Service":
+        return desired.names.is_external(metadata["name"])
+    if kind in {"Role", "RoleBinding"}:
         # Permissions of an earlier installation go once those of this one are there.
         binding = desired.names.controller_binding(desired.installation.controller_role)
         return observed.live("RoleBinding", binding) is not None
