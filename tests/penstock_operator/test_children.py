@@ -13,11 +13,13 @@ from support.operator_world import desired
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
 from penstock_operator.kube import Kube
+from penstock_operator.model import PodState
 from penstock_operator.names import POD_INDEX, Names
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.broker import BROKER
 from penstock_operator.objects.controller import CONTROLLER
 from penstock_operator.observe import Children
+from penstock_operator.second_look import pods_now
 
 ZONE = "topology.kubernetes.io/zone"
 
@@ -40,6 +42,9 @@ class Bench:
         await self.children.read(wish.names)
         await self.children.complete(wish)
         return wish
+
+    def pods(self) -> dict[int, PodState]:
+        return self.children.pods(self.wish().names)
 
     def make(self, group: str, plural: str, name: str, **body: Any) -> None:
         where = f"namespaces/{self.namespace}/" if plural not in {"nodes", "storageclasses"} else ""
@@ -95,11 +100,24 @@ async def test_brokers_are_told_from_controllers_and_from_other_clusters(bench: 
     bench.pod("flights-controller-a", CONTROLLER)
     bench.pod("trains-broker-2", BROKER, cluster="trains")
     await bench.read()
-    pods = bench.children.pods()
+    pods = bench.pods()
     assert {number: pod.ready for number, pod in pods.items()} == {0: True, 1: False}
     assert pods[1].trouble == "it exited with code 1: the disk is full"
     assert pods[1].restarts == 4
     assert bench.children.controllers_problem() == ""
+
+
+async def test_a_pod_that_has_only_the_labels_of_a_broker_is_none(bench: Bench) -> None:
+    """As `kubectl debug --copy-to` with the labels kept makes it."""
+    ready = [{"type": "Ready", "status": "True"}]
+    bench.pod("flights-broker-0", BROKER, conditions=ready)
+    bench.pod("flights-broker-0-debug", BROKER)
+    bench.pod("flights-broker-debug-0", BROKER)
+    wish = await bench.read()
+    for pods in (bench.pods(), await pods_now(bench.kube, wish.names)):
+        assert {number: (pod.name, pod.ready) for number, pod in pods.items()} == {
+            0: ("flights-broker-0", True)
+        }
 
 
 async def test_a_controller_that_does_not_run_is_named(bench: Bench) -> None:
@@ -108,17 +126,17 @@ async def test_a_controller_that_does_not_run_is_named(bench: Bench) -> None:
     await bench.read()
     told = "pod flights-controller-b is not running: it exited with code 1: no such option"
     assert bench.children.controllers_problem() == told
-    assert bench.children.pods() == {}
+    assert bench.pods() == {}
 
 
 async def test_what_was_read_is_kept_until_something_changes(bench: Bench) -> None:
     await bench.read()
     bench.pod("flights-broker-0", BROKER)
     await bench.children.read(bench.wish().names)
-    assert bench.children.pods() == {}, "nobody has said that anything changed"
+    assert bench.pods() == {}, "nobody has said that anything changed"
     bench.children.dirty = True
     await bench.children.read(bench.wish().names)
-    assert set(bench.children.pods()) == {0}
+    assert set(bench.pods()) == {0}
 
 
 async def test_an_object_of_somebody_else_that_has_our_name_is_seen(bench: Bench) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from penstock_operator.model import PodState
-from penstock_operator.names import POD_INDEX, RACK, TEMPLATE_HASH
+from penstock_operator.names import RACK, TEMPLATE_HASH
 from penstock_operator.observe import pod_state
 from penstock_operator.volume_model import ClaimState
 from penstock_operator.volumes import claim_state
@@ -22,7 +22,6 @@ def pod(*, container: dict[str, Any] | None = None, **status: Any) -> dict[str, 
             "name": "flights-broker-2",
             "uid": "uid-2",
             "annotations": {TEMPLATE_HASH: "abc", RACK: "east"},
-            "labels": {POD_INDEX: "2"},
         },
         "spec": {"containers": [{"image": "broker:1"}], "nodeName": "node-1"},
         "status": status,
@@ -31,7 +30,7 @@ def pod(*, container: dict[str, Any] | None = None, **status: Any) -> dict[str, 
 
 def test_a_pod_is_read_whole() -> None:
     ready = [{"type": "Initialized", "status": "False"}, {"type": "Ready", "status": "True"}]
-    seen = pod_state(pod(container={"ready": True, "restartCount": 3}, conditions=ready))
+    seen = pod_state(2, pod(container={"ready": True, "restartCount": 3}, conditions=ready))
     assert seen == PodState(
         broker_id=2,
         name="flights-broker-2",
@@ -52,7 +51,7 @@ def test_a_pod_that_nobody_has_run_yet_is_not_ready() -> None:
     body["metadata"] = {"name": "flights-broker-11", "uid": "u", "deletionTimestamp": "now"}
     body["spec"] = {"containers": [{}]}
     del body["status"]
-    seen = pod_state(body)
+    seen = pod_state(11, body)
     assert (seen.broker_id, seen.ready, seen.terminating) == (11, False, True)
     assert (seen.template_hash, seen.image, seen.node, seen.rack) == ("", "", "", "")
     assert (seen.trouble, seen.restarts) == ("", 0)
@@ -85,15 +84,15 @@ def test_a_pod_that_nobody_has_run_yet_is_not_ready() -> None:
     ],
 )
 def test_why_a_container_does_not_run(container: dict[str, Any], trouble: str) -> None:
-    assert pod_state(pod(container=container)).trouble == trouble
+    assert pod_state(2, pod(container=container)).trouble == trouble
 
 
 def test_a_pod_that_cannot_be_scheduled_says_so_first() -> None:
     unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes fit"}
-    seen = pod_state(pod(container={"state": {"waiting": CRASH}}, conditions=[unscheduled]))
+    seen = pod_state(2, pod(container={"state": {"waiting": CRASH}}, conditions=[unscheduled]))
     assert seen.trouble == "it cannot be scheduled: 0/3 nodes fit"
     scheduled = {"type": "PodScheduled", "status": "True", "message": "fits"}
-    assert pod_state(pod(conditions=[scheduled])).trouble == ""
+    assert pod_state(2, pod(conditions=[scheduled])).trouble == ""
 
 
 @pytest.mark.parametrize(
@@ -110,7 +109,7 @@ def test_since_when_a_pod_is_ready_is_what_its_kubelet_says(
     ready = {"type": "Ready", "status": is_ready, "lastTransitionTime": since}
     made = pod(conditions=[{"type": "Initialized", "status": "True"}, ready])
     made["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
-    seen = pod_state(made)
+    seen = pod_state(2, made)
     assert (seen.ready_since, seen.start_s) == (shown, start_s)
 
 

@@ -8,7 +8,7 @@ read of it before is shown, and nothing is decided from it (I28).
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from time import monotonic
@@ -30,7 +30,7 @@ from penstock_operator.format_model import FormatSaid
 from penstock_operator.hibernation_model import Record
 from penstock_operator.kube import Kube
 from penstock_operator.model import AuthorityState, Object, Observed, PodState
-from penstock_operator.names import POD_INDEX, RACK, TEMPLATE_HASH, Names
+from penstock_operator.names import RACK, TEMPLATE_HASH, Names
 from penstock_operator.objects import (
     DesiredCluster,
     Last,
@@ -124,7 +124,7 @@ class Children:
             self._unlabelled = {}
             for wanted in _wanted(desired):
                 await self._find(wanted["kind"], wanted["metadata"]["name"], desired)
-        runs_tls = any(pod.mode.has_tls for pod in self.pods().values())
+        runs_tls = any(pod.mode.has_tls for pod in self.pods(desired.names).values())
         changes = desired.has_tls and is_rotating(self.authority(desired))  # nobody watches it
         if not self._is_complete or changes:
             await self._read_trust(desired, needed=desired.has_tls or runs_tls)
@@ -200,9 +200,9 @@ class Children:
         rotation = None if published is None else rotation_of(published)
         return AuthorityState(rotation, owners, is_due(self.trust(desired), datetime.now(UTC)))
 
-    def pods(self) -> dict[int, PodState]:
-        states = [pod_state(each) for each in self._pods(BROKER)]
-        return {state.broker_id: state for state in states}
+    def pods(self, names: Names) -> dict[int, PodState]:
+        """The brokers' pods."""
+        return broker_pods(names, self._pods(BROKER))
 
     def _pods(self, component: str) -> list[Object]:
         return [pod for pod in self._lists.get("Pod", ()) if _component(pod) == component]
@@ -228,11 +228,13 @@ class Children:
                 found[int(match[1])] = claim_state(int(match[1]), each, expandable=grows)
         return found
 
-    async def volumes(self, claims: Mapping[int, ClaimState]) -> Mapping[int, BoundNode]:
+    async def volumes(
+        self, pods: Mapping[int, PodState], claims: Mapping[int, ClaimState]
+    ) -> Mapping[int, BoundNode]:
         """See `Observed`. None while it is not known which pods and claims there are."""
         if self._unknown.keys() & {"Pod", "PersistentVolumeClaim"}:
             return {}
-        return await self._volumes.read(self.pods(), claims)
+        return await self._volumes.read(pods, claims)
 
     async def _is_expandable(self, claim: Object) -> bool:
         """Also True when the class cannot be read: the API server will report it."""
@@ -262,14 +264,14 @@ class Children:
         if not key:
             return {}
         racks = {}
-        for name in {pod["spec"].get("nodeName") for pod in self._pods(BROKER)} - {None}:
+        for name in {pod.node for pod in self.pods(desired.names).values()} - {""}:
             try:
-                node = await self._kube.get("Node", None, str(name))
+                node = await self._kube.get("Node", None, name)
             except KubernetesError:
                 continue  # not known in this pass: its pods are marked in a later one
             labels = (node or {}).get("metadata", {}).get("labels") or {}
             if labels.get(key):
-                racks[str(name)] = str(labels[key])
+                racks[name] = str(labels[key])
         return racks
 
 
@@ -307,7 +309,7 @@ async def observe(
     that do not answer are part of it. `status`: of the Cluster, as it is now."""
     await children.complete(desired)
     brokers.use_trust(children.trust(desired))
-    pods = children.pods()
+    pods = children.pods(desired.names)
     facts, problem, plaintext = None, "no broker is ready yet", None
     record, now = Record.of(status), now_text()
     if any(pod.ready for pod in pods.values()):
@@ -319,7 +321,7 @@ async def observe(
         objects=children.objects,
         pods=pods,
         claims=claims,
-        volumes=await children.volumes(claims),
+        volumes=await children.volumes(pods, claims),
         brokers=facts,
         brokers_problem=problem,
         racks=await children.racks(desired),
@@ -348,17 +350,20 @@ def _component(pod: Object) -> str:
     return labels.get(COMPONENT_LABEL, "")
 
 
-def pod_state(pod: Object) -> PodState:
+def broker_pods(names: Names, pods: Iterable[Object]) -> dict[int, PodState]:
+    """Those that are brokers' by their names: others may have been given the labels of one."""
+    found = ((names.broker_of(pod["metadata"]["name"]), pod) for pod in pods)
+    return {at: pod_state(at, pod) for at, pod in found if at is not None}
+
+
+def pod_state(broker_id: int, pod: Object) -> PodState:
     """A broker's pod as the plan sees it."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
-    labels: Mapping[str, str] = metadata.get("labels") or {}
-    name: str = metadata["name"]
-    index = labels.get(POD_INDEX) or name.rpartition("-")[2]
     containers = status.get("containerStatuses") or [{}]
     return PodState(
-        broker_id=int(index),
-        name=name,
+        broker_id=broker_id,
+        name=metadata["name"],
         uid=metadata["uid"],
         ready=_condition(status, "Ready") == "True",
         terminating="deletionTimestamp" in metadata,

@@ -13,7 +13,7 @@ from penstock_operator.model import Observed, PodState
 from penstock_operator.names import Names
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.broker import BROKER
-from penstock_operator.observe import pod_state
+from penstock_operator.observe import broker_pods
 
 
 async def look_again(
@@ -31,5 +31,4 @@ async def look_again(
 async def pods_now(kube: Kube, names: Names) -> dict[int, PodState]:
     """The brokers' pods. They may be listed, and not read one by one. Raises KubernetesError."""
     selector = f"{CLUSTER_LABEL}={names.cluster},{COMPONENT_LABEL}={BROKER}"
-    states = [pod_state(each) for each in await kube.list("Pod", names.namespace, selector)]
-    return {state.broker_id: state for state in states}
+    return broker_pods(names, await kube.list("Pod", names.namespace, selector))

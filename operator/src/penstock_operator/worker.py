@@ -225,7 +225,7 @@ class Worker:
         body, undecided = await with_defaults(self._deps.kube, body)
         last = self._children.last(names)
         desired = read_cluster(body, self._deps.installation, last, undecided)
-        desired = called(desired, self._children.pods())
+        desired = called(desired, self._children.pods(names))
         seen_s = monotonic()
         status: Mapping[str, Any] = body.get("status") or {}
         observed = await observe(self._children, self._brokers, desired, status)
