@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 
 from penstock_operator import worker as worker_module
+from penstock_operator import workers as workers_module
 from penstock_operator.events import Events
 from penstock_operator.kube import Kube
 from penstock_operator.metrics import Metrics
@@ -64,3 +65,37 @@ async def test_the_cluster_that_is_furthest_behind_counts() -> None:
         assert 10 <= workers.oldest_pass_s < 20
     for each in (late, fresh):
         each._credentials.close()
+
+
+@pytest.mark.usefixtures("patience")
+async def test_a_cluster_that_is_made_again_while_its_worker_ends_gets_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Scripted] = []
+    had_files: list[bool] = []
+
+    class Ending(Scripted):
+        """While the first one ends, its Cluster is made again."""
+
+        def __init__(self, *_: object) -> None:
+            super().__init__()
+            made.append(self)
+            self.closes = self._groups.close
+            self._groups.close = self._close  # type: ignore[method-assign]
+
+        async def _pass(self) -> Outcome:
+            had_files.append(self._credentials._files.ca.parent.exists())
+            return await super()._pass()
+
+        async def _close(self) -> None:
+            if len(had_files) == 1:
+                workers.wake("streams", "flights")
+            await self.closes()
+
+    monkeypatch.setattr(workers_module, "Worker", Ending)
+    async with asyncio.TaskGroup() as group:
+        workers = Workers(DEPS, group)
+        workers.wake("streams", "flights")
+    assert len(made) == 2
+    assert had_files == [True, True]
+    assert len(workers) == 0

@@ -142,7 +142,8 @@ class Worker:
         return self._wake.is_set()
 
     async def run(self) -> None:
-        """Returns when neither the Cluster nor anything that belongs to it exists any longer."""
+        """Returns when neither the Cluster nor anything that belongs to it exists any longer. Once:
+        its connections and files are gone then."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 groups = tasks.create_task(self._groups.run(), name=f"groups of {self.name}")

@@ -46,6 +46,7 @@ class Workers:
         key = (worker.namespace, worker.name)
         await worker.run()
         while worker.woken:  # a Cluster with this name was created while the worker ended
+            worker = self._workers[key] = Worker(self._deps, *key)  # that one's files are gone
             await worker.run()
         if self._workers.get(key) is worker:
             del self._workers[key]
