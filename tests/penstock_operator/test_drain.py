@@ -22,6 +22,7 @@ from penstock.client.model import PartitionLog
 from penstock.core.manifest.objects import WhenScaledDown
 from penstock.core.types import MoveReason, TopicPartition
 from penstock_operator.model import (
+    Apply,
     CordonBrokers,
     ForgetBroker,
     MoveReplicas,
@@ -534,3 +535,22 @@ def test_nothing_is_drained_while_it_is_not_known_what_there_is(kind: str) -> No
     world = settled(desired(brokers=4), partitions=4)
     world.unknown = {kind: "no answer"}
     assert not asked(plan_cluster(desired(brokers=3), world.observed()))
+
+
+@pytest.mark.parametrize("taken_back", [False, True])
+def test_a_broker_is_forgotten_though_others_change_the_statefulset(taken_back: bool) -> None:
+    """Who adds a variable, or changes each time what we apply, as a webhook may."""
+    world, wish = settled(desired(brokers=4)), desired(brokers=3)
+    applied = 0
+    for _ in range(300):
+        pod = world.objects["StatefulSet", NAMES.broker]["spec"]["template"]["spec"]
+        if taken_back:
+            pod["terminationGracePeriodSeconds"] = 31
+        else:
+            env = pod["containers"][0]["env"]
+            pod["containers"][0]["env"] = [one for one in env if one["name"] != "FOO"]
+            pod["containers"][0]["env"].append({"name": "FOO", "value": "bar"})
+        plan = advance(world, wish)
+        applied += sum(isinstance(each, Apply) for each in plan.actions)
+    assert world.registered == {0, 1, 2}
+    assert taken_back or (plan.is_idle and applied < 10), "it comes to rest"

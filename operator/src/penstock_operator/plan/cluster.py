@@ -232,18 +232,20 @@ def _brokers(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Trac
     wanted = with_claim_template(broker_pods(desired, scale.replicas, live, other).wanted, live)
     if sleep.asleep is not None:
         wanted = _asleep(wanted, sleep.asleep)
-    if live is None or not is_applied(wanted, live):
-        return _Track((Apply(stamped(wanted)), *scale.actions), scale.waits, scale.drains)
+    # Who takes back each time what we apply must not keep the rest waiting.
+    apply = () if is_applied(wanted, live) else (Apply(stamped(wanted)),)
+    if live is None or scale.replicas != live["spec"].get("replicas", 1):
+        return _Track((*apply, *scale.actions), scale.waits, scale.drains)
     # Whether a claim shall go has to be known before the registration goes, which remembers it.
     knows = observed.knows(POD, CLAIM) and desired.knows(Section.STORAGE)
     if not knows or sleep.holds_still:
-        return _Track(scale.actions, scale.waits, scale.drains)
+        return _Track((*apply, *scale.actions), scale.waits, scale.drains)
     gone = forgotten(desired, observed, live)
     waits, going = going_volumes(desired, observed, live)
     ids = {one.broker_id for one in going}
     others = [one for one in scale.drains if one.broker_id not in ids]
     drains = sorted((*others, *going), key=lambda one: one.broker_id)
-    return _Track((*gone, *scale.actions), (*scale.waits, *waits), tuple(drains))
+    return _Track((*apply, *gone, *scale.actions), (*scale.waits, *waits), tuple(drains))
 
 
 def _asleep(wanted: Object, brokers: int) -> Object:
