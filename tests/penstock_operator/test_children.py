@@ -10,15 +10,20 @@ import pytest
 from support.apiserver import TIMEOUTS, ApiServer
 from support.operator_world import desired
 
+from penstock.core.control.documents import TopicDocument, encode_topic, topic_key
+from penstock.core.control.partition import PartitionDocument
+from penstock.core.types import BrokerId, ControllerEpoch, LeaderEpoch, PartitionState, TopicId
 from penstock.kubernetes.connect import connect
-from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
+from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL, METADATA_LABEL
+from penstock_broker.controller.metadata_store.kubernetes_objects import ClusterObjects
+from penstock_operator.brokers import Brokers
 from penstock_operator.kube import Kube
 from penstock_operator.model import PodState
 from penstock_operator.names import POD_INDEX, Names
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.broker import BROKER
 from penstock_operator.objects.controller import CONTROLLER
-from penstock_operator.observe import Children
+from penstock_operator.observe import Children, observe
 from penstock_operator.second_look import pods_now
 
 ZONE = "topology.kubernetes.io/zone"
@@ -177,3 +182,50 @@ async def test_racks_are_those_of_the_nodes_with_our_pods(bench: Bench) -> None:
     wish = await bench.read(spec_rack_topology_key=ZONE)
     assert await bench.children.racks(wish) == {east: "zone-1"}
     assert await bench.children.racks(bench.wish()) == {}
+
+
+def stored_topic(bench: Bench, name: str, *replicas: int, cluster: str = "flights") -> None:
+    """As a controller stores it."""
+    ids = tuple(BrokerId(one) for one in replicas)
+    state = PartitionState(
+        leader=ids[0], leader_epoch=LeaderEpoch(1), isr=ids[:1], replicas=ids, version=1
+    )
+    document = TopicDocument(
+        name=name,
+        topic_id=TopicId(f"id-{name}"),
+        configs={},
+        partitions=(PartitionDocument(state),),
+        controller_epoch=ControllerEpoch(1),
+        metadata_version=1,
+    )
+    owned = ClusterObjects(cluster, bench.namespace)
+    body = owned.config_map(topic_key(name), encode_topic(document), None)
+    bench.server.request("POST", f"/{owned.config_maps.lstrip('/')}", body)
+
+
+async def test_while_no_broker_answers_stored_topics_say_who_has_replicas(bench: Bench) -> None:
+    for at in (0, 1, 4, 5):
+        bench.claim(f"data-flights-broker-{at}", "1Gi", "any")
+    stored_topic(bench, "t", 0, 4)
+    stored_topic(bench, "u", 1, 2)
+    stored_topic(bench, "of-others", 5, cluster="trains")
+    broken = {"labels": {CLUSTER_LABEL: "flights", METADATA_LABEL: "topic"}}
+    bench.make("api/v1", "configmaps", "flights-broken", metadata=broken, data={"document": "{"})
+    brokers = Brokers()
+    seen = await observe(bench.children, brokers, await bench.read(brokers=3), {})
+    assert seen.stored == {0, 1, 2, 4}
+    assert seen.last_broker("flights-broker") == 4, "nobody needs what was broker 5"
+    await brokers.close()
+
+
+async def test_stored_topics_are_not_read_without_need_or_each_second(bench: Bench) -> None:
+    stored_topic(bench, "t", 0, 4)
+    brokers, wish = Brokers(), await bench.read(brokers=3)
+    seen = await observe(bench.children, brokers, wish, {})
+    assert seen.stored == frozenset(), "there is no volume that it could be on"
+    bench.claim("data-flights-broker-4", "1Gi", "any")
+    for _ in range(2):
+        seen = await observe(bench.children, brokers, await bench.read(brokers=3), {})
+        assert seen.stored == {0, 4}
+        stored_topic(bench, f"later-{_}", 3)
+    await brokers.close()

@@ -453,6 +453,123 @@ def test_a_set_that_was_made_smaller_by_hand_is_put_back_while_replicas_are_ther
     assert world.objects["StatefulSet", NAMES.broker]["spec"]["replicas"] == 4
 
 
+# ── Fewer are made than have records ──────────────────────────────────────────────────────────
+
+
+def pairs(brokers: int) -> World:
+    """Each broker shares a partition with the next, and the last has one alone."""
+    world = settled(desired(brokers=brokers), partitions=0)
+    for at in range(brokers):
+        both = (at, (at + 1) % brokers)
+        world.partitions.append(PartitionState("t", at, at, both, both, 1))
+    world.partitions.append(
+        PartitionState("alone", 0, brokers - 1, (brokers - 1,), (brokers - 1,), 1)
+    )
+    return world
+
+
+def stop(world: World, *brokers: int) -> None:
+    """Their pods are gone, and who is left leads."""
+    for broker_id in brokers:
+        world.pods.pop(broker_id, None)
+        world.alive.discard(broker_id)
+    for at, each in enumerate(world.partitions):
+        isr = tuple(one for one in each.isr if one in world.alive) or each.isr
+        leader = next((one for one in isr if one in world.alive), -1)
+        world.partitions[at] = replace(each, isr=isr, leader=leader)
+
+
+def forgotten_by(world: World, how: str) -> None:
+    """Fewer brokers are made than have records."""
+    if how == "made smaller":
+        world.objects["StatefulSet", NAMES.broker]["spec"]["replicas"] = 3
+        stop(world, *range(3, len(world.pods)))
+    elif how == "deleted":
+        del world.objects["StatefulSet", NAMES.broker]
+        stop(world, *world.pods.copy())
+    else:
+        world.objects.clear()
+        stop(world, *world.pods.copy())
+
+
+def with_majority(world: World, wish: DesiredCluster, steps: int = 300) -> Plan:
+    """As `run`; a controller takes over once most of the registered brokers run."""
+    plan = Plan()
+    for _ in range(steps):
+        world.reachable = len(world.alive) > len(world.registered) // 2
+        plan = advance(world, wish)
+        if plan.is_idle:
+            break
+    return plan
+
+
+@pytest.mark.parametrize("brokers", [5, 7])
+@pytest.mark.parametrize("how", ["made smaller", "deleted", "made again"])
+def test_brokers_with_records_are_started_and_emptied_before_they_go(
+    how: str, brokers: int
+) -> None:
+    world = pairs(brokers)
+    for _ in range(3):
+        advance(world, desired(brokers=3))  # a drain has begun
+    world.targets.clear()
+    forgotten_by(world, how)
+    assert with_majority(world, desired(brokers=3)).is_idle
+    assert sorted(world.pods) == sorted(world.registered) == [0, 1, 2]
+    assert brokers_of(world) == {0, 1, 2}
+    assert (world.lost, world.fresh) == (set(), set())
+    assert all(each.leader in world.alive for each in world.partitions)
+
+
+def test_a_volume_that_was_emptied_and_kept_starts_nobody() -> None:
+    world, wish = pairs(5), desired(brokers=3)
+    assert run(world, wish).is_idle
+    assert set(world.claims) == {0, 1, 2, 3, 4}
+    assert not any(claim.emptied for claim in world.claims.values())
+    forgotten_by(world, "made again")
+    for _ in range(100):
+        advance(world, wish)
+        assert world.objects["StatefulSet", NAMES.broker]["spec"]["replicas"] == 3
+
+
+def test_a_cluster_that_is_made_again_asleep_wakes_with_all_that_have_records() -> None:
+    world = pairs(7)
+    forgotten_by(world, "made again")
+    with_majority(world, desired(brokers=3, spec_hibernate=True), steps=30)
+    assert not world.pods
+    assert with_majority(world, desired(brokers=3)).is_idle
+    assert sorted(world.pods) == [0, 1, 2]
+    assert brokers_of(world) == {0, 1, 2}
+    assert world.lost == set()
+
+
+def test_a_broker_that_has_replicas_and_no_volume_waits_for_a_person() -> None:
+    world = pairs(5)
+    forgotten_by(world, "made smaller")
+    del world.claims[3], world.claims[4]
+    for _ in range(10):
+        plan = advance(world, desired(brokers=3))
+    told = wait_of(plan, "BrokerNotStarted")
+    assert told.severity is Severity.BLOCKED
+    assert told.message == (
+        "broker 3 has 2 replicas and is not started, and claim data-flights-broker-3 is gone: set "
+        "spec.brokers to 4 to start it, or give them to others: penstock broker drain 3"
+    )
+    assert sorted(world.pods) == [0, 1, 2]
+    world.unknown = {"PersistentVolumeClaim": "forbidden"}
+    plan = advance(world, desired(brokers=3))
+    assert "BrokerNotStarted" not in {wait.reason for wait in plan.waits}, "it is not known"
+
+
+def test_what_answers_did_not_ask_about_is_read_first() -> None:
+    """A second look sees brokers that the first one did not know of."""
+    world = pairs(5)
+    forgotten_by(world, "made smaller")
+    seen = world.observed()
+    assert seen.moves is not None
+    plan = plan_cluster(desired(brokers=3), replace(seen, moves=replace(seen.moves, seen=None)))
+    assert "in the next pass" in wait_of(plan, "BrokersDoNotAnswer").message
+
+
 def test_a_broker_is_empty_only_if_all_answers_say_so() -> None:
     world = settled(desired(brokers=4), partitions=0)
     world.cordons = {3: OURS}

@@ -176,6 +176,7 @@ class World:
             trust="a CA",
             plaintext=self._told(),
             unknown=dict(self.unknown),
+            stored=frozenset() if answer else self.holders(),
             at=self.at,
             format_said=self.format_said,
             rest=Rest(
@@ -238,6 +239,10 @@ class World:
         found = MoveFacts(moving, seen, logs)
         empty = {each: "" for each in self.registered if is_empty(found, each)}
         return replace(found, proven=self.proofs.proven(empty))
+
+    def holders(self) -> frozenset[int]:
+        """Brokers that have replicas by the stored metadata."""
+        return frozenset(one for each in self.partitions for one in each.replicas)
 
     def stored(self, broker_id: int) -> set[TopicPartition]:
         """The logs on a broker's disk."""

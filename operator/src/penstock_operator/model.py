@@ -220,6 +220,9 @@ class Observed:
     """When it was looked, RFC 3339."""
     recorded_cluster_id: str = ""
     """`status.clusterId` of the resource: the id that brokers must report."""
+    stored: frozenset[int] = frozenset()
+    """Brokers that have replicas by the stored metadata; read only while the brokers cannot say it,
+    and there are claims of more of them than are made."""
     unknown: Mapping[str, str] = field(default_factory=dict)
     """Kinds that could not be read now, and why. What is here of them is of an earlier reading, for
     the status: nothing is decided from it, because not known is not absent."""
@@ -232,14 +235,30 @@ class Observed:
         return self.objects.get((kind, name))
 
     def last_broker(self, broker_set: str) -> int:
-        """The highest id of a broker that the StatefulSet makes, or that has a pod; -1: none.
+        """The highest id of a broker that the StatefulSet makes, that has a pod, or that has
+        replicas on a volume that is there; -1: none.
 
         A StatefulSet that was orphaned to change its template does not exist for a moment; its
-        pods do.
+        pods do. One that was deleted, or made smaller by hand, leaves volumes with records.
         """
         live = self.live("StatefulSet", broker_set)
         made = 0 if live is None else int(live["spec"].get("replicas", 1))
-        return max([made - 1, *self.pods])
+        last = max([made - 1, *self.pods])
+        kept = {
+            broker_id
+            for broker_id, claim in self.claims.items()
+            if broker_id > last and not (claim.emptied or claim.deleting)
+        }
+        return max([last, *(kept & self.holders())]) if kept else last
+
+    def holders(self) -> frozenset[int]:
+        """Brokers that have replicas, as the brokers say, or else the stored metadata."""
+        facts = self.brokers
+        if facts is None or not facts.controller_reachable:
+            return self.stored
+        if self.recorded_cluster_id not in {"", facts.cluster_id}:
+            return frozenset()
+        return frozenset(one for each in facts.partitions for one in each.replicas)
 
 
 # ── What may be done ──────────────────────────────────────────────────────────────────────

@@ -43,6 +43,7 @@ from penstock_operator.objects.broker import BROKER
 from penstock_operator.objects.controller import CONTROLLER
 from penstock_operator.objects.security import users_ca_problem
 from penstock_operator.resting import rest_of
+from penstock_operator.stored import Stored
 from penstock_operator.volume_model import BoundNode, ClaimState
 from penstock_operator.volumes import Volumes, claim_state
 
@@ -82,6 +83,7 @@ class Children:
         self._is_complete = False
         self._trust: list[Object] = []
         self._volumes = Volumes(kube, now_s)
+        self._stored = Stored(kube, now_s)
         self.dirty = True
 
     async def read(self, names: Names) -> None:
@@ -236,6 +238,15 @@ class Children:
             return {}
         return await self._volumes.read(pods, claims)
 
+    async def stored(self, desired: DesiredCluster, seen: Observed) -> frozenset[int]:
+        """See `Observed`. The set of a cluster that sleeps remembers how many there are."""
+        live = seen.live("StatefulSet", desired.names.broker)
+        sleeps = live is not None and live["spec"].get("replicas", 1) == 0
+        last = seen.last_broker(desired.names.broker)
+        if sleeps or all(each <= last or claim.emptied for each, claim in seen.claims.items()):
+            return frozenset()
+        return await self._stored.read(desired.names)
+
     async def _is_expandable(self, claim: Object) -> bool:
         """Also True when the class cannot be read: the API server will report it."""
         name = claim["spec"].get("storageClassName")
@@ -338,7 +349,7 @@ async def observe(
         unknown=dict(children.unknown),
     )
     if facts is None or not facts.controller_reachable:
-        return seen
+        return replace(seen, stored=await children.stored(desired, seen))
     rest = await brokers.rest(desired, facts, record, now)
     leaving = range(desired.spec.brokers, seen.last_broker(desired.names.broker) + 1)
     moves, why = await brokers.moves(desired, leaving)

@@ -90,7 +90,7 @@ def plan_hibernation(
     made = _made(desired, observed, live)
     asleep = brokers_asleep(live)
     if asleep is None and live is None and not observed.pods and desired.spec.hibernate:
-        asleep = desired.spec.brokers  # nothing runs, so nothing has to come to rest
+        asleep = made  # nothing runs, so nothing has to come to rest
     if asleep is not None and desired.spec.hibernate:
         found = _down(desired, observed, asleep)
     elif asleep is not None:
@@ -113,7 +113,7 @@ def plan_hibernation(
 def _made(desired: DesiredCluster, observed: Observed, live: Object | None) -> int:
     """Brokers that there are, or are made."""
     known = observed.last_broker(desired.names.broker) + 1
-    return known if live is not None or observed.pods else desired.spec.brokers
+    return known if live is not None or observed.pods else max(known, desired.spec.brokers)
 
 
 def _record(found: Hibernation, before: Record) -> Record:

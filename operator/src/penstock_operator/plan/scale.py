@@ -3,13 +3,24 @@
 Up: at once; the controller places new partitions on new brokers. Down: brokers that go are emptied
 first (`drain`), and their pods stay until the stored documents name them nowhere and they
 themselves list no log, twice (I34). The highest goes first, while others are still emptied.
+
+A broker that has replicas and a volume is started, however few the spec wants: the StatefulSet may
+have been deleted, or made smaller by hand. Then it is emptied like any other.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from penstock.client import BrokerPlacement
-from penstock_operator.model import Action, AnswerRequest, ForgetBroker, Object, Observed, Wait
+from penstock_operator.model import (
+    Action,
+    AnswerRequest,
+    ForgetBroker,
+    Object,
+    Observed,
+    Severity,
+    Wait,
+)
 from penstock_operator.move_model import DrainStage, DrainState, MoveFacts
 from penstock_operator.names import FORGET_BROKER
 from penstock_operator.objects import DesiredCluster
@@ -43,14 +54,17 @@ def plan_scale(desired: DesiredCluster, observed: Observed, live: Object | None)
     if kept:
         return Scale(max(present, min(kept)), stale)  # before anything can come to its volume
     cancelled = plan_cancel(moves, wanted) if facts is not None and moves is not None else ()
+    away = _not_started(desired, observed, present)
     if present <= wanted:
-        return Scale(wanted, (*stale, *cancelled))
-    if facts is None or moves is None:
+        return Scale(wanted, (*stale, *cancelled), away)
+    if facts is None or moves is None or moves.seen is None:
         why = observed.moves_problem or observed.brokers_problem or "no controller is reachable"
+        if facts is not None and moves is not None:
+            why = "what they store is read in the next pass"
         text = (
             f"scaling down to {wanted} needs the brokers' confirmation that nothing is lost: {why}"
         )
-        return Scale(present, stale, (Wait("BrokersDoNotAnswer", text),))
+        return Scale(present, stale, (*away, Wait("BrokersDoNotAnswer", text)))
     leaving = range(wanted, present)
     unmarked, marking = _unmarked(desired, observed, moves, made)
     left = [
@@ -61,13 +75,34 @@ def plan_scale(desired: DesiredCluster, observed: Observed, live: Object | None)
     drains = drain_states(moves, leaving, left)
     if cancelled:
         text = f"scaling down to {wanted}: ending the drain of brokers that are to stay"
-        ending = (Wait("Draining", text),)
+        ending = (*away, Wait("Draining", text))
         return Scale(max([wanted - 1, *left]) + 1, (*stale, *cancelled), ending, drains)
     if not left:
-        return Scale(wanted, stale, drains=drains)
+        return Scale(wanted, stale, away, drains)
     actions, waits = plan_drain(moves, leaving, wanted)
     waits = waits or (describe(observed, moves, drains, wanted),)
-    return Scale(max(left) + 1, (*stale, *marking, *actions), waits, drains)
+    return Scale(max(left) + 1, (*stale, *marking, *actions), (*away, *waits), drains)
+
+
+def _not_started(desired: DesiredCluster, observed: Observed, present: int) -> tuple[Wait, ...]:
+    """Brokers beyond those `present` that have replicas, or are to get some, and no volume to
+    start with: a person has to decide."""
+    facts, moves = trusted(observed), observed.moves
+    if facts is None or not observed.knows(CLAIM):
+        return ()
+    waits = []
+    for one in sorted(broker_id for broker_id in facts.brokers if broker_id >= present):
+        held = sum(one in each.replicas for each in facts.partitions)
+        if not held and (moves is None or not moves.needs(one)):
+            continue
+        has = f"has {held} replicas" if held else "is to get replicas"
+        why = "" if one in observed.claims else f", and claim {desired.names.claim(one)} is gone"
+        text = (
+            f"broker {one} {has} and is not started{why}: set spec.brokers to {one + 1} to start "
+            f"it, or give them to others: penstock broker drain {one}"
+        )
+        waits.append(Wait("BrokerNotStarted", text, Severity.BLOCKED))
+    return tuple(waits)
 
 
 def forgotten(
