@@ -228,6 +228,44 @@ def test_what_is_broken_is_waited_for() -> None:
     assert "no route" in next(w.message for w in plan.waits if w.reason == "Hibernating")
 
 
+def test_it_does_not_begin_while_a_claim_is_deleted_that_only_its_pod_keeps() -> None:
+    world = settled(AWAKE)
+    world.claims[1] = replace(world.claims[1], deleting=True)
+    for _ in range(60):
+        plan = step(world, ASLEEP_WISH)
+    assert (world.hibernating, made(world)) == (False, (3, 2))
+    blocked = next(wait for wait in plan.waits if wait.reason == "HibernateBlocked")
+    assert blocked.severity is Severity.BLOCKED
+    assert blocked.message.startswith(
+        "cannot hibernate: claim data-flights-broker-1 is being deleted, and the records of "
+        "broker 1 go with it when its pod stops"
+    )
+    world.unknown = {"PersistentVolumeClaim": "forbidden"}
+    world.claims[1] = replace(world.claims[1], deleting=False)
+    for _ in range(60):
+        plan = step(world, ASLEEP_WISH)
+    assert not world.hibernating, "it is not known whether one is deleted"
+    world.unknown = {}
+    run(world, ASLEEP_WISH, is_at(Stage.HIBERNATED))
+
+
+def test_no_broker_stops_when_a_claim_is_deleted_on_the_way_to_sleep() -> None:
+    world = settled(AWAKE)
+    world.unquiet = "a write is open"
+    run(world, ASLEEP_WISH, is_at(Stage.HIBERNATING))
+    world.claims[1] = replace(world.claims[1], deleting=True)
+    world.unquiet = ""
+    step(world, ASLEEP_WISH)
+    plan = step(world, ASLEEP_WISH)
+    told = next(wait for wait in plan.waits if wait.reason == "Hibernating")
+    assert told.severity is Severity.BLOCKED
+    assert "claim data-flights-broker-1 is being deleted" in told.message
+    world.seconds += REST_S
+    run(world, ASLEEP_WISH, is_at(Stage.BLOCKED))
+    run(world, ASLEEP_WISH, lambda _: not world.hibernating)
+    assert made(world) == (3, 2)
+
+
 def test_an_older_format_says_what_to_do() -> None:
     world = settled(AWAKE)
     world.format = 1

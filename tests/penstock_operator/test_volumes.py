@@ -25,7 +25,7 @@ from penstock_operator.model import (
 from penstock_operator.names import REPLACE_VOLUME
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan import plan_cluster
-from penstock_operator.plan.volumes import LOST, REPLACING, Request
+from penstock_operator.plan.volumes import DELETED, LOST, REPLACING, Request
 from penstock_operator.volume_model import (
     BoundNode,
     ClaimState,
@@ -631,3 +631,80 @@ def test_nothing_is_restarted_while_a_loss_is_accepted_for_a_broker_that_runs() 
     for _ in range(20):
         found |= {type(each) for each in advance(world, rolled).actions}
     assert RestartPod in found
+
+
+# ── Somebody has deleted a claim ──────────────────────────────────────────────────────────────
+
+ROLLED = desired(image="penstock-broker:2")
+
+
+def deleted(world: World, *brokers: int) -> World:
+    """Kubernetes keeps the claim of a pod until that stops."""
+    for broker_id in brokers:
+        world.claims[broker_id] = replace(world.claims[broker_id], deleting=True)
+    return world
+
+
+def restarts(world: World, wish: DesiredCluster, steps: int = 60) -> set[int]:
+    """Of brokers, while a roll has time to end."""
+    found = set()
+    for _ in range(steps):
+        plan = advance(world, wish)
+        found |= {each.broker_id for each in plan.actions if isinstance(each, RestartPod)}
+    return found
+
+
+def test_nothing_is_restarted_while_a_deleted_claim_has_what_nobody_else_has() -> None:
+    world = settled(desired(brokers=4))
+    alone_there = PartitionState("alone", 0, 1, (1,), (1,), 1)
+    world.partitions.append(alone_there)
+    deleted(world, 1)
+    wish = desired(brokers=4, image="penstock-broker:2")
+    assert not restarts(world, wish)
+    assert not restarts(world, replace(wish, force_roll=1, force_roll_pod=world.pods[1].uid))
+    told = wait_of(plan_cluster(wish, world.observed()), DELETED)
+    assert told.severity is Severity.BLOCKED
+    assert told.message.startswith(
+        "claim data-flights-broker-1 is being deleted, and the records of broker 1 go with it when "
+        "its pod stops, so nothing is restarted: copy them away first (penstock broker drain 1), "
+        "then kubectl delete pod flights-broker-1; not all of them are safe elsewhere: nobody else "
+        "has all records of alone-0"
+    )
+    world.partitions.remove(alone_there)
+    assert 1 in restarts(world, wish), "all that it has is elsewhere"
+
+
+def test_a_broker_that_was_drained_may_stop_whatever_else_is_down() -> None:
+    world = settled(desired(brokers=4), partitions=0)
+    world.partitions.append(PartitionState("t", 0, 1, (1, 2), (1, 2), 1))
+    deleted(world, 1)
+    down(world, 3)
+    wish = desired(brokers=4)
+    assert wait_of(plan_cluster(wish, world.observed()), DELETED).message.endswith(
+        'replace this one nevertheless with annotation penstock.dev/replace-volume: "1:accept-loss"'
+    )
+    world.partitions = [replace(world.partitions[0], replicas=(2, 0), isr=(2, 0), leader=2)]
+    plan = plan_cluster(wish, world.observed())
+    assert DELETED not in {wait.reason for wait in plan.waits}
+    assert wait_of(plan, REPLACING).message == (
+        "broker 1 gets a new volume once claim data-flights-broker-1 is gone, which is when pod "
+        "flights-broker-1 stops: kubectl delete pod flights-broker-1"
+    )
+
+
+def test_two_deleted_claims_do_not_go_one_after_the_other() -> None:
+    world = deleted(settled(WISH), 0, 1)
+    assert not restarts(world, ROLLED)
+
+
+def test_nothing_is_restarted_while_it_is_not_known_which_claims_are_deleted() -> None:
+    world = deleted(settled(WISH), 0, 1)
+    world.unknown = {"PersistentVolumeClaim": "forbidden"}
+    assert not restarts(world, ROLLED)
+
+
+def test_nothing_is_restarted_while_nobody_says_where_the_records_of_a_deleted_claim_are() -> None:
+    world = deleted(settled(WISH), 1)
+    down(world, 1)
+    world.reachable = False
+    assert not restarts(world, ROLLED), "though it is broken"

@@ -291,7 +291,7 @@ def _racks(observed: Observed) -> _Track:
 def _roll(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Track:
     observed, name = reach.observed, desired.names.broker
     live = observed.live("StatefulSet", name)
-    if live is None or not (observed.knows(POD) and reach.may_change("StatefulSet", name)):
+    if live is None or not (observed.knows(POD, CLAIM) and reach.may_change("StatefulSet", name)):
         return _Track()
     held = holds_restarts(desired, observed)
     if held is not None:

@@ -23,6 +23,7 @@ from penstock_operator.model import BrokerFacts, Object, Observed, Severity, Wai
 from penstock_operator.names import ASLEEP
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.gates import is_serving, some, trusted
+from penstock_operator.plan.reach import CLAIM
 
 REST_S: Final = 300.0
 """How long writes are refused for nothing, if the cluster does not come to rest."""
@@ -140,15 +141,17 @@ def _going(desired: DesiredCluster, observed: Observed, made: int) -> Hibernatio
         if tried_long:
             return _blocked(desired, _NOT_HEARD, facts, None)
         return _begin(desired, observed, facts, made)
-    if rest.proven and _all_alive(facts):
+    losing = _would_lose(observed)
+    if rest.proven and _all_alive(facts) and not losing:
         text = "everything is fsynced on all replicas; brokers stop"
         wait = Wait("Hibernating", text)
         return Hibernation(Stage.STOPPING, 0, made, wait=wait)
-    why = rest.waiting_for or _away(facts) or "it is checked twice"
+    why = losing or rest.waiting_for or _away(facts) or "it is checked twice"
     if tried_long:
         return _blocked(desired, why, facts, None)
     text = f"going to sleep, writes are refused: waiting until all brokers are at rest: {why}"
-    return Hibernation(Stage.HIBERNATING, made, wait=Wait("Hibernating", text))
+    severity = Severity.BLOCKED if losing else Severity.PROGRESS
+    return Hibernation(Stage.HIBERNATING, made, wait=Wait("Hibernating", text, severity))
 
 
 def _begin(
@@ -171,6 +174,9 @@ def _begin(
             return _not_yet(f"waiting until broker {broker_id} serves")
     if away := _away(facts):
         return _not_yet(f"{away}, which is registered")
+    if losing := _would_lose(observed):
+        text = f"cannot hibernate: {losing}"
+        return Hibernation(wait=Wait("HibernateBlocked", text, Severity.BLOCKED))
     if facts.not_full:
         return _not_yet(f"waiting until replicas catch up: {some(facts.not_full)}")
     text = "going to sleep: writes are refused from now on"
@@ -179,6 +185,21 @@ def _begin(
         made,
         actions=(Hibernate(hibernating=True),),
         wait=Wait("Hibernating", text),
+    )
+
+
+def _would_lose(observed: Observed) -> str:
+    """Why no pod may stop; empty: they may. A claim that is deleted goes when its pod does."""
+    if not observed.knows(CLAIM):
+        return "whether volumes are being deleted cannot be read now"
+    going = [one for _, one in sorted(observed.claims.items()) if one.deleting]
+    if not going:
+        return ""
+    first = going[0]
+    return (
+        f"claim {first.name} is being deleted, and the records of broker {first.broker_id} go with "
+        f"it when its pod stops: copy them away first (penstock broker drain {first.broker_id}), "
+        "then delete that pod, so that it gets a new volume"
     )
 
 

@@ -13,7 +13,10 @@ taken back once that claim is gone: whoever acts on it, and how often, it replac
 `1:accept-loss` also replaces one that nobody else has the records of. It is bound to the time as
 well: while it stands for a broker that runs, the operator restarts nothing, and it is taken back if
 the broker still runs ten minutes later. Else the next restart, weeks later, would give up a volume
-that nobody thinks of any more. Pure.
+that nobody thinks of any more.
+
+A claim that somebody else has deleted stays as long as its broker's pod, and goes with all records
+when that stops. So nothing is restarted meanwhile, unless all of them are elsewhere. Pure.
 """
 
 from collections.abc import Iterator
@@ -47,6 +50,7 @@ from penstock_operator.volume_model import (
 LOST: Final = "VolumeLost"
 REPLACING: Final = "ReplacingVolume"
 EXPIRED: Final = "ReplaceVolumeExpired"
+DELETED: Final = "VolumeDeleted"
 ACCEPT_LOSS: Final = "accept-loss"
 LOSS_STANDS_FOR: Final = timedelta(minutes=10)
 """How long a loss may be accepted before the broker is down."""
@@ -108,6 +112,8 @@ def plan_volumes(desired: DesiredCluster, observed: Observed, made: int) -> Trac
         claim = observed.claims.get(broker_id)
         if claim is None:
             waits += _unfinished(observed, broker_id, claim)
+        elif _runs(observed, broker_id) and (held := _would_lose(desired, observed, claim)):
+            waits.append(held)
         elif request is not None and request.claim_uid == claim.uid:
             found = _requested(desired, observed, claim, request)
             actions, waits = [*actions, *found[0]], [*waits, *found[1]]
@@ -154,7 +160,11 @@ def _request(desired: DesiredCluster, observed: Observed) -> tuple[Request | Non
 
 
 def holds_restarts(desired: DesiredCluster, observed: Observed) -> Wait | None:
-    """A loss is accepted for a broker that runs: only whoever asked for that shall stop it."""
+    """A broker would lose what only it has: its claim is deleted, or a loss is accepted for it
+    while it runs. Only whoever asked for that shall stop it. Claims are known."""
+    for _, claim in sorted(observed.claims.items()):
+        if held := _would_lose(desired, observed, claim):
+            return held
     request, _ = _request(desired, observed)
     if request is None or not request.accepts_loss or not _runs(observed, request.broker_id):
         return None
@@ -163,6 +173,28 @@ def holds_restarts(desired: DesiredCluster, observed: Observed) -> Wait | None:
         f"{request.broker_id} are lost as soon as it is down; stop it, or take the annotation back"
     )
     return Wait(REPLACING, text)
+
+
+def _would_lose(desired: DesiredCluster, observed: Observed, claim: ClaimState) -> Wait | None:
+    """Why the pod that keeps a claim from going must not stop; None: none does, or it may."""
+    broker_id, facts = claim.broker_id, trusted(observed)
+    pod = observed.pods.get(broker_id)
+    if not claim.deleting or pod is None or pod.terminating or not pod.node:
+        return None
+    if facts is not None and not any(broker_id in each.replicas for each in facts.partitions):
+        return None
+    request, _ = _request(desired, observed)
+    accepts = request is not None and request.accepts_loss and request.claim_uid == claim.uid
+    hindrance = _not_elsewhere(desired, observed, claim, accepts_loss=accepts)
+    if hindrance is None:
+        return None
+    text = (
+        f"claim {claim.name} is being deleted, and the records of broker {broker_id} go with it "
+        f"when its pod stops, so nothing is restarted: copy them away first (penstock broker drain "
+        f"{broker_id}), then kubectl delete pod {pod.name}; not all of them are safe elsewhere: "
+        f"{hindrance.text}"
+    )
+    return Wait(DELETED, text, Severity.BLOCKED)
 
 
 def _runs(observed: Observed, broker_id: int) -> bool:
@@ -232,6 +264,8 @@ def _unfinished(observed: Observed, broker_id: int, claim: ClaimState | None) ->
                 f"{text}, which pod {pod.name} still uses: node {pod.node} has to confirm that it "
                 f"has stopped; if that node never comes back: kubectl delete node {pod.node}"
             )
+        elif pod is not None and pod.node:
+            text = f"{text}, which is when pod {pod.name} stops: kubectl delete pod {pod.name}"
         return (Wait(REPLACING, text),)
     known = None if facts is None else facts.brokers.get(broker_id)
     if known is None or known.alive or (claim is not None and claim.volume):
@@ -264,6 +298,15 @@ def _hindrance(
             "its volume replaced as soon as it is down"
         )
         return _Hindrance(text, Severity.BLOCKED)
+    return _not_elsewhere(desired, observed, claim, accepts_loss=accepts_loss)
+
+
+def _not_elsewhere(
+    desired: DesiredCluster, observed: Observed, claim: ClaimState, *, accepts_loss: bool
+) -> _Hindrance | None:
+    """The first reason why this broker's records may be lost with it, or it be missed."""
+    broker_id, facts = claim.broker_id, trusted(observed)
+    pod = observed.pods.get(broker_id)
     if not claim.volume:
         return None  # nothing was ever stored there
     if facts is None:
@@ -359,7 +402,8 @@ def _of_others(desired: DesiredCluster, observed: Observed, broker_id: int) -> I
         # A controller that took over believes that who lived still does, for a session timeout.
         verb = "has" if len(unheard) == 1 else "have"
         yield _Hindrance(f"{brokers_named(unheard)} {verb} to register with the new controller")
-    if unled := _unled(facts, broker_id, alive - {broker_id}):
+    # A broker that runs has others in sync while it leads, and a roll moves that away first.
+    if broker_id not in alive and (unled := _unled(facts, broker_id, alive)):
         yield _Hindrance(f"another broker has to lead {some(unled)}")
     going = sorted(one.broker_id for one in observed.claims.values() if one.deleting)
     if replaced := [one for one in going if one != broker_id]:

@@ -53,6 +53,7 @@ TOPICS_SHOWN: Final = 10
 _ABOUT_VOLUMES: Final = {
     "VolumeLost": "start the node with its disk, or wait: it is replaced if nothing is in the way",
     "ReplacingVolume": "nothing, unless it says what is in the way; others fill the new volume",
+    "VolumeDeleted": "move its records to other brokers, and only then delete its pod",
 }
 """What to do, by the reason of a condition."""
 _ENDING: Final = {

@@ -14,6 +14,7 @@ from penstock.cli.kube.why import explain
         ("Stalled", "VolumeLost", "is stuck and needs your help", "start the node with its disk"),
         ("Reconciling", "VolumeLost", "is being reconciled", "start the node with its disk"),
         ("Reconciling", "ReplacingVolume", "is being reconciled", "nothing, unless it says what"),
+        ("Stalled", "VolumeDeleted", "is stuck and needs your help", "move its records to other"),
         ("Stalled", "NameTaken", "is stuck and needs your help", None),
     ],
 )
