@@ -4,21 +4,30 @@ Each test tells the operator's `Topics` when to look, so nothing waits for a tim
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import secrets
+import urllib.error
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.apiserver import ApiServer
+from support.apiserver import TIMEOUTS, ApiServer
 from support.cluster import Cluster
 from support.operator_process import condition, install_crds
 from support.topic_bench import TopicBench as Bench
-from support.waiting import wait_until_async
+from support.waiting import wait_until, wait_until_async
 
 from penstock.core.authorization import Kind, Operation, Resource, Rule
 from penstock.errors import ClusterError
+from penstock.kubernetes.connect import connect
+from penstock.kubernetes.errors import KubernetesError
+from penstock_operator.events import Events
+from penstock_operator.kube import Kube
 from penstock_operator.model import TopicResource
 from penstock_operator.names import TOPIC_FINALIZER
+from penstock_operator.topics import Topics
 
 
 @pytest.fixture
@@ -410,3 +419,89 @@ async def test_a_status_speaks_of_protection_once_there_was_some(bench: Bench) -
     bench.patch("plain", config={"deletion.protection": "false"})
     await bench.settle()
     assert bench.seen("plain")["status"]["protected"] is False
+
+
+@contextmanager
+def labelled(bench: Bench, topic: str) -> Iterator[None]:
+    """A rule of the people who run the API server: who changes this Topic must label it."""
+    name = f"labels-{bench.namespace}"
+    where = f"object.metadata.namespace != '{bench.namespace}' || object.metadata.name != '{topic}'"
+    rule = {
+        "apiGroups": ["penstock.dev"],
+        "apiVersions": ["*"],
+        "operations": ["UPDATE"],
+        "resources": ["topics"],
+    }
+    policy = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [
+            {"expression": f"{where} || has(object.metadata.labels)", "message": "no label"}
+        ],
+    }
+    made = {
+        "validatingadmissionpolicies": policy,
+        "validatingadmissionpolicybindings": {"policyName": name, "validationActions": ["Deny"]},
+    }
+    path = "/apis/admissionregistration.k8s.io/v1"
+    for plural, spec in made.items():
+        bench.server.request("POST", f"{path}/{plural}", {"metadata": {"name": name}, "spec": spec})
+    try:
+        yield
+    finally:
+        for plural in made:
+            bench.server.request("DELETE", f"{path}/{plural}/{name}")
+
+
+def is_refused(bench: Bench, name: str) -> bool:
+    """Whether the rule is in force by now."""
+    try:
+        bench.patch(name, config={"retention.ms": 60_000 + secrets.randbelow(10_000)})
+    except urllib.error.HTTPError as error:
+        return error.code in {403, 422}
+    else:
+        return False
+
+
+async def test_what_the_api_server_refuses_of_one_topic_holds_up_no_other(
+    bench: Bench,
+) -> None:  # I28
+    topic, others = "unlabelled", [f"other-{at}" for at in range(30)]
+    bench.create(topic, deletionPolicy="Delete")
+    await bench.settle()
+    with labelled(bench, topic):
+        await asyncio.to_thread(wait_until, partial(is_refused, bench, topic), what="the rule")
+        bench.delete(topic)
+        for name in others:
+            bench.create(name)
+
+        async def are_ready() -> bool:
+            assert not await bench.look(), "what was refused is left"
+            return all(condition(bench.seen(each), "Ready")["status"] == "True" for each in others)
+
+        await wait_until_async(are_ready, what="the others are ready")
+        refused = bench.seen(topic)
+        assert condition(refused, "Ready")["reason"] == "ApiServerRefused"
+        assert condition(refused, "Stalled")["status"] == "True"
+        assert "no label" in refused["status"]["message"]
+        assert not bench.topics.ready[topic]
+        labels = {"metadata": {"labels": {"team": "a"}}}
+        where = f"{bench.path}/{topic}"
+        bench.server.request("PATCH", where, labels, Content_Type="application/merge-patch+json")
+        await wait_until_async(bench.look, what="it is tried again, and goes", timeout_s=60)
+        assert bench.seen(topic) is None
+
+
+async def test_an_api_server_that_knows_us_no_more_ends_the_pass(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.create("t")
+    facts, problem = await bench.brokers.ask(bench.wish)
+    resources = [TopicResource("t", bench.seen("t"))]
+    stranger = bench.server.write_kubeconfig(tmp_path / "kubeconfig", "no such token")
+    kube = Kube(connect("tests", TIMEOUTS, kubeconfig=str(stranger)))
+    topics = Topics(kube, bench.brokers, Events(kube, "test"))
+    with pytest.raises(ExceptionGroup) as caught:
+        await topics.reconcile(resources, bench.wish, bench.cluster, facts, problem)
+    kube.close()
+    assert caught.group_contains(KubernetesError, match="401")

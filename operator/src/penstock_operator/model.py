@@ -161,6 +161,10 @@ class TopicResource:
     body: Object
 
     @property
+    def uid(self) -> str:
+        return str(self.body["metadata"]["uid"])
+
+    @property
     def deleting(self) -> bool:
         return bool(self.body["metadata"].get("deletionTimestamp"))
 

@@ -2,18 +2,20 @@
 
 One pass over all Topics of a Cluster: one answer of the brokers has what exists, the plans
 are pure (`plan.topics`), and only what differs is written. Thousands of Topics cost one listing
-and no timer each.
+and no timer each. What the API server refuses of one Topic holds up no other one (I28).
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Any, Final
 
 from penstock.core.authorization import Kind, Resource
 from penstock.core.manifest.topics import CreateTopic
 from penstock.errors import ErrorCode, PenstockError
 from penstock.kubernetes.errors import KubernetesError
+from penstock.logs import EventLog
 from penstock_operator.access import AccessRules, StoredRules, not_asked
 from penstock_operator.brokers import Brokers
 from penstock_operator.clock import now_text
@@ -42,6 +44,11 @@ from penstock_operator.plan.topics import (
 from penstock_operator.status import moving_row, protected_row
 
 _AT_ONCE: Final = 16
+_REFUSED_S: Final = 5.0
+"""After which what the API server refused is tried again."""
+_OF_ALL: Final = frozenset({0, 401, 429, 502, 503, 504})
+"""HTTP statuses that say something of the API server or of us, not of one object; 0: no answer."""
+_log = EventLog("penstock_operator.topics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,8 @@ class Topics:
         self._factors = Factors(brokers, events)
         self._pace = Pace()
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._again_at: dict[str, float] = {}
+        """When a Topic that was refused is tried again, by uid."""
         self.ready: dict[str, bool] = {}
         """Whether each Topic was Ready, by name, when it was looked at last."""
 
@@ -87,7 +96,10 @@ class Topics:
         *,
         asleep: bool = False,
     ) -> bool:
-        """True when nothing is left to do or to wait for. `asleep`: the Cluster hibernates."""
+        """True when nothing is left to do or to wait for. `asleep`: the Cluster hibernates.
+
+        Raises KubernetesError, in a group, if the API server cannot be used at all.
+        """
         paused = desired is not None and desired.paused
         facts = None if asleep else facts
         plans = plan_resources(
@@ -104,9 +116,12 @@ class Topics:
         self.ready = {
             plan.resource.name: self.ready.get(plan.resource.name, False) for plan in plans
         }
+        now = monotonic()
+        self._again_at = {uid: at for uid, at in self._again_at.items() if at > now}
+        due = [plan for plan in plans if plan.resource.uid not in self._again_at]
         async with asyncio.TaskGroup() as group:
-            done = [group.create_task(self._one(plan, desired, seen)) for plan in plans]
-        return all(task.result() for task in done)
+            done = [group.create_task(self._one(plan, desired, seen)) for plan in due]
+        return len(due) == len(plans) and all(task.result() for task in done)
 
     async def _one(self, plan: TopicPlan, desired: DesiredCluster | None, seen: "_Seen") -> bool:
         async with self._slots:
@@ -120,10 +135,30 @@ class Topics:
                     done = await self._give_access(plan, desired, seen, done)
                 told = await self._report(plan, seen.topics.get(plan.topic), done)
             except KubernetesError as error:
-                if error.status == 404:
+                if error.is_missing:
                     return True  # deleted meanwhile
-                raise
+                if error.status in _OF_ALL:
+                    raise
+                if not error.is_conflict:  # else it has changed, and is read again
+                    await self._tell_refusal(plan, seen.topics.get(plan.topic), error)
+                return False
             return told and not done.changed and all(w.reason in NOT_POLLED for w in done.waits)
+
+    async def _tell_refusal(
+        self, plan: TopicPlan, seen: TopicState | None, error: KubernetesError
+    ) -> None:
+        """The API server has refused a change of this Topic, and may refuse its status, too."""
+        name = plan.resource.name
+        _log.warning("topic not reconciled", topic=name, error=str(error))
+        self._again_at[plan.resource.uid] = monotonic() + _REFUSED_S
+        severity = Severity.PROGRESS if error.retriable else Severity.BLOCKED
+        refused = Wait("ApiServerRefused", str(error), severity)
+        try:
+            await self._report(plan, seen, _Done((refused,)))
+        except KubernetesError as again:
+            if again.status in _OF_ALL:
+                raise
+            _log.warning("status not written", topic=name, error=str(again))
 
     async def _change_factor(
         self, plan: TopicPlan, desired: DesiredCluster, seen: "_Seen", done: _Done
