@@ -20,11 +20,12 @@ from penstock_operator.brokers import Brokers
 from penstock_operator.kube import Kube
 from penstock_operator.model import PodState
 from penstock_operator.names import POD_INDEX, Names
-from penstock_operator.objects import DesiredCluster
+from penstock_operator.objects import DesiredCluster, broker_set
 from penstock_operator.objects.broker import BROKER
 from penstock_operator.objects.controller import CONTROLLER
 from penstock_operator.observe import Children, observe
 from penstock_operator.second_look import pods_now
+from penstock_operator.refusals import MISSING_S, Refusals
 
 ZONE = "topology.kubernetes.io/zone"
 
@@ -229,3 +230,53 @@ async def test_stored_topics_are_not_read_without_need_or_each_second(bench: Ben
         assert seen.stored == {0, 4}
         stored_topic(bench, f"later-{_}", 3)
     await brokers.close()
+
+
+def told_of_a_pod(bench: Bench, at: int, reason: str, note: str, **changes: Any) -> None:
+    """As the StatefulSet controller tells it, `at` seconds past noon."""
+    metadata = {"generateName": "told.", "namespace": bench.namespace}
+    about = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "flights-broker"}
+    body = {
+        "metadata": metadata,
+        "involvedObject": {**about, "namespace": bench.namespace, **changes},
+        "reason": reason,
+        "message": note,
+        "type": "Warning",
+        "firstTimestamp": "2026-01-01T12:00:00Z",
+        "lastTimestamp": f"2026-01-01T12:00:{at:02}Z",
+    }
+    bench.server.request("POST", f"/api/v1/namespaces/{bench.namespace}/events", body)
+
+
+async def test_why_a_broker_s_pod_cannot_be_created_is_what_its_set_was_told(bench: Bench) -> None:
+    quota = 'pods "flights-broker-1" is forbidden: exceeded quota: compute'
+    refused = "create Pod flights-broker-{} in StatefulSet flights-broker failed error: {}"
+    made = "create Pod flights-broker-{} in StatefulSet flights-broker successful"
+    told_of_a_pod(bench, 1, "FailedCreate", refused.format(1, "a webhook"))
+    told_of_a_pod(bench, 5, "FailedCreate", refused.format(1, quota))
+    told_of_a_pod(bench, 2, "SuccessfulCreate", made.format(1))
+    told_of_a_pod(bench, 3, "FailedCreate", refused.format(2, quota))
+    told_of_a_pod(bench, 9, "SuccessfulCreate", made.format(2))
+    told_of_a_pod(bench, 9, "FailedCreate", refused.format(3, quota), name="trains-broker")
+    clock = [0.0]
+    refusals = Refusals(bench.kube, lambda: clock[0])
+    names = bench.wish().names
+    assert await refusals.read(names, {1, 2, 3}) == {}, "it may still be created"
+    clock[0] = MISSING_S
+    assert await refusals.read(names, {1, 2, 3}) == {1: quota}
+    assert await refusals.read(names, {2, 3}) == {}, "it is there"
+    assert await refusals.read(names, {1}) == {}, "it is missing again, for a moment so far"
+
+
+async def test_a_pod_that_is_refused_is_seen_by_the_operator(bench: Bench) -> None:
+    clock = [0.0]
+    bench.children = Children(bench.kube, lambda: clock[0])
+    note = "create Pod flights-broker-1 in StatefulSet flights-broker failed error: no room"
+    told_of_a_pod(bench, 1, "FailedCreate", note)
+    wish = bench.wish()
+    await bench.kube.apply(broker_set(wish, 2))
+    bench.pod("flights-broker-0", BROKER)
+    await bench.read()
+    assert await bench.children.refused(wish) == {}
+    clock[0] = MISSING_S
+    assert await bench.children.refused(wish) == {1: "no room"}

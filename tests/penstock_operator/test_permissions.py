@@ -280,6 +280,7 @@ def live_a_life(scene: Scene) -> None:
             ("get", "", "persistentvolumes"),
             ("delete", "", "persistentvolumeclaims"),
             ("get", "storage.k8s.io", "storageclasses"),
+            ("list", "events.k8s.io", "events"),  # once pods are missing for a while
             *(each for each in scene.granted if each[0] == "watch"),  # begin when all is listed
         )
         wait_until(lambda: get(server, broker_set), what="the StatefulSet is made again")

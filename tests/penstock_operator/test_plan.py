@@ -24,6 +24,7 @@ from penstock_operator.model import (
     Severity,
     TopicResource,
     TopicState,
+    Wait,
 )
 from penstock_operator.names import TOPIC_FINALIZER
 from penstock_operator.objects import DesiredCluster
@@ -411,3 +412,38 @@ def test_of_two_resources_that_both_go_one_deletes_the_topic() -> None:
     facts = BrokerFacts("id", True, {}, (), {"orders": known})
     both = [topic("b", created="1", deleting=True), topic("a", created="2", deleting=True)]
     assert [plan.delete for plan in plan_resources(both, cluster, facts)] == ["id", ""]
+
+
+def test_a_broker_s_pod_that_cannot_be_created_is_not_being_created() -> None:
+    world = settled(desired())
+    del world.pods[1]
+    why = "exceeded quota: compute"
+    plan = plan_cluster(desired(), replace(world.observed(), refused={1: why}))
+    (told,) = [wait for wait in plan.waits if "flights-broker-1" in wait.message]
+    assert told == Wait(
+        "PodRefused", f"pod flights-broker-1 cannot be created: {why}", Severity.BLOCKED
+    )
+
+
+@pytest.mark.parametrize(
+    ("since", "severity"),
+    [("2026-01-01T11:59:45Z", Severity.PROGRESS), ("2026-01-01T11:59:30Z", Severity.BLOCKED)],
+)
+def test_controllers_whose_pods_are_refused_say_so(since: str, severity: Severity) -> None:
+    world = settled(desired())
+    world.objects["Deployment", NAMES.controller]["status"] = {
+        "conditions": [
+            {
+                "type": "ReplicaFailure",
+                "status": "True",
+                "reason": "FailedCreate",
+                "lastTransitionTime": since,
+                "message": "exceeded quota: compute",
+            }
+        ]
+    }
+    plan = plan_cluster(desired(), replace(world.observed(), at="2026-01-01T12:00:00Z"))
+    (told,) = [wait for wait in plan.waits if wait.reason == "PodRefused"]
+    message = "pods of the controllers cannot be created: exceeded quota: compute"
+    assert told == Wait("PodRefused", message, severity)
+    assert "ControllersNotReady" not in reasons(plan)

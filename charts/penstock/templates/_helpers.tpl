@@ -104,8 +104,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   resources: [persistentvolumeclaims]   # they grow; one that is lost is replaced
   verbs: [delete, list, patch, watch]
 - apiGroups: [events.k8s.io]
-  resources: [events]
-  verbs: [create]
+  resources: [events]              # written; read for why a broker's pod cannot be created
+  verbs: [create, list]
 {{- end }}
 
 {{/* What does not live in a namespace. */}}

@@ -54,6 +54,12 @@ class Kube:
         """The scale subresource; None if there is no such object."""
         return await self._run(partial(self._api.find, path_of(kind, namespace, name) + "/scale"))
 
+    async def events(self, namespace: str, kind: str, name: str) -> list[Object]:
+        """The Events about one object that there are still, in no order."""
+        about = f"regarding.kind={kind},regarding.name={name}"
+        ask = partial(self._api.list, path_of("Event", namespace), fieldSelector=about)
+        return await self._run(ask)
+
     async def list(self, kind: str, namespace: str | None, selector: str = "") -> list[Object]:
         """All objects, from one consistent read, each with its kind, which lists leave out."""
         ask = partial(self._api.list, path_of(kind, namespace), labelSelector=selector or None)

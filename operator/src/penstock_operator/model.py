@@ -207,6 +207,8 @@ class Observed:
     """Rack of each node by its name; empty unless racks are configured."""
     controllers_problem: str = ""
     """Why a controller's pod is not running, naming the pod; empty if all are."""
+    refused: Mapping[int, str] = field(default_factory=dict)
+    """Why the pods of brokers cannot be created, for a while already."""
     trust: str = ""
     """The CA's certificate (PEM), as controllers have published it; empty: they have not."""
     certificate_ends: Mapping[str, CertificateEnd] = field(default_factory=dict)

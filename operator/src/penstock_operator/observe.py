@@ -42,6 +42,7 @@ from penstock_operator.objects import (
 from penstock_operator.objects.broker import BROKER
 from penstock_operator.objects.controller import CONTROLLER
 from penstock_operator.objects.security import users_ca_problem
+from penstock_operator.refusals import Refusals
 from penstock_operator.resting import rest_of
 from penstock_operator.stored import Stored
 from penstock_operator.volume_model import BoundNode, ClaimState
@@ -84,6 +85,7 @@ class Children:
         self._trust: list[Object] = []
         self._volumes = Volumes(kube, now_s)
         self._stored = Stored(kube, now_s)
+        self._refusals = Refusals(kube, now_s)
         self.dirty = True
 
     async def read(self, names: Names) -> None:
@@ -218,6 +220,14 @@ class Children:
                 return f"pod {pod['metadata']['name']} is not running: {trouble}"
         return ""
 
+    async def refused(self, desired: DesiredCluster) -> Mapping[int, str]:
+        """See `Observed`."""
+        live = self.objects.get(("StatefulSet", desired.names.broker))
+        if live is None or self._unknown.keys() & {"Pod", "StatefulSet"}:
+            return {}
+        made = range(int(live["spec"].get("replicas", 1)))
+        return await self._refusals.read(desired.names, set(made) - self.pods().keys())
+
     async def claims(self, desired: DesiredCluster) -> dict[int, ClaimState]:
         wanted = quantity(desired.spec.storage_size) or 0
         found = {}
@@ -346,6 +356,7 @@ async def observe(
         at=now,
         recorded_cluster_id=status.get("clusterId", ""),
         controllers_problem=children.controllers_problem(),
+        refused=await children.refused(desired),
         unknown=dict(children.unknown),
     )
     if facts is None or not facts.controller_reachable:

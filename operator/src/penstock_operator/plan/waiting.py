@@ -3,20 +3,29 @@
 The most important first: what needs a person, then what just takes time.
 """
 
-from penstock_operator.model import Observed, PodState, Severity, Wait
+from datetime import datetime
+from typing import Final
+
+from penstock_operator.model import Object, Observed, PodState, Severity, Wait
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.gates import some
 from penstock_operator.plan.roll import is_rolled_out
 
 PATIENCE_RESTARTS = 2
 """A container that has failed this often is not just slow."""
+REFUSED_S: Final = 30.0
+"""Pods are refused for a moment while a webhook restarts, or an account is not known yet."""
 
 
 def plan_waits(desired: DesiredCluster, observed: Observed) -> tuple[Wait, ...]:
     waits: list[Wait] = []
     if observed.knows("Pod"):
         for broker_id in range(desired.spec.brokers):
-            waits.extend(_pod_waits(desired, broker_id, observed.pods.get(broker_id)))
+            if why := observed.refused.get(broker_id):
+                text = f"pod {desired.names.pod(broker_id)} cannot be created: {why}"
+                waits.append(Wait("PodRefused", text, Severity.BLOCKED))
+            else:
+                waits.extend(_pod_waits(desired, broker_id, observed.pods.get(broker_id)))
     live = observed.live("StatefulSet", desired.names.broker)
     kept = desired.spec.brokers if live is None else int(live["spec"].get("replicas", 1))
     leaving = [pod.name for broker_id, pod in observed.pods.items() if broker_id >= kept]
@@ -24,10 +33,27 @@ def plan_waits(desired: DesiredCluster, observed: Observed) -> tuple[Wait, ...]:
     deployment = observed.live("Deployment", desired.names.controller)
     if observed.knows("Deployment") and not is_rolled_out(deployment):
         text = observed.controllers_problem or "the controllers are starting"
-        waits.append(Wait("ControllersNotReady", text))
+        refused = _controllers_refused(deployment, observed.at)
+        waits.append(refused or Wait("ControllersNotReady", text))
     waits.extend(_broker_waits(desired, observed))
     waits.sort(key=lambda wait: wait.severity is not Severity.BLOCKED)
     return tuple(waits)
+
+
+def _controllers_refused(deployment: Object | None, at: str) -> Wait | None:
+    """Why a Deployment cannot have its pods, by its own condition; None: it says nothing."""
+    status: Object = (deployment or {}).get("status") or {}
+    for each in status.get("conditions") or ():
+        if (each["type"], each["status"]) == ("ReplicaFailure", "True"):
+            text = f"pods of the controllers cannot be created: {each.get('message', '')}"
+            since = each.get("lastTransitionTime")
+            lasts = not (since and at) or _seconds(since, at) >= REFUSED_S
+            return Wait("PodRefused", text, Severity.BLOCKED if lasts else Severity.PROGRESS)
+    return None
+
+
+def _seconds(since: str, until: str) -> float:
+    return (datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds()
 
 
 def _pod_waits(desired: DesiredCluster, broker_id: int, pod: PodState | None) -> list[Wait]:
