@@ -106,20 +106,20 @@ async def test_another_request_is_not_taken_back_with_the_one_that_is_done(
         found = scene.get(PENSTOCK, "clusters", "flights")["metadata"].get("annotations") or {}
         return found.get(annotation)
 
-    def told() -> list[str]:
+    def told() -> list[tuple[str, str]]:
         found = api_server.request(
             "GET", f"/apis/events.k8s.io/v1/namespaces/{scene.namespace}/events"
         )
-        return [str(one["note"]) for one in found["items"]]
+        return [(str(one["reason"]), str(one["note"])) for one in found["items"]]
 
-    async def answer(seen: dict[str, Any], text: str | None, note: str = "") -> None:
+    async def answer(seen: dict[str, Any], text: str | None, *event: str) -> None:
         names = replace(WISH.names, namespace=scene.namespace)
-        action, observed = AnswerRequest(annotation, text, note), World(Random(0)).observed()
+        action, observed = AnswerRequest(annotation, text, *event), World(Random(0)).observed()
         await acting.carry_out(action, seen, replace(WISH, names=names), observed)
 
     seen = ask("1")
     ask("2")
-    await answer(seen, None, "it has expired")
+    await answer(seen, None, "TooLate", "it has expired")
     assert asked() == "2"
     assert not told(), "it did not expire: it was asked for again"
     await answer(seen, "1@uid")
@@ -128,6 +128,6 @@ async def test_another_request_is_not_taken_back_with_the_one_that_is_done(
     await answer(seen, "1@uid")
     assert asked() == "1@uid"
     seen = scene.get(PENSTOCK, "clusters", "flights")
-    await answer(seen, None, "it has expired")
+    await answer(seen, None, "TooLate", "it has expired")
     assert asked() is None
-    assert told() == ["it has expired"]
+    assert told() == [("TooLate", "it has expired")]

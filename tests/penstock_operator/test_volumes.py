@@ -25,7 +25,7 @@ from penstock_operator.model import (
 from penstock_operator.names import REPLACE_VOLUME
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan import plan_cluster
-from penstock_operator.plan.volumes import DELETED, LOST, REPLACING, Request
+from penstock_operator.plan.volumes import DELETED, EXPIRED, LOST, REPLACING, Request
 from penstock_operator.volume_model import (
     BoundNode,
     ClaimState,
@@ -600,6 +600,7 @@ def test_an_accepted_loss_is_taken_back_while_the_broker_runs_on() -> None:
     (action,) = again(world).actions
     assert isinstance(action, AnswerRequest)
     assert action.text is None
+    assert action.reason == EXPIRED
     assert action.note.startswith("broker 1 has run for 10 min since annotation penstock.dev/")
     down(world, 1)
     assert replaced(again(world)) == [1], "whoever is down may be replaced as long as it stands"

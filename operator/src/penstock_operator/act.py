@@ -41,7 +41,6 @@ from penstock_operator.move_model import MarkSpread, SetThrottle
 from penstock_operator.names import RACK, WOKEN
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.security import authority_owner, authority_secret
-from penstock_operator.plan.volumes import EXPIRED
 from penstock_operator.volume_acts import VolumeActs
 from penstock_operator.volume_model import DropClaim, MarkClaim, OwnClaim, ReplaceVolume
 
@@ -259,4 +258,4 @@ class Acting:
             _log.info("changed before it was answered: read again", request=action.annotation)
             return
         if action.note:
-            await self._events.tell(body, "Cluster", EXPIRED, action.note, warning=True)
+            await self._events.tell(body, "Cluster", action.reason, action.note, warning=True)

@@ -340,11 +340,12 @@ class RestartPod:
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
     """Writes down what a request by an annotation of the Cluster is for; `text` None: takes it
-    back, because it is done or, with a `note` for an Event, because it has expired. Not if the
+    back, because it is done or, with `reason` and `note` of an Event, for that reason. Not if the
     Cluster has changed meanwhile: it may ask for another."""
 
     annotation: str
     text: str | None
+    reason: str = ""
     note: str = ""
 
 

@@ -155,7 +155,7 @@ def _request(desired: DesiredCluster, observed: Observed) -> tuple[Request | Non
             f"broker {asked.broker_id} has run for {minutes} min since annotation {REPLACE_VOLUME} "
             f"accepted the loss of its records; it is taken back, and the volume stays"
         )
-        return None, ((AnswerRequest(REPLACE_VOLUME, None, note),), ())
+        return None, ((AnswerRequest(REPLACE_VOLUME, None, EXPIRED, note),), ())
     return asked, ((), ())
 
 
