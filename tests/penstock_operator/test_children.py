@@ -24,8 +24,8 @@ from penstock_operator.objects import DesiredCluster, broker_set
 from penstock_operator.objects.broker import BROKER
 from penstock_operator.objects.controller import CONTROLLER
 from penstock_operator.observe import Children, observe
-from penstock_operator.second_look import pods_now
 from penstock_operator.refusals import MISSING_S, Refusals
+from penstock_operator.second_look import pods_now
 
 ZONE = "topology.kubernetes.io/zone"
 

@@ -226,7 +226,7 @@ class Children:
         if live is None or self._unknown.keys() & {"Pod", "StatefulSet"}:
             return {}
         made = range(int(live["spec"].get("replicas", 1)))
-        return await self._refusals.read(desired.names, set(made) - self.pods().keys())
+        return await self._refusals.read(desired.names, set(made) - self.pods(desired.names).keys())
 
     async def claims(self, desired: DesiredCluster) -> dict[int, ClaimState]:
         wanted = quantity(desired.spec.storage_size) or 0
