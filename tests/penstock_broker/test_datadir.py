@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.core.limits import GENERATIONS_MAX
+from penstock.core.limits import GENERATIONS_KEPT, GENERATIONS_MAX
 from penstock.core.types import BrokerId, ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 from penstock_broker.datadir import DataDirectory
@@ -213,14 +213,26 @@ def test_of_many_starts_in_vain_the_accepted_one_and_the_newest_are_known(tmp_pa
     directory = open_directory(tmp_path)
     directory.registration_accepted()
     (accepted,) = directory.generations
-    for _ in range(GENERATIONS_MAX + 1):
+    for _ in range(GENERATIONS_KEPT + 1):
         directory.stop_asked()
-    assert len(directory.generations) == GENERATIONS_MAX
+    assert len(directory.generations) == GENERATIONS_KEPT
     assert directory.generations[0] == accepted
     before = directory.generations
     directory.close(clean=True)
     directory = open_directory(tmp_path)
     assert directory.generations[:-1] == (accepted, *before[2:])
+    directory.close(clean=True)
+
+
+def test_a_directory_that_names_more_than_a_registration_may_say_is_opened(tmp_path: Path) -> None:
+    """Earlier releases kept 500."""
+    open_directory(tmp_path).close(clean=True)
+    file = tmp_path / "generations.json"
+    names = [f"{number}" for number in range(GENERATIONS_MAX)]
+    file.write_text(json.dumps(names))
+    directory = open_directory(tmp_path)
+    assert len(directory.generations) == GENERATIONS_KEPT
+    assert directory.generations[:-1] == ("0", *names[2 - GENERATIONS_KEPT :])
     directory.close(clean=True)
 
 

@@ -35,7 +35,7 @@ from typing import IO, Final
 
 import msgspec
 
-from penstock.core.limits import GENERATIONS_MAX
+from penstock.core.limits import GENERATIONS_KEPT
 from penstock.core.types import BrokerId, ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 from penstock_broker.durable_files import DurableFile, SmallFile, fsync_folder
@@ -270,11 +270,11 @@ class DataDirectory:
         self._opened = self._generations[-1]
 
     def _note_generation(self) -> None:
-        """Of more than a registration may say, the oldest stays: that one a controller has stored;
+        """Of more than a registration says, the oldest stays: that one a controller has stored;
         those after it, perhaps."""
         names = (*self._generations, self._new_generation())
-        if len(names) > GENERATIONS_MAX:
-            names = (names[0], *names[2:])
+        if len(names) > GENERATIONS_KEPT:
+            names = (names[0], *names[1 - GENERATIONS_KEPT :])
         self._store_generations(names)
 
     def _new_generation(self) -> str:

@@ -26,8 +26,10 @@ COPY_RATE_MAX: Final = 2**53
 REPLICA_CHANGES_MAX: Final = 1_000
 """Moves and cancellations of moves in one request."""
 GENERATIONS_MAX: Final = 500
-"""Openings and stops of a data directory that a broker names when it registers: so often it may
-start in vain while no controller runs, and every one is told apart."""
+"""Openings and stops of a data directory that a controller takes at a registration."""
+GENERATIONS_KEPT: Final = 350
+"""So many a broker names: so often it may start in vain while no controller runs, and every one is
+told apart. Controllers of earlier releases take no registration of more than 16 KiB."""
 SESSION_TIMEOUT_MIN_MS: Final = 1_000
 SESSION_TIMEOUT_MAX_MS: Final = 1_800_000
 REBALANCE_TIMEOUT_MIN_MS: Final = 1_000

@@ -10,8 +10,9 @@ controller with an older epoch than the newest one seen, also by earlier runs, i
 """
 
 import asyncio
+import itertools
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
@@ -68,6 +69,8 @@ _RENEW_S: Final = CONNECTION_AGE_S * 0.8
 _RENEW_AGAIN_S: Final = 10.0
 _LAST_CALLS_S: Final = 1.0
 """How long calls on the former channel may take once a stream was replaced."""
+_COPIES_PER_BEAT: Final = 100
+"""Controllers of earlier releases take no heartbeat of more than 16 KiB."""
 _A = TypeVar("_A")
 _events = EventLog("session")
 
@@ -434,7 +437,7 @@ class ControllerSession:
             )
         )
         interval_s = await ready
-        while True:
+        for beat in itertools.count():
             condition = self._sink.condition
             yield pb.SessionRequest(
                 heartbeat=pb.Heartbeat(
@@ -443,7 +446,7 @@ class ControllerSession:
                     opened=not self._opening,
                     disk_full=condition.disk_full,
                     no_space_for_copies=condition.no_space_for_copies,
-                    copies=condition.copies,
+                    copies=_in_turn(condition.copies, beat),
                     tls=_tls_report(self._transport),
                     generation=self._newest_generation() if self._stopping else "",
                 )
@@ -456,6 +459,13 @@ class ControllerSession:
     def _newest_generation(self) -> str:
         known = self._identity().generations
         return known[-1] if known else ""
+
+
+def _in_turn(copies: Sequence[pb.CopyProgress], beat: int) -> Sequence[pb.CopyProgress]:
+    """Those that heartbeat number `beat` tells of; the next ones tell of the others."""
+    parts = max(1, math.ceil(len(copies) / _COPIES_PER_BEAT))
+    first = beat % parts * _COPIES_PER_BEAT
+    return copies[first : first + _COPIES_PER_BEAT]
 
 
 def _tls_report(transport: Transport) -> pb.TlsReport | None:

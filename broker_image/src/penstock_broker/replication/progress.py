@@ -24,8 +24,8 @@ from penstock_broker.store.interface import LogStore
 
 _EVERY_S: Final = 2.0
 _PACE_MS: Final = 10_000
-_COPIES_MAX: Final = 1_000
-"""In a heartbeat; a broker receives 32 copies at a time."""
+COPIES_MAX: Final = 1_000
+"""Heartbeats tell of them in turn; a broker receives 32 copies at a time."""
 _events = EventLog("progress")
 Copy = tuple[ReplicaKey, BrokerId]
 """A partition that is led here, and who copies it."""
@@ -84,7 +84,7 @@ class CopyWatch:
             # It may begin to lead after the image: then no other one would say that it does.
             if state is not None and state.leader == self._replicas.broker_id:
                 found += [(replica, broker_id) for broker_id in state.adding]
-        return found[:_COPIES_MAX]
+        return found[:COPIES_MAX]
 
     async def measure(self, copies: list[tuple[Replica, BrokerId]]) -> None:
         """Once; a log that cannot be measured now is left out."""

@@ -37,6 +37,9 @@ class RequestLimit(NamedTuple):
 
 _NAMES: Final = RequestLimit(16 * _KIB, 8_000)
 """A few names and numbers."""
+_SESSION: Final = RequestLimit(256 * _KIB, 8_000)
+"""500 generations of a data directory, or 1,000 copies: what a broker of any release says at once.
+Brokers say less, as controllers of earlier releases have the limit of `_NAMES`."""
 _LIST: Final = RequestLimit(_MIB, 50_000)
 """A list of names."""
 _OFFSETS: Final = RequestLimit(8 * _MIB, 100_000)
@@ -87,7 +90,7 @@ REQUEST_LIMITS: Final[Mapping[str, RequestLimit]] = {
     "EnrolmentService.ListTokenIssuers": _NAMES,
     "JournalService.PromiseJournal": _NAMES,
     "JournalService.KeepJournal": _DOCUMENTS,
-    "ControllerService.Session": _NAMES,
+    "ControllerService.Session": _SESSION,
     "ControllerService.AlterIsr": _PARTITIONS,
     "ControllerService.AllocateProducerIds": _NAMES,
     "ControllerService.ReportReplicas": _PARTITIONS,
