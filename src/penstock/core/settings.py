@@ -12,12 +12,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.control.config import CONTROL_NUMBERS, ControlConfig
+from penstock.core.limits import COPY_RATE_MAX
 from penstock.core.replication.producers import KEPT_MS
 from penstock.core.topic import CONFIG_KEYS, ConfigKey, TopicConfig, explain_unknown_key
 from penstock.errors import ErrorCode, MisuseError
 
 MIB: Final = 1024 * 1024
+INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
+MAX_REPLICA_MESSAGE_BYTES: Final = 16 * MIB
+"""With the largest batch, of 32 MiB, and what names the partitions: below the 64 MiB that a stream
+between brokers takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ BROKER_SETTINGS: Final = (
         "Maximum number of calls and streams open at the same time. At most half of them are "
         "streams, and at most a quarter streams of one host, so that other calls are answered "
         "however many streams are held open.",
+        maximum=INT32_MAX,
     ),
     Setting(
         "produce.stream.inflight.max",
@@ -77,9 +83,13 @@ BROKER_SETTINGS: Final = (
         str(32 * MIB),
         "How much a leader may send ahead of this broker's acknowledgements, per leader "
         "broker, in bytes.",
+        maximum=2**32 - 1,
     ),
     Setting(
-        "replica.message.bytes", str(2 * MIB), "Target size of a replication message, in bytes."
+        "replica.message.bytes",
+        str(2 * MIB),
+        "Target size of a replication message, in bytes. It may be larger by one batch.",
+        maximum=MAX_REPLICA_MESSAGE_BYTES,
     ),
     Setting(
         "replica.copy.bytes.per.second",
@@ -88,6 +98,7 @@ BROKER_SETTINGS: Final = (
         "what is written to them meanwhile; 0 = as fast as they can. Replicas that catch up after "
         "a restart are not limited.",
         minimum=0,
+        maximum=COPY_RATE_MAX,
     ),
     Setting(
         "disk.reserve.bytes",
@@ -136,14 +147,14 @@ BROKER_SETTINGS: Final = (
         "10080",
         "How long the committed offsets of a consumer group are kept after its last member "
         "left, in minutes; a group with members keeps its offsets.",
-        maximum=2**31 - 1,
+        maximum=INT32_MAX,
     ),
     Setting(
         "transaction.max.timeout.ms",
         "900000",
         "The largest transaction timeout that a producer may request, in milliseconds. If a "
         "producer dies, readers of committed records wait up to that long for its transaction.",
-        maximum=2**31 - 1,
+        maximum=INT32_MAX,
     ),
     Setting(
         "transactional.id.expiration.ms",
@@ -165,7 +176,7 @@ BROKER_SETTINGS: Final = (
         "transaction.max.timeout.ms plus this time, in milliseconds, is aborted there if no "
         "coordinator knows it.",
         minimum=1_000,
-        maximum=2**31 - 1,
+        maximum=INT32_MAX,
     ),
     Setting(
         "transactions.topic.partitions",
@@ -252,10 +263,11 @@ def parse_broker_setting(key: str, text: str) -> int:
     setting = _BROKER[key]
     digits = text.isascii() and text.isdigit() and len(text) <= len(str(INT64_MAX))
     if not digits or not setting.minimum <= int(text) <= setting.maximum:
-        limit = "" if setting.maximum == INT64_MAX else f" and at most {setting.maximum}"
+        wanted = f"from {setting.minimum} to {setting.maximum}"
+        if setting.maximum == INT64_MAX:
+            wanted = f"of at least {setting.minimum}"
         raise MisuseError(
-            f"config {key} is {text!r}; it must be a whole number of at least "
-            f"{setting.minimum}{limit}",
+            f"config {key} is {text!r}; it must be a whole number {wanted}",
             ErrorCode.INVALID_CONFIG,
         )
     return int(text)

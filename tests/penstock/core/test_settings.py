@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.core.control.config import parse_control_number
 from penstock.core.settings import (
     BROKER_SETTINGS,
     CLUSTER_SETTINGS,
@@ -18,9 +19,14 @@ from penstock.errors import ErrorCode, MisuseError
 def test_partitions_of_the_internal_topic_are_1_to_1000(text: str) -> None:
     for fine in ("1", "1000"):
         assert parse_broker_setting("transactions.topic.partitions", fine) == int(fine)
-    with pytest.raises(MisuseError, match="at least 1 and at most 1000") as refused:
+    with pytest.raises(MisuseError, match="from 1 to 1000") as refused:
         parse_broker_setting("transactions.topic.partitions", text)
     assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+def test_a_number_of_the_controller_may_have_any_length_and_is_refused() -> None:
+    with pytest.raises(MisuseError, match="a whole number from 1 to 5000"):
+        parse_control_number("num.partitions", "9" * 5_000)
 
 
 def test_every_setting_is_known_by_the_name_on_the_page_of_settings() -> None:

@@ -159,13 +159,15 @@ CONTROL_NUMBERS: Final = {
         "brokers if that is smaller.",
     ),
 }
+_DIGITS_MAX: Final = 19
+"""More are out of every range, and int() refuses 4,300 with words of its own."""
 _TOPIC_KEYS: Final = frozenset(key.name for key in CONFIG_KEYS)
 
 
 def parse_control_number(name: str, text: str) -> int:
     """The number; `name` is a key of CONTROL_NUMBERS. Raises MisuseError(INVALID_CONFIG)."""
     number = CONTROL_NUMBERS[name]
-    digits = text.isascii() and text.isdigit()
+    digits = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
     if not digits or not number.minimum <= int(text) <= number.maximum:
         raise MisuseError(
             f"config {name} is {text!r}; it must be a whole number from {number.minimum} to "
