@@ -86,6 +86,7 @@ class TransformModel:
         self._opened_ms = 0
         self._polled_ms = 0
         self._records = 0
+        self._records_max = RECORDS_PER_COMMIT
         self._due = False
         self._setbacks = 0
         self._failed: dict[tuple[TopicPartition, int], _Failures] = {}
@@ -111,6 +112,11 @@ class TransformModel:
             return POLL_MAX_MS
         left_ms = self._opened_ms + self._config.commit_interval_ms - now_ms
         return min(max(0, left_ms), POLL_MAX_MS)
+
+    @property
+    def room(self) -> int:
+        """How many records the next poll may return, at least 1."""
+        return max(1, min(self._config.max_records, self._records_max - self.open_records))
 
     @property
     def pause_ms(self) -> int:
@@ -207,6 +213,7 @@ class TransformModel:
         assert self.state is State.OPEN, f"committed while {self.state}"
         self.state = State.IDLE
         self._setbacks = 0
+        self._records_max = min(self._records_max + 1, RECORDS_PER_COMMIT)
         self.commits += 1
         self.committed_records += self._records
         self.committed_letters += self._letters
@@ -219,6 +226,15 @@ class TransformModel:
         self._setbacks += 1
         for failures in self._failed.values():
             failures.settled = False
+
+    def too_large(self, in_hand: int = 0) -> bool:
+        """The transaction had too many partitions: the next one has half as many records, and those
+        after it one more each. `in_hand`: records of it that are not done. False: it had only one
+        record, so a repetition would fail again.
+        """
+        records = self._records + in_hand
+        self._records_max = max(1, records // 2)
+        return records > 1
 
     def recovered(self) -> None:
         """Aborted, and back at the committed offsets."""
@@ -249,7 +265,7 @@ class TransformModel:
 
     def _is_due(self, now_ms: int) -> bool:
         interval_ms = self._config.commit_interval_ms
-        full = self._records >= RECORDS_PER_COMMIT
+        full = self._records >= self._records_max
         return self._due or full or now_ms - self._opened_ms >= interval_ms
 
 

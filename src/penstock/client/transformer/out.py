@@ -126,6 +126,16 @@ def refused_for_good(error: BaseException) -> ClusterError | None:
     return None
 
 
+def is_too_large(error: BaseException) -> bool:
+    """The transaction has too many partitions; with fewer source records it may have fewer."""
+    behind: BaseException | None = error
+    while behind is not None:
+        if isinstance(behind, ClusterError) and behind.code is ErrorCode.TRANSACTION_TOO_LARGE:
+            return True
+        behind = behind.__cause__
+    return False
+
+
 def is_behind(error: BaseException, other: BaseException) -> bool:
     """`error` is `other`, or was raised because of it, or while it was handled."""
     behind: BaseException | None = error

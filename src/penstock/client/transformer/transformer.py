@@ -37,10 +37,10 @@ from penstock.client.transformer.config import (
     transactional_id,
 )
 from penstock.client.transformer.machine import Letter, State, Step, TransformModel
-from penstock.client.transformer.out import AsyncOut, is_behind, refused_for_good
+from penstock.client.transformer.out import AsyncOut, is_behind, is_too_large, refused_for_good
 from penstock.client.transformer.output import TransformOutput, connecting
 from penstock.core.types import TopicPartition
-from penstock.errors import ErrorCode, MisuseError, PenstockError
+from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 
 AsyncHandle = Callable[[Record, AsyncOut], Awaitable[None]]
 Pass = tuple[list[ConsumedBatch], AsyncOut]
@@ -151,7 +151,8 @@ class AsyncTransformer:
         Raises what stops a consumer (see `AsyncConsumer.poll`), MisuseError, and errors that a
         retry cannot cure: INVALID_REQUEST for a timeout that the cluster does not allow, and, with
         nothing committed, INVALID_TIMESTAMP, RECORD_TOO_LARGE and all other permanent refusals of
-        output by its topic; UNKNOWN_TOPIC if that topic is deleted.
+        output by its topic; UNKNOWN_TOPIC if that topic is deleted; TRANSACTION_TOO_LARGE if the
+        output of one record has more partitions than a transaction may have.
         """
         async with self._turn():
             await self.start()
@@ -276,6 +277,10 @@ class AsyncTransformer:
         if unknown is not None and is_behind(cause, unknown):
             raise unknown
         text = cause_text(cause)
+        if is_too_large(cause) and self._model.too_large(in_hand=1):
+            self._model.failed()
+            _log.warning("%s: trying again with fewer records: %s", place_of(record), text)
+            return
         final = self._model.handler_failed(record, text)
         if final is not None:
             raise final from cause
@@ -344,7 +349,7 @@ class AsyncTransformer:
 
     async def _poll(self) -> Pass | None:
         wait_s = self._model.wait_ms(now_ms()) / 1000
-        batches = await self._consumer.poll(wait_s, self.config.max_records)
+        batches = await self._consumer.poll(wait_s, self._model.room)
         records = sum(batch.record_count for batch in batches)
         passed_over = not records and self._consumer.uncommitted
         if not self._model.polled(records, now_ms(), passed_over=passed_over):
@@ -382,6 +387,12 @@ class AsyncTransformer:
         final = refused_for_good(error)
         if final is not None:
             raise final from error
+        if is_too_large(error) and not self._model.too_large():
+            raise ClusterError(
+                f"{error}; it has the output of one source record, which is not committed: send "
+                "a record's output to fewer partitions",
+                ErrorCode.TRANSACTION_TOO_LARGE,
+            ) from error
         _log.warning("group %s: %s, trying again: %s", self.config.group_id, what, error)
 
     async def _recover(self) -> None:

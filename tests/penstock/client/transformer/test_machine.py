@@ -56,6 +56,30 @@ def test_what_was_polled_is_committed_after_the_interval_and_not_before() -> Non
     assert (model.step(60), model.commits, model.committed_records) == (Step.POLL, 1, 3)
 
 
+def test_after_one_that_is_too_large_transactions_have_half_as_many_records_and_grow() -> None:
+    model = TransformModel(config(max_records=300, commit_interval_ms=50))
+    assert model.room == 300
+    assert model.polled(300, 0)
+    model.done(300)
+    assert model.too_large()
+    model.failed()
+    model.recovered()
+    assert model.room == 150
+    assert model.polled(100, 0)
+    model.done(100)
+    assert (model.room, model.step(0)) == (50, Step.POLL)
+    assert model.polled(50, 0)
+    model.done(50)
+    assert model.step(0) is Step.COMMIT
+    model.committed()
+    assert model.room == 151
+    assert model.polled(1, 0)
+    assert model.too_large(in_hand=2), "none is done, but more than one was sent"
+    assert model.room == 1
+    model.done(1)
+    assert not model.too_large(), "one record never fits"
+
+
 def test_a_poll_never_waits_for_long_because_partitions_may_leave_in_it() -> None:
     assert opened(commit_interval_ms=9_000).wait_ms(0) == POLL_MAX_MS
 
