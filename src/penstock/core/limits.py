@@ -36,6 +36,10 @@ REBALANCE_TIMEOUT_MIN_MS: Final = 1_000
 REBALANCE_TIMEOUT_MAX_MS: Final = 86_400_000
 COMMIT_METADATA_MAX_BYTES: Final = 4_096
 """Text stored with a committed offset."""
+COMMIT_PARTITIONS_MAX: Final = 10_000
+"""In one request."""
+COMMIT_METADATA_SUM_MAX: Final = 2 * 1024 * 1024
+"""Characters of all texts in one request."""
 TRANSACTIONAL_ID_MAX_BYTES: Final = 249
 """In UTF-8."""
 ASSIGNORS: Final = ("uniform", "range")

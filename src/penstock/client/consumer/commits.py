@@ -24,7 +24,7 @@ from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.leaders import known_partition, list_offsets
 from penstock.client.config import ConsumerConfig
 from penstock.client.consumer.assignment import Assignment
-from penstock.client.group.commit_queue import CommitBatch, CommitQueue, Done, Offsets
+from penstock.client.group.commit_queue import CommitBatch, CommitQueue, Done, Offsets, in_parts
 from penstock.client.group.coordinator import GroupCalls
 from penstock.client.group.model import OffsetAndMetadata
 from penstock.client.group.wire import commit_to_wire, committed_from_wire
@@ -290,7 +290,9 @@ class Committer:
         refused: dict[TopicPartition, PenstockError] = {}
         while left:
             try:
-                found = await self._ask(left, deadline)
+                found: dict[TopicPartition, PenstockError] = {}
+                for part in in_parts(left):
+                    found |= await self._ask(part, deadline)
             except PenstockError as error:  # it was repeated in there if it can be
                 refused |= dict.fromkeys(left, error)
                 break

@@ -21,7 +21,7 @@ from penstock.client.config import ConsumerConfig
 from penstock.client.consumer.assignment import Assignment
 from penstock.client.consumer.commits import Member
 from penstock.client.consumer.fetch_state import FetchState
-from penstock.client.group.commit_queue import Offsets
+from penstock.client.group.commit_queue import Offsets, in_parts
 from penstock.client.group.coordinator import GroupCalls
 from penstock.client.group.wire import commit_to_wire
 from penstock.core.types import ProducerIdentity, TopicPartition
@@ -76,8 +76,28 @@ class TransactionOffsets:
         states = self._assignment.states
         held = {where: states.get(where) for where in offsets}
         ids = dict(topic_ids) | {s.where.topic: s.topic_id for s in held.values() if s is not None}
-        timeout_s = self._config.request_timeout_ms / 1000
-        deadline = monotonic() + timeout_s
+        deadline = monotonic() + self._config.request_timeout_ms / 1000
+        for part in in_parts(offsets):
+            await self._store_part(scope, part, held, ids, deadline)
+        if not self._never_left(held):
+            raise ClusterError(
+                f"partitions of group {self._coordinator.group_id!r} were taken from this member "
+                "while their offsets were being stored, so other members may have started at "
+                "older offsets: the transaction must not commit",
+                ErrorCode.STALE_MEMBER_EPOCH,
+            )
+
+    # ------------------------------------------------------------ inside
+
+    async def _store_part(
+        self,
+        scope: Scope,
+        offsets: Offsets,
+        held: Mapping[TopicPartition, FetchState | None],
+        ids: Mapping[str, str],
+        deadline: float,
+    ) -> None:
+        """One call, again with a newer epoch of the member. `held`: all partitions."""
         while True:
             who = self._member.identity()
             request = pb.CommitOffsetsRequest(
@@ -102,16 +122,8 @@ class TransactionOffsets:
                 if error.lost is Lost.MEMBERSHIP and not again:
                     self._member.fenced(error.code)
                 raise
-            if self._never_left(held):
+            else:
                 return
-            raise ClusterError(
-                f"partitions of group {self._coordinator.group_id!r} were taken from this member "
-                "while their offsets were being stored, so other members may have started at "
-                "older offsets: the transaction must not commit",
-                ErrorCode.STALE_MEMBER_EPOCH,
-            )
-
-    # ------------------------------------------------------------ inside
 
     def _kept(
         self,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.client.group.model import OffsetAndMetadata
+from penstock.core.limits import COMMIT_METADATA_SUM_MAX, COMMIT_PARTITIONS_MAX
 from penstock.core.types import TopicPartition
 from penstock.errors import PenstockError
 
@@ -24,6 +25,20 @@ Done = Callable[[PenstockError | None], None]
 
 MERGED_PARTITIONS_MAX: Final = 500
 """Limit of offsets in merged commits; with 4 KiB of metadata each, they fit into one call."""
+
+
+def in_parts(offsets: Offsets) -> Iterator[Offsets]:
+    """What one call takes at a time; at least one part, if an empty one."""
+    part: dict[TopicPartition, OffsetAndMetadata] = {}
+    metadata_bytes = 0
+    for where, offset in offsets.items():
+        size = len(offset.metadata.encode())
+        metadata_bytes += size
+        if len(part) == COMMIT_PARTITIONS_MAX or metadata_bytes > COMMIT_METADATA_SUM_MAX:
+            yield part
+            part, metadata_bytes = {}, size
+        part[where] = offset
+    yield part
 
 
 @dataclass(slots=True)

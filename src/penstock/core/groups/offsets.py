@@ -17,12 +17,13 @@ from penstock.core.groups.contract_views import Fetched, FetchRequested, OffsetA
 from penstock.core.groups.membership import check_groups, fenced_instance, unknown_member
 from penstock.core.groups.records import AppliedReset, GroupRecord, OffsetRecord
 from penstock.core.groups.state import Book, Group, Member
+from penstock.core.limits import COMMIT_METADATA_SUM_MAX, COMMIT_PARTITIONS_MAX
 from penstock.core.types import ProducerId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
-PARTITIONS_MAX: Final = 10_000
+PARTITIONS_MAX: Final = COMMIT_PARTITIONS_MAX
 """Limit per request: its records must fit into one batch."""
-METADATA_SUM_MAX: Final = 2 * 1024 * 1024
+METADATA_SUM_MAX: Final = COMMIT_METADATA_SUM_MAX
 _INT64_MAX: Final = 2**63 - 1
 _INT32_MAX: Final = 2**31 - 1
 

@@ -10,6 +10,7 @@ from penstock.client.consumer.assignment import Assignment
 from penstock.client.consumer.fetch_state import FetchState
 from penstock.client.consumer.transaction_offsets import Scope, TransactionOffsets
 from penstock.client.group.model import OffsetAndMetadata
+from penstock.core.limits import COMMIT_PARTITIONS_MAX
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode
 
@@ -63,3 +64,22 @@ async def test_offsets_whose_partition_left_while_they_were_stored_must_not_comm
     with pytest.raises(ClusterError, match="must not commit") as refused:
         await storing
     assert refused.value.code is ErrorCode.STALE_MEMBER_EPOCH
+
+
+async def test_more_offsets_than_a_coordinator_takes_are_stored_in_parts() -> None:
+    sizes = []
+
+    async def commit_within(request: Any, timeout_s: float) -> None:
+        assert request.transactional_id == "id"
+        sizes.append(len(request.partitions))
+
+    coordinator = SimpleNamespace(group_id="g", commit_within=commit_within)
+    offsets = TransactionOffsets(
+        cast("Any", coordinator),
+        ConsumerConfig(group_id="g"),
+        Assignment(),
+        cast("Any", Member()),
+    )
+    many = [TopicPartition("t", number) for number in range(COMMIT_PARTITIONS_MAX + 1)]
+    await offsets.store(SCOPE, dict.fromkeys(many, OffsetAndMetadata(1)), {"t": "id-of-t"})
+    assert sizes == [COMMIT_PARTITIONS_MAX, 1]

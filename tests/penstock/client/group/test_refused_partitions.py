@@ -20,6 +20,11 @@ from penstock.client.consumer.commits import Committer, MemberIdentity
 from penstock.client.group.coordinator import GroupCalls
 from penstock.client.group.model import OffsetAndMetadata
 from penstock.client.tasks import BackgroundTasks
+from penstock.core.limits import (
+    COMMIT_METADATA_MAX_BYTES,
+    COMMIT_METADATA_SUM_MAX,
+    COMMIT_PARTITIONS_MAX,
+)
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import group_pb2 as pb
@@ -156,6 +161,31 @@ async def test_only_what_was_refused_for_now_is_committed_again(code: ErrorCode)
         await here.committer.commit(offsets(p=3, q=5))
         assert here.coordinator.commits == [{P: 3, Q: 5}, {Q: 5}, {Q: 5}]
         assert here.stored == {P: 3, Q: 5}
+
+
+async def test_a_commit_of_more_partitions_than_a_coordinator_takes_is_sent_in_parts() -> None:
+    many = [TopicPartition("t", number) for number in range(COMMIT_PARTITIONS_MAX + 2)]
+    last = many[-1]
+    async with scene() as here:
+        here.script({}, {last: ErrorCode.UNKNOWN_TOPIC})
+        await here.committer.commit(dict.fromkeys(many, OffsetAndMetadata(7)))
+        sizes = [len(sent) for sent in here.coordinator.commits]
+        assert sizes == [COMMIT_PARTITIONS_MAX, 2, 1]
+        assert here.stored == dict.fromkeys(many, 7)
+
+        here.script({}, ClusterError("no", ErrorCode.INVALID_REQUEST))
+        with pytest.raises(ClusterError, match="no"):
+            await here.committer.commit(dict.fromkeys(many, OffsetAndMetadata(8)))
+        assert len(here.coordinator.commits) == 5
+
+
+async def test_metadata_that_is_too_long_for_one_call_is_sent_in_parts() -> None:
+    fits = COMMIT_METADATA_SUM_MAX // COMMIT_METADATA_MAX_BYTES
+    many = [TopicPartition("t", number) for number in range(fits + 1)]
+    text = "\u00e4" * (COMMIT_METADATA_MAX_BYTES // 2)
+    async with scene() as here:
+        await here.committer.commit(dict.fromkeys(many, OffsetAndMetadata(7, text)))
+        assert [len(sent) for sent in here.coordinator.commits] == [fits, 1]
 
 
 async def test_a_commit_that_is_refused_until_its_time_is_up_fails_with_the_last_error(
