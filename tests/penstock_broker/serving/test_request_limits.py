@@ -1,6 +1,7 @@
 """What is counted in a request before it is parsed."""
 
 from importlib import import_module
+from uuid import UUID
 
 import pytest
 from google.protobuf.descriptor import FileDescriptor
@@ -68,6 +69,19 @@ def test_fields_of_inner_lists_count() -> None:
     body = group_pb2.JoinRequest(hello=hello).SerializeToString()
     # the hello, its id, its subscription with three topics, and a topic that it owns
     assert count_fields(body, shape_of(group_pb2.JoinRequest.DESCRIPTOR), 100) == 7
+
+
+def test_20_000_topics_of_one_partition_are_asked_for_and_owned() -> None:
+    names = [f"{number:0249}" for number in range(20_000)]
+    metadata = pb.MetadataRequest(topics=names).SerializeToString()
+    RequestCheck("/penstock.proto.v1.BrokerService/Metadata")(metadata)
+    owned = [
+        group_pb2.TopicPartitions(topic_id=str(UUID(int=number)), topic=name, partitions=[0])
+        for number, name in enumerate(names)
+    ]
+    beat = group_pb2.MemberHeartbeat(owned=group_pb2.OwnedPartitions(partitions=owned))
+    join = group_pb2.JoinRequest(heartbeat=beat).SerializeToString()
+    RequestCheck("/penstock.proto.v1.GroupService/Join")(join)
 
 
 def test_messages_that_replace_each_other_count() -> None:

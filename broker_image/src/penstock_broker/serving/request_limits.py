@@ -45,7 +45,8 @@ _LIST: Final = RequestLimit(_MIB, 50_000)
 _OFFSETS: Final = RequestLimit(8 * _MIB, 100_000)
 """10,000 partitions with offsets and texts."""
 _PARTITIONS: Final = RequestLimit(8 * _MIB, 150_000)
-"""20,000 partitions, with what identifies a transaction or an offset in each."""
+"""20,000 partitions, with what identifies a transaction or an offset in each, be they of as many
+topics."""
 _BATCHES: Final = RequestLimit(MAX_MESSAGE_BYTES, 21_000)
 """20,000 partitions."""
 _DOCUMENTS: Final = RequestLimit(MAX_MESSAGE_BYTES, 50_000)
@@ -57,10 +58,10 @@ REQUEST_LIMITS: Final[Mapping[str, RequestLimit]] = {
     "BrokerService.Fetch": _PARTITIONS,
     "BrokerService.Subscribe": _PARTITIONS,
     "BrokerService.ListOffsets": _PARTITIONS,
-    "BrokerService.Metadata": _LIST,
+    "BrokerService.Metadata": _PARTITIONS,
     "BrokerService.InitProducer": _NAMES,
     "GroupService.FindCoordinator": _NAMES,
-    "GroupService.Join": _LIST,
+    "GroupService.Join": _PARTITIONS,
     "GroupService.CommitOffsets": _OFFSETS,
     "GroupService.CommitOffsetsStream": _OFFSETS,
     "GroupService.FetchOffsets": _OFFSETS,
