@@ -14,6 +14,8 @@ from typing import Final, Literal, TypedDict
 
 from penstock.client.serializers import Serializer
 from penstock.client.setting_checks import (
+    INT32_MAX,
+    INT64_MAX,
     become_member,
     between,
     check_group_name,
@@ -49,7 +51,6 @@ AcksChoice = Acks | Literal["all", "leader", "none", "-1", "1", "0", -1, 1, 0]
 SyncChoice = Sync | Literal["os", "disk"]
 CodecChoice = Codec | Literal["none", "zstd", "lz4"]
 
-_INT32_MAX: Final = 2**31 - 1
 _ACKS: Final[Mapping[object, Acks]] = {
     "all": Acks.ALL,
     "leader": Acks.LEADER,
@@ -206,7 +207,8 @@ class ProducerConfig(ClientConfig):
 
     def __post_init__(self) -> None:
         ClientConfig.__post_init__(self)
-        positive(self, "batch_bytes", "buffer_bytes", "delivery_timeout_ms", "max_in_flight")
+        positive(self, "delivery_timeout_ms", "max_in_flight")
+        positive(self, "batch_bytes", "buffer_bytes", most=INT64_MAX)
         not_negative(self, "linger_ms", "max_block_ms")
         become_member(self, "acks", Acks, _ACKS)
         become_member(self, "sync", Sync, _SYNCS)
@@ -217,7 +219,7 @@ class ProducerConfig(ClientConfig):
                 "can detect duplicates of only 5 batches per partition"
             )
         check_group_name("client_id", self.client_id)
-        between(self, "transaction_timeout_ms", 1, _INT32_MAX)
+        between(self, "transaction_timeout_ms", 1, INT32_MAX)
         if self.transactional_id is not None:
             self._check_transactional()
 
@@ -303,9 +305,9 @@ class ConsumerConfig(ClientConfig):
             "fetch_min_bytes",
             "fetch_max_bytes",
             "max_partition_fetch_bytes",
-            "buffer_bytes",
             "auto_commit_interval_ms",
         )
+        positive(self, "buffer_bytes", most=INT64_MAX)
         one_of(self, "isolation_level", "read_committed", "read_uncommitted")
         one_of(self, "on_offset_out_of_range", "error", "earliest", "latest")
         if self.auto_offset_reset is not None:

@@ -6,25 +6,36 @@ raise MisuseError.
 
 from collections.abc import Mapping
 from enum import IntEnum
+from typing import Final
 
 from penstock.core.limits import GROUP_ID_MAX_CHARS, TRANSACTIONAL_ID_MAX_BYTES
 from penstock.errors import MisuseError
 
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
 
-def positive(config: object, *names: str) -> None:
-    """Whole numbers above 0."""
+
+def positive(config: object, *names: str, most: int = INT32_MAX) -> None:
+    """Whole numbers above 0, up to what requests carry."""
     for name in names:
         value = getattr(config, name)
         if not isinstance(value, int) or value <= 0:
             raise MisuseError(f"{name} must be a whole number above 0, not {value!r}")
+        _check_most(name, value, most)
 
 
 def not_negative(config: object, *names: str) -> None:
-    """Whole numbers, 0 or more."""
+    """Whole numbers, 0 or more, up to what requests carry."""
     for name in names:
         value = getattr(config, name)
         if not isinstance(value, int) or value < 0:
             raise MisuseError(f"{name} must be a whole number, 0 or more, not {value!r}")
+        _check_most(name, value, INT32_MAX)
+
+
+def _check_most(name: str, value: int, most: int) -> None:
+    if value > most:
+        raise MisuseError(f"{name} is {value:,}; it must be at most {most:,}")
 
 
 def between(config: object, name: str, low: int, high: int) -> None:

@@ -1,20 +1,25 @@
 """Settings refuse nonsense at once, and type checkers know every one of them."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
 import pytest
+from support.cluster import Cluster
+from support.waiting import wait_until
 
 from penstock.client import (
     Acks,
     AsyncProducer,
     ClientConfig,
     Codec,
+    Consumer,
     ConsumerConfig,
     Producer,
     ProducerConfig,
     Sync,
+    TopicPartition,
     TransformConfig,
     setting_checks,
 )
@@ -62,6 +67,55 @@ def test_a_producer_setting_that_makes_no_sense_is_named(
 ) -> None:
     with pytest.raises(MisuseError, match=named):
         ProducerConfig(**settings)
+
+
+def made(config: type[ClientConfig], name: str, value: int) -> ClientConfig:
+    given: dict[str, Any] = {name: value}
+    return config(**given)
+
+
+def largest(config: type[ClientConfig]) -> dict[str, Any]:
+    """Every number at the largest value that is accepted of these."""
+    found = {}
+    for each in fields(config):
+        if type(each.default) is int:
+            for value in (2**63 - 1, 2**32 - 1, 2**31 - 1):
+                with suppress(MisuseError):
+                    made(config, each.name, value)
+                    found[each.name] = value
+                    break
+    return found
+
+
+@pytest.mark.parametrize("config", [ProducerConfig, ConsumerConfig])
+def test_numbers_that_nothing_carries_are_refused_by_name(config: type[ClientConfig]) -> None:
+    for each in fields(config):
+        if type(each.default) is int:
+            with pytest.raises(MisuseError, match=each.name):
+                made(config, each.name, 2**63)
+    assert {name for name, value in largest(config).items() if value >= 2**31} <= {
+        "batch_bytes",
+        "buffer_bytes",
+    }
+
+
+def test_clients_work_with_the_largest_numbers(shared_broker: Cluster) -> None:
+    shared_broker.create_topic("largest")
+    where = TopicPartition("largest", 0)
+    with Producer(shared_broker.bootstrap, **largest(ProducerConfig)) as producer:
+        producer.send("largest", b"x")
+        producer.flush(120)
+    given = largest(ConsumerConfig)
+    with Consumer(shared_broker.bootstrap, group_id="largest", **given) as consumer:
+        consumer.assign([where])
+        consumer.seek_to_beginning([where])
+        assert given.pop("fetch_min_bytes") == given.pop("fetch_max_wait_ms") == 2**31 - 1
+        assert consumer.lag() == {where: 1}
+    with Consumer(shared_broker.bootstrap, group_id="largest", **given) as consumer:
+        consumer.assign([where])
+        consumer.seek_to_beginning([where])
+        wait_until(lambda: consumer.poll(0.1), what="the record")
+        consumer.commit()
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from penstock.client.consumer.fetcher import Fetcher
 from penstock.client.consumer.read_result import ReadResult
 from penstock.client.decoders import Decoding
 from penstock.client.model import EARLIEST, LATEST, ConsumedBatch, OffsetSpec
-from penstock.client.setting_checks import positive
+from penstock.client.setting_checks import INT64_MAX, positive
 from penstock.client.tasks import BackgroundTasks, why_ended
 from penstock.core.columns import Columns
 from penstock.core.types import TopicPartition
@@ -56,8 +56,8 @@ class ReadLimits:
 
     def __post_init__(self) -> None:
         if self.max_records is not None:
-            positive(self, "max_records")
-        positive(self, "max_bytes")
+            positive(self, "max_records", most=INT64_MAX)
+        positive(self, "max_bytes", most=INT64_MAX)
 
 
 @dataclass(frozen=True, slots=True)
