@@ -197,11 +197,11 @@ def _spec_to_wire(where: TopicPartition, spec: OffsetSpec | int) -> pb.ListOffse
         message.earliest.SetInParent()
     elif spec is OffsetSpec.LATEST:
         message.latest.SetInParent()
-    elif isinstance(spec, int) and spec >= 0:
+    elif isinstance(spec, int) and -(2**63) <= spec < 2**63:
         message.timestamp_ms = spec
     else:
         raise MisuseError(
             f"{where}: {spec!r} is not a valid offset; use EARLIEST, LATEST or a time in ms "
-            "since 1970"
+            "since 1970, -2^63 to 2^63 - 1"
         )
     return message

@@ -217,14 +217,14 @@ class Committer:
             await known_partition(self._cluster, where)
             if not 0 <= offset.offset < 2**63:
                 raise MisuseError(
-                    f"{where}: cannot commit offset {offset.offset}; it must be 0 or more"
+                    f"{where}: cannot commit offset {offset.offset}; it must be 0 to 2^63 - 1"
                 )
-            size = len(offset.metadata.encode())
-            if size > COMMIT_METADATA_MAX_BYTES:
+            if not -1 <= offset.leader_epoch < 2**31:
                 raise MisuseError(
-                    f"{where}: the metadata has {size} bytes, the limit is "
-                    f"{COMMIT_METADATA_MAX_BYTES}"
+                    f"{where}: cannot commit leader epoch {offset.leader_epoch}; it must be "
+                    "-1 to 2^31 - 1"
                 )
+            _check_metadata(where, offset.metadata)
         await self._check_ends({where: offset.offset for where, offset in wanted.items()})
         return wanted
 
@@ -349,6 +349,20 @@ class Committer:
             return state.topic_id
         topic = self._cluster.view.topics.get(where.topic)
         return topic.topic_id if topic is not None else ""
+
+
+def _check_metadata(where: TopicPartition, metadata: str) -> None:
+    try:
+        size = len(metadata.encode())
+    except UnicodeEncodeError as error:
+        raise MisuseError(
+            f"{where}: the metadata {metadata[:40]!r} cannot be stored as UTF-8 ({error.reason} at "
+            f"character {error.start}); give other text"
+        ) from None
+    if size > COMMIT_METADATA_MAX_BYTES:
+        raise MisuseError(
+            f"{where}: the metadata has {size} bytes, the limit is {COMMIT_METADATA_MAX_BYTES}"
+        )
 
 
 def _call_soon(

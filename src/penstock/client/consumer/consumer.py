@@ -181,8 +181,10 @@ class AsyncConsumer:
 
         The poll reports an offset outside the log.
         """
-        if offset < 0:
-            raise MisuseError(f"{partition}: cannot seek to offset {offset}; it must be 0 or more")
+        if not 0 <= offset < 2**63:
+            raise MisuseError(
+                f"{partition}: cannot seek to offset {offset}; it must be 0 to 2^63 - 1"
+            )
         self._assignment.seek(partition, offset)
         self._fetcher.poke()
 

@@ -1,6 +1,7 @@
 """Consuming from real brokers: every record once, in order, from wherever one asks to start."""
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ from penstock.client import (
     Codec,
     ConsumedBatch,
     Consumer,
+    OffsetAndMetadata,
     Producer,
     TopicPartition,
 )
@@ -199,6 +201,51 @@ def test_seeks_go_to_offsets_beginning_end_and_time(
     assert found == {where: 250, other: 0}
     assert values_of(read(consumer, 750)) == numbers(750, 250)
     assert consumer.seek_to_time({where: now_ms + 10**6}) == {where: 1_000}
+
+
+def test_times_before_1970_are_found(
+    shared_cluster: Cluster, topic: str, consumer: Consumer
+) -> None:
+    where = TopicPartition(topic, 0)
+    fill(shared_cluster, topic, [b"a", b"b", b"c"], times=[-10_000, -5, 20], batch_bytes=1)
+    consumer.assign([where])
+    for time_ms, offset in ((-(2**63), 0), (-10_000, 0), (-9_999, 1), (-1, 2), (0, 2), (21, 3)):
+        assert consumer.seek_to_time({where: time_ms}) == {where: offset}
+
+
+@pytest.mark.parametrize("beyond", [-1, 2**63])
+def test_an_offset_that_cannot_be_is_refused_by_the_seek(
+    shared_cluster: Cluster, topic: str, consumer: Consumer, beyond: int
+) -> None:
+    where = TopicPartition(topic, 0)
+    fill(shared_cluster, topic, [b"a"])
+    consumer.assign([where])
+    with pytest.raises(MisuseError, match=f"cannot seek to offset {beyond}; it must be 0 to 2"):
+        consumer.seek(where, beyond)
+    with pytest.raises(MisuseError, match=f"{2**63} is not a valid offset"):
+        consumer.seek_to_time({where: 2**63})
+    consumer.seek_to_beginning([where])
+    wait_until(lambda: consumer.poll(0.1), what="it reads on")
+
+
+@pytest.mark.parametrize(
+    ("commit", "told"),
+    [
+        (OffsetAndMetadata(1, "caf\udce9"), "cannot be stored as UTF-8 (surrogates not allowed at"),
+        (OffsetAndMetadata(1, "x" * 4_097), "the metadata has 4097 bytes"),
+        (OffsetAndMetadata(1, "x", 2**31), f"cannot commit leader epoch {2**31}"),
+        (OffsetAndMetadata(2**63), f"cannot commit offset {2**63}"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_commit_that_cannot_be_stored_says_why(
+    shared_cluster: Cluster, topic: str, commit: OffsetAndMetadata, told: str
+) -> None:
+    where = TopicPartition(topic, 0)
+    with Consumer(shared_cluster.bootstrap, group_id=topic) as consumer:
+        consumer.assign([where])
+        with pytest.raises(MisuseError, match=re.escape(told)):
+            consumer.commit({where: commit})
 
 
 def test_a_seek_while_data_is_on_its_way_gets_nothing_old(
@@ -463,7 +510,7 @@ def test_what_cannot_be_assigned_is_refused_and_changes_nothing(
         with pytest.raises(PenstockError):
             consumer.assign([where, wrong])
     assert consumer.assignment() == {where}
-    with pytest.raises(MisuseError, match="must be 0 or more"):
+    with pytest.raises(MisuseError, match="must be 0 to"):
         consumer.seek(where, -1)
     with pytest.raises(MisuseError, match="at least 1"):
         consumer.poll(0, max_records=0)
