@@ -9,6 +9,7 @@ from penstock.cli import move_plan
 from penstock.cli.options import Output
 from penstock.cli.output import format_table, print_record
 from penstock.cli.usage import WrongUsageError
+from penstock.core.limits import COPY_RATE_MAX
 from penstock.core.quantities import parse_bytes
 
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ def parse(text: str) -> Rate:
         raise WrongUsageError(
             f"{text!r} is no rate: give bytes per second of 1 or more, as 40Mi or 1048576; none "
             "for no limit; default for each broker's own setting"
+        )
+    if found > COPY_RATE_MAX:
+        raise WrongUsageError(
+            f"{text!r} is {found} bytes per second, the limit is {COPY_RATE_MAX}; give less, or "
+            "none for no limit"
         )
     return Rate(found)
 
