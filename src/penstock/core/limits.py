@@ -21,6 +21,9 @@ almost always microseconds or nanoseconds passed as milliseconds."""
 
 GROUP_ID_MAX_CHARS: Final = 249
 """Length of a group id, and of a member's instance id."""
+DOCUMENT_BYTES_MAX: Final = 1024 * 1024
+"""A document of the metadata store, with its key: Kubernetes' own limit for a ConfigMap's data, all
+values together. Everywhere, so that a topic can go from one store to another."""
 COPY_RATE_MAX: Final = 2**53
 """Bytes per second: no disk comes near, and every JSON reader has the exact number."""
 REPLICA_CHANGES_MAX: Final = 1_000

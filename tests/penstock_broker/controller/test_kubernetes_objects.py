@@ -6,12 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.limits import DOCUMENT_BYTES_MAX
 from penstock.errors import MisuseError
-from penstock_broker.controller.metadata_store.kubernetes_objects import (
-    OBJECT_BYTES_MAX,
-    ClusterObjects,
-    is_version,
-)
+from penstock_broker.controller.metadata_store.kubernetes_objects import ClusterObjects, is_version
 
 FLIGHTS = ClusterObjects("flights", "shop")
 SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -48,7 +45,7 @@ def test_clusters_whose_names_begin_alike_do_not_collide() -> None:
 
 def test_a_document_that_is_too_large_is_refused_before_it_is_sent() -> None:
     key = "topic/big"
-    fits = OBJECT_BYTES_MAX - len(key)
+    fits = DOCUMENT_BYTES_MAX - len(key)
     assert FLIGHTS.config_map(key, "ä" * (fits // 2), None)["data"]["key"] == key
     with pytest.raises(MisuseError, match=r"topic/big.*1,048,577.*1,048,576.*nothing was written"):
         FLIGHTS.config_map(key, "x" * (fits + 1), None)

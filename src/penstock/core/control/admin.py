@@ -30,8 +30,10 @@ from penstock.core.control.documents import TopicDocument
 from penstock.core.control.draft import Draft, election_settings
 from penstock.core.control.election import Liveness, new_partition, settled_with
 from penstock.core.control.formats import check_configs
+from penstock.core.control.partition import PartitionDocument
 from penstock.core.control.placement import place
 from penstock.core.control.requests import check_cluster_id
+from penstock.core.control.sizes import PartitionSizes
 from penstock.core.features import FEATURE_OF_TOPIC, missing
 from penstock.core.topic import (
     DELETION_PROTECTION,
@@ -122,10 +124,11 @@ def decide_create_partitions(
     usable = _usable_brokers(draft, liveness, factor, topic.name)
     existing = [partition.target or partition.state.replicas for partition in topic.partitions]
     placed = place(usable, wanted - have, factor, draft.load().for_topic(existing))
+    more = tuple(new_partition(replicas, liveness.staying) for replicas in placed)
+    _check_size(draft, topic.name, topic.partitions + more)
     if request.validate_only:
         draft.forget_load()
         return Done()
-    more = tuple(new_partition(replicas, liveness.staying) for replicas in placed)
     draft.put_topic(replace(topic, partitions=topic.partitions + more))
     draft.decide(Severity.INFO, "partitions added", topic=topic.name, before=have, after=wanted)
     return Done()
@@ -221,6 +224,7 @@ def _create_topic(
     _check_room(draft, new.name, wanted)
     placed = _place_new(draft, new, liveness, factor)
     partitions = tuple(new_partition(replicas, liveness.staying) for replicas in placed)
+    _check_size(draft, new.name, partitions)
     if validate_only:
         draft.forget_load()
         return new.topic_id
@@ -270,6 +274,15 @@ def _check_room(draft: Draft, topic: str, more: int) -> None:
             f"most {limit} (max.partitions); delete topics, request fewer, or raise the limit",
             ErrorCode.INVALID_PARTITIONS,
         )
+
+
+def _check_size(draft: Draft, topic: str, partitions: tuple[PartitionDocument, ...]) -> None:
+    """They were placed; if they do not fit, that is dropped."""
+    try:
+        PartitionSizes(topic, partitions).check()
+    except ClusterError:
+        draft.forget_load()
+        raise
 
 
 def _check_features(draft: Draft, topic: str) -> None:

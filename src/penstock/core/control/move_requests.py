@@ -23,6 +23,7 @@ from penstock.core.control.move_contract import (
 from penstock.core.control.moves import cancel, move_state, redirect
 from penstock.core.control.partition import PartitionDocument
 from penstock.core.control.requests import check_cluster_id, partition_of
+from penstock.core.control.sizes import PartitionSizes
 from penstock.core.control.switching import switched_if_ready
 from penstock.core.limits import REPLICA_CHANGES_MAX
 from penstock.core.types import MoveReason
@@ -30,7 +31,7 @@ from penstock.core.words import listed
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 OPEN_MOVES_MAX: Final = 1_000
-"""Of one topic: its document has to fit into an object of 1 MiB."""
+"""Of one topic: its document has to fit into an object of 1 MiB (`sizes`)."""
 
 
 def decide_alter_replicas(
@@ -62,6 +63,7 @@ def decide_alter_replicas(
     earlier = before.outcomes if isinstance(before, ReplicasAltered) else ()
     done = {outcome.change for outcome in earlier if outcome.error is None}
     moving: dict[str, int] = {}
+    sizes: dict[str, PartitionSizes] = {}
     outcomes = []
     for change in request.changes:
         stored = None
@@ -73,6 +75,9 @@ def decide_alter_replicas(
                 after = _cancelled(change, stored, known=change in done)
             else:
                 after = _altered(draft, request, change, liveness, (topic, stored))
+            if topic.name not in sizes:
+                sizes[topic.name] = PartitionSizes(topic.name, topic.partitions)
+            sizes[topic.name].change(stored, after)
             if after.target and not stored.target:
                 moving.setdefault(topic.name, topic.moving)
                 _check_room(topic.name, moving)

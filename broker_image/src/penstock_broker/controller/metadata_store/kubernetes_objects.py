@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.core.control.documents import CLUSTER_KEY, TOPIC_KEY_PREFIX
+from penstock.core.limits import DOCUMENT_BYTES_MAX
 from penstock.errors import ErrorCode, MisuseError
 from penstock.kubernetes.names import (
     API_VERSION,
@@ -32,8 +33,6 @@ OWNER_KIND: Final = "Cluster"
 WRITE_ANNOTATION: Final = f"{GROUP}/write"
 KEY_FIELD: Final = "key"
 TEXT_FIELD: Final = "document"
-OBJECT_BYTES_MAX: Final = 1024 * 1024
-"""The API server's own limit for a ConfigMap's data, all values together."""
 _READABLE_MAX: Final = 40
 _HASH_DIGITS: Final = 20
 _NAME_MAX: Final = 40
@@ -122,9 +121,9 @@ class ClusterObjects:
         Raises MisuseError if the API server would refuse its size.
         """
         size = len(key.encode()) + len(text.encode())
-        if size > OBJECT_BYTES_MAX:
+        if size > DOCUMENT_BYTES_MAX:
             raise MisuseError(
-                f"metadata {key!r} has {size:,} bytes, a ConfigMap holds {OBJECT_BYTES_MAX:,}; "
+                f"metadata {key!r} has {size:,} bytes, a ConfigMap holds {DOCUMENT_BYTES_MAX:,}; "
                 "nothing was written: use fewer partitions per topic, or fewer topic settings",
                 ErrorCode.INVALID_REQUEST,
             )
