@@ -747,8 +747,11 @@ type Registered struct {
 	BrokerSession       int64  `protobuf:"varint,3,opt,name=broker_session,json=brokerSession,proto3" json:"broker_session,omitempty"`
 	HeartbeatIntervalMs uint32 `protobuf:"varint,4,opt,name=heartbeat_interval_ms,json=heartbeatIntervalMs,proto3" json:"heartbeat_interval_ms,omitempty"`
 	SessionTimeoutMs    uint32 `protobuf:"varint,5,opt,name=session_timeout_ms,json=sessionTimeoutMs,proto3" json:"session_timeout_ms,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// The controller's wall clock, ms since 1970: a broker whose own differs much deletes nothing by
+	// time. 0: its release does not tell it.
+	WallMs        int64 `protobuf:"varint,6,opt,name=wall_ms,json=wallMs,proto3" json:"wall_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Registered) Reset() {
@@ -816,10 +819,19 @@ func (x *Registered) GetSessionTimeoutMs() uint32 {
 	return 0
 }
 
+func (x *Registered) GetWallMs() int64 {
+	if x != nil {
+		return x.WallMs
+	}
+	return 0
+}
+
 type HeartbeatAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// No leadership is left here.
-	MayStop       bool `protobuf:"varint,1,opt,name=may_stop,json=mayStop,proto3" json:"may_stop,omitempty"`
+	MayStop bool `protobuf:"varint,1,opt,name=may_stop,json=mayStop,proto3" json:"may_stop,omitempty"`
+	// As in Registered.
+	WallMs        int64 `protobuf:"varint,2,opt,name=wall_ms,json=wallMs,proto3" json:"wall_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -859,6 +871,13 @@ func (x *HeartbeatAck) GetMayStop() bool {
 		return x.MayStop
 	}
 	return false
+}
+
+func (x *HeartbeatAck) GetWallMs() int64 {
+	if x != nil {
+		return x.WallMs
+	}
+	return 0
 }
 
 // The cluster's metadata, or what changed since the previous image.
@@ -1852,7 +1871,7 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x05image\x18\x02 \x01(\v2\x1f.penstock.proto.v1.ClusterImageH\x00R\x05image\x12F\n" +
 	"\rheartbeat_ack\x18\x03 \x01(\v2\x1f.penstock.proto.v1.HeartbeatAckH\x00R\fheartbeatAck\x120\n" +
 	"\x05error\x18\x04 \x01(\v2\x18.penstock.proto.v1.ErrorH\x00R\x05errorB\t\n" +
-	"\amessage\"\xdf\x01\n" +
+	"\amessage\"\xf8\x01\n" +
 	"\n" +
 	"Registered\x12\x1d\n" +
 	"\n" +
@@ -1860,9 +1879,11 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x10controller_epoch\x18\x02 \x01(\x03R\x0fcontrollerEpoch\x12%\n" +
 	"\x0ebroker_session\x18\x03 \x01(\x03R\rbrokerSession\x122\n" +
 	"\x15heartbeat_interval_ms\x18\x04 \x01(\rR\x13heartbeatIntervalMs\x12,\n" +
-	"\x12session_timeout_ms\x18\x05 \x01(\rR\x10sessionTimeoutMs\")\n" +
+	"\x12session_timeout_ms\x18\x05 \x01(\rR\x10sessionTimeoutMs\x12\x17\n" +
+	"\awall_ms\x18\x06 \x01(\x03R\x06wallMs\"B\n" +
 	"\fHeartbeatAck\x12\x19\n" +
-	"\bmay_stop\x18\x01 \x01(\bR\amayStop\"\x9b\x04\n" +
+	"\bmay_stop\x18\x01 \x01(\bR\amayStop\x12\x17\n" +
+	"\awall_ms\x18\x02 \x01(\x03R\x06wallMs\"\x9b\x04\n" +
 	"\fClusterImage\x12)\n" +
 	"\x10controller_epoch\x18\x01 \x01(\x03R\x0fcontrollerEpoch\x12)\n" +
 	"\x10metadata_version\x18\x02 \x01(\x03R\x0fmetadataVersion\x12\x12\n" +
