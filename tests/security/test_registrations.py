@@ -45,7 +45,7 @@ def test_endless_texts_are_refused(cluster: Cluster, name: str) -> None:
     assert f"registers with {name} 'xxxxxxxx" in error.message
     assert "of 10000 characters; it must have at most" in error.message
     error = register(cluster.controller.address, **{name: "x" * 1_000_000})
-    assert "bytes, the limit is 16384" in error.message
+    assert "bytes, the limit is 262144" in error.message
     assert {info.broker_id for info in cluster.metadata().brokers} == {BrokerId(0)}
 
 

@@ -79,7 +79,7 @@ async def test_a_message_stream_is_checked_like_a_call(
 @pytest.mark.parametrize(
     ("method", "limit"),
     [
-        ("BrokerService/Metadata", MIB),
+        ("BrokerService/Metadata", 8 * MIB),
         ("BrokerService/Fetch", 8 * MIB),
         ("BrokerService/InitProducer", 16 * 1024),
         ("GroupService/FindCoordinator", 16 * 1024),

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from support.terminals import person_there
 from typer.testing import CliRunner
 
 from penstock.cli import broker as command
@@ -56,7 +57,8 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 def run(*words: str, stdin: str | None = None, code: int = 0) -> str:
     asked = ["broker", "drop-orphans", "3", *words]
-    done: Any = CliRunner().invoke(app, asked, env={"COLUMNS": "200"}, input=stdin)
+    with person_there(stdin is not None):
+        done: Any = CliRunner().invoke(app, asked, env={"COLUMNS": "200"}, input=stdin)
     assert done.exit_code == code, done.output
     return str(done.output)
 
