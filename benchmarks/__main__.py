@@ -18,6 +18,7 @@ SCRIPTS = (
     "security",
     "attacks",
     "memory",
+    "producer_table",
     "store_layout",
     "verify_memory",
     "compaction",

@@ -21,6 +21,7 @@ TITLES = {
     "security": "TLS, tokens and rules",
     "attacks": "Under attack",
     "memory": "Memory under load",
+    "producer_table": "Remembered producers",
     "encoding": "Encoding",
     "store_layout": "Store",
     "compaction": "Compaction beside a producer",

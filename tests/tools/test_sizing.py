@@ -46,6 +46,8 @@ CROWD = value("latency", "lone append, 64 clients, CPU of three brokers per ack"
 EMPTY = value("idle", "resident memory of an idle broker, no partitions")
 THOUSAND = value("idle", "resident memory of an idle broker, 1,000 partitions of 3 replicas")
 PEAK = value("memory", "174 greedy clients")
+ONE_BATCH = value("producer_table", "remembered producer of a partition, 1 batch")
+FIVE_BATCHES = value("producer_table", "remembered producer of a partition, 5 batches")
 DEFAULTS = {each.key: each.default for each in BROKER_SETTINGS}
 
 
@@ -75,6 +77,7 @@ def test_the_figures_are_those_of_the_benchmarks() -> None:
         f"{EMPTY:.0f} MB",
         f"{THOUSAND - EMPTY:.1f} MB",
         f"{PEAK:.0f} MB",
+        f"{ONE_BATCH:.0f} B, {FIVE_BATCHES:.0f} B",
         f"{idle:.2f} % of a core",
         f"{groups:.1f} % of a core",
         f"{int(DEFAULTS['log.cleaner.io.max.bytes.per.second']) >> 20} MiB/s",
