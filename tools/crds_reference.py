@@ -6,11 +6,11 @@ settings ──tables of keys─────────┴──▶ docs/resour
 
 from collections.abc import Iterator
 
+from penstock.core.limits import INT64_MAX
 from penstock.core.manifest.rows import Field, Kind
 from penstock.core.settings import (
     BROKER_SETTINGS,
     CONTROLLER_SETTINGS,
-    INT64_MAX,
     TOPIC_SETTINGS,
     Setting,
 )

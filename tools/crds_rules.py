@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.core.authorization.text import PREFIXES
+from penstock.core.limits import INT64_MAX
 from penstock.core.manifest.quotas import BYTES_LIMITS
 from penstock.core.manifest.rows import Field
 from penstock.core.manifest.schema import CLUSTER_NAME_MAX_CHARS
 from penstock.core.manifest.schema_groups import RESET_VALUES
 from penstock.core.quotas import Limit
 from penstock.core.quotas.rules import LIMIT_MAX
-from penstock.core.settings import CLUSTER_SETTINGS, INT64_MAX, TOPIC_SETTINGS, Setting
+from penstock.core.settings import CLUSTER_SETTINGS, TOPIC_SETTINGS, Setting
 from penstock.core.topic import SHARE_PATTERN, SHARE_RANGE, TOPIC_NAME_MAX_CHARS
 
 Rule = dict[str, str]

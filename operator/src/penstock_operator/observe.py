@@ -25,7 +25,7 @@ from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL, TRUST_KEY,
 from penstock.kubernetes.quantity import quantity
 from penstock.kubernetes.rotation import SETTLED, rotation_of
 from penstock_operator.brokers import Brokers
-from penstock_operator.clock import now_text
+from penstock_operator.clock import now_text, seconds_between
 from penstock_operator.format_model import FormatSaid
 from penstock_operator.hibernation_model import Record
 from penstock_operator.kube import Kube
@@ -407,7 +407,7 @@ def _start_s(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> int:
     since, until = metadata.get("creationTimestamp"), _ready_since(metadata, status)
     if not (since and until):
         return 0
-    return int((datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds())
+    return int(seconds_between(since, until))
 
 
 def _ready_since(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> str:

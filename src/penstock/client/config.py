@@ -14,8 +14,6 @@ from typing import Final, Literal, TypedDict
 
 from penstock.client.serializers import Serializer
 from penstock.client.setting_checks import (
-    INT32_MAX,
-    INT64_MAX,
     become_member,
     between,
     check_group_name,
@@ -27,6 +25,8 @@ from penstock.client.setting_checks import (
 from penstock.core.batch import Codec
 from penstock.core.limits import (
     ASSIGNORS,
+    INT32_MAX,
+    INT64_MAX,
     REBALANCE_TIMEOUT_MAX_MS,
     REBALANCE_TIMEOUT_MIN_MS,
     SESSION_TIMEOUT_MAX_MS,

@@ -6,13 +6,9 @@ raise MisuseError.
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Final
 
-from penstock.core.limits import GROUP_ID_MAX_CHARS, TRANSACTIONAL_ID_MAX_BYTES
+from penstock.core.limits import GROUP_ID_MAX_CHARS, INT32_MAX, TRANSACTIONAL_ID_MAX_BYTES
 from penstock.errors import MisuseError
-
-INT32_MAX: Final = 2**31 - 1
-INT64_MAX: Final = 2**63 - 1
 
 
 def positive(config: object, *names: str, most: int = INT32_MAX) -> None:

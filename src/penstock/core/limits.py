@@ -19,6 +19,9 @@ MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
 """The last millisecond of 9999. Later timestamps are not dates to Python, SQL or Spark, and are
 almost always microseconds or nanoseconds passed as milliseconds."""
 
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+"""What fields of messages carry."""
 GROUP_ID_MAX_CHARS: Final = 249
 """Length of a group id, and of a member's instance id."""
 DOCUMENT_BYTES_MAX: Final = 1024 * 1024

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.control.config import CONTROL_NUMBERS, ControlConfig
-from penstock.core.limits import COPY_RATE_MAX
-from penstock.core.replication.producers import KEPT_MS
+from penstock.core.limits import COPY_RATE_MAX, INT32_MAX, INT64_MAX
+from penstock.core.replication.producers import KEPT_MS, PRODUCERS_PER_BROKER
 from penstock.core.topic import CONFIG_KEYS, ConfigKey, TopicConfig, explain_unknown_key
 from penstock.errors import ErrorCode, MisuseError
 
 MIB: Final = 1024 * 1024
-INT32_MAX: Final = 2**31 - 1
-INT64_MAX: Final = 2**63 - 1
 MAX_REPLICA_MESSAGE_BYTES: Final = 16 * MIB
 """With the largest batch, of 32 MiB, and what names the partitions: below the 64 MiB that a stream
 between brokers takes."""
@@ -190,7 +188,7 @@ BROKER_SETTINGS: Final = (
         "86400000",
         "How long a partition remembers an idempotent producer that does not write, in "
         "milliseconds; when it goes on later, it gets a new producer id. Sooner, if the "
-        "partitions of a broker have more than 100000 of them to remember.",
+        f"partitions of a broker have more than {PRODUCERS_PER_BROKER} of them to remember.",
         minimum=KEPT_MS,
     ),
     Setting(

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from penstock.core.control.config import parse_control_number
+from penstock.core.limits import INT64_MAX
 from penstock.core.settings import (
     BROKER_SETTINGS,
     CLUSTER_SETTINGS,
-    INT64_MAX,
     parse_broker_setting,
     split_config,
 )

@@ -3,9 +3,9 @@
 The most important first: what needs a person, then what just takes time.
 """
 
-from datetime import datetime
 from typing import Final
 
+from penstock_operator.clock import seconds_between
 from penstock_operator.model import Object, Observed, PodState, Severity, Wait
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.gates import some
@@ -47,13 +47,9 @@ def _controllers_refused(deployment: Object | None, at: str) -> Wait | None:
         if (each["type"], each["status"]) == ("ReplicaFailure", "True"):
             text = f"pods of the controllers cannot be created: {each.get('message', '')}"
             since = each.get("lastTransitionTime")
-            lasts = not (since and at) or _seconds(since, at) >= REFUSED_S
+            lasts = not (since and at) or seconds_between(since, at) >= REFUSED_S
             return Wait("PodRefused", text, Severity.BLOCKED if lasts else Severity.PROGRESS)
     return None
-
-
-def _seconds(since: str, until: str) -> float:
-    return (datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds()
 
 
 def _pod_waits(desired: DesiredCluster, broker_id: int, pod: PodState | None) -> list[Wait]:

@@ -26,9 +26,10 @@ from penstock.client.consumer.fetcher import Fetcher
 from penstock.client.consumer.read_result import ReadResult
 from penstock.client.decoders import Decoding
 from penstock.client.model import EARLIEST, LATEST, ConsumedBatch, OffsetSpec
-from penstock.client.setting_checks import INT64_MAX, positive
+from penstock.client.setting_checks import positive
 from penstock.client.tasks import BackgroundTasks, why_ended
 from penstock.core.columns import Columns
+from penstock.core.limits import INT64_MAX
 from penstock.core.types import TopicPartition
 from penstock.errors import (
     ClusterError,

@@ -7,6 +7,7 @@ request, and scales its members. The valid `value` of an offset reset depends on
 from typing import Final
 
 from penstock.core.authorization.model import Kind as ResourceKind
+from penstock.core.limits import INT32_MAX
 from penstock.core.manifest.access import own_access
 from penstock.core.manifest.rows import Field, Kind
 from penstock.core.manifest.schema import (
@@ -18,7 +19,6 @@ from penstock.core.manifest.schema import (
 )
 from penstock.core.topic import TOPIC_NAME_MAX_CHARS
 
-_INT32_MAX: Final = 2**31 - 1
 _TIME: Final = "([0-9]{1,9}H([0-9]{1,9}M)?([0-9]{1,9}S)?|[0-9]{1,9}M([0-9]{1,9}S)?|[0-9]{1,9}S)"
 _DATETIME: Final = (
     "[0-9]{4}-[0-9]{2}-[0-9]{2}"
@@ -126,7 +126,7 @@ _SCALE_TARGET: Final = Field(
             doc="Records of lag per pod: more lag means more pods.",
             required=True,
             minimum=1,
-            maximum=_INT32_MAX,
+            maximum=INT32_MAX,
         ),
         Field(
             name="stabilizationWindowSeconds",
