@@ -177,6 +177,24 @@ async def test_an_answer_after_another_controller_was_promised_to_be_followed_sa
         assert caught.value.code is ErrorCode.CONTROLLER_UNAVAILABLE
 
 
+async def test_a_session_that_is_being_left_may_be_left_again(
+    documents: SharedDocuments, run: "Run", reserve: Reserve
+) -> None:
+    """Two controllers ask for a promise at the same time."""
+    port = reserve().port
+    broker = Broker(0, [f"127.0.0.1:{port}"])
+    async with (
+        run(MemoryMetadataStore(documents), CONFIG, wait=True, port=port),
+        running(broker),
+    ):
+        await wait_until_async(lambda: broker.serves(1), what="a session")
+        epoch = broker.session.connection().controller_epoch
+        broker.session.leave_older_than(epoch + 1)
+        await asyncio.sleep(0)
+        broker.session.leave_older_than(epoch + 2)
+        await wait_until_async(lambda: not broker.session.connected, what="the session's end")
+
+
 class Listener(ControllerServiceServicer):
     """A controller that hears who wants to register, and refuses."""
 

@@ -9,7 +9,8 @@ until the world ends, and then cancelled (`bury`): otherwise Python would close 
 are unreferenced, at any point of the history.
 
 A node runs `scheduler.RATE` times faster than the world: shells wait for seconds, histories last
-only a few.
+only a few. Its clock counts from when its machine was started, which is another moment for each:
+a time of 0 is long ago for some and not for others.
 
 Chance decides what a real loop leaves open: how long a turn takes, when a thread is done, and, in
 some histories, the order of a turn's callbacks. Futures and tasks are hashed by number, so that
@@ -35,6 +36,8 @@ _Ts = TypeVarTuple("_Ts")
 _TURN_MS: Final = (0.005, 0.05)
 _LONG_TURN_MS: Final = (1, 15)
 _LONG_TURNS: Final = 0.004
+_UPTIMES: Final = (0.0, 7.0)
+"""Powers of ten of seconds, up to four months: what a node's clock shows when a process starts."""
 _BURIAL_ROUNDS: Final = 20
 _BURIAL_STEPS: Final = 10_000
 
@@ -219,6 +222,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
         self.chance = scheduler.generator(f"loop {name}")
         self._shuffled = shuffled
         self._rate = rate
+        self._uptime_s = 10 ** scheduler.generator(f"uptime {name}").uniform(*_UPTIMES)
         self._ready: deque[_Handle | _Timer] = deque()
         self._planned = False
         self.numbers = count(1)
@@ -355,7 +359,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
     # ------------------------------------------------------------ asyncio.AbstractEventLoop
 
     def time(self) -> float:
-        return self.scheduler.now_us * self._rate / 1_000_000
+        return self._uptime_s + self.scheduler.now_us * self._rate / 1_000_000
 
     def call_soon(
         self,

@@ -31,6 +31,7 @@ from penstock_broker.broker.replication import BrokerSeams, Meters, Replication
 from penstock_broker.clock import SystemClock
 from penstock_broker.config import BrokerConfig, Settings
 from penstock_broker.logged.hosts import Surroundings
+from penstock_broker.maintenance.producer_expiry import ProducerExpiry
 from penstock_broker.metadata.condition import Condition
 from penstock_broker.metadata.image import ClusterView, Topic
 from penstock_broker.metadata.session import Ports
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 LAG_MAX_MS: Final = 350
 _GRACE_S: Final = 1.0
 _DRAIN_S: Final = 10.0
+_EXPIRY_S: Final = 2.0
 SHUFFLED_EVERY: Final = 3
 _OLDER: Final = 0.2
 """So many runs of brokers have no port for followers, as in releases that knew only gRPC."""
@@ -328,6 +330,14 @@ class Shell:
             tasks.create_task(self._replication.lead())
             for part in (*self._replication.parts(), *self.membership.parts()):
                 tasks.create_task(part)
+            tasks.create_task(self._forget_producers())
+
+    async def _forget_producers(self) -> None:
+        """As `ProducerExpiry.run`, more often. No history lasts as long as producers are kept."""
+        expiry = ProducerExpiry(self.replicas, self.config.settings.producer_id_expiration_ms)
+        while True:
+            await asyncio.sleep(_EXPIRY_S)
+            await expiry.expire()
 
     async def stop(self) -> bool:
         """As `BrokerProcess` at SIGTERM, as far as it goes here. False: not all was written."""

@@ -231,7 +231,7 @@ class ControllerSession:
         if self._connection is None or self._connection.controller_epoch >= controller_epoch:
             return
         self._outdated = True
-        if self._reading is not None:
+        if self._reading is not None and not self._reading.expired():
             self._reading.reschedule(asyncio.get_running_loop().time())
 
     def check_follows(self, connection: ControllerConnection) -> None:
