@@ -35,7 +35,7 @@ KEY = ReplicaKey(TOPIC_ID, 0)
 
 
 def test_replicas_move_while_everything_breaks() -> None:
-    histories = [simulate(seed, moves=True) for seed in range(30)]
+    histories = [simulate(seed, moves=True) for seed in range(40)]
     for history in histories:
         assert history.violation is None, (history.seed, history.violation)
     assert sum(history.moves for history in histories) > 50

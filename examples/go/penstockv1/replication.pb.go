@@ -592,7 +592,9 @@ type FollowStart struct {
 	Partition   uint32                 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
 	LeaderEpoch int32                  `protobuf:"varint,3,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
 	// The follower's log end.
-	FromOffset    int64 `protobuf:"varint,4,opt,name=from_offset,json=fromOffset,proto3" json:"from_offset,omitempty"`
+	FromOffset int64 `protobuf:"varint,4,opt,name=from_offset,json=fromOffset,proto3" json:"from_offset,omitempty"`
+	// Of the newest state of the partition that the follower knows; 0 = a release that does not say.
+	Version       int64 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -651,6 +653,13 @@ func (x *FollowStart) GetLeaderEpoch() int32 {
 func (x *FollowStart) GetFromOffset() int64 {
 	if x != nil {
 		return x.FromOffset
+	}
+	return 0
+}
+
+func (x *FollowStart) GetVersion() int64 {
+	if x != nil {
+		return x.Version
 	}
 	return 0
 }
@@ -1154,13 +1163,14 @@ const file_penstock_proto_v1_replication_proto_rawDesc = "" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12!\n" +
 	"\fleader_epoch\x18\x03 \x01(\x05R\vleaderEpoch\x12\x1d\n" +
 	"\n" +
-	"last_epoch\x18\x04 \x01(\x05R\tlastEpoch\"\x8a\x01\n" +
+	"last_epoch\x18\x04 \x01(\x05R\tlastEpoch\"\xa4\x01\n" +
 	"\vFollowStart\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12!\n" +
 	"\fleader_epoch\x18\x03 \x01(\x05R\vleaderEpoch\x12\x1f\n" +
 	"\vfrom_offset\x18\x04 \x01(\x03R\n" +
-	"fromOffset\"\xa9\x01\n" +
+	"fromOffset\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\x03R\aversion\"\xa9\x01\n" +
 	"\vFollowerAck\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12!\n" +

@@ -106,11 +106,11 @@ async def test_a_new_start_voids_older_acks_and_a_stop_voids_all() -> None:
     outbox = FollowerOutbox()
     outbox.put(KEY, SendAck(LEADER, EPOCH, Offset(5), Offset(5)))
     outbox.put(KEY, SendEpochQuery(LEADER, EPOCH, LeaderEpoch(1)))
-    outbox.put(KEY, SendFollowStart(LEADER, EPOCH, Offset(4)))
+    outbox.put(KEY, SendFollowStart(LEADER, EPOCH, Offset(4), 1))
     message = await outbox.take()
     assert message is not None
     assert (len(message.epoch_queries), len(message.starts), len(message.acks)) == (1, 1, 0)
-    outbox.put(KEY, SendFollowStart(LEADER, EPOCH, Offset(4)))
+    outbox.put(KEY, SendFollowStart(LEADER, EPOCH, Offset(4), 1))
     outbox.put(KEY, SendFollowStop(LEADER))
     message = await outbox.take()
     assert message is not None

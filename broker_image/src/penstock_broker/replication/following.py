@@ -331,6 +331,7 @@ def _start(key: ReplicaKey, start: SendFollowStart) -> pb.FollowStart:
         partition=key.partition,
         leader_epoch=start.leader_epoch,
         from_offset=start.from_offset,
+        version=start.version,
     )
 
 

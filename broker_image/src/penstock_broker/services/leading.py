@@ -191,13 +191,7 @@ class Leading(ReplicationServiceServicer):
                 for query in message.epoch_queries
             ),
         )
-        self._each(
-            stream,
-            (
-                (start, FollowStarted(follower, _epoch(start), Offset(start.from_offset)))
-                for start in message.starts
-            ),
-        )
+        self._each(stream, ((start, _started(follower, start)) for start in message.starts))
         if message.copy_credit:
             stream.credited(message.copy_credit)
         for ack in message.acks:
@@ -234,6 +228,10 @@ class Leading(ReplicationServiceServicer):
         if replica is not None:
             replica.feeders.pop(stream.follower, None)
             stream.feed(replica, Feed(stream.follower, LeaderEpoch(0), None))
+
+
+def _started(follower: BrokerId, start: pb.FollowStart) -> FollowStarted:
+    return FollowStarted(follower, _epoch(start), Offset(start.from_offset), start.version)
 
 
 def _epoch(message: pb.EpochQuery | pb.FollowStart | pb.FollowerAck) -> LeaderEpoch:

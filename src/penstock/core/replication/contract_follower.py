@@ -85,11 +85,15 @@ class SendEpochQuery:
 
 @dataclass(frozen=True, slots=True)
 class SendFollowStart:
-    """The logs agree below `from_offset`, this log's end: feed from there."""
+    """The logs agree below `from_offset`, this log's end: feed from there.
+
+    `version`: of the newest state of the partition known here.
+    """
 
     leader: BrokerId
     leader_epoch: LeaderEpoch
     from_offset: Offset
+    version: int
 
 
 @dataclass(frozen=True, slots=True)

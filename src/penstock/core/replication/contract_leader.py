@@ -111,11 +111,16 @@ class EpochQueried:
 
 @dataclass(frozen=True, slots=True)
 class FollowStarted:
-    """The follower's log ends at `from_offset`, and below it agrees with the leader's: feed it."""
+    """The follower's log ends at `from_offset`, and below it agrees with the leader's: feed it.
+
+    `version`: of the newest state of the partition that it knows; 0 = an older release, which does
+    not say.
+    """
 
     follower: BrokerId
     leader_epoch: LeaderEpoch
     from_offset: Offset
+    version: int = 0
 
 
 @value(frozen=True, slots=True)

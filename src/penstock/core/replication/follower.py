@@ -72,6 +72,8 @@ class Follower:
         self.epoch = epoch
         self.copies = False
         """It is in `adding`: no other replica relies on its log, whatever is in it."""
+        self.version = 0
+        """Of the newest state that is known here."""
         self._start_epoch = former_epoch
         self._log = log
         self._phase = _Phase.PAUSED
@@ -213,7 +215,8 @@ class Follower:
             out.store(log.checkpointed(now_ms), log.checkpoint(), sync=False)
             out.swept_end = log.swept_end
         self._phase = _Phase.FOLLOWING
-        out.messages.append(SendFollowStart(self.leader, self.epoch, log.log_end))
+        start = SendFollowStart(self.leader, self.epoch, log.log_end, self.version)
+        out.messages.append(start)
         out.messages.append(SendAck(self.leader, self.epoch, log.written_end, log.synced_end))
 
     # ------------------------------------------------------------ copying

@@ -43,6 +43,8 @@ class FollowerProgress:
     again when that is late, and acts on the answer that comes first. None: it has not asked.
     `sync_floor`: what it must sync for a seat in the ISR: where the floor for what is written was
     when it first reached that. None: it has not.
+    `since`: it may have deleted its data before this version of the partition, and say so only now:
+    it has to know this version as it starts to follow (KIP-903, for one replica).
     """
 
     caught_up_ms: int
@@ -53,6 +55,7 @@ class FollowerProgress:
     synced_end: Offset = Offset(0)
     told_swept_end: Offset | None = None
     sync_floor: Offset | None = None
+    since: int = 0
 
     def start(self) -> None:
         """It starts to follow; what it has is unknown before its first ack."""

@@ -84,9 +84,12 @@ class Leader:
         """The time to catch up starts when a follower, or this leadership, begins."""
         for broker in self.isr.followers:
             if broker != self._local and broker not in self._followers:
-                self._followers[broker] = FollowerProgress(
+                progress = FollowerProgress(
                     caught_up_ms=now_ms, seen_end=self._log.log_end, seen_ms=now_ms
                 )
+                if broker not in self.isr.committed:
+                    progress.since = self.isr.state.version
+                self._followers[broker] = progress
 
     def _dismiss_followers(self, out: Outbox) -> None:
         """Who is no replica any more, and not to become one, is neither counted nor fed."""
@@ -94,6 +97,25 @@ class Leader:
             if broker not in self.isr.followers:
                 self._stop_feed(broker, progress, out)
                 del self._followers[broker]
+
+    def _doubt_followers(self, out: Outbox) -> None:
+        """Versions were missed in which who is not in the ISR may have been told to delete its
+        data, and then to copy again: what it has said counts no more."""
+        version = self.isr.state.version
+        for broker, progress in self._followers.items():
+            if broker in self.isr.committed:
+                continue
+            progress.since = version
+            if progress.started:
+                self._stop_feed(broker, progress, out)
+                out.messages.append(SendRefusal(broker, self._outdated(broker, version)))
+
+    def _outdated(self, broker: BrokerId, version: int) -> ClusterError:
+        return ClusterError(
+            f"broker {broker} may have deleted this replica before version {version} of the "
+            "partition: look up the divergence again, and follow once that version is known",
+            ErrorCode.INELIGIBLE_REPLICA,
+        )
 
     def followers_written(self) -> list[tuple[BrokerId, Offset]]:
         """Of every follower, up to where it has said that it has the log, in this epoch."""
@@ -138,10 +160,13 @@ class Leader:
     def learn(self, state: PartitionState, config: ReplicaConfig, out: Outbox, now_ms: int) -> None:
         """Newer state of the same leadership: a changed ISR, replicas or settings."""
         self.config = config
-        if state.version > self.isr.state.version:
+        known = self.isr.state.version
+        if state.version > known:
             self.isr.learn(state)
             self._welcome_followers(now_ms)
             self._dismiss_followers(out)
+            if state.version > known + 1:
+                self._doubt_followers(out)
         self._progress(out)
 
     # ------------------------------------------------------------ produce
@@ -259,6 +284,11 @@ class Leader:
         """Feeds the follower from its log end; what it has counts from its first ack on."""
         progress = self._known(start.follower, start.leader_epoch, out)
         if progress is None:
+            return
+        if 0 < start.version < progress.since:
+            self._stop_feed(start.follower, progress, out)
+            refusal = self._outdated(start.follower, progress.since)
+            out.messages.append(SendRefusal(start.follower, refusal))
             return
         log = self._log
         told_swept_end, progress.told_swept_end = progress.told_swept_end, None

@@ -109,8 +109,12 @@ class Roles:
             self.current.learn(state, self._config, out, now_ms)
             return True
         elif self.current is not None:
-            self.current.copies = self._local in state.adding
+            self._inform(self.current, state)
         return False
+
+    def _inform(self, follower: Follower, state: PartitionState) -> None:
+        follower.copies = self._local in state.adding
+        follower.version = state.version
 
     def _is_member(self, state: PartitionState) -> bool:
         return self._local in state.replicas or self._local in state.adding
@@ -142,7 +146,7 @@ class Roles:
             # The epoch of a leader that wrote nothing is removed.
             self._log.epochs = self._log.epochs.cut(self._log.log_end)
             follower = Follower(self._log, state.leader, state.leader_epoch, former_epoch)
-            follower.copies = self._local in state.adding
+            self._inform(follower, state)
             self.current = follower
             follower.ask(out, now_ms)
         out.role_changed = True

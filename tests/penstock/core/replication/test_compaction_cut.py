@@ -22,7 +22,7 @@ def test_a_log_that_was_cut_further_than_asked_is_copied_from_there(drive: Drive
     driver.written(persist_id=persist_id)
     ready = driver.written()
     assert ready.messages == (
-        fc.SendFollowStart(TWO, LeaderEpoch(5), Offset(60)),
+        fc.SendFollowStart(TWO, LeaderEpoch(5), Offset(60), 1),
         fc.SendAck(TWO, LeaderEpoch(5), Offset(60), Offset(60)),
     )
     assert driver.machine.checkpoint.epochs == starts[:2], "no record of epoch 4 is left"

@@ -33,7 +33,7 @@ def batch(base: int, count: int = 1, *, epoch: int = 1, producer: int = -1) -> B
 
 
 def start(leader_epoch: int, offset: int) -> fc.SendFollowStart:
-    return fc.SendFollowStart(TWO, LeaderEpoch(leader_epoch), Offset(offset))
+    return fc.SendFollowStart(TWO, LeaderEpoch(leader_epoch), Offset(offset), version=1)
 
 
 def ack(leader_epoch: int, written: int, synced: int) -> fc.SendAck:

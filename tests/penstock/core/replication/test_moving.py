@@ -109,6 +109,48 @@ def test_who_is_lost_again_does_not_enter(leader: Driver) -> None:
     assert leader.ack(5, 5).isr_change is None
 
 
+def start(version: int, broker: int = FOUR) -> lc.FollowStarted:
+    return lc.FollowStarted(BrokerId(broker), LeaderEpoch(1), Offset(0), version)
+
+
+def test_what_was_copied_before_a_cancelled_move_does_not_count_for_the_next(
+    leader: Driver,
+) -> None:
+    """The leader hears of neither: 4 was told to delete its copy, and then to begin anew."""
+    moving(leader, 4, 5)
+    leader.ack(4, 5)
+    ready = leader.assign(version=6, adding=(4, 5))
+    assert ready.isr_change is None
+    assert refused(ready).code is ErrorCode.INELIGIBLE_REPLICA
+    assert lc.Feed(FOUR, LeaderEpoch(1), None) in ready.feeds
+    assert leader.ack(5, 5).isr_change is leader.ack(4, 5).isr_change is None
+    error = refused(leader.do(start(version=5)))
+    assert "before version 6 of the partition" in str(error), "that may be the former copy"
+    assert leader.ack(4, 5).isr_change is None
+    for broker in (4, 5):
+        assert leader.do(start(6, broker)).feeds
+    assert leader.ack(4, 5).isr_change is None
+    assert proposed(leader.ack(5, 5)) == (1, 2, 3, 4, 5)
+
+
+def test_a_start_that_is_late_is_not_of_the_copy_that_has_begun_since(leader: Driver) -> None:
+    moving(leader, 4)
+    leader.assign(version=3)
+    leader.assign(version=4, adding=(4,))
+    assert refused(leader.do(start(version=2))).code is ErrorCode.INELIGIBLE_REPLICA
+    assert leader.do(start(version=0)).feeds, "an older release does not say which it knows"
+    assert leader.do(start(version=4)).feeds
+
+
+def test_who_is_in_sync_follows_on_whatever_versions_were_missed(leader: Driver) -> None:
+    """Nobody enters the ISR without this leader, so it has deleted nothing since."""
+    moving(leader)
+    ready = leader.assign(version=7)
+    assert (ready.feeds, ready.messages) == ((), ())
+    append(leader)
+    assert leader.marks.high_watermark == 6
+
+
 def test_while_the_switch_is_in_flight_the_new_ones_count(leader: Driver) -> None:
     moving(leader, 4)
     leader.ack(4, 5)
@@ -273,11 +315,17 @@ def test_a_broker_that_is_to_become_a_replica_follows_and_goes_on_when_it_is(
     driver.written(synced=True)
     assert driver.ready.messages == ()
     driver.answer_epoch(-1, 0)
-    assert fc.SendFollowStart(TWO, LeaderEpoch(1), Offset(0)) in driver.ready.messages
+    assert fc.SendFollowStart(TWO, LeaderEpoch(1), Offset(0), 1) in driver.ready.messages
     driver.receive(batch(3))
     driver.written()
     assert driver.assign(2, replicas=(1, 2), isr=(1, 2), version=2) is c.NOTHING
     assert driver.receive(batch(base=3)).append != ()
+    driver.written()
+    driver.do(fc.PeerRefused(TWO, ClusterError("outdated", ErrorCode.INELIGIBLE_REPLICA)))
+    driver.now_ms += 100
+    driver.do(c.Tick())
+    driver.answer_epoch(0, 4)
+    assert fc.SendFollowStart(TWO, LeaderEpoch(1), Offset(4), 2) in driver.ready.messages
 
 
 def test_a_broker_that_is_dropped_stops_following(drive: Drive) -> None:
@@ -301,7 +349,7 @@ def test_a_copy_that_contradicts_the_leader_starts_over(drive: Drive) -> None:
     driver.do(c.Truncated(c.RecoveredLog(log_end_offset=Offset(0), checkpoint=stored(ready))))
     driver.written(persist_id=ready.persist_id)
     driver.written()
-    assert fc.SendFollowStart(TWO, LeaderEpoch(5), Offset(10)) in driver.ready.messages
+    assert fc.SendFollowStart(TWO, LeaderEpoch(5), Offset(10), 1) in driver.ready.messages
 
 
 @pytest.mark.parametrize("adding_first", [False, True])

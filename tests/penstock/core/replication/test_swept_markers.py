@@ -46,7 +46,7 @@ def away(drive: Drive, *producers: c.ProducerEntry) -> Any:
 
 
 def start(offset: int) -> fc.SendFollowStart:
-    return fc.SendFollowStart(TWO, LeaderEpoch(2), Offset(offset))
+    return fc.SendFollowStart(TWO, LeaderEpoch(2), Offset(offset), version=1)
 
 
 def test_a_log_whose_open_transaction_may_have_lost_its_marker_begins_anew(drive: Drive) -> None:
