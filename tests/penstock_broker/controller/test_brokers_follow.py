@@ -183,15 +183,19 @@ async def test_a_session_that_is_being_left_may_be_left_again(
     """Two controllers ask for a promise at the same time."""
     port = reserve().port
     broker = Broker(0, [f"127.0.0.1:{port}"])
+
+    async def leave(controller_epoch: int) -> None:
+        broker.session.leave_older_than(controller_epoch)
+
     async with (
         run(MemoryMetadataStore(documents), CONFIG, wait=True, port=port),
         running(broker),
     ):
         await wait_until_async(lambda: broker.serves(1), what="a session")
         epoch = broker.session.connection().controller_epoch
-        broker.session.leave_older_than(epoch + 1)
-        await asyncio.sleep(0)
-        broker.session.leave_older_than(epoch + 2)
+        async with asyncio.TaskGroup() as tasks:
+            await leave(epoch + 1)
+            tasks.create_task(leave(epoch + 2))
         await wait_until_async(lambda: not broker.session.connected, what="the session's end")
 
 
