@@ -1,4 +1,5 @@
-"""Lets a server process die at a write, or have a full or a slow disk: see `faulty_child`.
+"""Lets a server process die at a write, have a full or a slow disk, or a wrong clock: see
+`faulty_child`.
 
 faults = Faults(cluster.brokers[1], tmp_path / "faults")     before it starts, or it is restarted
 faults.die_at("marker", "before"); …; cluster.brokers[1].wait_end(); faults.heal()
@@ -49,9 +50,13 @@ class Faults:
         """From now on its disks have so much left."""
         self._put("free", str(count))
 
+    def set_clock(self, ahead_ms: int) -> None:
+        """From now on its wall clock is so far ahead."""
+        self._put("clock", str(ahead_ms))
+
     def heal(self) -> None:
-        """The disk is well."""
-        for name in ("kill", "free", "slow"):
+        """The disk is well, and the clock right."""
+        for name in ("kill", "free", "slow", "clock"):
             (self._folder / name).unlink(missing_ok=True)
 
     def _put(self, name: str, text: str) -> None:

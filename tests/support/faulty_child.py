@@ -1,4 +1,4 @@
-"""Entry point of a server process whose disk does what a test says, else as `local.child`.
+"""Entry point of a server process whose disk or clock does what a test says, else as `local.child`.
 
     PENSTOCK_TEST_FAULTS=folder python -P faulty_child.py broker --broker-id 0 …
 
@@ -6,7 +6,8 @@
 of a transaction; "decision after 0": once the write is done, and nobody has heard of it. Process
 ids instead of 0: those are killed. What else can be named: `support.faults.POINTS`.
 `folder/free`: how many bytes are free on every disk. `folder/slow`: the seconds that every write
-takes more. Files appear and go while the process runs (`support.faults` writes them).
+takes more. `folder/clock`: the milliseconds that its wall clock is ahead. Files appear and go while
+the process runs (`support.faults` writes them).
 """
 
 import os
@@ -21,6 +22,7 @@ from typing import TypeVar
 from penstock.core.batch import Batch, BatchFlags
 from penstock.core.records import decode_batch
 from penstock.core.transactions.records import BranchRecord, decode_key, decode_value
+from penstock_broker.clock import SystemClock
 from penstock_broker.store.interface import PartitionWrite
 from penstock_broker.store.rocks import RocksLogStore
 
@@ -32,6 +34,7 @@ _OF_OFFSETS = {b'"pending"': "pending", b'"ended"': "ended"}
 _statvfs = os.statvfs
 _write = RocksLogStore.write
 _try_write = RocksLogStore.try_write
+_wall_ms = SystemClock.wall_ms
 _T = TypeVar("_T")
 
 
@@ -107,8 +110,16 @@ def _told_space(path: str | Path) -> os.statvfs_result:
     return os.statvfs_result((*real[:3], blocks, blocks, *real[5:]))
 
 
+def _shown_ms(self: SystemClock) -> int:
+    try:
+        return _wall_ms(self) + int((FOLDER / "clock").read_text())
+    except FileNotFoundError:
+        return _wall_ms(self)
+
+
 if __name__ == "__main__":
     RocksLogStore.write = _dying_write  # type: ignore[method-assign]
     RocksLogStore.try_write = _dying_try_write  # type: ignore[method-assign]
     os.statvfs = _told_space  # type: ignore[assignment]
+    SystemClock.wall_ms = _shown_ms  # type: ignore[method-assign]
     runpy.run_module("penstock_broker.local.child", run_name="__main__", alter_sys=True)

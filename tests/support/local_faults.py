@@ -16,6 +16,7 @@ from support.cluster import Cluster
 from support.connection_faults import FEW_DESCRIPTORS, connections_full
 from support.differing import logs_differ
 from support.disk_faults import (
+    DAY_MS,
     MIB,
     disk_slow,
     disk_to_slow_down,
@@ -25,6 +26,7 @@ from support.disk_faults import (
     small_disk,
 )
 from support.fault_scene import Scene
+from support.faults import Faults
 from support.processes import HOST
 from support.waiting import wait_until
 
@@ -254,6 +256,23 @@ def not_finalized(cluster: Cluster, _: ExitStack) -> None:
         assert admin.finalize(1).after == 1
 
 
+# ── Clocks ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _clock_of(cluster: Cluster) -> Faults:
+    return Faults(cluster.brokers[1], cluster.path / "clock-1")
+
+
+def clock_to_be_set(cluster: Cluster, _: ExitStack) -> None:
+    """The clock of broker 1 is right at first."""
+    _clock_of(cluster).set_clock(0)
+
+
+def clock_wrong(cluster: Cluster, _: ExitStack) -> None:
+    """Somebody sets the clock of broker 1 a day ahead."""
+    _clock_of(cluster).set_clock(DAY_MS)
+
+
 # ── Certificates ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -347,6 +366,7 @@ LOCAL_FAULTS: Final[dict[str, LocalFault]] = {
     "disk-slow": LocalFault(make=disk_slow, before=disk_to_slow_down),
     "replica-damaged": LocalFault(make=replica_damaged),
     "table-damaged": LocalFault(make=table_damaged),
+    "clock-wrong": LocalFault(make=clock_wrong, before=clock_to_be_set),
     "logs-differ": LocalFault(make=logs_differ),
     "compaction-failing": LocalFault(
         make=compaction_failing,
