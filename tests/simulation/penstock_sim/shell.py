@@ -336,7 +336,7 @@ class Shell:
         """As `ProducerExpiry.run`, more often. No history lasts as long as producers are kept."""
         expiry = ProducerExpiry(self.replicas, self.config.settings.producer_id_expiration_ms)
         while True:
-            await asyncio.sleep(_EXPIRY_S)
+            await self.clock.sleep(_EXPIRY_S)
             await expiry.expire()
 
     async def stop(self) -> bool:
