@@ -92,7 +92,7 @@ def count_acks_of_an_old_epoch(patch: Any) -> None:
     def start(self: Leader, *args: Any) -> None:
         init(self, *args)
         known = self._log.__dict__.setdefault("acked_before", {})
-        for broker, progress in self._followers.items():
+        for broker, progress in self.followers.items():
             progress.written_end = min(known.get(broker, Offset(0)), self._log.written_end)
 
     patch.setattr(Leader, "__init__", start)
@@ -105,7 +105,7 @@ def grow_the_isr_before_the_epoch_start_is_reached(patch: Any) -> None:
     def joining(self: Leader, _now_ms: int) -> list[int]:
         return [
             broker
-            for broker, progress in self._followers.items()
+            for broker, progress in self.followers.items()
             if broker not in self.isr.committed
             and progress.started
             and progress.written_end >= self._log.high_watermark

@@ -16,6 +16,7 @@ from penstock.core.balance.layout import Layout
 from penstock.core.control import copies, election, moves, registration
 from penstock.core.control.contract import BrokerRegistered
 from penstock.core.control.machine import ControllerMachine
+from penstock.core.replication.followers import Followers
 from penstock.core.replication.isr import InSyncReplicas
 from penstock.core.replication.leader import Leader
 from penstock.core.types import BrokerId, ControllerEpoch
@@ -132,7 +133,7 @@ MOVING_BUGS: Final[dict[str, tuple[Callable[[Any], None], dict[str, Any], tuple[
         ("I5",),
     ),
     "feed_former_followers": (
-        in_text(Leader, "_dismiss_followers", "self._stop_feed(broker, progress, out)", "pass"),
+        in_text(Followers, "_dismiss", "self.stop_feed(broker, progress, out)", "pass"),
         {},
         ("I29",),
     ),

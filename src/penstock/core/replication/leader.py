@@ -27,6 +27,7 @@ from penstock.core.replication.contract_leader import (
     SendEpochAnswer,
     SendRefusal,
 )
+from penstock.core.replication.followers import Followers
 from penstock.core.replication.isr import FollowerProgress, InSyncReplicas
 from penstock.core.replication.local_log import LocalLog
 from penstock.core.replication.outbox import Outbox
@@ -75,52 +76,9 @@ class Leader:
         self._transactions = Transactions(log, self._appending, self._shortage, joins)
         self._local = local
         self._log = log
-        self._followers: dict[BrokerId, FollowerProgress] = {}
+        self.followers = Followers(local, self.epoch, log, self.isr, now_ms)
         self._disk_acked = Offset(0)
         self._join_sync = Offset(0)
-        self._welcome_followers(now_ms)
-
-    def _welcome_followers(self, now_ms: int) -> None:
-        """The time to catch up starts when a follower, or this leadership, begins."""
-        for broker in self.isr.followers:
-            if broker != self._local and broker not in self._followers:
-                progress = FollowerProgress(
-                    caught_up_ms=now_ms, seen_end=self._log.log_end, seen_ms=now_ms
-                )
-                if broker not in self.isr.committed:
-                    progress.since = self.isr.state.version
-                self._followers[broker] = progress
-
-    def _dismiss_followers(self, out: Outbox) -> None:
-        """Who is no replica any more, and not to become one, is neither counted nor fed."""
-        for broker, progress in tuple(self._followers.items()):
-            if broker not in self.isr.followers:
-                self._stop_feed(broker, progress, out)
-                del self._followers[broker]
-
-    def _doubt_followers(self, out: Outbox) -> None:
-        """Versions were missed in which who is not in the ISR may have been told to delete its
-        data, and then to copy again: what it has said counts no more."""
-        version = self.isr.state.version
-        for broker, progress in self._followers.items():
-            if broker in self.isr.committed:
-                continue
-            progress.since = version
-            if progress.started:
-                self._stop_feed(broker, progress, out)
-                out.messages.append(SendRefusal(broker, self._outdated(broker, version)))
-
-    def _outdated(self, broker: BrokerId, version: int) -> ClusterError:
-        return ClusterError(
-            f"broker {broker} may have deleted this replica before version {version} of the "
-            "partition: look up the divergence again, and follow once that version is known",
-            ErrorCode.INELIGIBLE_REPLICA,
-        )
-
-    def followers_written(self) -> list[tuple[BrokerId, Offset]]:
-        """Of every follower, up to where it has said that it has the log, in this epoch."""
-        known = list(self._followers.items())
-        return [(broker, progress.written_end) for broker, progress in known]
 
     @property
     def min_isr(self) -> int:
@@ -138,7 +96,7 @@ class Leader:
         if len(self.pending) or self._transactions.waiting or self.isr.unsettled:
             return True
         end, maximal = self._log.written_end, self.isr.maximal
-        for broker, progress in self._followers.items():
+        for broker, progress in self.followers.items():
             if broker in maximal and not progress.has_all(end):
                 return True
         return False
@@ -153,7 +111,7 @@ class Leader:
         """Ends this leadership: waiting requests have an unknown outcome, feeds stop."""
         out.replies += self.pending.fail_from(0, error)
         self._transactions.resign(error, out)
-        for broker, progress in self._followers.items():
+        for broker, progress in self.followers.items():
             if progress.started:
                 out.feeds.append(Feed(broker, self.epoch, None))
 
@@ -163,10 +121,7 @@ class Leader:
         known = self.isr.state.version
         if state.version > known:
             self.isr.learn(state)
-            self._welcome_followers(now_ms)
-            self._dismiss_followers(out)
-            if state.version > known + 1:
-                self._doubt_followers(out)
+            self.followers.learn(known, out, now_ms)
         self._progress(out)
 
     # ------------------------------------------------------------ produce
@@ -244,7 +199,7 @@ class Leader:
     def before_persisted(self, now_ms: int) -> None:
         """The written end is about to move: followers that have all of it are caught up until
         now."""
-        for progress in self._followers.values():
+        for progress in self.followers.values():
             progress.leader_advances(self._log.written_end, now_ms)
 
     def persisted(self, out: Outbox) -> None:
@@ -265,7 +220,7 @@ class Leader:
         progress = self._known(query.follower, query.leader_epoch, out)
         if progress is None:
             return
-        self._stop_feed(query.follower, progress, out)
+        self.followers.stop_feed(query.follower, progress, out)
         if progress.told_swept_end is None:
             progress.told_swept_end = self._log.swept_end
         end = self._log.epochs.end_of(query.last_epoch, self._log.written_end)
@@ -285,15 +240,12 @@ class Leader:
         progress = self._known(start.follower, start.leader_epoch, out)
         if progress is None:
             return
-        if 0 < start.version < progress.since:
-            self._stop_feed(start.follower, progress, out)
-            refusal = self._outdated(start.follower, progress.since)
-            out.messages.append(SendRefusal(start.follower, refusal))
+        if not self.followers.knows_enough(start.follower, progress, start.version, out):
             return
         log = self._log
         told_swept_end, progress.told_swept_end = progress.told_swept_end, None
         if not log.log_start_offset <= start.from_offset <= log.log_end:
-            self._stop_feed(start.follower, progress, out)
+            self.followers.stop_feed(start.follower, progress, out)
             out.messages.append(
                 SendRefusal(
                     start.follower,
@@ -315,7 +267,7 @@ class Leader:
 
     def acked(self, ack: FollowerAcked, out: Outbox, now_ms: int) -> None:
         """Counts what a follower has persisted in this epoch; anything else is ignored (I5)."""
-        progress = self._followers.get(ack.follower)
+        progress = self.followers.get(ack.follower)
         if ack.leader_epoch != self.epoch or progress is None or not progress.started:
             return
         if ack.written_end > self._log.written_end:
@@ -325,9 +277,9 @@ class Leader:
 
     def markers_swept(self, out: Outbox) -> None:
         """Makes followers ask again that may wait in vain for a marker they lack."""
-        for follower, progress in self._followers.items():
+        for follower, progress in self.followers.items():
             if progress.started and progress.written_end < self._log.swept_end:
-                self._stop_feed(follower, progress, out)
+                self.followers.stop_feed(follower, progress, out)
                 self._ask_again(follower, progress.written_end, out)
 
     def _ask_again(self, follower: BrokerId, written_end: Offset, out: Outbox) -> None:
@@ -341,9 +293,9 @@ class Leader:
 
     def peer_lost(self, peer: BrokerId, out: Outbox) -> None:
         """The follower's stream broke. It stays in the ISR until it lags for too long."""
-        progress = self._followers.get(peer)
+        progress = self.followers.get(peer)
         if progress is not None:
-            self._stop_feed(peer, progress, out)
+            self.followers.stop_feed(peer, progress, out)
 
     def _known(
         self, follower: BrokerId, epoch: LeaderEpoch, out: Outbox
@@ -352,7 +304,7 @@ class Leader:
         if epoch != self.epoch:
             out.messages.append(SendRefusal(follower, self.epoch_error(epoch)))
             return None
-        progress = self._followers.get(follower)
+        progress = self.followers.get(follower)
         if progress is None:
             refusal = ClusterError(
                 f"broker {follower} is not one of the replicas {self.isr.followers}",
@@ -360,23 +312,6 @@ class Leader:
             )
             out.messages.append(SendRefusal(follower, refusal))
         return progress
-
-    def written_by(self, follower: BrokerId) -> Offset:
-        """Its last acknowledgement in this epoch, even if its stream has broken since; or 0."""
-        progress = self._followers.get(follower)
-        return Offset(0) if progress is None else progress.written_end
-
-    @property
-    def copied_to(self) -> Offset | None:
-        """Up to where the slowest has it on disk of those that the partition moves to; None: to
-        nobody."""
-        known = (self._followers.get(one) for one in self.isr.state.adding)
-        return min((Offset(0) if one is None else one.synced_end for one in known), default=None)
-
-    def _stop_feed(self, follower: BrokerId, progress: FollowerProgress, out: Outbox) -> None:
-        if progress.started:
-            progress.started = False
-            out.feeds.append(Feed(follower, self.epoch, None))
 
     # ------------------------------------------------------------ ISR, time
 
@@ -395,7 +330,7 @@ class Leader:
             broker
             for broker in self.isr.committed
             if broker != self._local
-            and (progress := self._followers.get(broker)) is not None
+            and (progress := self.followers.get(broker)) is not None
             and progress.is_lagging(end, now_ms, lag_max_ms)
         ]
 
@@ -411,7 +346,7 @@ class Leader:
             later += adding
         joining = [
             broker
-            for broker, progress in self._followers.items()
+            for broker, progress in self.followers.items()
             if broker not in committed and broker not in later and self._may_join(progress)
         ]
         if all(broker in joining for broker in adding):
@@ -459,7 +394,7 @@ class Leader:
         for broker in self.isr.maximal:
             if broker == self._local:
                 continue
-            progress = self._followers.get(broker)
+            progress = self.followers.get(broker)
             if progress is None:
                 return Offset(0), Offset(0)
             written = min(written, progress.written_end)

@@ -168,12 +168,12 @@ class ReplicaMachine:
     def written_by(self, broker: BrokerId) -> Offset:
         """Up to where a follower has said, in this epoch, that it has the log; 0: it has not."""
         role = self._roles.current
-        return role.written_by(broker) if isinstance(role, Leader) else Offset(0)
+        return role.followers.written_by(broker) if isinstance(role, Leader) else Offset(0)
 
     def followers_written(self) -> list[tuple[BrokerId, Offset]]:
         """Of every follower, up to where it has the log; for other threads, as `look`."""
         role = self._roles.current
-        return role.followers_written() if isinstance(role, Leader) else []
+        return role.followers.written() if isinstance(role, Leader) else []
 
     @property
     def copied_to(self) -> Offset | None:
@@ -184,7 +184,7 @@ class ReplicaMachine:
         """
         state, role = self._roles.state, self._roles.current
         if isinstance(role, Leader):
-            return role.copied_to
+            return role.followers.copied_to
         return Offset(0) if state is not None and state.adding else None
 
     def look(self) -> Marks:
