@@ -51,6 +51,19 @@ def test_a_fault_fires_what_the_page_says_and_nothing_else(fault: str, tmp_path:
     assert fired(fault, shortened(tmp_path)) == table()[fault]
 
 
+def test_an_election_before_its_controller_is_first_scraped_fires(tmp_path: Path) -> None:
+    """The pod of a Deployment that starts after a power loss has another name, and its counters
+    never were 0."""
+    series, began = dict(recorded("power-lost")), HEALTHY_S + 1
+    for name in [one for one in series if 'instance="controller-0"' in one]:
+        values = series.pop(name)
+        nothing: list[float | None] = [None] * len(values)
+        series[name] = values[:HEALTHY_S] + nothing[HEALTHY_S:]
+        renamed = name.replace("controller-0", "controller-of-another-name")
+        series[renamed] = nothing[:began] + values[began:]
+    assert "UncleanElection" in fires(series, shortened(tmp_path))
+
+
 def test_no_alert_fires_while_groups_transactions_and_compaction_work(tmp_path: Path) -> None:
     assert fires_in_health(recorded(IN_HEALTH), shortened(tmp_path)) == set()
 

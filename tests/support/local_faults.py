@@ -31,8 +31,10 @@ from support.processes import HOST
 from support.waiting import wait_until
 
 from penstock.client import Acks, Admin, Consumer, Producer, ReplicaMove, TopicPartition
+from penstock.core.types import BrokerId
 from penstock.errors import PenstockError
 from penstock_broker.certificates.authority import Authority
+from penstock_broker.datadir import DataDirectory
 from penstock_broker.groups.lag import PARTITIONS_MAX as WATCHED_MAX
 
 Make = Callable[[Cluster, ExitStack], None]
@@ -127,6 +129,22 @@ def unclean_election(cluster: Cluster, _: ExitStack) -> None:
 
 
 # ── Disks ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def power_lost(cluster: Cluster, _: ExitStack) -> None:
+    """All brokers and the controller, at once; and they are started again."""
+    cluster.controller.kill()
+    for broker in cluster.brokers.values():
+        broker.kill()
+    for id_ in cluster.brokers:
+        folder, before = cluster.data_dir(id_), "of the machine before it lost power"
+        directory = DataDirectory.open(
+            folder, cluster_id=None, broker_id=BrokerId(id_), boot_id=before
+        )
+        directory.close(clean=False)
+    cluster.controller.start()
+    for broker in cluster.brokers.values():
+        broker.start(wait=False)
 
 
 def _value(number: int) -> bytes:
@@ -360,6 +378,7 @@ LOCAL_FAULTS: Final[dict[str, LocalFault]] = {
     "two-brokers-killed": LocalFault(make=two_brokers_killed),
     "controller-killed": LocalFault(make=controller_killed),
     "unclean-election": LocalFault(make=unclean_election),
+    "power-lost": LocalFault(make=power_lost),
     "disk-filling": LocalFault(make=leaves_free(100 * MIB), before=small_disk),
     "disk-full": LocalFault(make=leaves_free(32 * MIB), before=small_disk),
     "scrub-held-up": LocalFault(make=scrub_held_up, before=small_disk, work=scrub_recorded),

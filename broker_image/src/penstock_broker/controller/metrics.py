@@ -92,8 +92,9 @@ def _counted(counters: Counters) -> Iterable[Metric]:
     )
     elections = CounterMetricFamily(
         _PREFIX + "elections",
-        "Leaders elected, by how they were found: isr, elr, lossy, unclean, none. With "
-        "unclean, committed records may be lost; with none, a partition went offline.",
+        "Leaders elected, by how they were found: isr, elr, lossy, unclean, none. With lossy, all "
+        "who had the committed records have lost power, and what none of them had on disk is "
+        "lost; with unclean, committed records may be lost; with none, a partition went offline.",
         labels=["how"],
     )
     for kind in ElectionKind:  # also those that never were: a rate begins at 0
