@@ -283,6 +283,8 @@ async def test_a_defect_of_the_machine_costs_its_members_a_reconnect_and_no_more
                 await former.ask(lambda request_id: DescribeRequested(request_id, "g"))
             assert refused.value.code is ErrorCode.INTERNAL
             assert (await error_of(stream)).retriable, "everyone else may come again"
+            broker.coordinators.count()
+            assert broker.coordinators.totals.loading == 1, "it does not serve"
         assert await broker.committed() == [5]
         assert await broker.coordinator() is not former
 

@@ -1,5 +1,5 @@
-"""Lets a server process die at a write, have a full or a slow disk, or a wrong clock: see
-`faulty_child`.
+"""Lets a server process die at a write, have a full or a slow disk, a wrong clock, or coordinators
+that cannot read their logs: see `faulty_child`.
 
 faults = Faults(cluster.brokers[1], tmp_path / "faults")     before it starts, or it is restarted
 faults.die_at("marker", "before"); …; cluster.brokers[1].wait_end(); faults.heal()
@@ -54,9 +54,13 @@ class Faults:
         """From now on its wall clock is so far ahead."""
         self._put("clock", str(ahead_ms))
 
+    def hide_coordinators_logs(self) -> None:
+        """From now on no coordinator that begins here can read its log."""
+        self._put("coordinators", "")
+
     def heal(self) -> None:
-        """The disk is well, and the clock right."""
-        for name in ("kill", "free", "slow", "clock"):
+        """The disk is well, the clock right, logs of coordinators can be read."""
+        for name in ("kill", "free", "slow", "clock", "coordinators"):
             (self._folder / name).unlink(missing_ok=True)
 
     def _put(self, name: str, text: str) -> None:

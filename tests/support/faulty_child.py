@@ -6,8 +6,9 @@
 of a transaction; "decision after 0": once the write is done, and nobody has heard of it. Process
 ids instead of 0: those are killed. What else can be named: `support.faults.POINTS`.
 `folder/free`: how many bytes are free on every disk. `folder/slow`: the seconds that every write
-takes more. `folder/clock`: the milliseconds that its wall clock is ahead. Files appear and go while
-the process runs (`support.faults` writes them).
+takes more. `folder/clock`: the milliseconds that its wall clock is ahead. `folder/coordinators`: no
+coordinator can read its log. Files appear and go while the process runs (`support.faults` writes
+them).
 """
 
 import os
@@ -17,12 +18,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.core.batch import Batch, BatchFlags
 from penstock.core.records import decode_batch
 from penstock.core.transactions.records import BranchRecord, decode_key, decode_value
+from penstock.core.types import Offset
+from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.clock import SystemClock
+from penstock_broker.logged.host import MachineHost
 from penstock_broker.store.interface import PartitionWrite
 from penstock_broker.store.rocks import RocksLogStore
 
@@ -35,6 +39,7 @@ _statvfs = os.statvfs
 _write = RocksLogStore.write
 _try_write = RocksLogStore.try_write
 _wall_ms = SystemClock.wall_ms
+_read_log = MachineHost._read
 _T = TypeVar("_T")
 
 
@@ -117,9 +122,16 @@ def _shown_ms(self: SystemClock) -> int:
         return _wall_ms(self)
 
 
+async def _read_damaged(self: MachineHost[Any, Any, Any], end: Offset) -> int:
+    if (FOLDER / "coordinators").exists():
+        raise ClusterError("a record of a newer release", ErrorCode.DATA_CORRUPTED)
+    return await _read_log(self, end)
+
+
 if __name__ == "__main__":
     RocksLogStore.write = _dying_write  # type: ignore[method-assign]
     RocksLogStore.try_write = _dying_try_write  # type: ignore[method-assign]
     os.statvfs = _told_space  # type: ignore[assignment]
     SystemClock.wall_ms = _shown_ms  # type: ignore[method-assign]
+    MachineHost._read = _read_damaged  # type: ignore[method-assign]
     runpy.run_module("penstock_broker.local.child", run_name="__main__", alter_sys=True)

@@ -347,6 +347,37 @@ def members_come_and_go(cluster: Cluster, stack: ExitStack) -> None:
     stack.enter_context(Restless(cluster))
 
 
+def _faults_of(cluster: Cluster) -> list[Faults]:
+    return [
+        Faults(broker, cluster.path / f"coordinators-{broker_id}")
+        for broker_id, broker in cluster.brokers.items()
+    ]
+
+
+def coordinators_to_end(cluster: Cluster, _: ExitStack) -> None:
+    """All is well at first."""
+    _faults_of(cluster)
+
+
+def coordinators_work(cluster: Cluster, _: ExitStack) -> None:
+    """A group has committed, and a transaction."""
+    with Admin(cluster.bootstrap) as admin:
+        admin.reset_offsets("readers", {TopicPartition("alone", 0): 0})
+    with Producer(cluster.bootstrap, transactional_id="commits") as producer:
+        transaction = producer.transaction()
+        transaction.begin()
+        transaction.send("flights", b"value", partition=0).result(60)
+        transaction.commit()
+
+
+def coordinators_end(cluster: Cluster, _: ExitStack) -> None:
+    """Broker 1 is restarted, and who takes its coordinators over cannot read their logs."""
+    for faults in _faults_of(cluster):
+        faults.hide_coordinators_logs()
+    cluster.brokers[1].kill()
+    cluster.brokers[1].start(wait=False)
+
+
 # ── Transactions ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -411,6 +442,9 @@ LOCAL_FAULTS: Final[dict[str, LocalFault]] = {
     "not-finalized": LocalFault(make=not_finalized),
     "certificate-not-renewed": LocalFault(make=certificate_not_renewed, options=_SECURE),
     "authority-ends": LocalFault(make=authority_ends, options=_SECURE),
+    "coordinators-end": LocalFault(
+        make=coordinators_end, before=coordinators_to_end, work=coordinators_work
+    ),
     "consumer-stopped": LocalFault(make=consumer_stopped),
     "too-many-groups": LocalFault(make=too_many_groups),
     "members-come-and-go": LocalFault(make=members_come_and_go),

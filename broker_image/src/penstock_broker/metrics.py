@@ -237,7 +237,7 @@ class _Groups(Collector):
             ("groups_members", "Members of all groups coordinated here.", totals.members),
             (
                 "group_coordinators_loading",
-                "Group coordinators here that do not serve yet.",
+                "Group coordinators here that do not serve: they load, or ended and try again.",
                 totals.loading,
             ),
         ):

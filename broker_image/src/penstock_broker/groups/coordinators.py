@@ -92,7 +92,7 @@ class Coordinators(Hosts[Coordinator]):
         states: Counter[GroupState] = Counter()
         members = loading = 0
         for coordinator in self.led:
-            if coordinator.loaded:
+            if coordinator.serving:
                 census = coordinator.machine.census
                 states += census.states
                 members += census.members

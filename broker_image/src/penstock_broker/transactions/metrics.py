@@ -75,7 +75,7 @@ class TransactionMetrics:
         )
         self._loading = gauge(
             "transaction_coordinators_loading",
-            "Transaction coordinators here that do not serve yet.",
+            "Transaction coordinators here that do not serve: they load, or ended and try again.",
         )
         self._ledgers = _Ledgers(wall_ms)
         registry.register(self._ledgers)
