@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from penstock.core.control import election, generations
 from penstock.core.replication import refusals
+from penstock.core.replication.followers import Followers
 from penstock_broker.replication import assignment, exact
 from penstock_broker.replication.damage import Damage
 from penstock_broker.replication.mending import Mending
@@ -60,11 +61,20 @@ DAMAGE_BUGS: Final[dict[str, tuple[Callable[[Any], None], tuple[str, ...]]]] = {
         (),
     ),
     "sound_before_the_leader_knows_that_the_log_begins_anew": (
-        in_text(
-            Mending,
-            "_rebuild",
-            "self._replicas.damage.note_rebuilt(opened.key)",
-            "self._replicas.found_sound(opened)",
+        all_of(
+            in_text(
+                Mending,
+                "_rebuild",
+                "self._replicas.damage.note_rebuilt(opened.key)",
+                "self._replicas.found_sound(opened)",
+            ),
+            # Or a leader that missed the mark would have it begin again.
+            in_text(
+                Followers,
+                "learn",
+                "if self._isr.state.version > former_version + 1:",
+                "if False:",
+            ),
         ),
         ("I5", "I7", "I33"),
     ),
