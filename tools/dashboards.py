@@ -332,6 +332,7 @@ DASHBOARDS: Final[dict[str, tuple[str, tuple[Panel, ...]]]] = {
                 {
                     "ready {{cluster}}": f"{_OPERATOR}_cluster_ready{{$$}}",
                     "paused {{cluster}}": f"{_OPERATOR}_cluster_paused{{$$}}",
+                    "hibernated {{cluster}}": f"{_OPERATOR}_cluster_hibernated{{$$}}",
                     "stalled {{cluster}} {{reason}}": f"{_OPERATOR}_cluster_stalled{{$$}}",
                 },
             ),

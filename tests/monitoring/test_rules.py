@@ -115,10 +115,12 @@ def test_the_recording_of_health_has_what_was_done() -> None:
     assert grows("penstock_compaction_passes_total{")
 
 
-def test_a_paused_cluster_that_is_not_ready_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("why", ["paused", "hibernated"])
+def test_a_cluster_that_is_to_be_like_that_is_left_alone(why: str, tmp_path: Path) -> None:
     series = recorded("pod-not-ready")
     (paused,) = [name for name in series if name.startswith("penstock_operator_cluster_paused")]
-    found = fires({**series, paused: [1.0] * len(series[paused])}, shortened(tmp_path))
+    wanted: Series = {paused.replace("_paused", f"_{why}"): [1.0] * len(series[paused])}
+    found = fires({**series, **wanted}, shortened(tmp_path))
     assert found.keys() == table()["pod-not-ready"].keys() - {"ClusterNotReady"}
 
 

@@ -294,7 +294,12 @@ def test_a_cluster_sleeps_quietly_and_wakes(
         found = get(server, f"{OURS}/namespaces/{namespace}/{kind}/{name}")
         return str(condition(found, "Ready").get("reason"))
 
+    def exported(value: int) -> bool:
+        series = f'cluster_hibernated{{cluster="flights",namespace="{namespace}"}} {value}.0'
+        return series in operator.ask("/metrics")
+
     wait_until(lambda: at("Hibernated"), what="it sleeps")
+    wait_until(lambda: exported(1), what="alerts know it")
     assert get(server, brokers)["spec"]["replicas"] == 0
     assert get(server, brokers)["metadata"]["annotations"][ASLEEP] == "3"
     assert get(server, controllers)["spec"]["replicas"] == 0
@@ -317,6 +322,7 @@ def test_a_cluster_sleeps_quietly_and_wakes(
     patch(server, f"{OURS}/namespaces/{namespace}/clusters/flights", awake)
     wait_until(lambda: get(server, controllers)["spec"]["replicas"] == 2, what="controllers")
     wait_until(lambda: at("Waking"), what="it says so")
+    wait_until(lambda: exported(0), what="alerts count again")
     assert get(server, brokers)["spec"]["replicas"] == 0, "no controller is there yet"
     running_one = {"status": {"replicas": 2, "readyReplicas": 1, "availableReplicas": 1}}
     patch(server, f"{controllers}/status", running_one)

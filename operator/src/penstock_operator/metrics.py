@@ -39,6 +39,9 @@ class Metrics:
         self._paused = gauge(
             "cluster_paused", "1 if the Cluster's annotation penstock.dev/paused is true.", *one
         )
+        self._hibernated = gauge(
+            "cluster_hibernated", "1 while the Cluster sleeps: none of its pods runs.", *one
+        )
         self._stalled = gauge(
             "cluster_stalled",
             "1 while a person has to act, by the reason of the Cluster's condition Stalled; absent "
@@ -65,11 +68,19 @@ class Metrics:
         self._actions.labels(action).inc()
 
     def cluster(
-        self, namespace: str, name: str, *, ready: bool, paused: bool = False, stalled: str = ""
+        self,
+        namespace: str,
+        name: str,
+        *,
+        ready: bool,
+        paused: bool = False,
+        hibernated: bool = False,
+        stalled: str = "",
     ) -> None:
         """What its status says. `stalled`: for which reason, empty if it is not."""
         self._ready.labels(namespace, name).set(ready)
         self._paused.labels(namespace, name).set(paused)
+        self._hibernated.labels(namespace, name).set(hibernated)
         before = self._stalled_for.pop((namespace, name), "")
         if before and before != stalled:
             self._stalled.remove(namespace, name, before)
@@ -89,7 +100,7 @@ class Metrics:
     def forget(self, namespace: str, name: str) -> None:
         """The Cluster no longer exists."""
         self.topics(namespace, name, {})
-        for gauge in (self._ready, self._paused):
+        for gauge in (self._ready, self._paused, self._hibernated):
             gauge.remove(namespace, name)
         reason = self._stalled_for.pop((namespace, name), "")
         if reason:

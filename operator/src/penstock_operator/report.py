@@ -13,6 +13,7 @@ from penstock_operator.clock import now_text
 from penstock_operator.conditions import READY, STALLED
 from penstock_operator.events import Events
 from penstock_operator.format_model import FORMAT_PENDING
+from penstock_operator.hibernation_model import Stage
 from penstock_operator.kube import Kube
 from penstock_operator.metrics import Metrics
 from penstock_operator.model import Object, Observed, Plan, Severity
@@ -61,6 +62,7 @@ class Reporting:
             desired.names.cluster,
             ready=_is_ready(status),
             paused=desired.paused,
+            hibernated=_stage(status) == Stage.HIBERNATED.value,
             stalled=_stalled_for(status),
         )
         return told
