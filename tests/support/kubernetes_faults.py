@@ -25,7 +25,7 @@ from support.processes import HOST
 from support.reached_pods import ReachedPods
 from support.waiting import wait_until
 
-from penstock_operator.names import POD_INDEX, Names
+from penstock_operator.names import POD_INDEX, REPLACE_VOLUME, Names
 
 MERGE: Final = "application/merge-patch+json"
 BROKERS: Final = 3
@@ -210,6 +210,10 @@ class Operated:
         """To fewer brokers than a topic has replicas."""
         self.change({"spec": {"brokers": 2}})
 
+    def ask_nonsense(self) -> None:
+        """A broker's volume is to be replaced, but not one that exists."""
+        self.change({"metadata": {"annotations": {REPLACE_VOLUME: "the-first"}}})
+
     def refuse_clusters(self) -> None:
         """The operator may not read the Cluster any more; all else goes on."""
 
@@ -256,6 +260,7 @@ KUBERNETES_FAULTS: Final[dict[str, Callable[[Path], Any]]] = {
     "api-server-away": _controllers(TwoControllers.cut),
     "pod-not-ready": _operated(Operated.lose_broker),
     "scale-down-too-far": _operated(Operated.scale_down),
+    "request-refused": _operated(Operated.ask_nonsense),
     "operator-refused": _operated(Operated.refuse_clusters),
     "operator-without-lease": _operated(Operated.lose_lease),
     "operator-gone": _operated(Operated.kill_operator),

@@ -44,7 +44,7 @@ class Metrics:
         )
         self._stalled = gauge(
             "cluster_stalled",
-            "1 while a person has to act, by the reason of the Cluster's condition Stalled; absent "
+            "1 while a person has to act, by each reason why the Cluster is Stalled; absent "
             "otherwise.",
             *one,
             "reason",
@@ -57,7 +57,7 @@ class Metrics:
             "Age of the last pass that did not fail, of the Cluster that is furthest behind.",
         )
         _describe_process(registry)
-        self._stalled_for: dict[tuple[str, str], str] = {}
+        self._stalled_for: dict[tuple[str, str], frozenset[str]] = {}
         self._topics_of: dict[tuple[str, str], frozenset[str]] = {}
 
     def reconciled(self, result: str, seconds: float) -> None:
@@ -75,18 +75,21 @@ class Metrics:
         ready: bool,
         paused: bool = False,
         hibernated: bool = False,
-        stalled: str = "",
+        stalled: frozenset[str] = frozenset(),
     ) -> None:
-        """What its status says. `stalled`: for which reason, empty if it is not."""
+        """What its status says. `stalled`: for which reasons, empty if it is not."""
         self._ready.labels(namespace, name).set(ready)
         self._paused.labels(namespace, name).set(paused)
         self._hibernated.labels(namespace, name).set(hibernated)
-        before = self._stalled_for.pop((namespace, name), "")
-        if before and before != stalled:
-            self._stalled.remove(namespace, name, before)
-        if stalled:
-            self._stalled_for[namespace, name] = stalled
-            self._stalled.labels(namespace, name, stalled).set(1)
+        self._stall(namespace, name, stalled)
+
+    def _stall(self, namespace: str, name: str, reasons: frozenset[str]) -> None:
+        for reason in self._stalled_for.pop((namespace, name), frozenset()) - reasons:
+            self._stalled.remove(namespace, name, reason)
+        if reasons:
+            self._stalled_for[namespace, name] = reasons
+        for reason in reasons:
+            self._stalled.labels(namespace, name, reason).set(1)
 
     def topics(self, namespace: str, cluster: str, ready: Mapping[str, bool]) -> None:
         """All Topics of a Cluster, by name, and whether they are Ready: others are gone."""
@@ -102,9 +105,7 @@ class Metrics:
         self.topics(namespace, name, {})
         for gauge in (self._ready, self._paused, self._hibernated):
             gauge.remove(namespace, name)
-        reason = self._stalled_for.pop((namespace, name), "")
-        if reason:
-            self._stalled.remove(namespace, name, reason)
+        self._stall(namespace, name, frozenset())
 
 
 def _describe_process(registry: CollectorRegistry) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.core.manifest.upkeep import BalanceMode
 from penstock.kubernetes.names import APPROVE
 from penstock_operator.clock import now_text
-from penstock_operator.conditions import READY, STALLED
+from penstock_operator.conditions import READY
 from penstock_operator.events import Events
 from penstock_operator.format_model import FORMAT_PENDING
 from penstock_operator.hibernation_model import Stage
@@ -38,10 +38,9 @@ class Reporting:
         """Whether the status says everything; else it is written later."""
         before: Mapping[str, Any] = body.get("status") or {}
         status = cluster_status(desired, observed, plan, before, now_text())
-        for wait in plan.waits:
-            if wait.severity is Severity.BLOCKED:
-                tell = self._events.tell
-                await tell(body, "Cluster", wait.reason, wait.message, warning=True)
+        blocked = [wait for wait in plan.waits if wait.severity is Severity.BLOCKED]
+        for wait in blocked:
+            await self._events.tell(body, "Cluster", wait.reason, wait.message, warning=True)
         offered = status["upgrade"]
         if offered["plan"] and offered["plan"] != (before.get("upgrade") or {}).get("plan"):
             await self._events.tell(body, "Cluster", "UpgradeAvailable", _offer(offered))
@@ -63,7 +62,7 @@ class Reporting:
             ready=_is_ready(status),
             paused=desired.paused,
             hibernated=_stage(status) == Stage.HIBERNATED.value,
-            stalled=_stalled_for(status),
+            stalled=frozenset(wait.reason for wait in blocked),
         )
         return told
 
@@ -110,11 +109,3 @@ def _is_ready(status: Mapping[str, Any]) -> bool:
         each["type"] == READY and each["status"] == "True"
         for each in status.get("conditions") or ()
     )
-
-
-def _stalled_for(status: Mapping[str, Any]) -> str:
-    """The reason; empty if it is not Stalled."""
-    for each in status["conditions"]:
-        if each["type"] == STALLED and each["status"] == "True":
-            return str(each["reason"])
-    return ""
