@@ -266,6 +266,39 @@ def test_no_broker_stops_when_a_claim_is_deleted_on_the_way_to_sleep() -> None:
     assert made(world) == (3, 2)
 
 
+def test_it_does_not_begin_while_a_loss_is_accepted_for_a_broker_that_runs() -> None:
+    """Days later, at wake, a node that is slow to come would have the volume given up."""
+    world = settled(AWAKE)
+    world.request = "1:accept-loss"
+    plan = step(world, replace(ASLEEP_WISH, replace_volume=world.request))
+    assert "accepts that records of broker 1 are lost" in plan.waits[0].message
+    assert world.request.startswith(f"1:accept-loss@{world.claims[1].uid}@")
+    bound = world.request
+    while world.request:
+        assert not world.hibernating
+        step(world, replace(ASLEEP_WISH, replace_volume=world.request))
+    run(world, ASLEEP_WISH, is_at(Stage.HIBERNATED))
+    while not world.pods:
+        step(world, AWAKE)
+    world.alive.clear()
+    for broker_id, pod in world.pods.items():
+        world.pods[broker_id] = replace(pod, ready=False, trouble="it cannot be scheduled")
+    step(world, replace(AWAKE, replace_volume=bound))
+    assert not world.replaced, "nor one of an operator that let it sleep"
+
+
+def test_no_broker_stops_when_a_loss_is_accepted_on_the_way_to_sleep() -> None:
+    world = settled(AWAKE)
+    world.unquiet = "a write is open"
+    run(world, ASLEEP_WISH, is_at(Stage.HIBERNATING))
+    world.unquiet = ""
+    step(world, replace(ASLEEP_WISH, replace_volume="1:accept-loss"))
+    plan = step(world, replace(ASLEEP_WISH, replace_volume="1:accept-loss"))
+    assert is_at(Stage.HIBERNATING)(plan)
+    assert "accepts that records of broker 1 are lost" in plan.waits[0].message
+    run(world, ASLEEP_WISH, is_at(Stage.HIBERNATED))
+
+
 def test_an_older_format_says_what_to_do() -> None:
     world = settled(AWAKE)
     world.format = 1

@@ -446,7 +446,11 @@ def test_a_broker_that_only_starts_keeps_its_volume_even_if_nobody_can_be_asked(
 
 
 @pytest.mark.parametrize(
-    "text", ["one", "1:", "1:please", "-1", "3", "٣", "", "12345678901", "1:accept-loss@uid@noon"]
+    "text",
+    [
+        *("one", "1:", "1:please", "-1", "3", "٣", "", "12345678901", "1:accept-loss@uid@noon"),
+        *("1:accept-loss@uid@2026-01-01T00:00:00Z@up", "1:accept-loss@uid@@down"),
+    ],
 )
 def test_a_request_that_makes_no_sense_says_so(text: str) -> None:
     world = lost()
@@ -460,7 +464,11 @@ def test_a_request_that_makes_no_sense_says_so(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["1", "1@uid", "12:accept-loss", "12:accept-loss@uid@2026-01-01T00:00:00Z"]
+    "text",
+    [
+        *("1", "1@uid", "12:accept-loss", "12:accept-loss@uid@2026-01-01T00:00:00Z"),
+        "12:accept-loss@uid@2026-01-01T00:00:00Z@down",
+    ],
 )
 def test_a_request_is_written_as_it_is_read(text: str) -> None:
     found = Request.read(text)
@@ -601,9 +609,45 @@ def test_an_accepted_loss_is_taken_back_while_the_broker_runs_on() -> None:
     assert isinstance(action, AnswerRequest)
     assert action.text is None
     assert action.reason == EXPIRED
-    assert action.note.startswith("broker 1 has run for 10 min since annotation penstock.dev/")
+    assert action.note.startswith(
+        "annotation penstock.dev/replace-volume accepted at 2026-01-01T00:00:"
+    )
+
+
+def test_an_accepted_loss_lapses_though_the_broker_is_down_when_somebody_looks_again() -> None:
+    """A pause, an operator that was away: why it is down, and whether it ran, nobody saw."""
+    world = settled(WISH)
+    asks_to_accept(world)
+    world.seconds += 86_400
     down(world, 1)
-    assert replaced(again(world)) == [1], "whoever is down may be replaced as long as it stands"
+    plan = again(world)
+    assert not replaced(plan)
+    (action,) = (each for each in plan.actions if isinstance(each, AnswerRequest))
+    assert (action.text, action.reason) == (None, EXPIRED)
+
+
+def test_within_its_ten_minutes_a_broker_that_stops_gets_its_new_volume() -> None:
+    world = settled(WISH)
+    asks_to_accept(world)
+    down(world, 1)
+    world.seconds += 590
+    assert replaced(again(world)) == [1]
+
+
+def test_a_loss_that_is_accepted_for_a_broker_that_is_down_stands_until_it_runs() -> None:
+    """It may be long before somebody else can be asked."""
+    world = settled(WISH)
+    down(world, 1)
+    world.request = "1:accept-loss"
+    bound = f"1:accept-loss@{world.claims[1].uid}@{world.at}@down"
+    assert AnswerRequest(REPLACE_VOLUME, bound) in again(world).actions
+    world.request = bound
+    world.seconds += 86_400
+    assert replaced(again(world)) == [1]
+    world.alive.add(1)
+    world.pods[1] = replace(world.pods[1], ready=True)
+    (action,) = (each for each in again(world).actions if isinstance(each, AnswerRequest))
+    assert (action.text, action.reason) == (None, EXPIRED)
 
 
 def again(world: World) -> Plan:
@@ -621,6 +665,8 @@ def test_nothing_is_restarted_while_a_loss_is_accepted_for_a_broker_that_runs() 
     """A roll would give up its volume."""
     world = settled(WISH)
     rolled = desired(image="other")
+    first = plan_cluster(replace(rolled, replace_volume="1:accept-loss"), world.observed())
+    assert RestartPod not in map(type, first.actions), "it is not bound yet"
     asked(world, f"1:accept-loss@{world.claims[1].uid}@{world.at}")
     plan = Plan()
     for _ in range(20):

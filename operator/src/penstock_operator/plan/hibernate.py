@@ -24,6 +24,7 @@ from penstock_operator.names import ASLEEP
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.gates import is_serving, some, trusted
 from penstock_operator.plan.reach import CLAIM
+from penstock_operator.plan.volumes import holds_restarts
 
 REST_S: Final = 300.0
 """How long writes are refused for nothing, if the cluster does not come to rest."""
@@ -141,7 +142,7 @@ def _going(desired: DesiredCluster, observed: Observed, made: int) -> Hibernatio
         if tried_long:
             return _blocked(desired, _NOT_HEARD, facts, None)
         return _begin(desired, observed, facts, made)
-    losing = _would_lose(observed)
+    losing = _would_lose(desired, observed)
     if rest.proven and _all_alive(facts) and not losing:
         text = "everything is fsynced on all replicas; brokers stop"
         wait = Wait("Hibernating", text)
@@ -174,7 +175,7 @@ def _begin(
             return _not_yet(f"waiting until broker {broker_id} serves")
     if away := _away(facts):
         return _not_yet(f"{away}, which is registered")
-    if losing := _would_lose(observed):
+    if losing := _would_lose(desired, observed):
         text = f"cannot hibernate: {losing}"
         return Hibernation(wait=Wait("HibernateBlocked", text, Severity.BLOCKED))
     if facts.not_full:
@@ -188,13 +189,15 @@ def _begin(
     )
 
 
-def _would_lose(observed: Observed) -> str:
-    """Why no pod may stop; empty: they may. A claim that is deleted goes when its pod does."""
+def _would_lose(desired: DesiredCluster, observed: Observed) -> str:
+    """Why no pod may stop; empty: they may. A claim that is deleted goes when its pod does, and so
+    does the volume of a broker for which a loss is accepted."""
     if not observed.knows(CLAIM):
         return "whether volumes are being deleted cannot be read now"
     going = [one for _, one in sorted(observed.claims.items()) if one.deleting]
     if not going:
-        return ""
+        held = holds_restarts(desired, observed)
+        return held.message if held is not None else ""
     first = going[0]
     return (
         f"claim {first.name} is being deleted, and the records of broker {first.broker_id} go with "

@@ -11,9 +11,11 @@ The broker comes back with an empty directory: it loses its seats, and catches u
 A request is bound to the claim it is for as soon as it is seen (`1` becomes `1@<claim's uid>`), and
 taken back once that claim is gone: whoever acts on it, and how often, it replaces one volume.
 `1:accept-loss` also replaces one that nobody else has the records of. It is bound to the time as
-well: while it stands for a broker that runs, the operator restarts nothing, and it is taken back if
-the broker still runs ten minutes later. Else the next restart, weeks later, would give up a volume
-that nobody thinks of any more.
+well. For a broker that runs it stands for ten minutes, in which the operator restarts nothing and
+puts nothing to sleep. Then it is taken back, also if the broker is down by then: whoever did not
+look meanwhile, as in a pause, cannot tell why. Else a restart or a wake, weeks later, would give up
+a volume that nobody thinks of any more. For a broker that is down it stands until it runs again
+(`1:accept-loss@<claim's uid>@<time>@down`).
 
 A claim that somebody else has deleted stays as long as its broker's pod, and goes with all records
 when that stops. So nothing is restarted meanwhile, unless all of them are elsewhere. Pure.
@@ -54,6 +56,7 @@ DELETED: Final = "VolumeDeleted"
 ACCEPT_LOSS: Final = "accept-loss"
 LOSS_STANDS_FOR: Final = timedelta(minutes=10)
 """How long a loss may be accepted before the broker is down."""
+_DOWN: Final = "down"
 
 Track = tuple[tuple[Action, ...], tuple[Wait, ...]]
 
@@ -61,32 +64,40 @@ Track = tuple[tuple[Action, ...], tuple[Wait, ...]]
 @dataclass(frozen=True, slots=True)
 class Request:
     """The annotation. `claim_uid`: what it is bound to; empty: nothing yet. `since`: when it was
-    bound, RFC 3339; only if it accepts a loss."""
+    bound, RFC 3339; only if it accepts a loss. `is_of_one_down`: the broker was down then; an older
+    operator does not say, and then it counts as one that ran."""
 
     broker_id: int
     accepts_loss: bool = False
     claim_uid: str = ""
     since: str = ""
+    is_of_one_down: bool = False
 
     @classmethod
     def read(cls, text: str) -> "Request | None":
         """None: it is not in one of the forms."""
         asked, _, bound = text.partition("@")
-        uid, _, since = bound.partition("@")
+        uid, _, when = bound.partition("@")
+        since, at, state = when.partition("@")
         broker, colon, word = asked.partition(":")
         is_number = broker.isascii() and broker.isdecimal() and len(broker) < 10
-        if not is_number or (colon and word != ACCEPT_LOSS) or (since and not _is_time(since)):
+        if not is_number or (colon and word != ACCEPT_LOSS) or (when and not _is_time(since)):
             return None
-        return cls(int(broker), bool(colon), uid, since)
+        if at and state != _DOWN:
+            return None
+        return cls(int(broker), bool(colon), uid, since, bool(at))
 
     @property
     def text(self) -> str:
         word = f":{ACCEPT_LOSS}" if self.accepts_loss else ""
         since = f"@{self.since}" if self.since else ""
-        return f"{self.broker_id}{word}@{self.claim_uid}{since}"
+        state = f"@{_DOWN}" if self.is_of_one_down else ""
+        return f"{self.broker_id}{word}@{self.claim_uid}{since}{state}"
 
-    def has_expired(self, now: str) -> bool:
-        """If its broker runs."""
+    def has_expired(self, now: str, *, runs: bool) -> bool:
+        """Only if it accepts a loss, and is bound. `runs`: its broker does now."""
+        if self.is_of_one_down and not runs:
+            return False
         return datetime.fromisoformat(now) >= datetime.fromisoformat(self.expires)
 
     @property
@@ -146,14 +157,18 @@ def _request(desired: DesiredCluster, observed: Observed) -> tuple[Request | Non
     if claim is None or asked.claim_uid not in {"", claim.uid}:
         return None, ((AnswerRequest(REPLACE_VOLUME, None),), ())
     if not asked.claim_uid or (asked.accepts_loss and not asked.since):
-        since = observed.at if asked.accepts_loss else ""
-        bound = replace(asked, claim_uid=claim.uid, since=since)
+        bound = replace(asked, claim_uid=claim.uid)
+        if asked.accepts_loss:
+            is_down = not _runs(observed, asked.broker_id)
+            bound = replace(bound, since=observed.at, is_of_one_down=is_down)
         return None, ((AnswerRequest(REPLACE_VOLUME, bound.text),), ())
-    if asked.accepts_loss and asked.has_expired(observed.at) and _runs(observed, asked.broker_id):
+    runs = _runs(observed, asked.broker_id)
+    if asked.accepts_loss and asked.has_expired(observed.at, runs=runs):
         minutes = LOSS_STANDS_FOR // timedelta(minutes=1)
         note = (
-            f"broker {asked.broker_id} has run for {minutes} min since annotation {REPLACE_VOLUME} "
-            f"accepted the loss of its records; it is taken back, and the volume stays"
+            f"annotation {REPLACE_VOLUME} accepted at {asked.since} that records of broker "
+            f"{asked.broker_id} are lost, which counts for {minutes} min of one that runs; it is "
+            "taken back, and the volume stays; write it again if it is still meant"
         )
         return None, ((AnswerRequest(REPLACE_VOLUME, None, EXPIRED, note),), ())
     return asked, ((), ())
@@ -161,12 +176,16 @@ def _request(desired: DesiredCluster, observed: Observed) -> tuple[Request | Non
 
 def holds_restarts(desired: DesiredCluster, observed: Observed) -> Wait | None:
     """A broker would lose what only it has: its claim is deleted, or a loss is accepted for it
-    while it runs. Only whoever asked for that shall stop it. Claims are known."""
-    for _, claim in sorted(observed.claims.items()):
-        if held := _would_lose(desired, observed, claim):
+    while it runs, also if that is not bound yet. Only whoever asked for that shall stop it. Claims
+    are known."""
+    for _, each in sorted(observed.claims.items()):
+        if held := _would_lose(desired, observed, each):
             return held
-    request, _ = _request(desired, observed)
+    request = Request.read(desired.replace_volume)
     if request is None or not request.accepts_loss or not _runs(observed, request.broker_id):
+        return None
+    claim = observed.claims.get(request.broker_id)
+    if claim is None or request.claim_uid not in {"", claim.uid}:
         return None
     text = (
         f"nothing is restarted while annotation {REPLACE_VOLUME} accepts that records of broker "
