@@ -67,6 +67,9 @@ def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Session
     new_run = known is None or known.incarnation != event.incarnation
     if known is not None and new_run:
         _end_former_run(draft, event, known, sessions)
+    elif known is None and not event.data_intact:
+        # The cluster's document was written by hand, without brokers: replicas still name this one.
+        _forget_data(draft, event.broker_id, same_directory=True)
     registration = BrokerRegistration(
         broker_id=event.broker_id,
         host=event.host,
@@ -341,18 +344,29 @@ def _end_former_run(
     broker_id = event.broker_id
     same_directory = known.directory_id == event.directory_id
     if not (event.data_intact and same_directory):
-        lost = 0
-        for topic in draft.topics():
-            partitions = tuple(
-                forget(partition, broker_id, same_directory=same_directory)
-                for partition in topic.partitions
-            )
-            lost += sum(
-                broker_id in partition.state.isr or broker_id in partition.elr
-                for partition in topic.partitions
-            )
-            if any(a is not b for a, b in zip(partitions, topic.partitions, strict=True)):
-                draft.put_topic(replace(topic, partitions=partitions))
+        _forget_data(draft, broker_id, same_directory=same_directory)
+    if known.alive:
+        draft.put_broker(replace(known, alive=False))
+        draft.decide(Severity.WARNING, "broker dead", broker=broker_id, why="it restarted")
+        leaving = sessions.leaving - {broker_id}
+        draft.settle_all(draft.liveness(leaving), frozenset({broker_id}))
+
+
+def _forget_data(draft: Draft, broker_id: BrokerId, *, same_directory: bool) -> None:
+    lost, named = 0, False
+    for topic in draft.topics():
+        partitions = tuple(
+            forget(partition, broker_id, same_directory=same_directory)
+            for partition in topic.partitions
+        )
+        lost += sum(
+            broker_id in partition.state.isr or broker_id in partition.elr
+            for partition in topic.partitions
+        )
+        if any(a is not b for a, b in zip(partitions, topic.partitions, strict=True)):
+            draft.put_topic(replace(topic, partitions=partitions))
+            named = True
+    if named:
         draft.decide(
             Severity.WARNING,
             "broker came back without its data",
@@ -360,8 +374,3 @@ def _end_former_run(
             same_directory=same_directory,
             seats_lost=lost,
         )
-    if known.alive:
-        draft.put_broker(replace(known, alive=False))
-        draft.decide(Severity.WARNING, "broker dead", broker=broker_id, why="it restarted")
-        leaving = sessions.leaving - {broker_id}
-        draft.settle_all(draft.liveness(leaving), frozenset({broker_id}))

@@ -1,5 +1,6 @@
 """A data directory that is older than what the cluster knows is not believed (I7)."""
 
+import json
 from typing import Any
 
 import pytest
@@ -277,3 +278,35 @@ def test_generations_that_cannot_be_are_refused(world: World, names: tuple[str, 
 def test_as_many_as_there_may_be_are_accepted(world: World) -> None:
     register(world, 1, *(f"{number:064}" for number in range(GENERATIONS_MAX)))
     assert generation(world) == f"{GENERATIONS_MAX - 1:064}"
+
+
+# ── The cluster's document was put back by hand ───────────────────────────────────────────────
+
+
+def rewritten(world: World, **changes: Any) -> World:
+    """A controller that finds the cluster's document as a person has written it again."""
+    documents = world.documents
+    found = json.loads(documents.texts[CLUSTER_KEY][0]) | changes
+    documents.texts[CLUSTER_KEY] = (json.dumps(found), "by hand")
+    after = World(documents).start()
+    after._ids = 1_000
+    return after
+
+
+def test_who_lost_its_data_is_believed_though_the_document_names_no_broker() -> None:
+    world = started()
+    world.kill_together(0, 1, 2)
+    world = rewritten(world, brokers=[])
+    register(world, 2, "second", "third", data_intact=False)
+    assert world.state()[0] == NO_LEADER, "it lacks what was acknowledged"
+    assert world.state()[2] == (1, 2)
+    assert world.topic().partitions[0].lossy == (0,)
+    assert "broker came back without its data" in world.events()
+    world.register(1, run=2, generations=("second", "third"))
+    assert world.state()[0] == 1
+
+
+def test_a_new_broker_has_lost_nothing() -> None:
+    world = started()
+    world.register(7, data_intact=False)
+    assert "broker came back without its data" not in world.events()
