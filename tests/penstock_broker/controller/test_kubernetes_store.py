@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from support.api_proxy import ApiProxy, Kind, documents, leases
 from support.apiserver import ApiServer
+from support.documents import ROOT
 from support.kubernetes_store import PATIENT, QUICK, open_store
 from support.waiting import wait_until
 
+from penstock.core.control.documents import decode_cluster
 from penstock.kubernetes import lease
 from penstock_broker.controller.metadata_store import kubernetes as module
 from penstock_broker.controller.metadata_store.interface import (
@@ -22,6 +25,7 @@ from penstock_broker.controller.metadata_store.interface import (
 )
 from penstock_broker.controller.metadata_store.kubernetes import KubernetesMetadataStore
 from penstock_broker.controller.metadata_store.kubernetes_objects import ClusterObjects
+from tools.snippets.page import read_page
 
 CONTROLLER_RULES: list[dict[str, Any]] = [
     {
@@ -232,6 +236,20 @@ def test_copies_and_strangers_are_not_documents(
     foreign = {"name": "foreign", "labels": item["metadata"]["labels"]}
     api_server.request("POST", path, {**body, "metadata": foreign, "data": {}})
     assert texts(store) == {"topic/t": "mine"}
+
+
+def test_the_object_that_a_person_writes_as_the_page_says_is_read(
+    store: KubernetesMetadataStore, api_server: ApiServer, namespace: str
+) -> None:
+    snippets = read_page(ROOT, "docs/operations.md")
+    (page,) = (one for one in snippets if "flights-metadata" in one.text and one.language == "yaml")
+    api_server.request(
+        "POST", f"/api/v1/namespaces/{namespace}/configmaps", yaml.safe_load(page.text)
+    )
+    text = texts(store)["cluster"]
+    assert decode_cluster(text, "the page's").cluster_id == "ID"
+    assert store.acquire_lease("x", 10_000)
+    store.write([[Put("cluster", text, store.read_all()["cluster"].version)]])
 
 
 def test_two_clusters_in_one_namespace_do_not_see_each_other(

@@ -237,7 +237,9 @@ def _check(draft: Draft, event: BrokerRegistered) -> None:
         raise ClusterError(
             f"broker {event.broker_id} has seen controller epoch {seen[0]}, metadata version "
             f"{seen[1]}; this controller is at {mine[0]}, {mine[1]}: it was deposed, or its "
-            "metadata store was restored from an older state; restore the newer one",
+            "metadata store was restored from an older state; restore the newer one. If only an "
+            "older document of the cluster is left, it needs these numbers, and its brokers no "
+            "`generation` (docs/operations.md)",
             ErrorCode.STALE_CONTROLLER_EPOCH,
         )
 

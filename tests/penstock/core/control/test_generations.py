@@ -306,6 +306,62 @@ def test_who_lost_its_data_is_believed_though_the_document_names_no_broker() -> 
     assert world.state()[0] == 1
 
 
+def older_copy(world: World) -> dict[str, Any]:
+    """The document of before the last start of every broker, which is lost then."""
+    found: dict[str, Any] = json.loads(world.documents.texts[CLUSTER_KEY][0])
+    world.kill_together(0, 1, 2)
+    for broker_id in range(3):
+        world.register(broker_id, run=2, generations=("second", "third"))
+    world.alter_isr(0, (0, 1, 2))
+    return found
+
+
+def back(world: World, broker_id: int, before: World) -> int:
+    """Running on, it finds a controller again; it knows what the one `before` has written."""
+    return world.register(
+        broker_id,
+        run=2,
+        generations=("third",),
+        seen_controller_epoch=before.machine.epoch,
+        seen_metadata_version=before.versions[-1],
+    )
+
+
+def test_an_older_copy_of_the_document_is_refused_and_the_refusal_says_what_it_needs() -> None:
+    world = started()
+    old = older_copy(world)
+    documents = world.documents
+    documents.texts = {CLUSTER_KEY: documents.texts[CLUSTER_KEY]}  # its topics are older, too
+    after = rewritten(world, **old)
+    error = after.refusal(back(after, 0, world))
+    assert isinstance(error, PenstockError)
+    assert error.code is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert "it needs these numbers, and its brokers no `generation`" in str(error)
+
+
+@pytest.mark.parametrize("without", [True, False])
+def test_with_its_numbers_raised_and_no_generations_it_takes_all_back(*, without: bool) -> None:
+    """As docs/operations.md says; with the generations of then, sound brokers are refused."""
+    world = started()
+    old = older_copy(world)
+    brokers = [
+        {key: part for key, part in broker.items() if key != "generation" or not without}
+        for broker in old["brokers"]
+    ]
+    raised = {"controller_epoch": world.machine.epoch, "metadata_version": world.versions[-1]}
+    after = rewritten(world, **{**old, **raised, "brokers": brokers})
+    for broker_id in range(3):
+        stream_id = back(after, broker_id, world)
+        if not without:
+            assert isinstance(after.refusal(stream_id), StaleDataDirectoryError)
+    if without:
+        assert set(after.streams) == {0, 1, 2}
+        partition = after.topic().partitions[0]
+        assert partition.state.leader in {0, 1, 2}
+        assert not partition.lossy, "all are believed"
+        assert generation(after) == "third"
+
+
 def test_a_new_broker_has_lost_nothing() -> None:
     world = started()
     world.register(7, data_intact=False)
