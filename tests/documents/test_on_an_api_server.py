@@ -2,6 +2,7 @@
 
     charts/penstock/README.md, docs/monitoring.md, README.md   the chart comes, changes and goes
     docs/how-to/resize.md                                      volumes that can grow
+    docs/how-to/backup.md                                      metadata is saved and put back
 
 The API server has no controllers and no kubelets: what they do, these tests do, and say so.
 """
@@ -219,6 +220,50 @@ def test_what_was_installed_goes_and_the_definitions_stay(installed: Reader) -> 
     assert installed.find("topics", "flights") is None
     assert get(installed.server, OPERATOR) is None
     assert get(installed.server, f"{CRDS}/clusters.penstock.dev")
+
+
+# ---------------------------------------------------------------------- metadata
+
+
+def test_metadata_that_was_saved_can_be_created_again(
+    api_server: ApiServer, tmp_path: Path
+) -> None:
+    if shutil.which("jq") is None:
+        cannot_run("no jq here")
+    page = "docs/how-to/backup.md"
+    reader = Reader(api_server, tmp_path, api_server.namespace("saved"))
+    place = f"/api/v1/namespaces/{reader.namespace}"
+
+    def make(plural: str, name: str, owner: dict[str, str], **labels: str) -> str:
+        ours = {f"penstock.dev/{key}": value for key, value in labels.items()}
+        metadata = {"name": name, "labels": ours, "ownerReferences": [owner]}
+        made = api_server.request("POST", f"{place}/{plural}", {"metadata": metadata})
+        return str(made["metadata"]["uid"])
+
+    cluster = {"apiVersion": "penstock.dev/v1alpha1", "kind": "Cluster", "uid": "1", "name": "c"}
+    for name in ("flights-metadata", "flights-topic-t"):
+        make("configmaps", name, cluster, cluster="flights", metadata="topic")
+    uid = make("configmaps", "flights-ca", cluster, cluster="flights")
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "uid": uid, "name": "flights-ca"}
+    make("secrets", "flights-ca", owner, cluster="flights")
+    (save,) = (
+        one.text
+        for one in read_page(ROOT, page)
+        if "metadata.json" in one.text and "bare=" in one.text
+    )
+    there = f"cd {tmp_path}\n"
+    reader.do(there + "".join(line for line in save.splitlines(True) if "penstock " not in line))
+    make("configmaps", "flights-topic-later", cluster, cluster="flights", metadata="topic")
+    elsewhere, in_place = left(page)
+    reader.do(there + in_place.text)
+    reader.do("kubectl delete secret flights-ca")
+    reader.do("kubectl delete configmap -l penstock.dev/metadata")
+    reader.do(there + elsewhere.text)
+    maps = get(api_server, f"{place}/configmaps?labelSelector=penstock.dev/metadata")["items"]
+    assert [one["metadata"]["name"] for one in maps] == ["flights-metadata", "flights-topic-t"]
+    secret = get(api_server, f"{place}/secrets/flights-ca")
+    for one in (secret, *maps):
+        assert "ownerReferences" not in one["metadata"], "it would be deleted at once"
 
 
 # ---------------------------------------------------------------------- volumes
