@@ -187,6 +187,10 @@ _DRAINS: Final = {**_MOVING, "drains": True}
 _NONE_SPARE: Final = ("keep_streams_of_a_former_run",)
 """Too rare where brokers without a replica are hit as often as those that have one."""
 _DAMAGE: Final = {**_without(), "compaction": False, "damage": True}
+_MORE: Final = {
+    "a_missing_log_is_forgotten_by_the_next_run": {"faults": frozenset(("kill_broker",))},
+}
+"""Too rare where brokers are seldom killed twice within a moment."""
 _HIBERNATION: Final = {**_without(), "compaction": False, "hibernation": True}
 _OPERATOR_PODS: Final = {**_without(), "compaction": False, "operator_pods": True}
 _PRODUCERS: Final = {"groups": False, "transactions": True, "operator": False, "moves": False}
@@ -216,7 +220,7 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
     *_with_faults("journal", JOURNAL_BUGS, _without(journal=True)),
     *(
         replace(bug, only_by=True)  # a client's own assertion may come first
-        for bug in _all_faults("groups", GROUP_BUGS, 150, _GROUPS, ("I16", "I17", "I18", "I19"))
+        for bug in _all_faults("groups", GROUP_BUGS, 500, _GROUPS, ("I16", "I17", "I18", "I19"))
     ),
     *_all_faults("transactions", TRANSACTION_BUGS, 500, _PRODUCERS),
     *(
@@ -246,7 +250,7 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
         for name, (plant, options, found_by) in DRAIN_BUGS.items()
     ),
     *(
-        PlantedBug("damage", name, plant, 500, _DAMAGE, found_by)
+        PlantedBug("damage", name, plant, 500, {**_DAMAGE, **_MORE.get(name, {})}, found_by)
         for name, (plant, found_by) in DAMAGE_BUGS.items()
     ),
     *_all_faults("hibernation", HIBERNATION_BUGS, 500, _HIBERNATION, ("I39",)),
