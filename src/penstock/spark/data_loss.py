@@ -5,6 +5,9 @@ and created again, and a restored or uncleanly elected replica may end before th
 position. `find_losses` compares what the query believes with what the cluster says; the shell
 raises, or (failOnDataLoss=false) logs the same words and reads what is left.
 
+A topic that is not seen proves nothing: brokers answer the same for one that a user may not see.
+Only another id of the same name proves that the old topic was deleted.
+
 Every message names topic and partition, the offsets asked for and those available, and what
 to do.
 """
@@ -20,10 +23,14 @@ _ADVICE = (
     "set the option failOnDataLoss to false to continue with the records that are left, or "
     "start with a new checkpoint"
 )
+_ADVICE_OUT_OF_SIGHT = (
+    "check the user's rules (penstock acl list) and restart the query, which goes on from there; "
+    "if the topic was deleted, set the option failOnDataLoss to false to go on without it"
+)
 
 
 class DataLossError(PenstockError):
-    """Records the query has not read are gone. Retrying does not bring them back."""
+    """Records the query has not read are gone, or out of its sight."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, ErrorCode.TRUNCATED_BY_RETENTION)
@@ -39,7 +46,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """What the cluster says. A partition that is missing from `ends` does not exist, or no longer.
+    """What the cluster says. A partition that is missing from `ends` does not exist, or the user
+    may not see it.
 
     `starts` may be left out where they are not needed.
     """
@@ -53,14 +61,19 @@ class LogView:
 class Loss:
     """One partition's loss.
 
-    `resume_at`: where to continue; None = the partition is lost. `other_topic`: the name now means
-    a different topic, whose offsets are unrelated to those requested.
+    `resume_at`: where to continue; None = nowhere. `other_topic`: the name now means a different
+    topic, whose offsets are unrelated to those requested.
     """
 
     partition: TopicPartition
     message: str
     resume_at: int | None
     other_topic: bool = False
+
+    @property
+    def out_of_sight(self) -> bool:
+        """Nothing is known to be lost: the position still holds if the topic is seen again."""
+        return self.resume_at is None and not self.other_topic
 
 
 def find_losses(known: Known, view: LogView) -> list[Loss]:
@@ -71,18 +84,21 @@ def find_losses(known: Known, view: LogView) -> list[Loss]:
 
 def _loss(tp: TopicPartition, known: Known, view: LogView) -> Loss | None:
     position = known.positions[tp]
-    if tp not in view.ends:
-        what = f"{tp} no longer exists; the query was at offset {position}"
-        return Loss(tp, what, None)
-    start, end = view.starts.get(tp, 0), view.ends[tp]
-    available = f"available are {start} to {end}"
+    start, end = view.starts.get(tp, 0), view.ends.get(tp)
+    available = "which the new one lacks" if end is None else f"available are {start} to {end}"
     old_id, new_id = known.topic_ids.get(tp.topic, ""), view.topic_ids.get(tp.topic, "")
     if old_id and new_id and old_id != new_id:
         what = (
             f"{tp} was deleted and created again (topic id {old_id}, now {new_id}); the query "
             f"was at offset {position} of the old one, {available}"
         )
-        return Loss(tp, what, start, other_topic=True)
+        return Loss(tp, what, None if end is None else start, other_topic=True)
+    if end is None:
+        what = (
+            f"{tp} does not exist, or this user may not see it any more; the query was at offset "
+            f"{position}"
+        )
+        return Loss(tp, what, None)
     if position < start:
         what = (
             f"{tp} lost {start - position} records to retention: requested offset {position}, "
@@ -100,7 +116,7 @@ def clip(
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """What is left to read of [begin, end): for failOnDataLoss=false.
 
-    Partitions that no longer exist are dropped. Nothing is read here from a topic that was created
+    Partitions that are not seen are dropped. Nothing is read here from a topic that was created
     again: these offsets referred to the old one. A partition not in `losses` stays as it is.
     """
     new_begin, new_end = {}, {}
@@ -118,4 +134,5 @@ def raise_losses(losses: list[Loss]) -> None:
     """Raises DataLossError for the first loss, counting the others; returns if there is none."""
     if losses:
         more = f" (and {len(losses) - 1} more partitions)" if len(losses) > 1 else ""
-        raise DataLossError(f"{losses[0].message}{more}; {_ADVICE}")
+        advice = _ADVICE_OUT_OF_SIGHT if losses[0].out_of_sight else _ADVICE
+        raise DataLossError(f"{losses[0].message}{more}; {advice}")

@@ -42,10 +42,17 @@ def tasks_of(
 def check_stretch(
     begin: Positions, end: Positions, topic_ids: Mapping[str, str], view: LogView
 ) -> dict[TopicPartition, Loss]:
-    """Losses in a range that is about to be read: at its start, or else at its end."""
+    """Losses in a range that is about to be read: at its start, or else at its end.
+
+    A partition out of sight of which nothing is read is none.
+    """
     at_begin = find_losses(Known(begin, topic_ids), view)
     at_end = find_losses(Known(end, topic_ids), view)
-    return {loss.partition: loss for loss in (*at_end, *at_begin)}
+    return {
+        loss.partition: loss
+        for loss in (*at_end, *at_begin)
+        if not loss.out_of_sight or begin[loss.partition] < end[loss.partition]
+    }
 
 
 def checked_tasks(

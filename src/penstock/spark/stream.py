@@ -65,6 +65,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pacer = Pacer(options.min_offsets_per_trigger, options.max_trigger_delay_ms)
         self._target: LogView | None = None
         self._view: LogView | None = None
+        self._out_of_sight: set[TopicPartition] = set()
         self._resolved: dict[TopicPartition, int] | None = None
         self._sizes: dict[TopicPartition, float] = {}
         self._sizes_again_s = 0.0
@@ -103,7 +104,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             current, begins = self._next(offset)
             # Not those that were lost: an offset in a topic means nothing in its successor.
-            read = {tp: at for tp, at in offset.positions.items() if current.get(tp) == at}
+            read = {
+                tp: at
+                for tp, at in offset.positions.items()
+                if current.get(tp) == at and tp not in self._out_of_sight
+            }
             self._progress.tell(self._client, read)
         assert self._view is not None
         ends, all_there_is = self._view.ends, isinstance(limit, ReadAllAvailable)
@@ -115,7 +120,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(offset, Concrete) and new == offset.positions and not begins:
             return start
         topics = {tp.topic for tp in new}
-        ids = {name: topic_id for name, topic_id in self._view.topic_ids.items() if name in topics}
+        before = offset.topic_ids if isinstance(offset, Concrete) else {}
+        ids = {**before, **self._view.topic_ids}
+        ids = {name: topic_id for name, topic_id in ids.items() if name in topics}
         return encode(Concrete(new, begins, ids))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -130,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(last, Concrete), "the end of a batch is never symbolic"
         before = first.positions if isinstance(first, Concrete) else {}
         begin = {**before, **last.begins}
-        view = self._view_of_batch(last)
+        view = self._view_of_batch(begin, last)
         existing = [tp for tp in last.positions if tp in view.ends]
         view = replace(view, starts=starts(self._client(), existing))
         return checked_tasks(begin, last.positions, last.topic_ids, view, self._options)
@@ -173,7 +180,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         That part: partitions that are new (they begin at their log start) and partitions moved
         after a loss (failOnDataLoss=false). Raises DataLossError otherwise.
+
+        Partitions out of sight keep their position, and their topic its id: the query goes on from
+        there if it sees the same topic again.
         """
+        unseen_before = self._out_of_sight
         view = self._settled(Known(offset.positions, offset.topic_ids))
         if self._options.fail_on_data_loss:
             read_before = {tp.topic for tp in offset.positions}
@@ -183,7 +194,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Records of a new partition that have already been deleted are a loss like any other.
         known = Known({**offset.positions, **dict.fromkeys(new, 0)}, offset.topic_ids)
         losses = find_losses(known, view)
-        if new or losses:
+        if new or not all(loss.out_of_sight for loss in losses):
             view = replace(view, starts=starts(self._client(), view.ends))
             losses = find_losses(known, view)
         self._view = bounded
@@ -192,6 +203,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         current = dict(known.positions)
         begins = {tp: view.starts[tp] for tp in new}
         for loss in losses:
+            if loss.out_of_sight:
+                if loss.partition not in unseen_before:
+                    logger.warning("continuing without a partition: %s", loss.message)
+                continue
             logger.warning("records are lost, continuing: %s", loss.message)
             if loss.resume_at is None:
                 del current[loss.partition]
@@ -203,14 +218,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """A lookup of the cluster, repeated before records count as lost.
 
         A leader that was just elected may not know yet that its whole log is committed, and a
-        broker may not have learned of a topic.
+        broker may not have learned of a topic. What was out of sight before is not waited for.
         """
         view = self._client().view()
         for _ in range(self._options.offset_retries):
-            if not find_losses(known, view):
+            losses = find_losses(known, view)
+            if all(x.out_of_sight and x.partition in self._out_of_sight for x in losses):
                 break
             time.sleep(self._options.offset_retry_interval_ms / 1000)
             view = self._client().view()
+        self._out_of_sight = known.positions.keys() - view.ends.keys()
         return view
 
     def _bounded(self, view: LogView, positions: Positions) -> LogView:
@@ -258,11 +275,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return self._sizes
 
-    def _view_of_batch(self, end: Concrete) -> LogView:
+    def _view_of_batch(self, begin: Positions, end: Concrete) -> LogView:
         """The lookup that decided this batch, or (in a replay after a restart) a new one."""
         seen = self._view
         if seen is not None and all(
-            seen.ends.get(tp, -1) >= at for tp, at in end.positions.items()
+            seen.ends[tp] >= at if tp in seen.ends else begin[tp] == at
+            for tp, at in end.positions.items()
         ):
             return seen
         return self._client().view()

@@ -198,10 +198,24 @@ def test_a_log_that_ends_before_the_position_is_a_loss() -> None:
     assert resume_at == 100
 
 
-def test_a_vanished_topic_is_a_loss_for_good() -> None:
-    [(message, resume_at)] = losses(Known({tp(7): 3}))
-    assert "orders/7 no longer exists; the query was at offset 3" in message
-    assert resume_at is None
+def test_a_topic_out_of_sight_is_not_said_to_be_gone() -> None:
+    known = Known({tp(7): 3}, {"orders": "id"})
+    for topic_ids in ({}, {"orders": "id"}):
+        view = LogView({tp(0): 100}, topic_ids)
+        [loss] = find_losses(known, view)
+        assert loss.message == (
+            "orders/7 does not exist, or this user may not see it any more; the query was at "
+            "offset 3"
+        )
+        assert loss.out_of_sight
+        with pytest.raises(DataLossError, match="penstock acl list"):
+            raise_losses([loss])
+
+
+def test_a_partition_that_a_topic_created_again_lacks_is_lost_for_good() -> None:
+    [loss] = find_losses(Known({tp(7): 3}, {"orders": "old"}), LogView({}, {"orders": "new"}))
+    assert "orders/7 was deleted and created again (topic id old, now new)" in loss.message
+    assert (loss.resume_at, loss.out_of_sight) == (None, False)
 
 
 def test_a_topic_created_again_is_a_loss_even_if_the_offsets_fit() -> None:

@@ -52,7 +52,6 @@ def test_past_the_deadline_the_option_to_raise_is_named(monkeypatch: pytest.Monk
 LOSSES = {
     "retention": (OffsetOutOfRangeError("gone", OffsetRange(12, 20)), 12, "available are 12 to 20"),
     "again": (ClusterError("other id", ErrorCode.TOPIC_ID_MISMATCH), 20, "created again"),
-    "gone": (ClusterError("unknown", ErrorCode.UNKNOWN_TOPIC), 20, "no longer exists"),
 }
 
 
@@ -73,6 +72,16 @@ def test_records_lost_while_reading_fail_the_task_or_are_skipped(
         seen = offsets(read(log, *wanted, failOnDataLoss="false"))
     assert seen == [*range(resume_at, 20), *range(5)]
     assert words in caplog.text
+
+
+def test_a_topic_out_of_sight_fails_the_task_and_skips_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(range_reader, "UNKNOWN_TOPIC_PATIENCE_S", 0)
+    unknown = ClusterError("unknown", ErrorCode.UNKNOWN_TOPIC)
+    log = ScriptedFetcher([batch_at(0, 10)], 10, failures=deque([unknown]))
+    with pytest.raises(ClusterError, match=r"t/0 at offset 0: .* may not see it any more"):
+        offsets(read(log, ReadRange("t", 0, 0, 10), failOnDataLoss="false"))
 
 
 # --- Arrow

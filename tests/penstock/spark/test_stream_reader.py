@@ -141,7 +141,7 @@ def test_a_topic_that_vanished_is_no_mistake_of_the_users_if_it_was_read_before(
     query = RunningQuery(cluster, subscribe="orders,other")
     query.trigger()
     cluster.ends = {OTHER: 6}
-    with pytest.raises(DataLossError, match="orders/0 no longer exists"):
+    with pytest.raises(DataLossError, match="orders/0 does not exist, or this user may not see"):
         query.trigger()
     query.log = ['{"from": {}, "ids": {}, "t": {"other/0": 5}, "v": 1}']
     with pytest.raises(ClusterError, match="option subscribe names topic orders, which does not"):
@@ -385,19 +385,52 @@ def test_retention_past_the_position_fails_the_query_or_is_skipped() -> None:
     assert tolerant.trigger() == [span(P0, 20, 30)]
 
 
-def test_a_topic_that_vanished_fails_the_query_or_is_dropped() -> None:
+def test_a_topic_that_vanished_fails_the_query_or_is_read_from_the_start_of_the_next() -> None:
     cluster = SmallCluster({P0: 10, P1: 10})
     query = RunningQuery(cluster)
     query.trigger()
     cluster.ends, cluster.topic_ids = {}, {}
-    with pytest.raises(DataLossError, match=r"orders/0 no longer exists.*1 more partition"):
+    with pytest.raises(DataLossError, match=r"orders/0 does not exist.*1 more partition"):
         query.trigger()
     tolerant = RunningQuery(cluster, failOnDataLoss="false")
     tolerant.log = query.log[:1]
-    assert tolerant.trigger() == []
     assert tolerant.trigger() is None
     cluster.ends, cluster.topic_ids = {P0: 3}, {"orders": "id-2"}
     assert tolerant.trigger() == [span(P0, 0, 3, "id-2")]
+    cluster.ends = {P0: 3, P1: 12}
+    assert tolerant.trigger() == [span(P1, 0, 12, "id-2")], "not from where the old one was"
+
+
+def test_a_topic_that_was_out_of_sight_is_read_on_from_its_position(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    looks = []
+
+    class Watched(SmallCluster):
+        def view(self) -> LogView:
+            looks.append(dict(self.ends))
+            return super().view()
+
+    ids = {"orders": "id-1", "other": "id-2"}
+    cluster = Watched({P0: 10, OTHER: 5}, topic_ids=ids)
+    query = RunningQuery(
+        cluster, subscribe="orders,other", startingOffsets="earliest", failOnDataLoss="false"
+    )
+    query.trigger()
+    cluster.ends, cluster.topic_ids = {OTHER: 6}, {"other": "id-2"}
+    looks.clear()
+    assert query.trigger() == [span(OTHER, 5, 6, "id-2")]
+    assert len(looks) == 1 + query.options.offset_retries
+    looks.clear()
+    cluster.ends = {OTHER: 7}
+    assert query.trigger() == [span(OTHER, 6, 7, "id-2")]
+    assert len(looks) == 1, "it is not waited for in every trigger"
+    warnings = [one.message for one in caplog.records if "orders/0" in one.message]
+    assert len(warnings) == 1
+    query.restart()
+    cluster.ends, cluster.topic_ids = {P0: 12, OTHER: 7}, ids
+    assert query.trigger() == [span(P0, 10, 12)]
+    assert query.planned(2) == [span(OTHER, 6, 7, "id-2")]
 
 
 @pytest.mark.parametrize("available_now", [False, True])

@@ -11,7 +11,8 @@ Possible problems, and what happens then:
     the leader changed, is down, overloaded   ask again, with growing pauses
     offsets missing inside the range          normal: compaction, control batches
     the range starts before the log start,    records are lost: `on_lost` decides, it raises, or
-    the topic is gone or created again        returns to continue after them
+    the topic was created again               returns to continue after them
+    the topic is unknown for long             ClusterError: deleted, or the user may not see it
     no progress for `progress_timeout_ms`     NoProgressError with topic, partition, offset
 
 Only what `isolation_level` lets a reader see: with read_committed a range must not end beyond the
@@ -33,8 +34,8 @@ from penstock.errors import ClusterError, ErrorCode, OffsetOutOfRangeError, Pens
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 UNKNOWN_TOPIC_PATIENCE_S: Final = 15.0
-"""A topic that is unknown for this long counts as deleted; until then, a broker may not have
-learned of it yet."""
+"""How long a topic may be unknown, or have another id, before that is believed: until then, a
+broker may not have learned of it yet."""
 FIRST_FETCH_RECORD_BYTES: Final = 1024
 """Assumed record size before any record was seen, so that a short range does not fetch megabytes
 beyond its end."""
@@ -248,11 +249,18 @@ def _skipped(cursor: _Cursor, problem: PenstockError, waited_s: float, on_lost: 
             resume_at = min(resume_at, valid.log_start_offset)
             reason = f"available are {valid.log_start_offset} to {valid.high_watermark}"
         case PenstockError(code=ErrorCode.TOPIC_ID_MISMATCH):
+            if waited_s < UNKNOWN_TOPIC_PATIENCE_S:
+                return False
             reason = "the topic was deleted and created again"
         case PenstockError(code=ErrorCode.UNKNOWN_TOPIC | ErrorCode.UNKNOWN_PARTITION):
             if waited_s < UNKNOWN_TOPIC_PATIENCE_S:
                 return False
-            reason = "it no longer exists"
+            # No proof that records are lost: it may be in sight again when the range is retried.
+            raise ClusterError(
+                f"{wanted.where} at offset {position}: it does not exist, or this user may not see "
+                f"it any more: {problem.message}",
+                problem.code,
+            ) from None
         case _ if problem.retriable:
             return False
         case _:

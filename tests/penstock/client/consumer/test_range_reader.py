@@ -191,7 +191,6 @@ def test_a_batch_that_lies_is_refused_with_its_place() -> None:
 LOSSES = {
     "retention": (OffsetOutOfRangeError("gone", OffsetRange(12, 20)), 12, "available are 12 to 20"),
     "again": (ClusterError("other id", ErrorCode.TOPIC_ID_MISMATCH), 20, "created again"),
-    "gone": (ClusterError("unknown", ErrorCode.UNKNOWN_TOPIC), 20, "no longer exists"),
 }
 
 
@@ -210,7 +209,32 @@ def test_who_reads_is_told_of_lost_records_and_may_go_on(
     assert words in str(lost)
 
 
-def test_who_does_not_want_to_go_on_raises_and_nothing_more_is_asked() -> None:
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION])
+def test_a_topic_out_of_sight_is_an_error_to_try_again_after_and_no_loss(
+    code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_reader, "UNKNOWN_TOPIC_PATIENCE_S", 0)
+    log = ScriptedFetcher([batch_at(0, 10)], 10, failures=deque([ClusterError("unknown", code)]))
+    told: list[LostRecords] = []
+    with pytest.raises(
+        ClusterError, match=r"t/0 at offset 0: .* may not see it any more"
+    ) as caught:
+        offsets(read(log, span(0, 0, 10), on_lost=told.append))
+    assert (caught.value.code, caught.value.retriable, told) == (code, True, [])
+
+
+def test_another_id_seen_once_is_asked_for_again_before_it_is_believed() -> None:
+    log = ScriptedFetcher([batch_at(0, 10)], 10, failures=deque([LOSSES["again"][0]]))
+    told: list[LostRecords] = []
+    assert offsets(read(log, span(0, 0, 10), on_lost=told.append)) == [*range(10)]
+    assert told == []
+
+
+def test_who_does_not_want_to_go_on_raises_and_nothing_more_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(range_reader, "UNKNOWN_TOPIC_PATIENCE_S", 0)
+
     class GoneError(Exception):
         pass
 
