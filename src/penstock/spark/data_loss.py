@@ -27,6 +27,11 @@ _ADVICE_OUT_OF_SIGHT = (
     "check the user's rules (penstock acl list) and restart the query, which goes on from there; "
     "if the topic was deleted, set the option failOnDataLoss to false to go on without it"
 )
+_ADVICE_PLANNED = (
+    "this batch was going to read it: check the user's rules (penstock acl list) and restart the "
+    "query; if the topic was deleted, set the option failOnDataLoss to false, and take the topic "
+    "out of the query's options or create one of this name"
+)
 
 
 class DataLossError(PenstockError):
@@ -130,9 +135,14 @@ def clip(
     return new_begin, new_end
 
 
-def raise_losses(losses: list[Loss]) -> None:
-    """Raises DataLossError for the first loss, counting the others; returns if there is none."""
+def raise_losses(losses: list[Loss], *, planned: bool = False) -> None:
+    """Raises DataLossError for the first loss, counting the others; returns if there is none.
+
+    `planned`: a batch was going to read there.
+    """
     if losses:
         more = f" (and {len(losses) - 1} more partitions)" if len(losses) > 1 else ""
-        advice = _ADVICE_OUT_OF_SIGHT if losses[0].out_of_sight else _ADVICE
+        advice = _ADVICE
+        if losses[0].out_of_sight:
+            advice = _ADVICE_PLANNED if planned else _ADVICE_OUT_OF_SIGHT
         raise DataLossError(f"{losses[0].message}{more}; {advice}")

@@ -62,11 +62,15 @@ def checked_tasks(
     view: LogView,
     options: SourceOptions,
 ) -> list[InputPartition]:
-    """Tasks for [begin, end); raises DataLossError, or warns and reads what is left."""
+    """Tasks for [begin, end); raises DataLossError, or warns and reads what is left.
+
+    With failOnDataLoss=false it still raises for partitions out of sight: without proof that their
+    topic is gone, a batch without their records would lose them.
+    """
     begin = {tp: begin[tp] for tp in end}
     losses = check_stretch(begin, end, topic_ids, view)
-    if losses and options.fail_on_data_loss:
-        raise_losses(list(losses.values()))
+    fatal = [x for x in losses.values() if options.fail_on_data_loss or x.out_of_sight]
+    raise_losses(fatal, planned=True)
     for loss in losses.values():
         logger.warning("records are lost, reading what is left: %s", loss.message)
     if losses:

@@ -276,14 +276,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._sizes
 
     def _view_of_batch(self, begin: Positions, end: Concrete) -> LogView:
-        """The lookup that decided this batch, or (in a replay after a restart) a new one."""
+        """The lookup that decided this batch, or (in a replay after a restart) new ones."""
         seen = self._view
         if seen is not None and all(
             seen.ends[tp] >= at if tp in seen.ends else begin[tp] == at
             for tp, at in end.positions.items()
         ):
             return seen
-        return self._client().view()
+        return self._settled(Known(end.positions, end.topic_ids))
 
     def _client(self) -> OffsetsClient:
         return self._connect(self._options)

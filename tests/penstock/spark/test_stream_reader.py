@@ -517,6 +517,47 @@ def test_a_replay_whose_end_is_gone_is_a_loss() -> None:
     assert tolerant.planned(0) == [span(P0, 0, 6)]
 
 
+class Blinking(SmallCluster):
+    """Does not see anything for the next `misses` looks."""
+
+    misses = 0
+
+    def view(self) -> LogView:
+        self.misses -= 1
+        return LogView({}, {}) if self.misses >= 0 else super().view()
+
+
+@pytest.mark.parametrize("tolerant", ["true", "false"])
+def test_a_replay_looks_again_before_it_believes_that_its_topic_is_gone(tolerant: str) -> None:
+    cluster = Blinking({P0: 10, P1: 3})
+    query = RunningQuery(cluster, startingOffsets="earliest", failOnDataLoss=tolerant)
+    query.trigger()
+    cluster.ends = {P0: 25, P1: 3}
+    query.trigger()
+    query.restart()
+    cluster.misses = 1
+    assert query.planned(1) == [span(P0, 10, 25)]
+    query.restart()
+    cluster.misses = 1 + query.options.offset_retries
+    with pytest.raises(DataLossError, match="orders/0 .* at offset 10; this batch was going to"):
+        query.planned(1)
+    cluster.ends, cluster.topic_ids = {P1: 2}, {"orders": "id-2"}
+    query.options = options_of(startingOffsets="earliest", failOnDataLoss="false")
+    query.restart()
+    assert query.planned(1) == [], "another id proves that the records are gone"
+
+
+def test_a_replay_that_reads_nothing_of_a_topic_out_of_sight_does_without_it() -> None:
+    cluster = SmallCluster({P0: 10, P1: 3})
+    query = RunningQuery(cluster, startingOffsets="earliest", failOnDataLoss="false")
+    query.trigger()
+    cluster.ends = {P0: 25, P1: 3}
+    query.trigger()
+    cluster.ends = {P0: 25}
+    query.restart()
+    assert query.planned(1) == [span(P0, 10, 25)]
+
+
 def test_starting_offsets_behind_the_end_are_refused_or_moved() -> None:
     cluster = SmallCluster({P0: 10})
     given = '{"orders": {"0": 99}}'
