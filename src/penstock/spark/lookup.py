@@ -1,10 +1,11 @@
-"""What the driver needs to know about a cluster, as a seam, and two decisions based on it.
+"""What the driver needs to know about a cluster, as a seam, and decisions based on it.
 
 `OffsetsClient` is implemented by `cluster.ClusterOffsets` (real) and by a page of test code.
 `resolve` turns the user's words into offsets; `require_selected` says when a missing topic is
 the user's mistake (never seen before) and not data loss (read before, see `data_loss`).
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
@@ -12,7 +13,7 @@ from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 from penstock.spark.boundary import Boundary, ByTime, Edge, Otherwise, Query, queries
 from penstock.spark.data_loss import LogView
-from penstock.spark.options import Assign, Selection, Subscribe
+from penstock.spark.options import Assign, Selection, Subscribe, SubscribePattern
 
 
 class OffsetsClient(Protocol):
@@ -67,6 +68,39 @@ def _without_record(tp: TopicPartition, query: ByTime, end: int, option: str) ->
         f"option {option}: {tp} has no record at or after {query.timestamp_ms} ms; use an earlier "
         "time, or set startingOffsetsByTimestampStrategy to latest"
     )
+
+
+def selects(selection: Selection, tp: TopicPartition) -> bool:
+    """Whether the options name this partition, existing or not."""
+    match selection:
+        case Subscribe(topics):
+            return tp.topic in topics
+        case Assign(partitions):
+            return tp in partitions
+        case SubscribePattern(pattern):
+            return re.fullmatch(pattern, tp.topic) is not None
+
+
+def no_longer_selected(selection: Selection, tp: TopicPartition) -> str:
+    """In words, for a partition of the checkpoint that the options do not name."""
+    match selection:
+        case Subscribe():
+            option = "subscribe"
+        case Assign():
+            option = "assign"
+        case SubscribePattern():
+            option = "subscribePattern"
+    return f"{tp} is no longer in the option {option}, but the checkpoint reads it"
+
+
+def require_still_selected(selection: Selection, read_before: Iterable[TopicPartition]) -> None:
+    """Raises MisuseError for a partition of the checkpoint that the options do not name."""
+    for tp in sorted(read_before):
+        if not selects(selection, tp):
+            raise MisuseError(
+                f"{no_longer_selected(selection, tp)}: put it back, start a new checkpoint, or set "
+                "the option failOnDataLoss to false to go on without it"
+            )
 
 
 def require_selected(selection: Selection, view: LogView, read_before: Iterable[str]) -> None:

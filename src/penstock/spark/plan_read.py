@@ -14,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from penstock.core.types import TopicPartition
 from penstock.spark.admission import Positions
 from penstock.spark.data_loss import Known, LogView, Loss, clip, find_losses, raise_losses
-from penstock.spark.lookup import OffsetsClient
+from penstock.spark.lookup import OffsetsClient, no_longer_selected, selects
 from penstock.spark.options import SourceOptions
 from penstock.spark.planning import Limits, ReadRange, plan
 
@@ -69,10 +69,18 @@ def checked_tasks(
     """
     begin = {tp: begin[tp] for tp in end}
     losses = check_stretch(begin, end, topic_ids, view)
-    fatal = [x for x in losses.values() if options.fail_on_data_loss or x.out_of_sight]
-    raise_losses(fatal, planned=True)
-    for loss in losses.values():
-        logger.warning("records are lost, reading what is left: %s", loss.message)
+    excluded = {tp for tp in end if not selects(options.selection, tp)}
+    raise_losses(
+        [
+            loss
+            for tp, loss in losses.items()
+            if options.fail_on_data_loss or (loss.out_of_sight and tp not in excluded)
+        ],
+        planned=True,
+    )
+    for tp, loss in losses.items():
+        why = no_longer_selected(options.selection, tp) if tp in excluded else loss.message
+        logger.warning("records are lost, reading what is left: %s", why)
     if losses:
         begin, end = clip(begin, end, losses, view)
     return tasks_of(begin, end, view.topic_ids, options)

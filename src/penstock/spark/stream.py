@@ -34,9 +34,17 @@ from penstock.core.types import TopicPartition
 from penstock.errors import PenstockError
 from penstock.spark.admission import Limit, Pacer, Positions, admit, backlog
 from penstock.spark.boundary import AtOffsets
-from penstock.spark.data_loss import Known, LogView, find_losses, raise_losses
+from penstock.spark.data_loss import Known, LogView, Loss, find_losses, raise_losses
 from penstock.spark.group import GroupProgress
-from penstock.spark.lookup import OffsetsClient, require_selected, resolve, starts
+from penstock.spark.lookup import (
+    OffsetsClient,
+    no_longer_selected,
+    require_selected,
+    require_still_selected,
+    resolve,
+    selects,
+    starts,
+)
 from penstock.spark.offsets import Concrete, Symbolic, decode, encode
 from penstock.spark.options import SourceOptions
 from penstock.spark.plan_read import checked_tasks, client_of, read_task
@@ -137,6 +145,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(last, Concrete), "the end of a batch is never symbolic"
         before = first.positions if isinstance(first, Concrete) else {}
         begin = {**before, **last.begins}
+        if self._options.fail_on_data_loss:
+            require_still_selected(self._options.selection, last.positions)
         view = self._view_of_batch(begin, last)
         existing = [tp for tp in last.positions if tp in view.ends]
         view = replace(view, starts=starts(self._client(), existing))
@@ -184,6 +194,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Partitions out of sight keep their position, and their topic its id: the query goes on from
         there if it sees the same topic again.
         """
+        if self._options.fail_on_data_loss:
+            require_still_selected(self._options.selection, offset.positions)
         unseen_before = self._out_of_sight
         view = self._settled(Known(offset.positions, offset.topic_ids))
         if self._options.fail_on_data_loss:
@@ -205,7 +217,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for loss in losses:
             if loss.out_of_sight:
                 if loss.partition not in unseen_before:
-                    logger.warning("continuing without a partition: %s", loss.message)
+                    self._warn_of_absence(loss)
                 continue
             logger.warning("records are lost, continuing: %s", loss.message)
             if loss.resume_at is None:
@@ -214,16 +226,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 begins[loss.partition] = loss.resume_at
         return current | begins, begins
 
+    def _warn_of_absence(self, loss: Loss) -> None:
+        selection, why = self._options.selection, loss.message
+        if not selects(selection, loss.partition):
+            why = no_longer_selected(selection, loss.partition)
+        logger.warning("continuing without a partition: %s", why)
+
     def _settled(self, known: Known) -> LogView:
         """A lookup of the cluster, repeated before records count as lost.
 
         A leader that was just elected may not know yet that its whole log is committed, and a
-        broker may not have learned of a topic. What was out of sight before is not waited for.
+        broker may not have learned of a topic. What was out of sight before, or is not selected, is
+        not waited for.
         """
+        selection = self._options.selection
+        absent = {tp for tp in known.positions if not selects(selection, tp)} | self._out_of_sight
         view = self._client().view()
         for _ in range(self._options.offset_retries):
             losses = find_losses(known, view)
-            if all(x.out_of_sight and x.partition in self._out_of_sight for x in losses):
+            if all(loss.out_of_sight and loss.partition in absent for loss in losses):
                 break
             time.sleep(self._options.offset_retry_interval_ms / 1000)
             view = self._client().view()

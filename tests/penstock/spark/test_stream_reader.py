@@ -34,14 +34,16 @@ from penstock.errors import ClusterError, ErrorCode, MisuseError
 from penstock.spark.batch import BatchReader, PushdownBatchReader
 from penstock.spark.boundary import ByTime, Edge, Query
 from penstock.spark.data_loss import DataLossError, LogView
+from penstock.spark.lookup import selects
 from penstock.spark.offsets import Concrete, decode
-from penstock.spark.options import Assign, SourceOptions, Subscribe, parse
+from penstock.spark.options import Selection, SourceOptions, SubscribePattern, parse
 from penstock.spark.planning import ReadRange
 from penstock.spark.stream import StreamReader
 
 P0, P1, P2 = (TopicPartition("orders", i) for i in range(3))
 OTHER = TopicPartition("other", 0)
 ALL = ReadAllAvailable()
+ALL_TOPICS = SubscribePattern(".*")
 
 
 @dataclass
@@ -51,7 +53,7 @@ class SmallCluster:
     ends: dict[TopicPartition, int]
     starts: dict[TopicPartition, int] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=lambda: {"orders": "id-1"})
-    selection: Any = None
+    selection: Selection = ALL_TOPICS
     committed: dict[TopicPartition, int] = field(default_factory=dict)
     commits: list[tuple[str, dict[TopicPartition, int]]] = field(default_factory=list)
     refusal: Exception | None = None
@@ -63,13 +65,7 @@ class SmallCluster:
         self.committed |= offsets
 
     def view(self) -> LogView:
-        match self.selection:
-            case Subscribe(topics):
-                ends = {tp: end for tp, end in self.ends.items() if tp.topic in topics}
-            case Assign(partitions):
-                ends = {tp: end for tp, end in self.ends.items() if tp in partitions}
-            case _:
-                ends = dict(self.ends)
+        ends = {tp: end for tp, end in self.ends.items() if selects(self.selection, tp)}
         return LogView(ends, dict(self.topic_ids))
 
     def offsets(self, asked: Mapping[TopicPartition, Query]) -> dict[TopicPartition, int]:
@@ -517,6 +513,46 @@ def test_a_replay_whose_end_is_gone_is_a_loss() -> None:
     assert tolerant.planned(0) == [span(P0, 0, 6)]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "option"),
+    [
+        ({"subscribe": "orders,other"}, {"subscribe": "orders"}, "subscribe"),
+        ({"subscribePattern": "o.*"}, {"subscribePattern": "or.*"}, "subscribePattern"),
+        (
+            {"assign": '{"orders": [0], "other": [0]}'},
+            {"assign": '{"orders": [0]}'},
+            "assign",
+        ),
+    ],
+)
+def test_a_topic_taken_out_of_the_options_is_named_or_left_where_it_is(
+    before: dict[str, str], after: dict[str, str], option: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = SmallCluster({P0: 10, OTHER: 5}, topic_ids={"orders": "id-1", "other": "id-2"})
+    query = RunningQuery(cluster, **before, startingOffsets="earliest")
+    query.trigger()
+
+    def restart(**changed: str) -> None:
+        query.options = options_of(**changed, startingOffsets="earliest")
+        cluster.selection = query.options.selection
+        query.restart()
+
+    restart(**after)
+    words = f"other/0 is no longer in the option {option}, but the checkpoint reads it: put it back"
+    for ask in (query.trigger, lambda: query.planned(0)):
+        with pytest.raises(MisuseError, match=words):
+            ask()
+    restart(**after, failOnDataLoss="false")
+    assert query.planned(0) == [span(P0, 0, 10)]
+    cluster.ends[P0] = 12
+    assert query.trigger() == [span(P0, 10, 12)]
+    assert f"other/0 is no longer in the option {option}" in caplog.text
+    assert "may not see" not in caplog.text
+    cluster.ends[OTHER] = 8
+    restart(**before)
+    assert query.trigger() == [span(OTHER, 5, 8, "id-2")], "put back, it goes on"
+
+
 class Blinking(SmallCluster):
     """Does not see anything for the next `misses` looks."""
 
@@ -539,7 +575,7 @@ def test_a_replay_looks_again_before_it_believes_that_its_topic_is_gone(tolerant
     assert query.planned(1) == [span(P0, 10, 25)]
     query.restart()
     cluster.misses = 1 + query.options.offset_retries
-    with pytest.raises(DataLossError, match="orders/0 .* at offset 10; this batch was going to"):
+    with pytest.raises(DataLossError, match=r"orders/0 .* at offset 10; this batch was going to"):
         query.planned(1)
     cluster.ends, cluster.topic_ids = {P1: 2}, {"orders": "id-2"}
     query.options = options_of(startingOffsets="earliest", failOnDataLoss="false")
