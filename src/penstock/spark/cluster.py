@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -72,9 +72,9 @@ class ClusterOffsets:
     admin: Admin
     options: SourceOptions
 
-    def view(self) -> LogView:
+    def view(self, read_before: Iterable[str] = ()) -> LogView:
         """The selected partitions that exist, their ends, topic ids."""
-        topics = self._retry(self._describe)
+        topics = self._retry(lambda: self._describe(read_before))
         self._check_cluster()
         partitions = [
             TopicPartition(name, p.partition)
@@ -131,15 +131,17 @@ class ClusterOffsets:
             ErrorCode.CLUSTER_ID_MISMATCH,
         )
 
-    def _describe(self) -> dict[str, TopicDescription]:
+    def _describe(self, read_before: Iterable[str]) -> dict[str, TopicDescription]:
         match self.options.selection:
             case SubscribePattern(pattern):
-                found = self.admin.describe_topics()
-                return {
+                listed = self.admin.describe_topics()
+                found = {
                     name: topic
-                    for name, topic in found.items()
+                    for name, topic in listed.items()
                     if not topic.internal and re.fullmatch(pattern, name)
                 }
+                missing = {name for name in read_before if re.fullmatch(pattern, name)}
+                return found | self._by_name(missing - found.keys())
             case Subscribe(topics):
                 wanted = set(topics)
             case Assign(partitions):
@@ -150,7 +152,19 @@ class ClusterOffsets:
             if problem.code is not ErrorCode.UNKNOWN_TOPIC:
                 raise
         # One of them is missing; what that means is not decided here. The others still count.
-        return {name: t for name, t in self.admin.describe_topics().items() if name in wanted}
+        return self._by_name(wanted)
+
+    def _by_name(self, names: Iterable[str]) -> dict[str, TopicDescription]:
+        """Those that exist. A name that one broker does not know is asked of all, as its list of
+        all topics is not: that broker may be behind."""
+        found = {}
+        for name in sorted(names):
+            try:
+                found |= self.admin.describe_topics([name])
+            except PenstockError as problem:
+                if problem.code is not ErrorCode.UNKNOWN_TOPIC:
+                    raise
+        return found
 
     def _retry(self, call: Callable[[], T]) -> T:
         left = self.options.offset_retries

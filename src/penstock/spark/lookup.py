@@ -19,8 +19,12 @@ from penstock.spark.options import Assign, Selection, Subscribe, SubscribePatter
 class OffsetsClient(Protocol):
     """Look-ups, each with a deadline; they raise PenstockError."""
 
-    def view(self) -> LogView:
-        """The selected partitions that exist, their ends (last stable offsets), topic ids."""
+    def view(self, read_before: Iterable[str] = ()) -> LogView:
+        """The selected partitions that exist, their ends (last stable offsets), topic ids.
+
+        `read_before`: topics that are asked for by name where a pattern selects them, because one
+        broker's list may lack them.
+        """
 
     def offsets(self, asked: Mapping[TopicPartition, Query]) -> dict[TopicPartition, int]:
         """The offset each query stands for; -1 = no record at or after the timestamp."""

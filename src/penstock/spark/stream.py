@@ -241,13 +241,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         selection = self._options.selection
         absent = {tp for tp in known.positions if not selects(selection, tp)} | self._out_of_sight
-        view = self._client().view()
+        read_before = {tp.topic for tp in known.positions}
+        view = self._client().view(read_before)
         for _ in range(self._options.offset_retries):
             losses = find_losses(known, view)
             if all(loss.out_of_sight and loss.partition in absent for loss in losses):
                 break
             time.sleep(self._options.offset_retry_interval_ms / 1000)
-            view = self._client().view()
+            view = self._client().view(read_before)
         self._out_of_sight = known.positions.keys() - view.ends.keys()
         return view
 

@@ -5,7 +5,7 @@ text. No Spark session; `test_spark_stream` runs the same on a real one.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -64,7 +64,7 @@ class SmallCluster:
             raise self.refusal
         self.committed |= offsets
 
-    def view(self) -> LogView:
+    def view(self, read_before: Iterable[str] = ()) -> LogView:
         ends = {tp: end for tp, end in self.ends.items() if selects(self.selection, tp)}
         return LogView(ends, dict(self.topic_ids))
 
@@ -403,9 +403,9 @@ def test_a_topic_that_was_out_of_sight_is_read_on_from_its_position(
     looks = []
 
     class Watched(SmallCluster):
-        def view(self) -> LogView:
+        def view(self, read_before: Iterable[str] = ()) -> LogView:
             looks.append(dict(self.ends))
-            return super().view()
+            return super().view(read_before)
 
     ids = {"orders": "id-1", "other": "id-2"}
     cluster = Watched({P0: 10, OTHER: 5}, topic_ids=ids)
@@ -489,8 +489,8 @@ def test_a_loss_seen_once_is_looked_at_again_before_it_is_believed() -> None:
     class Flickering(SmallCluster):
         looks = 0
 
-        def view(self) -> LogView:
-            view = super().view()
+        def view(self, read_before: Iterable[str] = ()) -> LogView:
+            view = super().view(read_before)
             Flickering.looks += 1
             return LogView({P0: 3}, view.topic_ids) if Flickering.looks == 2 else view
 
@@ -558,9 +558,9 @@ class Blinking(SmallCluster):
 
     misses = 0
 
-    def view(self) -> LogView:
+    def view(self, read_before: Iterable[str] = ()) -> LogView:
         self.misses -= 1
-        return LogView({}, {}) if self.misses >= 0 else super().view()
+        return LogView({}, {}) if self.misses >= 0 else super().view(read_before)
 
 
 @pytest.mark.parametrize("tolerant", ["true", "false"])
