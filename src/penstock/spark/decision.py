@@ -99,10 +99,12 @@ def check_outcome(
         return
     # Batches of a fresh checkpoint, which count from 0 again, look like old ones if they come
     # without a query's id. Spark replays only the newest batch, so this is none.
-    too_old = outcome.rows_then == -1 and decision.run.checkpoint == JOBS
+    too_old = outcome.rows_then <= 0 and decision.run.checkpoint == JOBS
     if not too_old and outcome.rows_then in {-1, decision.rows}:
         return
-    then = "rows that are no longer known" if too_old else f"{outcome.rows_then} rows"
+    then = f"{outcome.rows_then or 'no'} rows"
+    if outcome.rows_then == -1:
+        then = "rows that are no longer known"
     if on_mismatch is OnReplayMismatch.SKIP:
         _log.warning(
             "%s is committed with %s and was replayed with %d: left as it is",

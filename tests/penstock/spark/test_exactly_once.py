@@ -85,6 +85,8 @@ def test_without_a_querys_id_a_batch_too_old_to_be_known_is_an_error() -> None:
     for words in ("another txnAppId", "txn forget-ledger app.", "onReplayMismatch=skip"):
         assert words in refused.value.message
     check_outcome(decision, BatchOutcome(already_committed=True, rows_then=-1), SKIP)
+    with pytest.raises(ClusterError, match=r"committed with no rows .* this one is older"):
+        check_outcome(decision, BatchOutcome(already_committed=True, rows_then=0), ERROR)
     check_outcome(decision, BatchOutcome(already_committed=True, rows_then=4), ERROR)
 
 
@@ -228,6 +230,16 @@ def test_a_replay_with_other_rows_writes_nothing(query: Query) -> None:
         commit(query.options, messages, wait_visible_ms=0)
     skipping = query.parse(onreplaymismatch="skip")
     commit(skipping, messages, wait_visible_ms=0)
+    assert query.seen() == ["a", "b"]
+
+
+def test_an_empty_batch_that_has_rows_when_it_is_replayed_is_an_error(query: Query) -> None:
+    for batch, values in enumerate((("a",), (), ("b",))):
+        commit(query.options, [query.task(query.run(batch), 0, *values)], wait_visible_ms=0)
+    messages = [query.task(query.run(1), 0, "c", "d")]
+    with pytest.raises(ClusterError, match="batch 1 .* committed with no rows and now has 2"):
+        commit(query.options, messages, wait_visible_ms=0)
+    commit(query.parse(onreplaymismatch="skip"), messages, wait_visible_ms=0)
     assert query.seen() == ["a", "b"]
 
 

@@ -173,7 +173,7 @@ def commit_batch(book: Book, event: CommitBatchRequested) -> BatchCommitted | No
     _check_named(book, event)
     ledger = _ledger(book, event.application_id, event.checkpoint)
     if event.batch <= ledger.batch:
-        rows_then = dict(ledger.rows).get(event.batch, -1)
+        rows_then = _rows_then(book, ledger, event.batch)
         if rows_then not in {-1, event.rows}:
             book.decide(
                 "a committed batch was written again with different rows",
@@ -211,6 +211,15 @@ def commit_batch(book: Book, event: CommitBatchRequested) -> BatchCommitted | No
     return ending.answer_when_visible(
         book, (event.request_id, event.wait_visible_ms), answer, decided
     )
+
+
+def _rows_then(book: Book, ledger: LedgerRecord, batch: int) -> int:
+    """-1: no longer stored. A batch that was empty has no entry: it did not change the ledger."""
+    rows = dict(ledger.rows)
+    if batch in rows or not rows:
+        return rows.get(batch, -1)
+    complete = len(ledger.rows) < book.config.rows_kept or batch > ledger.rows[0][0]
+    return 0 if complete else -1
 
 
 def _advance(book: Book, event: CommitBatchRequested, ledger: LedgerRecord) -> None:

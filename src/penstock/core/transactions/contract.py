@@ -231,7 +231,8 @@ class BranchBegun:
 
 @dataclass(frozen=True, slots=True)
 class BatchCommitted:
-    """`rows_then`, with `already_committed`: the rows recorded then, -1 = no longer stored."""
+    """`rows_then`, with `already_committed`: the rows recorded then; 0 = the batch was empty; -1 =
+    no longer stored."""
 
     already_committed: bool
     rows_then: int = -1

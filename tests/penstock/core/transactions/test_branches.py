@@ -207,6 +207,21 @@ def test_a_replay_of_a_batch_that_is_in_writes_nothing_and_compares_rows(desk: D
     assert not desk.changes
 
 
+def test_a_batch_without_entry_was_empty_unless_it_is_older_than_those_that_are_stored(
+    desk: Desk,
+) -> None:
+    kept = desk.config.rows_kept
+    desk.commit_batch(desk.begin(batch=3), batch=3, rows=7)
+    desk.commit_batch(desk.begin(batch=5), batch=5, rows=7)
+    replayed = {n: desk.commit_batch(batch=n, run="r2", rows=9).rows_then for n in (2, 3, 4, 5)}
+    assert replayed == {2: 0, 3: 7, 4: 0, 5: 7}
+    for number in range(6, 6 + 2 * kept, 2):
+        desk.commit_batch(desk.begin(batch=number), batch=number, rows=1)
+    assert desk.ledger().rows[0] == (6, 1), "the oldest that is stored"
+    replayed = {n: desk.commit_batch(batch=n, run="r2", rows=9).rows_then for n in (4, 5, 6, 7)}
+    assert replayed == {4: -1, 5: -1, 6: 1, 7: 0}
+
+
 def test_a_commit_again_after_a_lost_answer_is_already_committed(desk: Desk) -> None:
     begun = written(desk, desk.begin())
     desk.commit_batch(begun, rows=3)
