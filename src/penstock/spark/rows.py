@@ -31,8 +31,8 @@ class Rows:
 def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
     """The rows of a batch, group by group; `topic` overrides the column topic.
 
-    Raises MisuseError for a row without topic or with a negative partition, before it yields
-    anything of the batch.
+    Raises MisuseError for a row without topic, with a negative partition or with a header without
+    key, before it yields anything of the batch.
     """
     if batch.num_rows == 0:
         return
@@ -40,6 +40,8 @@ def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
     topics = None if topic is not None else batch.column("topic")
     partitions = batch.column("partition") if "partition" in names else None
     _check(topics, partitions)
+    if "headers" in names:
+        _check_headers(batch.column("headers"))
     if topics is None and (partitions is None or partitions.null_count == batch.num_rows):
         assert topic is not None
         yield _rows(batch, topic, None)
@@ -61,6 +63,19 @@ def _check(topics: pa.Array | None, partitions: pa.Array | None) -> None:
             raise MisuseError(
                 f"column 'partition' is {least}: partitions start at 0, null means by key"
             )
+
+
+def _check_headers(column: pa.Array) -> None:
+    # The flattened keys are null where the whole entry is, too.
+    if column.flatten().flatten()[0].null_count == 0:
+        return
+    rows = sum(
+        any(each is None or each["key"] is None for each in row or ()) for row in column.to_pylist()
+    )
+    raise MisuseError(
+        f"column 'headers' has a null entry, or one without key, in {rows} rows: leave them out "
+        "with filter(headers, h -> h.key is not null)"
+    )
 
 
 def _groups(

@@ -48,6 +48,16 @@ def test_headers_keep_names_that_repeat_and_nulls() -> None:
     assert rows.headers is None
 
 
+def test_headers_without_an_entry_or_a_key_are_refused_and_counted() -> None:
+    entry = {"key": "h", "value": b"1"}
+    given = [[entry], [None, None], None, [entry, {"key": None, "value": b"2"}], []]
+    made = batch(value=pa.array([b"v"] * 5), headers=pa.array(given, HEADERS))
+    with pytest.raises(MisuseError, match=r"null entry, or one without key, in 2 rows: .*filter"):
+        next(rows_of(made, "t"))
+    (rows,) = rows_of(made.slice(2, 1), "t")
+    assert rows.headers is None, "what is outside of a slice does not count"
+
+
 def test_an_empty_batch_has_no_rows() -> None:
     assert not list(rows_of(batch(value=pa.array([], pa.binary())), "t"))
 
