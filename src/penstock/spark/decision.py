@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import ClusterError, ErrorCode
+from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.spark.sink_options import OnReplayMismatch
 
 if TYPE_CHECKING:
@@ -81,6 +81,21 @@ def advice(decision: Decision) -> str | None:
         f"to commit, one per task and partition it wrote to, from {tasks} tasks; more than "
         f"{MARKERS_ADVISED_MAX} make commits slow: write with fewer tasks (coalesce), or to topics "
         "with fewer partitions"
+    )
+
+
+def timed_out(error: PenstockError, timeout_ms: int, *, late: bool = False) -> PenstockError:
+    """The error, with what to do if the batch's timeout has ended a branch.
+
+    `late`: more time than the timeout has passed since the branch was begun.
+    """
+    by_timeout = late or "by its timeout" in error.message
+    if error.code is not ErrorCode.TRANSACTION_ABORTED or not by_timeout:
+        return error
+    return ClusterError(
+        f"{error.message}; the batch took longer than the option transactionTimeout "
+        f"({timeout_ms / 1000:g} s): raise it, or read less per batch (maxOffsetsPerTrigger)",
+        error.code,
     )
 
 

@@ -15,6 +15,7 @@ answers mean.
 
 import logging
 import os
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,14 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.errors import MisuseError, PenstockError
-from penstock.spark.decision import JOBS, TaskResult, advice, check_outcome, decision_of
+from penstock.spark.decision import (
+    JOBS,
+    TaskResult,
+    advice,
+    check_outcome,
+    decision_of,
+    timed_out,
+)
 from penstock.spark.sink import Sending, Written, make_producer
 from penstock.spark.sink_options import SinkOptions
 
@@ -125,6 +133,7 @@ def write_branch(
         return Written(0)
     producer = _producer(options, run.application_id)
     branches = producer.branches()
+    began_s = time.monotonic()
     branch = branches.begin(run, *attempt)
     if branch is None:
         return WrittenBranch(run, first.num_rows + sum(batch.num_rows for batch in filled), None)
@@ -132,8 +141,11 @@ def write_branch(
         sending = _send_all(options, branches, chain((first,), filled))
         branches.hand_over()
         rows = sending.finish()
-    except BaseException:
+    except BaseException as error:
         _give_up(options, run.application_id, branches)
+        late_s = time.monotonic() - began_s - options.transaction_timeout_ms / 1000
+        if isinstance(error, PenstockError):
+            raise timed_out(error, options.transaction_timeout_ms, late=late_s > 0) from None
         raise
     return WrittenBranch(run, rows, branch, len(sending.partitions))
 
@@ -197,9 +209,12 @@ def commit(
     if costly is not None:
         _log.warning("%s", costly)
     branches = _producer(options, decision.run.application_id).branches()
-    outcome = branches.commit_batch(
-        decision.run, decision.rows, decision.branches, wait_visible_ms=wait_visible_ms
-    )
+    try:
+        outcome = branches.commit_batch(
+            decision.run, decision.rows, decision.branches, wait_visible_ms=wait_visible_ms
+        )
+    except PenstockError as error:
+        raise timed_out(error, options.transaction_timeout_ms) from None
     check_outcome(decision, outcome, options.on_replay_mismatch)
 
 

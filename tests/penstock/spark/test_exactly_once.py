@@ -25,7 +25,14 @@ from penstock.core.transactions.config import TransactionConfig
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 from penstock.spark import exactly_once
 from penstock.spark.batch import BatchReader
-from penstock.spark.decision import JOBS, MARKERS_ADVISED_MAX, advice, check_outcome, decision_of
+from penstock.spark.decision import (
+    JOBS,
+    MARKERS_ADVISED_MAX,
+    advice,
+    check_outcome,
+    decision_of,
+    timed_out,
+)
 from penstock.spark.exactly_once import WrittenBranch, abort, commit, write_branch
 from penstock.spark.options import parse
 from penstock.spark.sink import Written, check_cluster
@@ -368,6 +375,43 @@ def test_a_batch_with_many_markers_is_warned_of_when_it_is_committed(
     (warned,) = [one for one in caplog.records if "markers" in one.getMessage()]
     assert (warned.levelname, warned.name) == ("WARNING", "penstock.spark")
     assert f"batch 1 of application {run.application_id!r} takes 5001 markers" in caplog.text
+
+
+def test_a_batch_that_takes_longer_than_its_timeout_is_told_which_option_to_raise(
+    query: Query,
+) -> None:
+    query.options = query.parse(transactiontimeout="1s")
+    words = r"longer than the option transactionTimeout \(1 s\): raise it"
+
+    def expired(run: BatchRun) -> None:
+        with Admin(query.bootstrap) as admin:
+            wait_until(
+                lambda: not any(
+                    branch.started_ms
+                    for branch in admin.describe_transaction(run.application_id).branches
+                ),
+                what="the coordinator has aborted the branch",
+            )
+
+    def slow(run: BatchRun) -> Iterator[pa.RecordBatch]:
+        yield from batches("a")
+        expired(run)
+        yield from batches("b")
+
+    run = query.run()
+    messages = [query.task(run, 0, "a")]
+    expired(run)
+    with pytest.raises(ClusterError, match=words) as refused:
+        commit(query.options, messages, wait_visible_ms=0)
+    assert refused.value.code is ErrorCode.TRANSACTION_ABORTED
+    run = query.run()
+    with pytest.raises(ClusterError, match=words):
+        write_branch(query.options, run, (0, 0), slow(run))
+    assert query.seen() == []
+    other = ClusterError("fenced", ErrorCode.PRODUCER_FENCED)
+    assert timed_out(other, 1000, late=True) is other
+    by_operator = ClusterError("was aborted by an operator", ErrorCode.TRANSACTION_ABORTED)
+    assert timed_out(by_operator, 1000) is by_operator
 
 
 def test_the_option_transaction_timeout_reaches_the_coordinator(query: Query) -> None:
