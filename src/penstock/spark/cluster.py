@@ -36,17 +36,31 @@ _committers: dict[tuple[int, ClientSettings, str], Consumer] = {}
 
 def cluster_of(options: SourceOptions) -> "ClusterOffsets":
     """The look-ups of these options, on this process's Admin for their client settings."""
-    key = (os.getpid(), options.client)
+    return ClusterOffsets(options)
+
+
+def _admin_of(settings: ClientSettings) -> Admin:
+    key = (os.getpid(), settings)
     if key not in _admins:
         _admins[key] = Admin(
-            options.client.bootstrap,
-            connect_timeout_ms=options.client.connect_timeout_ms,
-            request_timeout_ms=options.client.request_timeout_ms,
+            settings.bootstrap,
+            connect_timeout_ms=settings.connect_timeout_ms,
+            request_timeout_ms=settings.request_timeout_ms,
             # Retries are counted here (fetchOffset.numRetries), not there.
             unknown_topic_timeout_ms=500,
-            **options.client.files,
+            **settings.files,
         )
-    return ClusterOffsets(_admins[key], options)
+    return _admins[key]
+
+
+def forget_clients(settings: ClientSettings) -> None:
+    """Closes this process's clients with these settings: they know a cluster that another one has
+    replaced at its addresses."""
+    pid = os.getpid()
+    if (admin := _admins.pop((pid, settings), None)) is not None:
+        admin.close()
+    for key in [key for key in _committers if key[:2] == (pid, settings)]:
+        _committers.pop(key).close()
 
 
 def _committer_of(settings: ClientSettings, group_id: str) -> Consumer:
@@ -69,8 +83,12 @@ def _committer_of(settings: ClientSettings, group_id: str) -> Consumer:
 class ClusterOffsets:
     """Offset look-ups for one selection of partitions."""
 
-    admin: Admin
     options: SourceOptions
+
+    @property
+    def admin(self) -> Admin:
+        """This process's Admin for the options."""
+        return _admin_of(self.options.client)
 
     def view(self, read_before: Iterable[str] = ()) -> LogView:
         """The selected partitions that exist, their ends, topic ids."""
@@ -123,13 +141,16 @@ class ClusterOffsets:
     def _check_cluster(self) -> None:
         """Another cluster's topics of the same names may look empty: executors would not notice."""
         named = self.options.client.cluster_id
-        if not named or (seen := self._retry(self.admin.cluster_id)) == named:
+        if not named or (seen := self._retry(self._cluster_id)) == named:
             return
         raise ClusterError(
             f"option penstock.cluster.id is {named!r}, but {self.options.client.bootstrap[0]} is "
             f"cluster {seen!r}: nothing was read",
             ErrorCode.CLUSTER_ID_MISMATCH,
         )
+
+    def _cluster_id(self) -> str:
+        return self.admin.cluster_id()  # of the Admin of now, which `_retry` may replace
 
     def _describe(self, read_before: Iterable[str]) -> dict[str, TopicDescription]:
         match self.options.selection:
@@ -157,7 +178,7 @@ class ClusterOffsets:
     def _by_name(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         """Those that exist. A name that one broker does not know is asked of all, as its list of
         all topics is not: that broker may be behind."""
-        found = {}
+        found: dict[str, TopicDescription] = {}
         for name in sorted(names):
             try:
                 found |= self.admin.describe_topics([name])
@@ -168,10 +189,16 @@ class ClusterOffsets:
 
     def _retry(self, call: Callable[[], T]) -> T:
         left = self.options.offset_retries
+        settings, is_replaced = self.options.client, False
         while True:
             try:
                 return call()
             except PenstockError as problem:
+                if problem.code is ErrorCode.CLUSTER_ID_MISMATCH:
+                    forget_clients(settings)
+                    if not settings.cluster_id and not is_replaced:
+                        is_replaced = True
+                        continue
                 if not problem.retriable or left <= 0:
                     raise
                 logger.warning("offset look-up failed, %d attempts left: %s", left, problem)

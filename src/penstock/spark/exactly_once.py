@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from penstock.errors import MisuseError, PenstockError
+from penstock.errors import ErrorCode, MisuseError, PenstockError
 from penstock.spark.decision import (
     JOBS,
     TaskResult,
@@ -134,7 +134,11 @@ def write_branch(
     producer = _producer(options, run.application_id)
     branches = producer.branches()
     began_s = time.monotonic()
-    branch = branches.begin(run, *attempt)
+    try:
+        branch = branches.begin(run, *attempt)
+    except PenstockError:
+        _close((os.getpid(), options, run.application_id))
+        raise
     if branch is None:
         return WrittenBranch(run, first.num_rows + sum(batch.num_rows for batch in filled), None)
     try:
@@ -214,6 +218,8 @@ def commit(
             decision.run, decision.rows, decision.branches, wait_visible_ms=wait_visible_ms
         )
     except PenstockError as error:
+        if error.code is ErrorCode.CLUSTER_ID_MISMATCH:
+            _close((os.getpid(), options, decision.run.application_id))
         raise timed_out(error, options.transaction_timeout_ms) from None
     check_outcome(decision, outcome, options.on_replay_mismatch)
 

@@ -7,7 +7,8 @@ and the option's name in the error after waiting too long.
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from typing import Final
 
 from penstock.client import ConsumedBatch
@@ -20,7 +21,7 @@ from penstock.client.consumer.range_reader import (
     RecordRange,
 )
 from penstock.core.types import TopicPartition
-from penstock.errors import ClusterError
+from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.spark.data_loss import DataLossError
 from penstock.spark.given import ClientSettings
 from penstock.spark.options import SourceOptions
@@ -45,6 +46,29 @@ def reader_of(options: SourceOptions) -> RangeReader:
     return _readers[key]
 
 
+def read_with_own_reader(
+    options: SourceOptions, ranges: Sequence[ReadRange]
+) -> Iterator[ConsumedBatch]:
+    """`read_ranges` with this process's reader, or with a new one if that knows a cluster that
+    another one has replaced at its addresses."""
+    settings, config = options.client, config_of(options)
+    for is_last in (bool(settings.cluster_id), True):
+        is_begun = False
+        try:
+            with closing(read_ranges(reader_of(options), ranges, options)) as batches:
+                for batch in batches:
+                    is_begun = True
+                    yield batch
+        except PenstockError as problem:
+            if problem.code is not ErrorCode.CLUSTER_ID_MISMATCH:
+                raise
+            del _readers[os.getpid(), settings, config]
+            if is_begun or is_last:
+                raise
+        else:
+            return
+
+
 def config_of(options: SourceOptions) -> RangeConfig:
     """Records below the last stable offset only: a batch never ends beyond it."""
     return RangeConfig(
@@ -59,7 +83,7 @@ def config_of(options: SourceOptions) -> RangeConfig:
 
 def read_ranges(
     reader: RangeReader, ranges: Sequence[ReadRange], options: SourceOptions
-) -> Iterator[ConsumedBatch]:
+) -> Generator[ConsumedBatch]:
     """All records of the ranges. Raises DataLossError (failOnDataLoss) or ClusterError, both with
     topic, partition and offset; Spark tries the task again."""
 

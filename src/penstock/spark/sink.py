@@ -73,7 +73,21 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def write_rows(options: SinkOptions, batches: "Iterator[pa.RecordBatch]") -> Written:
-    """Sends all rows and waits until each is acknowledged. Raises PenstockError."""
+    """Sends all rows and waits until each is acknowledged. Raises PenstockError.
+
+    After any error the next task takes another producer: this one may know a cluster that another
+    one has replaced at its addresses, and has records in flight that nobody waits for.
+    """
+    try:
+        return _write_all(options, batches)
+    except BaseException:
+        producer = _producers.pop((os.getpid(), options), None)
+        if producer is not None:
+            producer.close(0)
+        raise
+
+
+def _write_all(options: SinkOptions, batches: "Iterator[pa.RecordBatch]") -> Written:
     from penstock.spark.rows import rows_of  # noqa: PLC0415 - pyarrow, in executors only
 
     sending: Sending | None = None

@@ -244,7 +244,7 @@ def test_an_empty_batch_that_has_rows_when_it_is_replayed_is_an_error(query: Que
     for batch, values in enumerate((("a",), (), ("b",))):
         commit(query.options, [query.task(query.run(batch), 0, *values)], wait_visible_ms=0)
     messages = [query.task(query.run(1), 0, "c", "d")]
-    with pytest.raises(ClusterError, match="batch 1 .* committed with no rows and now has 2"):
+    with pytest.raises(ClusterError, match=r"batch 1 .* committed with no rows and now has 2"):
         commit(query.options, messages, wait_visible_ms=0)
     commit(query.parse(onreplaymismatch="skip"), messages, wait_visible_ms=0)
     assert query.seen() == ["a", "b"]
@@ -259,6 +259,7 @@ def test_a_fresh_checkpoint_is_refused_under_an_application_id_that_has_batches(
     with pytest.raises(ClusterError, match=r"penstock txn forget-ledger spark/query-") as refused:
         query.task(fresh, 0, "a")
     assert refused.value.code is ErrorCode.LEDGER_MISMATCH
+    assert not exactly_once._producers, "the next task takes another one"
     assert query.seen() == ["a"]
 
 
@@ -386,9 +387,11 @@ def test_a_batch_that_takes_longer_than_its_timeout_is_told_which_option_to_rais
     def expired(run: BatchRun) -> None:
         with Admin(query.bootstrap) as admin:
             wait_until(
-                lambda: not any(
-                    branch.started_ms
-                    for branch in admin.describe_transaction(run.application_id).branches
+                lambda: (
+                    not any(
+                        branch.started_ms
+                        for branch in admin.describe_transaction(run.application_id).branches
+                    )
                 ),
                 what="the coordinator has aborted the branch",
             )
