@@ -4,7 +4,8 @@ Belongs here: options and their meaning (`options`, `boundary`), offsets as they
 checkpoint (`offsets`), the decisions of a trigger (`admission`, `planning`, `data_loss`,
 `pushdown`) and of a batch's end (`decision`), and thin shells that obey them: `source` (what Spark
 finds), `batch` and `stream` (readers), `exactly_once` (writers), `cluster` (offset look-ups, driver
-side), `ranges` (record reads by the client's range reader, executor side).
+side), `ranges` (record reads by the client's range reader, executor side), `edge` (how errors
+leave).
 
 Never: messages of the protocol or a channel (that is `penstock.client`), or an import of grpc,
 pyarrow or the client when this package is imported: Spark imports the shim `pyspark_penstock` in

@@ -16,6 +16,7 @@ from penstock.core.types import TopicPartition
 from penstock.errors import MisuseError
 from penstock.spark.admission import Positions
 from penstock.spark.boundary import AtOffsets, AtTimestamp, AtTimestamps, Boundary
+from penstock.spark.edge import at_edge
 from penstock.spark.lookup import OffsetsClient, require_selected, resolve, starts
 from penstock.spark.options import SourceOptions
 from penstock.spark.plan_read import checked_tasks, client_of, read_task
@@ -39,6 +40,7 @@ class BatchReader(DataSourceReader):
         # Asked here, so that a contradiction is an error before anything is planned.
         self._starting, self._ending = options.batch_starting, options.batch_ending
 
+    @at_edge
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks. Raises PenstockError with one line for everything a user can fix."""
         client = self._connect(self._options)

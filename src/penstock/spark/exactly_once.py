@@ -38,6 +38,7 @@ from penstock.spark.decision import (
     decision_of,
     timed_out,
 )
+from penstock.spark.edge import at_edge
 from penstock.spark.sink import Sending, Written, make_producer
 from penstock.spark.sink_options import SinkOptions
 
@@ -71,6 +72,7 @@ class ExactlyOnceStreamWriter(DataSourceStreamArrowWriter):
             uuid.uuid4()
         )  # made once per execution of a batch, and passed to all its tasks
 
+    @at_edge
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """Executor side. Raises PenstockError in one line; Spark retries the task."""
         query, batch = _property("sql.streaming.queryId"), _property("streaming.sql.batchId")
@@ -78,6 +80,7 @@ class ExactlyOnceStreamWriter(DataSourceStreamArrowWriter):
         run = _batch_run(app_id, query, self._run, int(batch))
         return write_branch(self._options, run, _attempt(), iterator)
 
+    @at_edge
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 (Spark's name)
         """Decides. Raises PenstockError: the query fails, and its restart replays the batch."""
         commit(self._options, messages, wait_visible_ms=0)
@@ -94,6 +97,7 @@ class ExactlyOnceBatchWriter(DataSourceArrowWriter):
         self._options = options
         self._run = str(uuid.uuid4())
 
+    @at_edge
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """Executor side. Raises PenstockError in one line; Spark retries the task."""
         options = self._options
@@ -104,6 +108,7 @@ class ExactlyOnceBatchWriter(DataSourceArrowWriter):
         run = _batch_run(app_id, checkpoint, self._run, options.version or 0)
         return write_branch(options, run, _attempt(), iterator)
 
+    @at_edge
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Decides, and waits until readers see it. Raises PenstockError: the job fails."""
         commit(self._options, messages, wait_visible_ms=VISIBLE_WAIT_MS)

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from penstock.core.types import TopicPartition
 from penstock.spark.admission import Positions
 from penstock.spark.data_loss import Known, LogView, Loss, clip, find_losses, raise_losses
+from penstock.spark.edge import iterated_at_edge
 from penstock.spark.lookup import OffsetsClient, no_longer_selected, selects
 from penstock.spark.options import SourceOptions
 from penstock.spark.planning import Limits, ReadRange, plan
@@ -99,4 +100,4 @@ def read_task(options: SourceOptions, partition: InputPartition) -> "Iterator[pa
         return iter(())
     from penstock.spark.execute import read_as_arrow  # noqa: PLC0415 (drivers never need it)
 
-    return read_as_arrow(options, partition.value)
+    return iterated_at_edge(read_as_arrow(options, partition.value))

@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.errors import MisuseError
+from penstock.spark.edge import at_edge
 from penstock.spark.given import ClientSettings
 from penstock.spark.sink_options import SinkOptions
 
@@ -50,6 +51,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
+    @at_edge
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         """Executor side. Raises PenstockError in one line; Spark retries the task."""
         return write_rows(self._options, iterator)
@@ -61,6 +63,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
+    @at_edge
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         """Executor side. Raises PenstockError in one line; Spark retries the task."""
         return write_rows(self._options, iterator)

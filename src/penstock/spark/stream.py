@@ -35,6 +35,7 @@ from penstock.errors import PenstockError
 from penstock.spark.admission import Limit, Pacer, Positions, admit, backlog
 from penstock.spark.boundary import AtOffsets
 from penstock.spark.data_loss import Known, LogView, Loss, find_losses, raise_losses
+from penstock.spark.edge import at_edge
 from penstock.spark.group import GroupProgress
 from penstock.spark.lookup import (
     OffsetsClient,
@@ -81,6 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Spark's names from here on.
 
+    @at_edge
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where the user wants to start, unresolved."""
         return encode(Symbolic(self._starting))
@@ -96,10 +98,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(o.min_offsets_per_trigger)
         return ReadAllAvailable()
 
+    @at_edge
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fixes the end of the whole run."""
         self._target = self._client().view()
 
+    @at_edge
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the next batch ends; `start` itself (the same text) if there is none.
 
@@ -139,6 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         return encode(Concrete(self._view.ends, {}, {}))
 
+    @at_edge
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Tasks that read exactly what lies between two offsets."""
         first, last = decode(start), decode(end)
