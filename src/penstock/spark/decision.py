@@ -29,13 +29,14 @@ _log = logging.getLogger("penstock.spark")
 class TaskResult:
     """What a task with rows tells the driver. `branch` None: the batch was already committed.
 
-    `partitions`: how many the branch has written to.
+    `partitions`: how many the branch has written to. `digest`: of the rows, in any order.
     """
 
     run: "BatchRun"
     rows: int
     branch: "Branch | None"
     partitions: int = 0
+    digest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Decision:
     """What a batch's messages mean. `replayed`: a task has learned that the batch is committed.
 
     `markers`: one per branch and partition it has written to; 0 if nothing is to be committed.
+    `digest`: of all rows, 64 bits.
     """
 
     run: "BatchRun"
@@ -50,6 +52,7 @@ class Decision:
     branches: "tuple[Branch, ...]"
     replayed: bool
     markers: int = 0
+    digest: int = 0
 
 
 def decision_of(messages: Iterable[object]) -> Decision | None:
@@ -64,11 +67,12 @@ def decision_of(messages: Iterable[object]) -> Decision | None:
     branches = tuple(message.branch for message in written if message.branch is not None)
     rows = sum(message.rows for message in written)
     markers = sum(message.partitions for message in written)
+    digest = sum(message.digest for message in written) % 2**64
     # If a task learned that the batch is committed, its rows are in no branch: the others cannot
     # commit.
     if replayed:
-        return Decision(written[0].run, rows, (), replayed)
-    return Decision(written[0].run, rows, branches, replayed, markers)
+        return Decision(written[0].run, rows, (), replayed, digest=digest)
+    return Decision(written[0].run, rows, branches, replayed, markers, digest)
 
 
 def advice(decision: Decision) -> str | None:
@@ -114,12 +118,18 @@ def check_outcome(
         return
     # Batches of a fresh checkpoint, which count from 0 again, look like old ones if they come
     # without a query's id. Spark replays only the newest batch, so this is none.
-    too_old = outcome.rows_then <= 0 and decision.run.checkpoint == JOBS
-    if not too_old and outcome.rows_then in {-1, decision.rows}:
+    is_job = decision.run.checkpoint == JOBS
+    too_old = outcome.rows_then <= 0 and is_job
+    # A job that is run again may compute other rows. A query replays only its newest batch, of
+    # which the coordinator answers no digest: rows may differ if it is not deterministic.
+    others = not is_job and 0 != outcome.digest_then != decision.digest != 0
+    if not too_old and not others and outcome.rows_then in {-1, decision.rows}:
         return
     then = f"{outcome.rows_then or 'no'} rows"
     if outcome.rows_then == -1:
         then = "rows that are no longer known"
+    elif others:
+        then = f"{outcome.rows_then} other rows"
     if on_mismatch is OnReplayMismatch.SKIP:
         _log.warning(
             "%s is committed with %s and was replayed with %d: left as it is",
@@ -136,8 +146,8 @@ def check_outcome(
         )
     else:
         why = (
-            "The checkpoint was restored from an older copy, or the query changed or is not "
-            "deterministic"
+            "The checkpoint was restored from an older copy or is itself a copy, or the query "
+            "changed or is not deterministic"
         )
     raise ClusterError(
         f"{name} is committed with {then} and now has {decision.rows}: nothing was written. "

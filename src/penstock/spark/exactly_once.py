@@ -145,9 +145,10 @@ def write_branch(
         _close((os.getpid(), options, run.application_id))
         raise
     if branch is None:
-        return WrittenBranch(run, first.num_rows + sum(batch.num_rows for batch in filled), None)
+        rows, digest = _count_all(options, chain((first,), filled))
+        return WrittenBranch(run, rows, None, digest=digest)
     try:
-        sending = _send_all(options, branches, chain((first,), filled))
+        sending, digest = _send_all(options, branches, chain((first,), filled))
         branches.hand_over()
         rows = sending.finish()
     except BaseException as error:
@@ -156,19 +157,32 @@ def write_branch(
         if isinstance(error, PenstockError):
             raise timed_out(error, options.transaction_timeout_ms, late=late_s > 0) from None
         raise
-    return WrittenBranch(run, rows, branch, len(sending.partitions))
+    return WrittenBranch(run, rows, branch, len(sending.partitions), digest)
 
 
 def _send_all(
     options: SinkOptions, branches: "Branches", batches: "Iterator[pa.RecordBatch]"
-) -> Sending:
-    from penstock.spark.rows import rows_of  # noqa: PLC0415 - pyarrow, in executors only
+) -> tuple[Sending, int]:
+    """What is in flight, and the digest of its rows."""
+    from penstock.spark.rows import digest_of, rows_of  # noqa: PLC0415 - pyarrow, in executors only
 
-    sending = Sending(branches)
+    sending, digest = Sending(branches), 0
     for batch in batches:
         for part in rows_of(batch, options.topic):
             sending.send(part)
-    return sending
+            digest += digest_of(part)
+    return sending, digest
+
+
+def _count_all(options: SinkOptions, batches: "Iterator[pa.RecordBatch]") -> tuple[int, int]:
+    """How many rows there are, and their digest."""
+    from penstock.spark.rows import digest_of, rows_of  # noqa: PLC0415 - pyarrow, in executors only
+
+    rows, digest = 0, 0
+    for batch in batches:
+        rows += batch.num_rows
+        digest += sum(digest_of(part) for part in rows_of(batch, options.topic))
+    return rows, digest
 
 
 def _give_up(options: SinkOptions, app_id: str, branches: "Branches") -> None:
@@ -220,7 +234,11 @@ def commit(
     branches = _producer(options, decision.run.application_id).branches()
     try:
         outcome = branches.commit_batch(
-            decision.run, decision.rows, decision.branches, wait_visible_ms=wait_visible_ms
+            decision.run,
+            decision.rows,
+            decision.branches,
+            digest=decision.digest,
+            wait_visible_ms=wait_visible_ms,
         )
     except PenstockError as error:
         if error.code is ErrorCode.CLUSTER_ID_MISMATCH:

@@ -9,8 +9,11 @@ and so do the records of each key.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
+from zlib import crc32
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -49,6 +52,37 @@ def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
     for where, indexes in _groups(topics, partitions, batch.num_rows):
         part = batch if len(indexes) == batch.num_rows else batch.take(pa.array(indexes))
         yield _rows(part, where[0] if topic is None else topic, where[1])
+
+
+def digest_of(rows: Rows) -> int:
+    """The sum of a CRC-32 per row, of where it goes, key, value and headers: 64 bits, the same in
+    any order of the rows."""
+    seed = crc32(f"{rows.topic}/{rows.partition}".encode())
+    crcs = [seed] * len(rows.values)
+    if rows.keys is not None:
+        crcs = _crcs(rows.keys, crcs)
+    crcs = _crcs(rows.values, crcs)
+    for index, row in enumerate(rows.headers or ()):
+        for name, value in row:
+            crcs[index] = crc32(value or b"", crc32(name.encode(), crcs[index]))
+    return sum(crcs) % 2**64
+
+
+def _crcs(column: pa.Array, seeds: list[int]) -> list[int]:
+    """Goes on with each row's CRC. A null is not an empty value."""
+    large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    _, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, np.int64 if large else np.int32)
+    ends = ends[column.offset : column.offset + len(column) + 1]
+    view = memoryview(data or b"")
+    crcs = [
+        crc32(view[lo:hi], seed)
+        for (lo, hi), seed in zip(pairwise(ends.tolist()), seeds, strict=True)
+    ]
+    if column.null_count:
+        for index in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
+            crcs[index] = ~seeds[index] & 0xFFFFFFFF
+    return crcs
 
 
 def _check(topics: pa.Array | None, partitions: pa.Array | None) -> None:

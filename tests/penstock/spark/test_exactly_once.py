@@ -250,6 +250,52 @@ def test_an_empty_batch_that_has_rows_when_it_is_replayed_is_an_error(query: Que
     assert query.seen() == ["a", "b"]
 
 
+def test_as_many_other_rows_of_an_older_batch_are_an_error(
+    query: Query, shared_cluster: Cluster
+) -> None:
+    for batch, value in enumerate(("a", "b", "c")):
+        commit(query.options, [query.task(query.run(batch), 0, value, "x")], wait_visible_ms=0)
+
+    def replay(batch: int, *values: str) -> None:
+        run = query.run(batch)
+        # Its rows may come from other tasks, in another order.
+        messages = [query.task(run, task, value) for task, value in enumerate(values)]
+        commit(query.options, messages, wait_visible_ms=0)
+
+    replay(1, "x", "b")
+    replay(2, "x", "not deterministic")  # Spark replays the newest batch after a crash
+    words = (
+        "batch 1 of .* committed with 2 other rows and now has 2: .* restored from an older copy"
+    )
+    with pytest.raises(ClusterError, match=words) as refused:
+        replay(1, "x", "d")
+    assert refused.value.code is ErrorCode.LEDGER_MISMATCH
+    shared_cluster.create_topic(f"{query.name}-copy", partitions=1)
+    copying = replace(query.options, topic=f"{query.name}-copy")
+    skipping = replace(copying, on_replay_mismatch=SKIP)
+    query.options, written = copying, query.options
+    with pytest.raises(ClusterError, match="or is itself a copy"):
+        replay(1, "x", "b")
+    query.options = skipping
+    replay(1, "x", "b")
+    query.options = written
+    assert query.seen() == ["a", "b", "c", "x", "x", "x"]
+
+
+def test_a_job_that_runs_again_with_other_rows_is_skipped_as_before() -> None:
+    decision = decision_of([WrittenBranch(replace(RUN, checkpoint=JOBS), 4, None, digest=1)])
+    assert decision is not None
+    check_outcome(decision, BatchOutcome(already_committed=True, rows_then=4, digest_then=2), ERROR)
+
+
+@pytest.mark.parametrize(("then", "now"), [(0, 5), (5, 0), (5, 5)])
+def test_an_unknown_digest_proves_nothing(then: int, now: int) -> None:
+    decision = decision_of([WrittenBranch(RUN, 4, None, digest=now)])
+    assert decision is not None
+    outcome = BatchOutcome(already_committed=True, rows_then=4, digest_then=then)
+    check_outcome(decision, outcome, ERROR)
+
+
 def test_a_fresh_checkpoint_is_refused_under_an_application_id_that_has_batches(
     query: Query,
 ) -> None:

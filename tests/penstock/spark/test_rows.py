@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import MisuseError
-from penstock.spark.rows import rows_of
+from penstock.spark.rows import digest_of, rows_of
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -46,6 +46,34 @@ def test_headers_keep_names_that_repeat_and_nulls() -> None:
     none = pa.array([[], None], HEADERS)
     (rows,) = rows_of(batch(value=pa.array([b"0", b"1"]), headers=none), "t")
     assert rows.headers is None
+
+
+def digest(topic: str | None = "t", **columns: pa.Array) -> int:
+    return sum(digest_of(rows) for rows in rows_of(batch(**columns), topic))
+
+
+def test_a_digest_is_of_all_that_is_written_and_not_of_its_order() -> None:
+    values, keys = pa.array([b"a", None, b"", b"a"]), pa.array(["x", "y", None, "z"])
+    headers = pa.array([[], [{"key": "h", "value": b"1"}], None, []], HEADERS)
+    given = {"value": values, "key": keys, "headers": headers}
+    whole = digest(**given)
+    turned = {name: column.take([3, 0, 2, 1]) for name, column in given.items()}
+    assert digest(**turned) == whole
+    halves = [{name: c.slice(at, 2) for name, c in given.items()} for at in (0, 2)]
+    assert sum(digest(**half) for half in halves) == whole
+    large = {"value": values.cast(pa.large_binary()), "key": keys.cast(pa.large_string())}
+    assert digest(**large, headers=headers) == whole
+    assert digest(**given | {"value": values.cast(pa.string())}) == whole
+    others: list[dict[str, pa.Array]] = [
+        {"value": pa.array([b"a", b"", None, b"a"])},
+        {"value": pa.array([b"b", None, b"", b"a"])},
+        {"key": pa.array(["y", "x", None, "z"])},
+        {"key": pa.array([None] * 4, pa.string())},
+        {"headers": pa.array([[], [{"key": "h", "value": b"2"}], None, []], HEADERS)},
+        {"partition": pa.array([0, None, None, None], pa.int32())},
+    ]
+    seen = {digest(**given | changed) for changed in others}
+    assert len(seen | {whole, digest("other", **given)}) == len(others) + 2
 
 
 def test_headers_without_an_entry_or_a_key_are_refused_and_counted() -> None:

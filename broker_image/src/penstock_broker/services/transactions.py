@@ -206,6 +206,7 @@ class TransactionService(TransactionServiceServicer):
                 rows=request.rows,
                 branches=tuple((one.branch, one.producer_epoch) for one in request.branches),
                 wait_visible_ms=wait_ms,
+                digest=request.digest,
             ),
             patience_ms=wait_ms,
         )
@@ -214,6 +215,7 @@ class TransactionService(TransactionServiceServicer):
             already_committed=answer.already_committed,
             rows_then=answer.rows_then,
             visible=answer.visible,
+            digest_then=answer.digest_then,
         )
 
     async def AbortBatch(

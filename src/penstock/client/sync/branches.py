@@ -62,13 +62,19 @@ class Branches:
         rows: int,
         branches: Sequence[Branch],
         *,
+        digest: int = 0,
         wait_visible_ms: int = 0,
         timeout_s: float | None = None,
     ) -> BatchOutcome:
         """One decision: these branches commit, all others abort, and the batch is committed."""
         return self._loop.run(
             self._core.commit_batch(
-                run, rows, branches, wait_visible_ms=wait_visible_ms, timeout_s=timeout_s
+                run,
+                rows,
+                branches,
+                digest=digest,
+                wait_visible_ms=wait_visible_ms,
+                timeout_s=timeout_s,
             )
         )
 

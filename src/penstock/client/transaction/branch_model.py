@@ -36,10 +36,14 @@ class BatchOutcome:
 
     Attributes:
         already_committed: The ledger had it: nothing was committed now.
-        rows_then: With `already_committed`, how many rows were said to be in it, -1 = not kept.
+        rows_then: With `already_committed`, how many rows were said to be in it; 0 = it was empty,
+            -1 = not kept.
         visible: Every partition has heard; False = those that have not will within moments.
+        digest_then: With `already_committed`, the digest that came with the batch; 0 = unknown, or
+            it is the newest batch.
     """
 
     already_committed: bool
     rows_then: int = -1
     visible: bool = False
+    digest_then: int = 0

@@ -116,6 +116,7 @@ class AsyncBranches:
         rows: int,
         branches: Sequence[Branch],
         *,
+        digest: int = 0,
         wait_visible_ms: int = 0,
         timeout_s: float | None = None,
     ) -> BatchOutcome:
@@ -124,6 +125,8 @@ class AsyncBranches:
 
         Args:
             rows: How many rows the branches have; stored, to be compared if the batch is repeated.
+            digest: Of the rows, whatever their order, 64 bits; stored, and answered if the batch is
+                repeated after a later one. 0 = unknown.
             branches: Handed over by this run's tasks. None: nothing is recorded.
             wait_visible_ms: How long to wait, after the decision, for readers to see it.
             timeout_s: None = `delivery_timeout_ms`.
@@ -136,6 +139,7 @@ class AsyncBranches:
         manager = await self._manager(run)
         request = pb.CommitBatchRequest(
             rows=rows,
+            digest=digest,
             branches=[
                 pb.BranchEpoch(branch=branch.number, producer_epoch=branch.epoch)
                 for branch in branches
@@ -149,7 +153,9 @@ class AsyncBranches:
             return await connection.call(connection.transactions.CommitBatch, request, patience_s)
 
         answer = await manager.coordinator.until_answered(attempt, self._limit_s(timeout_s))
-        return BatchOutcome(answer.already_committed, answer.rows_then, answer.visible)
+        return BatchOutcome(
+            answer.already_committed, answer.rows_then, answer.visible, answer.digest_then
+        )
 
     async def abort_batch(self, run: BatchRun, *, timeout_s: float | None = None) -> bool:
         """Aborts the open branches of the run, and accepts no more of it. False: the batch is

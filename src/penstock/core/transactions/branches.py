@@ -173,16 +173,7 @@ def commit_batch(book: Book, event: CommitBatchRequested) -> BatchCommitted | No
     _check_named(book, event)
     ledger = _ledger(book, event.application_id, event.checkpoint)
     if event.batch <= ledger.batch:
-        rows_then = _rows_then(book, ledger, event.batch)
-        if rows_then not in {-1, event.rows}:
-            book.decide(
-                "a committed batch was written again with different rows",
-                id=event.application_id,
-                batch=event.batch,
-                rows_then=rows_then,
-                rows=event.rows,
-            )
-        return BatchCommitted(already_committed=True, rows_then=rows_then)
+        return _committed_before(book, event, ledger)
     _check_run(event.application_id, ledger, event.run)
     holder = book.holders.get(event.application_id)
     if not event.branches:
@@ -213,6 +204,25 @@ def commit_batch(book: Book, event: CommitBatchRequested) -> BatchCommitted | No
     )
 
 
+def _committed_before(
+    book: Book, event: CommitBatchRequested, ledger: LedgerRecord
+) -> BatchCommitted:
+    rows_then, digest_then = _rows_then(book, ledger, event.batch), 0
+    if event.batch < ledger.batch:
+        digest_then = dict(ledger.digests).get(event.batch, 0)
+    others = 0 != event.digest != digest_then != 0
+    if others or rows_then not in {-1, event.rows}:
+        book.decide(
+            "a committed batch was written again with different rows",
+            id=event.application_id,
+            batch=event.batch,
+            rows_then=rows_then,
+            rows=event.rows,
+            others=others,
+        )
+    return BatchCommitted(already_committed=True, rows_then=rows_then, digest_then=digest_then)
+
+
 def _rows_then(book: Book, ledger: LedgerRecord, batch: int) -> int:
     """-1: no longer stored. A batch that was empty has no entry: it did not change the ledger."""
     rows = dict(ledger.rows)
@@ -224,6 +234,8 @@ def _rows_then(book: Book, ledger: LedgerRecord, batch: int) -> int:
 
 def _advance(book: Book, event: CommitBatchRequested, ledger: LedgerRecord) -> None:
     rows = (*ledger.rows, (event.batch, event.rows))[-book.config.rows_kept :]
+    digests = (*ledger.digests, (event.batch, event.digest))
+    kept = dict(rows)
     book.put_ledger(
         event.application_id,
         replace(
@@ -234,6 +246,7 @@ def _advance(book: Book, event: CommitBatchRequested, ledger: LedgerRecord) -> N
             batch_run=event.run,
             time_ms=book.time_ms,
             rows=rows,
+            digests=tuple((batch, digest) for batch, digest in digests if digest and batch in kept),
         ),
     )
 

@@ -117,7 +117,8 @@ class BeginBranchRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitBatchRequested:
-    """`branches`: (branch, epoch) of those that commit; none: the batch is empty."""
+    """`branches`: (branch, epoch) of those that commit; none: the batch is empty. `digest`: of the
+    rows, 64 bits; 0 = unknown."""
 
     request_id: int
     application_id: str
@@ -127,6 +128,7 @@ class CommitBatchRequested:
     rows: int
     branches: tuple[tuple[int, int], ...]
     wait_visible_ms: int = 0
+    digest: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,11 +234,13 @@ class BranchBegun:
 @dataclass(frozen=True, slots=True)
 class BatchCommitted:
     """`rows_then`, with `already_committed`: the rows recorded then; 0 = the batch was empty; -1 =
-    no longer stored."""
+    no longer stored. `digest_then`: of them, 0 = unknown, or the batch is the newest: a driver that
+    died right after the commit computes that again, and rows may differ then."""
 
     already_committed: bool
     rows_then: int = -1
     visible: bool = False
+    digest_then: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,8 @@ class LedgerRecord:
 
     run: the newest that has begun a branch ("" = none is running). `batch_run`, `time_ms`: of
     the last batch. rows: (batch, rows) of the last few, oldest first. superseded: runs that are
-    refused.
+    refused. digests: (batch, digest) of those batches whose digest is known; a release that does
+    not know them reads the rest, and drops them with its next record.
     """
 
     checkpoint: str = ""
@@ -177,6 +178,7 @@ class LedgerRecord:
     time_ms: int = 0
     rows: tuple[tuple[int, int], ...] = ()
     superseded: tuple[str, ...] = ()
+    digests: tuple[tuple[int, int], ...] = ()
 
 
 Value = IdRecord | BranchRecord | LedgerRecord
@@ -226,6 +228,8 @@ def encode_value(value: Value) -> bytes:
                 "rows": value.rows,
                 "superseded": value.superseded,
             }
+            if value.digests:
+                document["digests"] = value.digests
     return encode({"v": VERSION, **document}).encode()
 
 
@@ -328,6 +332,9 @@ def decode_value(key: Key, value: bytes) -> Value:
                     time_ms=int(document["time"]),
                     rows=tuple((int(batch), int(rows)) for batch, rows in document["rows"]),
                     superseded=tuple(document["superseded"]),
+                    digests=tuple(
+                        (int(batch), int(digest)) for batch, digest in document.get("digests", ())
+                    ),
                 )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _FORMAT.corrupt(value, error) from error

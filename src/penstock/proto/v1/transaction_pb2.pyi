@@ -341,6 +341,7 @@ class CommitBatchRequest(_message.Message):
     ROWS_FIELD_NUMBER: _builtins.int
     BRANCHES_FIELD_NUMBER: _builtins.int
     WAIT_VISIBLE_MS_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     application_id: _builtins.str
     checkpoint: _builtins.str
@@ -350,6 +351,8 @@ class CommitBatchRequest(_message.Message):
     """Records written by the named branches."""
     wait_visible_ms: _builtins.int
     """As in EndTransactionRequest."""
+    digest: _builtins.int
+    """Of the rows, whatever their order; only compared with that of a repetition. 0 = unknown."""
     @_builtins.property
     def branches(self) -> _containers.RepeatedCompositeFieldContainer[Global___BranchEpoch]:
         """4,096 at most. None: the batch is empty, and nothing is recorded."""
@@ -365,10 +368,11 @@ class CommitBatchRequest(_message.Message):
         rows: _builtins.int = ...,
         branches: _abc.Iterable[Global___BranchEpoch] | None = ...,
         wait_visible_ms: _builtins.int = ...,
+        digest: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "batch", b"batch", "branches", b"branches", "checkpoint", b"checkpoint", "cluster_id", b"cluster_id", "rows", b"rows", "run", b"run", "wait_visible_ms", b"wait_visible_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "batch", b"batch", "branches", b"branches", "checkpoint", b"checkpoint", "cluster_id", b"cluster_id", "digest", b"digest", "rows", b"rows", "run", b"run", "wait_visible_ms", b"wait_visible_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -381,20 +385,24 @@ class CommitBatchResponse(_message.Message):
     ALREADY_COMMITTED_FIELD_NUMBER: _builtins.int
     ROWS_THEN_FIELD_NUMBER: _builtins.int
     VISIBLE_FIELD_NUMBER: _builtins.int
+    DIGEST_THEN_FIELD_NUMBER: _builtins.int
     already_committed: _builtins.bool
     rows_then: _builtins.int
-    """With already_committed: the rows recorded then, -1 = no longer stored."""
+    """With already_committed: the rows recorded then; 0 = the batch was empty; -1 = no longer stored."""
     visible: _builtins.bool
+    digest_then: _builtins.int
+    """With already_committed: the digest recorded then; 0 = unknown, or the batch is the newest."""
     def __init__(
         self,
         *,
         already_committed: _builtins.bool = ...,
         rows_then: _builtins.int = ...,
         visible: _builtins.bool = ...,
+        digest_then: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_committed", b"already_committed", "rows_then", b"rows_then", "visible", b"visible"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_committed", b"already_committed", "digest_then", b"digest_then", "rows_then", b"rows_then", "visible", b"visible"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -222,6 +222,31 @@ def test_a_batch_without_entry_was_empty_unless_it_is_older_than_those_that_are_
     assert replayed == {4: -1, 5: -1, 6: 1, 7: 0}
 
 
+def test_other_rows_are_told_by_their_digest_unless_the_batch_is_the_newest(desk: Desk) -> None:
+    for number in (1, 3):
+        desk.commit_batch(desk.begin(batch=number), batch=number, rows=7, digest=number * 11)
+    desk.restart()
+    assert desk.commit_batch(batch=1, run="r2", rows=7, digest=11) == c.BatchCommitted(
+        True, 7, digest_then=11
+    )
+    assert not desk.ready.decisions
+    assert desk.commit_batch(batch=1, run="r2", rows=7, digest=12).digest_then == 11
+    assert desk.ready.decisions[0].fields["others"] is True
+    assert desk.commit_batch(batch=1, run="r2", rows=7) == c.BatchCommitted(True, 7, digest_then=11)
+    assert not desk.ready.decisions, "an older driver sends none"
+    newest = desk.commit_batch(batch=3, run="r2", rows=7, digest=12)
+    assert newest == c.BatchCommitted(True, 7), "computed again after a crash, rows may differ"
+
+
+def test_digests_are_kept_as_long_as_rows(desk: Desk) -> None:
+    kept = desk.config.rows_kept
+    for number in range(kept + 3):
+        digest = 0 if number == kept else number + 1
+        desk.commit_batch(desk.begin(batch=number), batch=number, rows=1, digest=digest)
+    assert [batch for batch, _ in desk.ledger().rows] == [*range(3, kept + 3)]
+    assert desk.ledger().digests == tuple((n, n + 1) for n in range(3, kept + 3) if n != kept)
+
+
 def test_a_commit_again_after_a_lost_answer_is_already_committed(desk: Desk) -> None:
     begun = written(desk, desk.begin())
     desk.commit_batch(begun, rows=3)

@@ -1,6 +1,7 @@
 """Records of transactions: back as they went in, the same bytes for the same state, no guesses."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -87,6 +88,7 @@ entries = st.one_of(
             time_ms=number,
             rows=st.lists(st.tuples(number, number), max_size=5).map(tuple),
             superseded=texts,
+            digests=st.lists(st.tuples(number, st.integers(1, 2**64 - 1)), max_size=5).map(tuple),
         ),
     ),
 )
@@ -180,6 +182,11 @@ def test_the_bytes_are_what_other_versions_will_read() -> None:
         b'{"v":1,"checkpoint":"c","run":"r","used":9,"batch":4,"batch_run":"q","time":8,'
         b'"rows":[[3,30],[4,40]],"superseded":["p"]}'
     )
+    ledger = replace(ledger, digests=((4, 2**64 - 1),))
+    assert encode_value(ledger).endswith(
+        b'"superseded":["p"],"digests":[[4,18446744073709551615]]}'
+    )
+    assert decode_value(LedgerKey("a"), encode_value(ledger)) == ledger
 
 
 def test_participants_have_one_textual_form() -> None:
