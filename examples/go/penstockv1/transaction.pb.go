@@ -734,6 +734,8 @@ type CommitBatchRequest struct {
 	Branches []*BranchEpoch `protobuf:"bytes,7,rep,name=branches,proto3" json:"branches,omitempty"`
 	// As in EndTransactionRequest.
 	WaitVisibleMs uint32 `protobuf:"varint,8,opt,name=wait_visible_ms,json=waitVisibleMs,proto3" json:"wait_visible_ms,omitempty"`
+	// Of the rows, whatever their order; only compared with that of a repetition. 0 = unknown.
+	Digest        uint64 `protobuf:"fixed64,9,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -824,12 +826,21 @@ func (x *CommitBatchRequest) GetWaitVisibleMs() uint32 {
 	return 0
 }
 
+func (x *CommitBatchRequest) GetDigest() uint64 {
+	if x != nil {
+		return x.Digest
+	}
+	return 0
+}
+
 type CommitBatchResponse struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	AlreadyCommitted bool                   `protobuf:"varint,1,opt,name=already_committed,json=alreadyCommitted,proto3" json:"already_committed,omitempty"`
-	// With already_committed: the rows recorded then, -1 = no longer stored.
-	RowsThen      int64 `protobuf:"varint,2,opt,name=rows_then,json=rowsThen,proto3" json:"rows_then,omitempty"`
-	Visible       bool  `protobuf:"varint,3,opt,name=visible,proto3" json:"visible,omitempty"`
+	// With already_committed: the rows recorded then; 0 = the batch was empty; -1 = no longer stored.
+	RowsThen int64 `protobuf:"varint,2,opt,name=rows_then,json=rowsThen,proto3" json:"rows_then,omitempty"`
+	Visible  bool  `protobuf:"varint,3,opt,name=visible,proto3" json:"visible,omitempty"`
+	// With already_committed: the digest recorded then; 0 = unknown, or the batch is the newest.
+	DigestThen    uint64 `protobuf:"fixed64,4,opt,name=digest_then,json=digestThen,proto3" json:"digest_then,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -883,6 +894,13 @@ func (x *CommitBatchResponse) GetVisible() bool {
 		return x.Visible
 	}
 	return false
+}
+
+func (x *CommitBatchResponse) GetDigestThen() uint64 {
+	if x != nil {
+		return x.DigestThen
+	}
+	return 0
 }
 
 type AbortBatchRequest struct {
@@ -2587,7 +2605,7 @@ const file_penstock_proto_v1_transaction_proto_rawDesc = "" +
 	"\x0eproducer_epoch\x18\x04 \x01(\x05R\rproducerEpoch\"L\n" +
 	"\vBranchEpoch\x12\x16\n" +
 	"\x06branch\x18\x01 \x01(\rR\x06branch\x12%\n" +
-	"\x0eproducer_epoch\x18\x02 \x01(\x05R\rproducerEpoch\"\x9a\x02\n" +
+	"\x0eproducer_epoch\x18\x02 \x01(\x05R\rproducerEpoch\"\xb2\x02\n" +
 	"\x12CommitBatchRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12%\n" +
@@ -2599,11 +2617,14 @@ const file_penstock_proto_v1_transaction_proto_rawDesc = "" +
 	"\x05batch\x18\x05 \x01(\x03R\x05batch\x12\x12\n" +
 	"\x04rows\x18\x06 \x01(\x03R\x04rows\x12:\n" +
 	"\bbranches\x18\a \x03(\v2\x1e.penstock.proto.v1.BranchEpochR\bbranches\x12&\n" +
-	"\x0fwait_visible_ms\x18\b \x01(\rR\rwaitVisibleMs\"y\n" +
+	"\x0fwait_visible_ms\x18\b \x01(\rR\rwaitVisibleMs\x12\x16\n" +
+	"\x06digest\x18\t \x01(\x06R\x06digest\"\x9a\x01\n" +
 	"\x13CommitBatchResponse\x12+\n" +
 	"\x11already_committed\x18\x01 \x01(\bR\x10alreadyCommitted\x12\x1b\n" +
 	"\trows_then\x18\x02 \x01(\x03R\browsThen\x12\x18\n" +
-	"\avisible\x18\x03 \x01(\bR\avisible\"\xa1\x01\n" +
+	"\avisible\x18\x03 \x01(\bR\avisible\x12\x1f\n" +
+	"\vdigest_then\x18\x04 \x01(\x06R\n" +
+	"digestThen\"\xa1\x01\n" +
 	"\x11AbortBatchRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12%\n" +
