@@ -52,15 +52,18 @@ _PREFIX_MAX: Final[Mapping[Kind, int]] = {
 }
 
 
-def check_principal(principal: str) -> None:
-    """Raises MisuseError(INVALID_REQUEST) unless it has one of the forms of principals."""
+def check_principal(principal: str, forms: str = PRINCIPAL_FORMS) -> None:
+    """Raises MisuseError(INVALID_REQUEST) unless it has one of the forms of principals.
+
+    `forms`: those that the message offers, if the caller takes fewer.
+    """
     if len(principal) > PRINCIPAL_MAX_CHARS:
         raise _wrong(
             f"principal {principal[:60]!r}… has {len(principal)} characters, the limit is "
             f"{PRINCIPAL_MAX_CHARS}"
         )
     if _PRINCIPAL.fullmatch(principal) is None:
-        raise _wrong(f"principal {principal!r} is not one; write {PRINCIPAL_FORMS}")
+        raise _wrong(f"principal {principal!r} is not one; write {forms}")
 
 
 def check_operation(operation: Operation, kind: Kind) -> None:

@@ -108,7 +108,7 @@ def quotas_from_json(found: Iterable[Mapping[str, Any]]) -> tuple[QuotaRule, ...
 
 
 def _check_exact(where: str, principal: str) -> None:
-    check_principal(principal)
+    check_principal(principal, QUOTA_PRINCIPAL_FORMS)
     wild = principal.startswith("serviceaccount:") and principal.endswith("/*")
     if principal != EVERYBODY and (wild or principal.startswith("oidc-group:")):
         raise _wrong(
