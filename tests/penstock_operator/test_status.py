@@ -241,6 +241,7 @@ def test_the_phase_is_one_word_for_what_goes_on(waits: tuple[Wait, ...], phase: 
     observed = settled(WISH).observed()
     status = cluster_status(WISH, observed, Plan(waits=waits), {}, NOW)
     assert status["phase"] == phase
+    assert phase in schema()["properties"]["phase"]["description"]
     assert status["message"] == waits[0].message
     ready = status["conditions"][0]
     assert (ready["status"], ready["reason"]) == ("True", "Usable"), "it serves all the while"

@@ -281,8 +281,8 @@ CLUSTER_STATUS: Final = (
     _text("clusterId", "Identity of the cluster, assigned when it first starts; it never changes."),
     _text(
         "phase",
-        "One word for people: Creating, Ready, Rolling, Degraded, Blocked, Hibernating, "
-        "Hibernated, Waking.",
+        "One word for people: Creating, Ready, Rolling, Degraded, Blocked, Settling, Paused, "
+        "Hibernating, Hibernated, Waking.",
         63,
     ),
     Field(
