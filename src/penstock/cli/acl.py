@@ -36,7 +36,11 @@ from penstock.errors import MisuseError
 if TYPE_CHECKING:
     from penstock.client import Admin
 
-app = typer.Typer(help="Show, check and change who may do what.", no_args_is_help=True)
+app = typer.Typer(
+    help="Show, check and change who may do what. A cluster that asks nobody who they are obeys no "
+    "rule.",
+    no_args_is_help=True,
+)
 _OPERATIONS: Final = {operation.value.lower(): operation for operation in Operation}
 _KINDS: Final = {
     "topic": Kind.TOPIC,

@@ -18,7 +18,11 @@ from penstock.errors import MisuseError
 if TYPE_CHECKING:
     from penstock.client import Admin
 
-app = typer.Typer(help="Show and change what principals may take.", no_args_is_help=True)
+app = typer.Typer(
+    help="Show and change what principals may take. A cluster that asks nobody who they are obeys "
+    "no quota.",
+    no_args_is_help=True,
+)
 
 Principal = Annotated[
     str,

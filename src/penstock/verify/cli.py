@@ -33,6 +33,7 @@ PROGRESS_S: Final = 0.25
 
 app = typer.Typer(
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
     help="Check that a cluster loses and invents nothing.",
 )

@@ -180,6 +180,11 @@ def test_help_is_printed_for_a_command() -> None:
     assert "Example:\n    penstock topic create flights" in done.stdout
 
 
+def test_completion_is_installed_by_the_program_alone() -> None:
+    assert "--install-completion" in penstock("--help").stdout
+    assert "--install-completion" not in penstock("verify", "--help").stdout
+
+
 def test_the_version_is_printed() -> None:
     assert penstock("--version").stdout == f"penstock {__version__}\n"
 
