@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.main import app
 from penstock.client import Consumer
+from penstock.core.settings import CLUSTER_SETTINGS
 from tools.snippets.page import How, read_page
 
 ROOT: Final = RULES.parents[4]
@@ -62,6 +63,30 @@ def test_a_page_has_the_same_parts_in_the_same_order(name: str) -> None:
     parts = ["What it means", "What users feel", "Look", "Do", "Afterwards"]
     assert headings == [name, *parts]
     assert f"({name}.md)" in (PAGES / "README.md").read_text()
+
+
+def test_settings_that_pages_name_exist() -> None:
+    known = {setting.key for setting in CLUSTER_SETTINGS}
+    for name, text in pages().items():
+        for key in re.findall(r"`([a-z]+(?:\.[a-z]+)+)(?:=[^`]*)?`", text):
+            assert key in known or key.startswith("spec."), f"{name} names {key}"
+
+
+def test_what_a_log_says_according_to_a_page_is_logged() -> None:
+    """A phrase in code, in a line about a log."""
+    folders = (ROOT / "src", ROOT / "broker_image" / "src", ROOT / "operator" / "src")
+    sources = "".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
+    found = [
+        (name, phrase)
+        for name, text in pages().items()
+        for line in text.splitlines()
+        if re.search(r"\blogs?\b", line)
+        for phrase in re.findall(r"`([a-z]+ [a-z; ]+)`", line)
+        if not phrase.startswith(("penstock ", "kubectl ", "chronyc "))
+    ]
+    assert len(found) > 4
+    for name, phrase in found:
+        assert f'"{phrase}' in sources, f"{name} names {phrase!r}, which nothing logs"
 
 
 def test_what_looks_at_the_brokers_answers_from_a_cluster(shared_cluster: Cluster) -> None:
