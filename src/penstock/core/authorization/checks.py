@@ -84,7 +84,7 @@ def check_own_rules(resource: Resource, rules: Sequence[Rule]) -> None:
         if rule.role is not None or rule.prefix is not None:
             raise _wrong(f"{with_index} has a role or a prefix: only the cluster's rules have one")
         _check_principals(with_index, rule)
-        _check_operations(with_index, rule, resource.kind)
+        _check_operations(with_index, rule, resource.kind, beside=Operation.CREATE)
         if Operation.CREATE in rule.operations:
             raise _wrong(
                 f"{with_index} allows Create: a topic that has rules is there already; allow it by "
@@ -135,9 +135,12 @@ def _check_principals(where: str, rule: Rule) -> None:
             raise _wrong(f"{where}: {error.message}") from None
 
 
-def _check_operations(where: str, rule: Rule, kind: Kind) -> None:
+def _check_operations(
+    where: str, rule: Rule, kind: Kind, *, beside: Operation | None = None
+) -> None:
+    """`beside`: what the message does not offer, because the caller refuses it."""
     if not rule.operations:
-        known = ", ".join(operation.value for operation in OPERATIONS[kind])
+        known = ", ".join(one.value for one in OPERATIONS[kind] if one is not beside)
         raise _wrong(f"{where} has no operations; name at least one of {known}")
     for operation in rule.operations:
         try:

@@ -65,7 +65,7 @@ def test_what_is_no_principal(principal: str) -> None:
     ("rule", "seen"),
     [
         (Rule(principals=(), operations=READ), "rule 1 of topic orders has no principals"),
-        (Rule(principals=(ETL,)), "has no operations; name at least one of Create, Read"),
+        (Rule(principals=(ETL,)), "has no operations; name at least one of Read, Write"),
         (Rule(principals=("x",), operations=READ), "rule 1 of topic orders: principal 'x'"),
         (Rule(principals=(ETL,), operations=(Operation.RESET,)), "Reset is not one of a topic"),
         (Rule(principals=(ETL,), operations=(Operation.CREATE,)), "is there already"),

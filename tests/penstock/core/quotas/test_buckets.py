@@ -116,7 +116,10 @@ def test_rules_are_read_back() -> None:
         ((limited(0, ADA),), "must be 1 to"),
         ((QuotaRule((ADA,), {}),), "has no limit"),
         ((QuotaRule((), {Limit.FETCH: 1}),), "0 principals"),
-        ((limited(1, "user:ada"),), 'is not one; write "serviceaccount:<namespace>/<name>", "cert:'),
+        (
+            (limited(1, "user:ada"),),
+            'is not one; write "serviceaccount:<namespace>/<name>", "cert:',
+        ),
         ((limited(1, "serviceaccount:etl/*"),), "of one principal"),
         ((limited(1, "oidc-group:https://a/b"),), "of one principal"),
     ],
