@@ -44,7 +44,8 @@ class GroupLagMetrics(Collector):
         )
         records = _gauge(
             "partition_lag_records",
-            "Records from the first unread one to the log's end.",
+            "Records from the first unread one to the last stable offset: what waits for an open "
+            "transaction does not count.",
             *_PARTITION,
         )
         seconds = _gauge(
