@@ -67,12 +67,17 @@ def _named(context: typer.Context, incomplete: str, ask: "Callable[[], Ask]") ->
 
 def _asked(context: typer.Context, ask: "Callable[[], Ask]") -> Iterable[str]:
     from penstock.cli.connect import Wanted  # noqa: PLC0415 - it needs the options of commands
+    from penstock.cli.kube.choice import KubeChoice  # noqa: PLC0415 - with it
 
     before: dict[str, Any] = context.find_root().params
     files = {f"{name}_file": before.get(f"{name}_file") for name in ("ca", "token")}
     files |= {f"{name}_file": before.get(name) for name in ("certificate", "key")}
+    choice = (before.get(name) for name in ("namespace", "kube_context", "kubeconfig"))
     wanted = Wanted(
-        before.get("cluster"), files=cast("Any", files), profile=before.get("profile_name")
+        before.get("cluster"),
+        KubeChoice(*choice),
+        files=cast("Any", files),
+        profile=before.get("profile_name"),
     )
     bootstrap = context.params.get("bootstrap")
     if wanted.means_kubernetes(bootstrap):

@@ -2,6 +2,7 @@
 
     --bootstrap ─▶ those addresses
     --cluster ───▶ the Kubernetes Cluster of that name, through its API
+    -n, --context, --kubeconfig ─▶ the only Cluster there
     --profile, or the current profile ─▶ what it names, with its files
     none of them ▶ the one local cluster ─▶ whoever listens on localhost:9092
                    ─▶ the one Cluster that kubeconfig shows ─▶ localhost:9092
@@ -9,11 +10,13 @@
 What it trusts and shows: --ca-file, --token-file, --certificate, --key; a local cluster found by
 itself is known to have a CA and an admin's token, or neither.
 
-As `kubectl penstock …`, a command means Kubernetes: local clusters and the current profile are
-ignored. If there are several candidates, the command never guesses.
+As `kubectl penstock …`, or with an option of Kubernetes, a command means Kubernetes: local clusters
+and the current profile are ignored, and PENSTOCK_BOOTSTRAP is refused. If there are several
+candidates, the command never guesses.
 """
 
 import importlib
+import os
 import socket
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -62,16 +65,17 @@ class Wanted:
         if profile is not None:
             return self._over(profile).locate(profile.bootstrap)
         if bootstrap:
+            self._check_not_kubernetes(bootstrap)
             check_addresses(bootstrap)
             return Located(bootstrap, files=self.files)
-        if self.cluster or self.is_plugin:
+        if self._names_kubernetes:
             return self._in_kubernetes()
         local = _local_cluster()
         if local is not None:
             return self.in_local(local)
         if self.choice.may_connect and not _listens_locally():
             reach: Any = importlib.import_module("penstock.cli.kube.reach")
-            reached = reach.reach_only(self.choice)
+            reached = reach.reach_only()
             if reached is not None:
                 return self._through(reached)
         return Located(DEFAULT_BOOTSTRAP, files=self.files)
@@ -81,9 +85,28 @@ class Wanted:
         profile = self.profile_of(bootstrap)
         if profile is not None:
             return profile.cluster is not None
-        if bootstrap or self.cluster or self.is_plugin:
+        if bootstrap or self._names_kubernetes:
             return not bootstrap
         return _local_cluster() is None and self.choice.may_connect and not _listens_locally()
+
+    @property
+    def _names_kubernetes(self) -> bool:
+        return self.is_plugin or bool(self.cluster) or self.choice != KubeChoice()
+
+    def _check_not_kubernetes(self, bootstrap: str) -> None:
+        """An address and Kubernetes are two clusters, and the wrong one would lose its topic.
+        Raises WrongUsageError."""
+        if self.choice != KubeChoice():
+            raise WrongUsageError(
+                f"the address {bootstrap!r} (--bootstrap, PENSTOCK_BOOTSTRAP or a profile's) and "
+                "an option of Kubernetes (--namespace, --context or --kubeconfig) are two "
+                "clusters; give one of them"
+            )
+        if self.is_plugin and os.environ.get("PENSTOCK_BOOTSTRAP") == bootstrap:
+            raise WrongUsageError(
+                f"PENSTOCK_BOOTSTRAP is {bootstrap!r}, and `kubectl penstock` means a Cluster on "
+                "Kubernetes; unset it, or use `penstock`"
+            )
 
     def on_kubernetes(self) -> "Wanted":
         """For commands that read a Cluster's resources. Raises MisuseError."""
@@ -142,7 +165,10 @@ class Wanted:
 
     def _in_kubernetes(self) -> "Located":
         reach: Any = importlib.import_module("penstock.cli.kube.reach")
-        return self._through(reach.reach(self.choice, self.cluster))
+        reached = reach.reach(self.choice, self.cluster)
+        if self.cluster is None and not self.is_plugin:
+            reach.tell_which(reached.name)
+        return self._through(reached)
 
     def _through(self, reached: "Reached") -> "Located":
         """With the Cluster's own CA and login, unless something else was given."""

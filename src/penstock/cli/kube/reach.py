@@ -18,7 +18,6 @@ from penstock.cli.kube.forward import Forwarder, open_with
 from penstock.cli.kube.login import Login, login_to
 from penstock.cli.kube.snapshot import (
     choose_cluster,
-    find_clusters,
     find_visible_clusters,
     full_name,
     name_of,
@@ -66,18 +65,17 @@ def reach(choice: KubeChoice, cluster: str | None) -> Reached:
     return reach_cluster(api, choose_cluster(api, cluster, choice.namespace))
 
 
-def reach_only(choice: KubeChoice) -> Reached | None:
+def reach_only() -> Reached | None:
     """The only Cluster in the kubeconfig's context; None if there is none, or if it cannot be
     asked.
 
     Raises MisuseError if there are several: guessing would be worse.
     """
     try:
-        api = connect(choice)
-        found = find_clusters(api, choice.namespace) if choice.namespace else None
+        api = connect(KubeChoice())
     except PenstockError:
         return None
-    clusters = find_visible_clusters(api) if found is None else found
+    clusters = find_visible_clusters(api)
     if len(clusters) > 1:
         names = ", ".join(full_name(one) for one in clusters)
         raise MisuseError(
@@ -86,9 +84,13 @@ def reach_only(choice: KubeChoice) -> Reached | None:
         )
     if not clusters:
         return None
-    # The user did not name it: who deletes a topic should see where.
-    sys.stderr.write(f"using Cluster {full_name(clusters[0])}, found through kubeconfig\n")
+    tell_which(full_name(clusters[0]))
     return reach_cluster(api, clusters[0])
+
+
+def tell_which(name: str) -> None:
+    """The user did not name it: who deletes a topic should see where."""
+    sys.stderr.write(f"using Cluster {name}, found through kubeconfig\n")
 
 
 def reach_cluster(

@@ -25,9 +25,10 @@ from typer.testing import CliRunner
 
 from penstock.cli.kube.forward import Forwarder, reason_of
 from penstock.cli.kube.frames import BINARY, Frame, FrameError, FrameReader
-from penstock.cli.kube.reach import bootstrap_addresses
+from penstock.cli.kube.reach import bootstrap_addresses, reach_only
 from penstock.cli.main import app
 from penstock.client import LATEST, Admin, Consumer, Producer, TopicPartition
+from penstock.kubernetes.resources import path_of
 
 BROKERS = 2
 
@@ -55,10 +56,7 @@ def test_commands_reach_every_broker(reachable: Reachable) -> None:
     assert all(one["records"] for one in offsets)  # both brokers
 
 
-def test_without_any_address_the_only_cluster_is_found(reachable: Reachable) -> None:
-    with socket.socket() as probe:
-        if probe.connect_ex(("127.0.0.1", 9092)) == 0:
-            pytest.skip("something listens on localhost:9092, and is preferred")
+def test_the_only_cluster_of_a_namespace_is_found(reachable: Reachable) -> None:
     process = reachable.start("topic", "list", cluster=False)
     try:
         out, err = process.communicate(timeout=300)
@@ -67,6 +65,22 @@ def test_without_any_address_the_only_cluster_is_found(reachable: Reachable) -> 
     assert process.returncode == 0, err.decode()
     assert b"flights" in out
     assert err.decode() == f"using Cluster {reachable.name}, found through kubeconfig\n"
+
+
+def test_without_any_option_the_only_cluster_of_the_kubeconfig_is_found(
+    reachable: Reachable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(reachable.scene.kubeconfig))
+    path = path_of("Cluster", reachable.scene.namespace, "flights")
+    cluster = reachable.scene.server.request("GET", path)
+    monkeypatch.setattr("penstock.cli.kube.reach.find_visible_clusters", lambda _: [cluster])
+    found = reach_only()
+    assert found is not None
+    try:
+        assert found.name == reachable.name
+    finally:
+        found.close()
+    assert capsys.readouterr().err == f"using Cluster {found.name}, found through kubeconfig\n"
 
 
 def why(reachable: Reachable, *thing: str) -> list[dict[str, object]]:
