@@ -9,6 +9,7 @@ a file.
 
 import base64
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlencode
@@ -31,6 +32,9 @@ SHOWN_BYTES: Final = 2_048
 DETAIL_BYTES: Final = 64 * 1024
 """Of one value on its own page."""
 LINE_BYTES: Final = 160
+LIST_CHARS: Final = 60
+DEPTH_MAX: Final = 30
+"""Of JSON; what is nested more is shown as it is."""
 JSON_BYTES_MAX: Final = 256 * 1024
 """Larger documents are shown as they are: indenting them would not make them readable."""
 
@@ -148,7 +152,7 @@ def show(data: bytes | None, form: Form, limit: int, *, compact: bool = False) -
         return Shown("null", "null", is_null=True)
     length = cells.bytes_text(len(data))
     if form in ("auto", "json"):
-        pretty = _as_json(data, only_documents=form == "auto")
+        pretty = _as_json(data, limit, only_documents=form == "auto")
         if pretty is not None and compact and len(data) <= LINE_BYTES and b"\n" not in data.strip():
             pretty = data.decode().strip()
         if pretty is not None:
@@ -161,17 +165,24 @@ def show(data: bytes | None, form: Form, limit: int, *, compact: bool = False) -
     return Shown(base64.b64encode(part).decode(), f"base64, {length}", len(part) < len(data))
 
 
-def _as_json(data: bytes, *, only_documents: bool) -> str | None:
-    """Indented. Numbers keep their digits, because they are not converted."""
+def _as_json(data: bytes, limit: int, *, only_documents: bool) -> str | None:
+    """Indented; no further than to the first character after `limit`, or a little more. Numbers
+    keep their digits, because they are not converted."""
     if len(data) > JSON_BYTES_MAX:
         return None
     if only_documents and data.lstrip()[:1] not in (b"{", b"["):
         return None
     try:
         document = json.loads(data, parse_float=_Digits, parse_int=_Digits, parse_constant=_Digits)
-        return _indented(document, 0)
+        pieces, length = list[str](), 0
+        for piece in _pieces(document, 0):
+            pieces.append(piece)
+            length += len(piece)
+            if length > limit:
+                break
     except (ValueError, RecursionError):
         return None
+    return "".join(pieces)
 
 
 class _Digits(str):
@@ -180,23 +191,48 @@ class _Digits(str):
     __slots__ = ()
 
 
-def _indented(value: object, depth: int) -> str:
-    """As json.dumps would, and short lists of plain values on one line."""
+def _pieces(value: object, depth: int) -> Iterator[str]:
+    """As json.dumps would, and short lists of plain values on one line. Piece by piece, so that
+    what is not shown costs nothing. Raises ValueError for what is nested too deeply to be read."""
+    line = _line(value, LIST_CHARS) if isinstance(value, list) else _plain(value)
+    if line is not None:
+        yield line
+        return
+    if depth > DEPTH_MAX:
+        raise ValueError(f"it is nested more than {DEPTH_MAX} times")
+    assert isinstance(value, dict | list), "all else is plain"
+    is_dict = isinstance(value, dict)
+    before, end = "{}" if is_dict else "[]"
+    for each in value:
+        name = f"{json.dumps(each, ensure_ascii=False)}: " if is_dict else ""
+        yield f"{before}\n{'  ' * (depth + 1)}{name}"
+        yield from _pieces(value[each] if is_dict else each, depth + 1)
+        before = ","
+    yield f"\n{'  ' * depth}{end}"
+
+
+def _plain(value: object) -> str | None:
+    """None if there is something in it."""
     if isinstance(value, _Digits):
         return str(value)
-    pad, end = "  " * (depth + 1), "  " * depth
-    if isinstance(value, dict) and value:
-        lines = [
-            f"{pad}{json.dumps(key, ensure_ascii=False)}: {_indented(each, depth + 1)}"
-            for key, each in value.items()
-        ]
-        return "{\n" + ",\n".join(lines) + f"\n{end}}}"
-    if isinstance(value, list) and value:
-        parts = [_indented(each, depth + 1) for each in value]
-        if sum(map(len, parts)) < 60 and not any("\n" in part for part in parts):
-            return "[" + ", ".join(parts) + "]"
-        return "[\n" + ",\n".join(pad + part for part in parts) + f"\n{end}]"
+    if isinstance(value, dict | list) and value:
+        return None
     return json.dumps(value, ensure_ascii=False)
+
+
+def _line(values: list[object], room: int) -> str | None:
+    """A list on one line; None unless its parts have fewer characters than `room`."""
+    parts = []
+    for each in values:
+        if room <= 0 or (isinstance(each, str) and len(each) >= room):
+            return None
+        nested = isinstance(each, list) and each
+        part = _line(each, room - len("[]")) if nested else _plain(each)
+        if part is None or len(part) >= room:
+            return None
+        room -= len(part)
+        parts.append(part)
+    return f"[{', '.join(parts)}]"
 
 
 def _as_text(data: bytes, *, whole: bool, force: bool) -> str | None:

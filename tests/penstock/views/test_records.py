@@ -1,6 +1,7 @@
 """Bytes as people read them: JSON, text, base64; what is cut; what matches."""
 
 import base64
+import json
 from typing import Any
 
 import pytest
@@ -96,3 +97,32 @@ def test_a_form_is_parsed_or_its_field_is_named() -> None:
     ):
         with pytest.raises(MisuseError, match=name):
             parse_wanted(given, None)
+
+
+def test_json_nested_too_deeply_to_be_read_is_shown_as_it_is() -> None:
+    deep = b"[" * 400 + b",".join([b"1"] * 32_768) + b"]" * 400
+    seen = show(deep, "auto", 2_048)
+    assert (seen.text, seen.label) == (deep[:2_048].decode(), "text, 64.8 KiB")
+    readable = b'{"a":' * 30 + b"{}" + b"}" * 30
+    assert show(readable, "auto", 10_000).label.startswith("JSON")
+
+
+def test_what_is_not_shown_of_a_document_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = 0
+    dumps = json.dumps
+
+    def count(value: object, **options: Any) -> str:
+        nonlocal written
+        written += 1
+        return dumps(value, **options)
+
+    monkeypatch.setattr(json, "dumps", count)
+    seen = show(b"[[" + b",".join([b'"x"'] * 50_000) + b"]]", "auto", 1_000)
+    assert (len(seen.text), seen.cut) == (1_000, True)
+    assert written < 1_000
+
+
+def test_lists_are_on_one_line_if_they_are_short() -> None:
+    assert show(b'{"a":[[1,[2]],"b"]}', "auto", 100).text == '{\n  "a": [[1, [2]], "b"]\n}'
+    long = json.dumps([["x" * 28], ["y" * 28]]).encode()
+    assert show(long, "auto", 200).text.count("\n") == 3
