@@ -20,6 +20,8 @@ from support.wire import now_ms
 from penstock.client import Admin, Consumer, Producer, TopicPartition
 
 EVIL = "<script>document.title='evil'</script>"
+HALF = b'{"cut": "caf\\ud83d", "rest": "' + b"x" * 200 + b'"}'
+"""With an escaped half of a surrogate pair, which is JSON and no Unicode text."""
 LATE_HOURS = (5.5, 84)
 """How old the records are that wait in each partition of the topic late."""
 
@@ -34,6 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             admin.create_topic("wide", 250, 1)
             admin.create_topic("late", 2, 1)
             admin.create_topic("paid", 1, 1)
+            admin.create_topic("halves", 1, 1)
         with Producer(cluster.bootstrap) as producer:
             for number in range(120):
                 document = json.dumps({"n": number, "from": "SEA"}).encode()
@@ -43,6 +46,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             )
             producer.send("blobs", bytes(range(256)) * 3_000, key=b"logo")
             producer.send("blobs", None, key=b"gone")
+            producer.send("halves", HALF)
             for partition, hours in enumerate(LATE_HOURS):
                 sent_ms = now_ms() - int(hours * 3_600_000)
                 producer.send("late", b"x", partition=partition, timestamp_ms=sent_ms)
@@ -216,11 +220,18 @@ def test_records_are_filtered_by_key_text_time_and_partition(console: ConsolePro
         ("partition=9", "topic flights has partitions 0 to 1, not 9"),
         ("form=xml", "form is 'xml'; it must be one of auto, json, text, base64"),
         ("since_ms=-1", "since_ms is '-1'; it must be milliseconds since 1970"),
+        (f"since_ms={'0' * 20}{'9' * 5_000}", f"since_ms is '{'0' * 20}{'9' * 20}'; it must be"),
+        (f"since_ms={'9' * 16}", f"since_ms is '{'9' * 16}'; it must be"),
         (f"text={'a' * 1_001}", "text has 1,001 characters; the limit is 1,000"),
     ],
 )
 def test_bad_fields_are_named(console: ConsoleProcess, query: str, said: str) -> None:
     console.see(f"/topics/flights/records?{query}", said)
+
+
+def test_half_a_character_in_a_record_is_shown_as_it_was_written(console: ConsoleProcess) -> None:
+    for page in ("/topics/halves/records", "/topics/halves/records/0/0"):
+        console.see(page, '"cut": "caf\\ud83d",')
 
 
 def test_records_stay_text(console: ConsoleProcess) -> None:

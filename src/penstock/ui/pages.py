@@ -356,7 +356,8 @@ def _time(text: str) -> int | None:
     """Milliseconds since 1970. Raises MisuseError."""
     if not text:
         return None
-    if not (text.isascii() and text.isdigit()) or int(text[:20]) > TIME_MAX_MS:
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(TIME_MAX_MS))
+    if not is_number or int(text) > TIME_MAX_MS:
         raise MisuseError(f"since_ms is {text[:40]!r}; it must be milliseconds since 1970")
     return int(text)
 

@@ -182,7 +182,8 @@ def _as_json(data: bytes, limit: int, *, only_documents: bool) -> str | None:
                 break
     except (ValueError, RecursionError):
         return None
-    return "".join(pieces)
+    # An escaped half of a surrogate pair has no UTF-8, and no page could be sent with it.
+    return "".join(pieces).encode("utf-8", "backslashreplace").decode()
 
 
 class _Digits(str):
