@@ -187,8 +187,18 @@ def abort(
         owner = f"of {seen.client_id or 'a client'} at {seen.client_host or 'no known host'}"
         if not dry_run:
             confirm(f"Abort {_open_ones(aborted)} {owner}?", yes=yes)
-            # Also if none was open just now: one may have begun since.
-            aborted = admin.abort_transaction(transactional_id, producer_epoch=epoch, reason=reason)
+            # Who was asked has agreed to what was shown, and not to what has begun since. Else
+            # whatever is open now, also if nothing was just now.
+            shown = sorted(set(opened)) if epoch == -1 and not yes else []
+            aborted = sum(
+                admin.abort_transaction(transactional_id, producer_epoch=one, reason=reason)
+                for one in shown or [epoch]
+            )
+            if shown and not aborted:
+                raise MisuseError(
+                    f"{transactional_id}: what was shown has ended; nothing was aborted. Look at "
+                    f"penstock txn describe {transactional_id}"
+                )
     said = f"{transactional_id}: {_open_ones(aborted)} aborted"
     if dry_run:
         said = f"{transactional_id}: {_open_ones(aborted)} {owner} could be aborted"

@@ -267,7 +267,9 @@ def test_an_abort_asks_first_and_tells_what_it_did(penstock: Program) -> None:
     out = penstock.ok("abort", "payments-0", "--reason", "its host is gone", typed="y\n")
     assert out.endswith("payments-0: 1 open transaction aborted\n")
     (request,) = penstock.brokers[1].requests
-    assert (request.producer_epoch, request.reason) == (-1, "its host is gone")
+    assert (request.producer_epoch, request.reason) == (7, "its host is gone"), "what was shown"
+    penstock.ok("abort", "payments-0", "--yes")
+    assert penstock.brokers[1].requests[-1].producer_epoch == -1, "nobody was shown anything"
 
 
 @pytest.mark.parametrize("how", ["--yes", "--dry-run"])

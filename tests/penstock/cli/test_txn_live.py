@@ -102,6 +102,27 @@ def test_an_open_transaction_is_seen_from_all_sides_and_aborted(
     assert "operator" in told.message
 
 
+def test_what_began_while_somebody_was_asked_is_not_aborted(
+    cluster: Cluster, penstock: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create_topic("trains", partitions=1)
+    producer = TransactionalProducer(cluster, "trains-0", **LONG).init()
+    producer.send("trains", b"shown")
+
+    def go_on(question: str, *, yes: bool) -> None:
+        assert question.startswith("Abort 1 open transaction ")
+        producer.end(commit=True)
+        producer.send("trains", b"another")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("penstock.cli.txn.confirm", go_on)
+        done = penstock.run("abort", "trains-0")
+    assert done.exit_code == 1
+    assert "trains-0: what was shown has ended; nothing was aborted" in done.stderr
+    assert len(penstock.json("list", "--state", "open")) == 1
+    assert not producer.end(commit=True).HasField("error")
+
+
 def test_what_holds_up_readers_is_named_with_its_owner(cluster: Cluster, penstock: Program) -> None:
     cluster.create_topic("orders", partitions=3)
     assert penstock.json("blocking") == []
