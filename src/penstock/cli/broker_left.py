@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from penstock.errors import MisuseError
+
 if TYPE_CHECKING:
     from penstock.client import Admin, MovesDescription, TopicDescription
 
@@ -51,7 +53,8 @@ def left_on(topics: "Iterable[TopicDescription]", seen: "MovesDescription", brok
 def wait_until_empty(admin: "Admin", broker: int, again: Callable[[], object]) -> None:
     """Prints a line whenever it changes. Moves that were refused are submitted again.
 
-    A dead broker deletes nothing: its former copies go with it.
+    A dead broker deletes nothing: its former copies go with it. Raises MisuseError if somebody
+    lifts its cordon, which ends the drain.
     """
     said = ""
     while True:
@@ -67,6 +70,12 @@ def wait_until_empty(admin: "Admin", broker: int, again: Callable[[], object]) -
         if line != said:
             typer.echo(line)
             said = line
+        cordons = [one.cordon for one in seen.brokers if one.broker_id == broker]
+        if not any(cordon is not None and cordon.placement for cordon in cordons):
+            raise MisuseError(
+                f"the drain was cancelled: broker {broker} has no cordon for placement any more, "
+                "and may get replicas again; nothing more is moved away from it"
+            )
         if left.held > left.moving:
             again()
         time.sleep(WAIT_S)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from support.terminals import person_there
 from support.waiting import wait_until
 from typer.testing import CliRunner
 
+from penstock.cli.broker import cancel_drain
 from penstock.cli.main import app
 from penstock.cli.move_status import summary, table
 from penstock.client import (
@@ -517,6 +519,23 @@ def test_a_drain_cordons_and_moves_and_can_be_taken_back(moving: Moving) -> None
     assert moving.replicas(topic) == [(1,), (0,)]
     both = moving.run("broker", "drain", 1, "--cancel", "--wait", code=2)
     assert "--cancel does not go with --wait" in both
+
+
+def test_whoever_waits_for_a_drain_does_not_undo_that_another_cancels_it(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = moving.topic([1], heavy=True)
+    cancelled: list[object] = []
+
+    def cancel(_seconds: float) -> None:
+        assert not cancelled, "it waits on"
+        cancelled.extend(cancel_drain(moving.admin, 1, dry_run=False))
+
+    monkeypatch.setattr("penstock.cli.broker_left.time", SimpleNamespace(sleep=cancel))
+    out = moving.run("broker", "drain", 1, "--wait", "--yes", code=1)
+    assert cancelled
+    assert "the drain was cancelled: broker 1 has no cordon for placement any more" in out
+    assert moving.state(f"{topic}/0").get("target", []) == []
 
 
 def test_a_drain_keeps_the_cordon_of_leaderships(moving: Moving) -> None:
