@@ -310,10 +310,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs one command and exits with its code."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write to standard error
     # A container is stopped by SIGTERM, which its first process would otherwise ignore: commands
-    # end as by Ctrl-C, so that a consumer leaves its group and a producer writes what it has.
+    # end as by Ctrl-C, so that a consumer leaves its group and a producer writes what it has. So
+    # they do when their terminal is closed, and no token stays behind; nohup ignores that.
     signal.signal(signal.SIGTERM, _interrupt)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by nohup
-        signal.signal(signal.SIGINT, _interrupt)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _interrupt)
     for stream in (sys.stdout, sys.stderr):
         _write_utf8(stream)
     program = PLUGIN if Path(sys.argv[0]).name.startswith("kubectl") else "penstock"

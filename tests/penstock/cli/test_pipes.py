@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import pytest
-from support import stopping_child
+from support import command_line, stopping_child
 from support.descendants import descendants_of, still_running
 from support.processes import wait_stopped
 from support.terminals import typing
@@ -371,13 +371,31 @@ class TestCtrlC:
         assert read_line(process.stdout) == b"first\n"
         assert interrupt(process) == (130, "")
 
-    def test_sigterm_lets_a_consumer_leave_its_group(self, penstock: "Program", topic: str) -> None:
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=str)
+    def test_a_stop_or_a_closed_terminal_lets_a_consumer_leave_its_group(
+        self, penstock: "Program", topic: str, number: signal.Signals
+    ) -> None:
         penstock.ok("produce", topic, stdin="first\n")
         process = penstock.start("consume", topic, "-g", topic, "-o", "beginning")
         assert read_line(process.stdout) == b"first\n"
-        assert interrupt(process, signal.SIGTERM) == (130, "")
+        assert interrupt(process, number) == (130, "")
         described = json.loads(penstock.ok("group", "describe", topic, "-o", "json"))
         assert described["state"].lower() == "empty", described
+
+    def test_nohup_keeps_a_command_when_the_terminal_is_closed(
+        self, penstock: "Program", topic: str
+    ) -> None:
+        penstock.ok("produce", topic, stdin="first\n")
+        process = subprocess.Popen(
+            ["nohup", sys.executable, *command_line.PYTHON, "consume", topic],
+            env=penstock.environment, cwd=penstock.folder, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert read_line(process.stdout) == b"first\n"
+        process.send_signal(signal.SIGHUP)
+        penstock.ok("produce", topic, stdin="second\n")
+        assert read_line(process.stdout) == b"second\n"
+        assert interrupt(process) == (130, "")
 
     def test_produce_writes_what_it_has_read(self, penstock: "Program", topic: str) -> None:
         process = penstock.start("produce", topic, "-p", 0)
