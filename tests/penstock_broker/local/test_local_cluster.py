@@ -1,12 +1,13 @@
 """`LocalCluster` with real processes: it starts, survives kills, and leaves nothing behind."""
 
+import contextlib
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from penstock.errors import ClusterError, MisuseError
 from penstock_broker.controller.metadata_store.local import LocalMetadataStore
 from penstock_broker.local.cluster import LocalCluster, LocalOptions
 from penstock_broker.local.remote import ProcessStatus, status
+from penstock_broker.local.security import LocalSecurity
 from penstock_broker.local.state import StateDirectory
 
 WriteManifest = Callable[..., Path]
@@ -116,6 +118,84 @@ def test_a_broker_stopped_on_purpose_stays_down(manifest: WriteManifest, tmp_pat
         assert cluster.broker_pid(1) is None
         cluster.start_broker(1)
         assert cluster.broker_pid(1) is not None
+
+
+@contextlib.contextmanager
+def unwritable(file: Path) -> Iterator[None]:
+    """This process cannot replace the file, as on a full disk."""
+    blocker = file.with_name(f"{file.stem}.{os.getpid()}.tmp")
+    blocker.mkdir()
+    try:
+        yield
+    finally:
+        blocker.rmdir()
+
+
+def test_a_process_is_started_again_also_after_a_write_that_failed(
+    manifest: WriteManifest, tmp_path: Path
+) -> None:
+    told: list[str] = []
+
+    def progress(line: str) -> None:
+        told.append(line)
+        if "could not be" in line:
+            raise OSError("its log is on that disk, too")
+
+    options = LocalOptions(restart_crashed=True, progress=progress)
+    folder = tmp_path / "d"
+    with LocalCluster.from_manifest(manifest(), data_dir=folder, options=options) as cluster:
+
+        def recorded() -> int | None:
+            return {one.name: one.pid for one in status(folder).processes}["broker-0"]
+
+        def failed() -> list[str]:
+            return [one for one in told if one.startswith("broker-0 could not be restarted")]
+
+        with unwritable(folder / "state.json"):
+            cluster.kill(0)
+            wait_until(failed, what="it was tried")
+        assert "state.json: cannot be written" in failed()[0]
+        wait_until(lambda: recorded() == cluster.broker_pid(0) is not None, what="it is recorded")
+        before = cluster.broker_pid(0)
+        cluster.kill(0)
+        wait_until(lambda: recorded() not in (None, before), what="it is back once more")
+
+
+def test_a_write_that_fails_keeps_nothing_from_being_stopped(
+    manifest: WriteManifest, tmp_path: Path
+) -> None:
+    def progress(line: str) -> None:
+        if line.endswith("stopped"):
+            raise OSError("no space left")
+
+    options = LocalOptions(progress=progress)
+    cluster = LocalCluster.from_manifest(manifest(), data_dir=tmp_path / "d", options=options)
+    cluster.start()
+    with unwritable(tmp_path / "d" / "state.json"):
+        cluster.stop()
+    assert processes_of(tmp_path) == {}
+    assert not (tmp_path / "d" / "state.json").exists()
+
+
+def test_certificates_are_renewed_also_after_a_write_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock_broker.local.security.LOOK_EVERY_S", 0.01)
+    security = LocalSecurity(StateDirectory(tmp_path), "test")
+    security.prepare(["controller"])
+    token = security.admin_token_file
+    told: list[str] = []
+    blocker = token.with_name(f"{token.name}.{os.getpid()}.tmp")
+    blocker.mkdir()
+    token.unlink()
+    try:
+        security.start_renewing(told.append)
+        wait_until(lambda: told, what="it was tried")
+        blocker.rmdir()
+        wait_until(token.exists, what="it is renewed")
+    finally:
+        security.stop_renewing()
+    assert "certificates could not be renewed" in told[0]
 
 
 STARTER = """

@@ -93,7 +93,7 @@ class LocalCluster:
         self._phase: Phase = "starting"
         self._held = contextlib.ExitStack()
         self._lock = threading.RLock()
-        self._watcher = Watcher(self._restartable, self._restart_crashed)
+        self._watcher = Watcher(self._restartable, self._restart_crashed, self._tell)
         self._stopped_on_purpose: set[str] = set()
 
     @classmethod
@@ -145,7 +145,7 @@ class LocalCluster:
             self.stop()
             raise
         if self._security is not None:
-            self._security.start_renewing()
+            self._security.start_renewing(self._tell)
         if self.options.restart_crashed:
             self._watcher.start()
 
@@ -180,11 +180,12 @@ class LocalCluster:
         with self._lock:
             self._phase = "stopping"
             if self._servers:
-                self._record()
+                with contextlib.suppress(MisuseError):  # on a full disk they end all the same
+                    self._record()
             controller_last = sorted(self._servers.values(), key=lambda s: s.name == CONTROLLER)
             for server in controller_last:
                 server.stop(self.options.stop_timeout_s)
-                self.options.progress(f"{server.name} stopped")
+                self._tell(f"{server.name} stopped")
             if self._servers:
                 self.directory.forget()
             self._servers = {}
@@ -340,12 +341,20 @@ class LocalCluster:
         return [s for s in self._servers.values() if s.name not in self._stopped_on_purpose]
 
     def _restart_crashed(self, server: ServerProcess) -> None:
+        """Once more if this raised: then it may run, and only its record is missing."""
         with self._lock:
-            if self._phase == "running" and not server.is_running:
-                self.options.progress(f"{server.failure()}; restarting it")
+            if self._phase != "running":
+                return
+            if not server.is_running:
+                self._tell(f"{server.failure()}; restarting it")
                 server.restarts += 1
                 server.start()
-                self._record()
+            self._record()
+
+    def _tell(self, line: str) -> None:
+        """A log on a full disk, or a terminal that is gone, keeps nothing from going on."""
+        with contextlib.suppress(OSError):
+            self.options.progress(line)
 
     def _record(self) -> None:
         self.directory.write(

@@ -17,6 +17,7 @@ import re
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from json import dumps
@@ -30,7 +31,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
 from penstock.core.types import BrokerId
-from penstock.errors import ErrorCode, MisuseError
+from penstock.errors import ErrorCode, MisuseError, PenstockError
 from penstock_broker.certificates.authority import Authority, Pair, Subject
 from penstock_broker.certificates.names import ServerName
 from penstock_broker.local.ports import HOST, Ports
@@ -151,10 +152,12 @@ class LocalSecurity:
         ):
             _write(token, self.token(ADMIN, ADMIN_TOKEN_S).encode())
 
-    def start_renewing(self) -> None:
-        """In a thread, until `stop_renewing`."""
+    def start_renewing(self, tell: Callable[[str], None]) -> None:
+        """In a thread, until `stop_renewing`. `tell`: of what failed, and is tried again."""
         self._stopping.clear()
-        self._thread = threading.Thread(target=self._keep, name="renew-certificates", daemon=True)
+        self._thread = threading.Thread(
+            target=self._keep, args=(tell,), name="renew-certificates", daemon=True
+        )
         self._thread.start()
 
     def stop_renewing(self) -> None:
@@ -164,9 +167,12 @@ class LocalSecurity:
             self._thread.join()
             self._thread = None
 
-    def _keep(self) -> None:
+    def _keep(self, tell: Callable[[str], None]) -> None:
         while not self._stopping.wait(LOOK_EVERY_S):
-            self.renew()
+            try:
+                self.renew()
+            except (PenstockError, OSError) as error:
+                tell(f"certificates could not be renewed: {error}; it is tried again")
 
     # ------------------------------------------------------------ files
 

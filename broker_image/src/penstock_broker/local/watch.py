@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from penstock.errors import PenstockError
 from penstock_broker.local.server import ServerProcess
 
 LOOK_EVERY_S = 0.2
@@ -47,15 +48,21 @@ class RestartPause:
 
 
 class Watcher:
-    """Calls `restart(server)` for each of `watched()` that ended and whose pause is over."""
+    """Calls `restart(server)` for each of `watched()` that ended and whose pause is over.
+
+    If that fails, as on a full disk, `tell` is told, and it is called again after another pause.
+    """
 
     def __init__(
         self,
         watched: Callable[[], list[ServerProcess]],
         restart: Callable[[ServerProcess], None],
+        tell: Callable[[str], None],
     ) -> None:
         self._watched = watched
         self._restart = restart
+        self._tell = tell
+        self._failed: set[str] = set()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -81,5 +88,15 @@ class Watcher:
         while not self._stopping.wait(LOOK_EVERY_S):
             for server in self._watched():
                 pause = pauses.setdefault(server.name, RestartPause())
-                if pause.is_due(server.is_running, time.monotonic()):
-                    self._restart(server)
+                is_well = server.is_running and server.name not in self._failed
+                if pause.is_due(is_well, time.monotonic()):
+                    self._try_restart(server)
+
+    def _try_restart(self, server: ServerProcess) -> None:
+        try:
+            self._restart(server)
+        except (PenstockError, OSError) as error:
+            self._failed.add(server.name)
+            self._tell(f"{server.name} could not be restarted: {error}; it is tried again")
+        else:
+            self._failed.discard(server.name)
