@@ -227,8 +227,7 @@ def _line(values: list[object], room: int) -> str | None:
     for each in values:
         if room <= 0 or (isinstance(each, str) and len(each) >= room):
             return None
-        nested = isinstance(each, list) and each
-        part = _line(each, room - len("[]")) if nested else _plain(each)
+        part = _line(each, room - len("[]")) if isinstance(each, list) and each else _plain(each)
         if part is None or len(part) >= room:
             return None
         room -= len(part)
