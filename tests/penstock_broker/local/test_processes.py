@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -22,6 +23,11 @@ from penstock_broker.local.remote import down, status
 from penstock_broker.local.state import LocalState, RecordedProcess, StateDirectory
 from penstock_broker.local.sweep import end_leftovers
 from penstock_broker.local.watch import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, RestartPause
+
+ORDINARY_USER: Final = (
+    () if os.geteuid() else ("setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner")
+)
+"""Before a command: modes of files hold for it, also where tests run as root."""
 
 
 def sleeper() -> "subprocess.Popen[bytes]":
@@ -131,6 +137,39 @@ class TestStateDirectory:
         with pytest.raises(MisuseError, match="there is no local cluster here"):
             StateDirectory(tmp_path).purge()
         assert (tmp_path / "logs").exists()
+
+    def test_a_purge_says_what_it_cannot_remove_and_can_be_repeated(self, tmp_path: Path) -> None:
+        directory = StateDirectory(tmp_path / "x")
+        directory.create()
+        data = directory.data("broker-0")
+        data.mkdir()
+        (data / "records.sst").touch()
+        data.chmod(0o500)
+        purge = (
+            "import sys; from pathlib import Path; "
+            "from penstock_broker.local.state import StateDirectory; "
+            "StateDirectory(Path(sys.argv[1])).purge()"
+        )
+        done = subprocess.run(
+            [*ORDINARY_USER, sys.executable, "-c", purge, directory.root],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        said = "records.sst: cannot be removed: Permission denied; records may be left"
+        assert done.returncode == 1
+        assert said in done.stderr.splitlines()[-1]
+        assert (data / "records.sst").exists()
+        data.chmod(0o700)
+        directory.purge()
+        assert not directory.root.exists()
+
+    def test_nothing_is_purged_while_a_cluster_runs_or_starts(self, tmp_path: Path) -> None:
+        directory = StateDirectory(tmp_path / "x")
+        directory.create()
+        with directory.lock(), pytest.raises(MisuseError, match="runs or starts here"):
+            directory.purge()
+        assert directory.marker_file.exists()
+        directory.purge()
+        assert not directory.root.exists()
 
     def test_a_directory_that_cannot_be_made_is_one_message(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")

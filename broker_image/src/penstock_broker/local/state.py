@@ -190,14 +190,27 @@ class StateDirectory:
     def purge(self) -> None:
         """Removes only what local mode created here; then the directory, if empty.
 
-        Raises as `check_ours`.
+        Raises as `check_ours`, and MisuseError if a cluster runs or starts here, or if something
+        cannot be removed.
         """
         self.check_ours()
-        for folder in self._folders():
-            shutil.rmtree(folder, ignore_errors=True)
-        # The marker is last: a purge that was interrupted can be repeated.
-        for file in (self.state_file, self.manifest_file, self.lock_file, self.marker_file):
-            file.unlink(missing_ok=True)
+        try:
+            with self.lock() as is_alone:
+                if not is_alone:
+                    raise MisuseError(
+                        f"{self.root}: a local cluster runs or starts here, so nothing was "
+                        "removed; stop it with `penstock local down`, and purge again"
+                    )
+                for folder in self._folders():
+                    shutil.rmtree(folder)
+                # The marker is last: a purge that was interrupted can be repeated.
+                for file in (self.state_file, self.manifest_file, self.lock_file, self.marker_file):
+                    file.unlink(missing_ok=True)
+        except OSError as error:
+            raise MisuseError(
+                f"{error.filename or self.root}: cannot be removed: {error.strerror}; records may "
+                "be left. Mend that, and purge again"
+            ) from error
         with contextlib.suppress(OSError):
             self.root.rmdir()
 
