@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import typer
 
 from penstock.cli.options import Output
-from penstock.cli.output import Row, print_document
+from penstock.cli.output import Row, print_document, printable
 from penstock.cli.usage import WrongUsageError
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 
@@ -47,7 +47,7 @@ def confirm(question: str, *, yes: bool) -> None:
             "look"
         )
     with redirect_stdout(sys.stderr):  # all of it: with err=True, a blank would stay behind
-        typer.confirm(question, abort=True)
+        typer.confirm(printable(question), abort=True)
 
 
 def is_person_there() -> bool:
@@ -80,6 +80,6 @@ def replace_rules(
 def print_change(said: str, record: Row, output: Output, *, dry_run: bool = False) -> None:
     """What was done, or with `dry_run` would be."""
     if output is Output.TABLE:
-        typer.echo(said)
+        typer.echo(printable(said, keep="\n"))
     else:
         print_document({**record, "dry_run": dry_run}, output)

@@ -81,7 +81,19 @@ def format_table(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def printable(text: str, keep: str = "") -> str:
+    """What clients and others named: no escape code in it reaches the terminal. `keep`: characters
+    that may stay besides."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in keep else "�" for one in text)
+
+
 def _cell(value: object) -> str:
+    return printable(_text(value))
+
+
+def _text(value: object) -> str:
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):

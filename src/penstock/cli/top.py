@@ -11,7 +11,7 @@ import typer
 
 from penstock.cli.connect import Located, locate
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
-from penstock.cli.output import keep_code, print_document
+from penstock.cli.output import keep_code, print_document, printable
 from penstock.cli.usage import WrongUsageError
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _draw(seen: "Top") -> "RenderableType":
     from rich.text import Text  # noqa: PLC0415
 
     parts: list[RenderableType] = draw_explanation(seen.why, FINDINGS_SHOWN)
-    parts += [Text(f"  could not read: {_printable(one)}", "yellow") for one in seen.problems]
+    parts += [Text(f"  could not read: {printable(one)}", "yellow") for one in seen.problems]
     line = Text()
     for fact in seen.facts:
         line.append(f"{fact.label} ", "dim").append_text(_cell(fact.cell)).append("   ")
@@ -143,13 +143,11 @@ def draw_explanation(why: "Explanation", findings_max: int | None = None) -> "li
     """The sentence, and what is wrong with what to do, one line each."""
     from rich.text import Text  # noqa: PLC0415 - rich only when it is needed
 
-    lines: list[RenderableType] = [
-        Text(f"{why.mark} {_printable(why.sentence)}", _STYLES[why.tone])
-    ]
+    lines: list[RenderableType] = [Text(f"{why.mark} {printable(why.sentence)}", _STYLES[why.tone])]
     for one in why.findings[:findings_max]:
-        lines.append(Text(f"  {_printable(one.subject)} {_printable(one.what)}"))
+        lines.append(Text(f"  {printable(one.subject)} {printable(one.what)}"))
         if one.do:
-            lines.append(Text(f"    → {_printable(one.do)}", "green"))
+            lines.append(Text(f"    → {printable(one.do)}", "green"))
     return lines
 
 
@@ -172,8 +170,4 @@ def _table(table: "Table") -> "Drawn":
 def _cell(cell: "Cell") -> "Text":
     from rich.text import Text  # noqa: PLC0415 - rich only when it is needed
 
-    return Text(_printable(cell.text), _STYLES[cell.tone])
-
-
-def _printable(text: str) -> str:
-    return "".join(one if one.isprintable() else "�" for one in text)
+    return Text(printable(cell.text), _STYLES[cell.tone])

@@ -102,6 +102,12 @@ def test_an_open_transaction_is_seen_from_all_sides_and_aborted(
     assert "operator" in told.message
 
 
+def test_a_client_whose_name_would_rule_a_terminal_is_refused(cluster: Cluster) -> None:
+    producer = TransactionalProducer(cluster, "evil-0", client_id="\x1b[8mhidden", **LONG)
+    with pytest.raises(PenstockError, match=r"client_id is .*must have printable characters only"):
+        producer.init()
+
+
 def test_what_began_while_somebody_was_asked_is_not_aborted(
     cluster: Cluster, penstock: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:

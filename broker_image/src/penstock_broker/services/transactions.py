@@ -391,9 +391,11 @@ def _timeout(timeout_ms: int) -> int:
 
 
 def _bounded(text: str, field: str) -> str:
-    """Names and comments are stored in records and logs."""
+    """Names and comments are stored in records and logs, and shown in administrators' terminals."""
     if len(text) > _CLIENT_ID_CHARS:
         raise _invalid(f"{field} has {len(text)} characters; the limit is {_CLIENT_ID_CHARS}")
+    if not text.isprintable():
+        raise _invalid(f"{field} is {text!r}; it must have printable characters only")
     return text
 
 

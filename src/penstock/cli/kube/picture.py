@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.kube.why import Explanation
+from penstock.cli.output import printable
 from penstock.kubernetes.resources import Json
 from penstock.views.findings import some
 
@@ -50,27 +51,29 @@ def show_status(status: Json, console: Console) -> None:
     if status["events"]:
         _rows(console, "Last events", [_event(one) for one in status["events"]])
     for gap in status["gaps"]:
-        console.print(f"[{ODD}]could not read everything:[/] {escape(gap)}")
+        console.print(f"[{ODD}]could not read everything:[/] {_plain(gap)}")
     if not status["ready"]:
         name = status["cluster"].partition("/")[2]
-        console.print(f"\nMore: [bold]kubectl penstock why {escape(name)}[/]")
+        console.print(f"\nMore: [bold]kubectl penstock why {_plain(name)}[/]")
 
 
 def show_explanation(explanation: Explanation, console: Console) -> None:
     """A numbered list, causes first."""
     if not explanation.findings:
-        console.print(f"[{GOOD}]✔[/] {explanation.subject} is ready, and not waiting for anything")
+        console.print(
+            f"[{GOOD}]✔[/] {_plain(explanation.subject)} is ready, and not waiting for anything"
+        )
         return
     head = f"[{GOOD}]✔[/]" if explanation.served else f"[{BAD}]✘[/]"
     state = "is ready, but" if explanation.ready else "is not ready"
-    console.print(f"{head} [bold]{escape(explanation.subject)}[/] {state}")
+    console.print(f"{head} [bold]{_plain(explanation.subject)}[/] {state}")
     for number, one in enumerate(explanation.findings, 1):
-        since = f" [{DIM}]· {one.since}[/]" if one.since else ""
-        console.print(f"\n{number}. [bold]{escape(one.subject)}[/] {escape(one.what)}{since}")
+        since = f" [{DIM}]· {_plain(one.since)}[/]" if one.since else ""
+        console.print(f"\n{number}. [bold]{_plain(one.subject)}[/] {_plain(one.what)}{since}")
         for line in one.evidence:
-            console.print(f"     [{DIM}]│[/] {escape(line)}")
+            console.print(f"     [{DIM}]│[/] {_plain(line)}")
         if one.do:
-            console.print(f"     [{GOOD}]→[/] {escape(one.do)}")
+            console.print(f"     [{GOOD}]→[/] {_plain(one.do)}")
 
 
 def _head(status: Json, console: Console) -> None:
@@ -78,16 +81,16 @@ def _head(status: Json, console: Console) -> None:
     if status["paused"]:
         mark += f" [{ODD}]● paused[/]"
     phase = f" · {status['phase']}" if status["phase"] else ""
-    console.print(f"[bold]{escape(status['cluster'])}[/]  {mark}{escape(phase)}")
+    console.print(f"[bold]{_plain(status['cluster'])}[/]  {mark}{_plain(phase)}")
     if status["message"] and not status["ready"]:
-        console.print(f"  {escape(status['message'])}")
+        console.print(f"  {_plain(status['message'])}")
     facts = [
         f"{label} {status[key]}"
         for label, key in (("id", "cluster_id"), ("age", "age"), ("bootstrap", "bootstrap"))
         if status[key]
     ]
     if facts:
-        console.print(f"  [{DIM}]{escape(' · '.join(facts))}[/]")
+        console.print(f"  [{DIM}]{_plain(' · '.join(facts))}[/]")
 
 
 def _conditions(status: Json, console: Console) -> None:
@@ -179,7 +182,7 @@ def _partitions(partitions: Json, console: Console) -> None:
     for kind, (label, style) in _SHORT.items():
         names = partitions[kind]
         if names:
-            console.print(f"  [{style}]{len(names)} {label}[/]: {escape(some(names))}")
+            console.print(f"  [{style}]{len(names)} {label}[/]: {_plain(some(names))}")
 
 
 _SHORT: Final = {
@@ -206,7 +209,7 @@ def _rows(console: Console, title: str, rows: Sequence[Json], note: str = "") ->
 
 
 def _cell(value: object) -> Text:
-    return Text("-", DIM) if value in (None, "") else Text(str(value))
+    return Text("-", DIM) if value in (None, "") else Text(_shown(value))
 
 
 def _yes(value: object) -> Text:
@@ -214,4 +217,14 @@ def _yes(value: object) -> Text:
 
 
 def _good(value: object, fine: bool) -> Text:
-    return Text(str(value or "-"), "" if fine else BAD)
+    return Text(_shown(value or "-"), "" if fine else BAD)
+
+
+def _plain(text: str) -> str:
+    """Neither markup nor escape codes, whatever others wrote into it."""
+    return escape(_shown(text))
+
+
+def _shown(value: object) -> str:
+    """Messages of others may have several lines."""
+    return printable(str(value), keep="\n\t")
