@@ -17,7 +17,9 @@ from support.console import ConsoleProcess
 from support.waiting import wait_until
 from support.wire import now_ms
 
-from penstock.client import Admin, Consumer, Producer, TopicPartition
+from penstock.client import Admin, AsyncAdmin, Consumer, Producer, TopicPartition
+from penstock.ui.records import Records
+from penstock.views.records import Wanted
 
 EVIL = "<script>document.title='evil'</script>"
 HALF = b'{"cut": "caf\\ud83d", "rest": "' + b"x" * 200 + b'"}'
@@ -37,6 +39,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             admin.create_topic("late", 2, 1)
             admin.create_topic("paid", 1, 1)
             admin.create_topic("halves", 1, 1)
+            admin.create_topic("aborted", 2, 1)
         with Producer(cluster.bootstrap) as producer:
             for number in range(120):
                 document = json.dumps({"n": number, "from": "SEA"}).encode()
@@ -47,9 +50,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             producer.send("blobs", bytes(range(256)) * 3_000, key=b"logo")
             producer.send("blobs", None, key=b"gone")
             producer.send("halves", HALF)
+            for number in range(60):
+                producer.send("aborted", f"good {number}".encode(), partition=0)
+            producer.send("aborted", b"beside", partition=1)
             for partition, hours in enumerate(LATE_HOURS):
                 sent_ms = now_ms() - int(hours * 3_600_000)
                 producer.send("late", b"x", partition=partition, timestamp_ms=sent_ms)
+        with Producer(cluster.bootstrap, transactional_id="gives-up") as producer:
+            transaction = producer.transaction()
+            transaction.begin()
+            for _ in range(100):
+                transaction.send("aborted", b"given up", partition=0)
+            producer.flush()
+            transaction.abort()
         with Consumer(cluster.bootstrap, group_id=EVIL, auto_offset_reset="earliest") as consumer:
             consumer.assign([TopicPartition("flights", 0)])
             consumer.seek(TopicPartition("flights", 0), 0)
@@ -227,6 +240,32 @@ def test_records_are_filtered_by_key_text_time_and_partition(console: ConsolePro
 )
 def test_bad_fields_are_named(console: ConsoleProcess, query: str, said: str) -> None:
     console.see(f"/topics/flights/records?{query}", said)
+
+
+def test_the_last_records_are_found_behind_those_that_were_aborted(
+    console: ConsoleProcess,
+) -> None:
+    page = console.see("/topics/aborted/records?count=20", "good 59", "20 records;").text
+    assert (page.count("<li>"), page.count("given up")) == (20, 0)
+    assert "good 40" not in page
+    page = console.see("/topics/aborted/records?count=200", "good 0", "beside", "61 records;").text
+    assert page.count("<li>") == 61
+
+
+async def test_a_search_back_has_an_end_and_says_so(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.ui.records.SCAN_RECORDS", 60)  # 30 of each partition
+    async with AsyncAdmin(cluster.bootstrap) as admin:
+        topic = (await admin.describe_topics(["aborted"]))["aborted"]
+    found = await Records(cluster.bootstrap).find(topic, Wanted(partition=0, count=20))
+    assert (found.records, found.stopped) == (
+        (),
+        "the last 60 offsets of each partition were looked at",
+    )
+    found = await Records(cluster.bootstrap).find(topic, Wanted(count=20))
+    assert len(found.records) == 1
+    assert found.stopped == "the last 30 offsets of each partition were looked at"
 
 
 def test_half_a_character_in_a_record_is_shown_as_it_was_written(console: ConsoleProcess) -> None:

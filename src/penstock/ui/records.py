@@ -1,6 +1,8 @@
 """Reads some records of a topic for a page, within limits of records, bytes and time.
 
-    last N:        begins N records before the end of each partition
+    last N:        begins N offsets before the end of each partition, and goes further back, up to
+                   SCAN_RECORDS, while it has fewer than N: markers of transactions, what was
+                   aborted and what was compacted have offsets, too
     with a filter: begins SCAN_RECORDS before the end, and keeps the last that match
     since a time:  begins there, and keeps the first ones
 
@@ -34,6 +36,8 @@ AT_ONCE: Final = 3
 SCAN_RECORDS: Final = 20_000
 """Of all partitions together, if there is a filter."""
 SCAN_BYTES: Final = 16 << 20
+FURTHER: Final = 4
+"""How many times as many offsets are looked at, if there were too few records in the last ones."""
 TIME_S: Final = 6.0
 PARTITIONS_MAX: Final = 200
 POLL_S: Final = 0.25
@@ -42,10 +46,15 @@ POLL_RECORDS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Offsets [start, end) of a partition."""
+    """Offsets [start, end) of a partition whose log begins at `first`."""
 
     start: int
     end: int
+    first: int
+
+    def before(self, length: int) -> "_Range":
+        """The offsets before these; empty if the log begins here."""
+        return _Range(max(self.first, self.start - length), self.start, self.first)
 
 
 class Records:
@@ -85,21 +94,22 @@ class Records:
     async def _search(
         self, ranges: Mapping[TopicPartition, _Range], wanted: Wanted, skipped: list[str]
     ) -> Page:
-        search = _Search(wanted, ranges)
+        search, deadline = _Search(wanted), monotonic() + TIME_S
+        most = SCAN_RECORDS // len(ranges)
+        length = looked = wanted.count
         async with self._consumer() as consumer:
-            await consumer.assign(list(ranges))
-            for where, one in ranges.items():
-                await consumer.seek(where, one.start)
-            deadline = monotonic() + TIME_S
-            while not search.is_over:
-                if monotonic() >= deadline:
-                    search.stopped = f"{TIME_S:.0f} s have passed"
+            await _read(consumer, search, ranges, deadline)
+            while search.wants_older:
+                length = min(FURTHER * length, most - looked)
+                ranges = {where: one.before(max(length, 1)) for where, one in ranges.items()}
+                ranges = {where: one for where, one in ranges.items() if one.start < one.end}
+                if not ranges:
                     break
-                for batch in await consumer.poll(POLL_S, POLL_RECORDS):
-                    search.take(batch)
-                for where in list(search.left):
-                    if await consumer.position(where) >= ranges[where].end:
-                        search.left.discard(where)
+                if length <= 0:
+                    search.stopped = f"the last {looked:,} offsets of each partition were looked at"
+                    break
+                await _read(consumer, search, ranges, deadline)
+                looked += length
         return search.page(skipped)
 
     def _consumer(self) -> AsyncConsumer:
@@ -115,18 +125,54 @@ class Records:
         return AsyncConsumer(self._bootstrap, config)
 
 
+async def _read(
+    consumer: AsyncConsumer,
+    search: "_Search",
+    ranges: Mapping[TopicPartition, _Range],
+    deadline_s: float,
+) -> None:
+    """All that the search wants of these ranges."""
+    search.begin(ranges)
+    await consumer.assign(list(ranges))
+    for where, one in ranges.items():
+        await consumer.seek(where, one.start)
+    while not search.is_over:
+        if monotonic() >= deadline_s:
+            search.stopped = f"{TIME_S:.0f} s have passed"
+            break
+        for batch in await consumer.poll(POLL_S, POLL_RECORDS):
+            search.take(batch)
+        for where in list(search.left):
+            if await consumer.position(where) >= ranges[where].end:
+                search.left.discard(where)
+
+
 class _Search:
     """What has been found so far."""
 
-    def __init__(self, wanted: Wanted, ranges: Mapping[TopicPartition, _Range]) -> None:
+    def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
-        self._ranges = ranges
+        self._ranges: Mapping[TopicPartition, _Range] = {}
         self._first = wanted.since_ms is not None
         self._found: dict[TopicPartition, deque[Record]] = {}
-        self.left = {where for where, one in ranges.items() if one.start < one.end}
+        self._newer: list[Record] = []
+        self.left: set[TopicPartition] = set()
         self.scanned = 0
         self._bytes = 0
         self.stopped = ""
+
+    def begin(self, ranges: Mapping[TopicPartition, _Range]) -> None:
+        """With these; what was found before is newer, and stays."""
+        self._newer = self._all()
+        self._found = {}
+        self._ranges = ranges
+        self.left = {where for where, one in ranges.items() if one.start < one.end}
+
+    @property
+    def wants_older(self) -> bool:
+        """Fewer than the last N were found. With a filter, all that may be read was."""
+        last = not self._first and not self._wanted.is_filtered
+        return last and not self.stopped and len(self._all()) < self._wanted.count
 
     @property
     def is_over(self) -> bool:
@@ -156,13 +202,16 @@ class _Search:
 
     def page(self, skipped: list[str]) -> Page:
         """The newest first; since a time, the oldest first."""
-        found = [record for each in self._found.values() for record in each]
+        found = self._all()
         found.sort(
             key=lambda one: (one.timestamp_ms, one.partition, one.offset), reverse=not self._first
         )
         shown = found[: self._wanted.count]
         views = tuple(record_view(one, self._wanted.form) for one in shown)
         return Page(views, self.scanned, self.stopped, tuple(skipped))
+
+    def _all(self) -> list[Record]:
+        return [*self._newer, *(one for each in self._found.values() for one in each)]
 
 
 def _partitions(
@@ -198,13 +247,17 @@ async def _ranges(
         times = await admin.list_offsets(dict.fromkeys(named, wanted.since_ms))
         return {
             one: _Range(
-                times[one].offset if times[one].offset >= 0 else ends[one].offset, ends[one].offset
+                times[one].offset if times[one].offset >= 0 else ends[one].offset,
+                ends[one].offset,
+                starts[one].offset,
             )
             for one in named
         }
     back = max(wanted.count, SCAN_RECORDS // len(named)) if wanted.is_filtered else wanted.count
     return {
-        one: _Range(max(starts[one].offset, ends[one].offset - back), ends[one].offset)
+        one: _Range(
+            max(starts[one].offset, ends[one].offset - back), ends[one].offset, starts[one].offset
+        )
         for one in named
     }
 

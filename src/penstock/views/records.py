@@ -283,6 +283,8 @@ def empty_note(page: Page, wanted: Wanted, topic: str) -> str:
             f"None of the {page.scanned:,} records looked at matches. "
             "Give an earlier time to look further back."
         )
+    if page.stopped:
+        return f"No record was found: {page.stopped}. Give a time to look elsewhere."
     if wanted.since_ms is not None:
         return "No record is that recent. Leave the time empty for the last ones."
     return f"There are no records to read. To write some: echo hello | penstock produce {topic}"

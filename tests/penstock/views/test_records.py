@@ -8,7 +8,15 @@ import pytest
 
 from penstock.client import Record
 from penstock.errors import MisuseError
-from penstock.views.records import Form, Wanted, parse_wanted, record_view, show
+from penstock.views.records import (
+    Form,
+    Page,
+    Wanted,
+    empty_note,
+    parse_wanted,
+    record_view,
+    show,
+)
 
 
 @pytest.mark.parametrize(
@@ -126,3 +134,11 @@ def test_lists_are_on_one_line_if_they_are_short() -> None:
     assert show(b'{"a":[[1,[2]],"b"]}', "auto", 100).text == '{\n  "a": [[1, [2]], "b"]\n}'
     long = json.dumps([["x" * 28], ["y" * 28]]).encode()
     assert show(long, "auto", 200).text.count("\n") == 3
+
+
+def test_a_search_that_was_ended_does_not_say_that_there_are_no_records() -> None:
+    assert "There are no records to read" in empty_note(Page((), 0), Wanted(), "t")
+    ended = Page((), 0, "the last 20,000 offsets of each partition were looked at")
+    for wanted in (Wanted(), Wanted(since_ms=1)):
+        told = empty_note(ended, wanted, "t")
+        assert told.startswith("No record was found: the last 20,000 offsets of each partition")
