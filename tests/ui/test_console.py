@@ -203,6 +203,20 @@ def test_the_overview_says_that_all_is_well(console: ConsoleProcess) -> None:
     console.see("/", "All is well", "2 of 2")
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/topics", *map("/topics/flights".__add__, ("", "/settings", "/groups")), "/groups"],
+)
+def test_a_page_of_kept_answers_says_how_old_they_are(console: ConsoleProcess, path: str) -> None:
+    def as_of() -> str:
+        page = " ".join(console.get(path).text.split())
+        (found,) = re.findall(r'As of <time datetime="([^"]+)"', page)
+        return str(found)
+
+    # Of two moments to render, none is the other; an answer is kept for two seconds at least.
+    wait_until(lambda: as_of() == as_of(), what="two pages of the same answers say the same")
+
+
 def test_topics_are_listed_and_found_by_name(console: ConsoleProcess) -> None:
     said = words(console.see("/topics", "flights").text)
     assert "__consumer_offsets" not in said

@@ -1,13 +1,14 @@
 """Answers that are kept for a moment: a hundred tabs ask the cluster as often as one does.
 
 For each key one question is in flight at a time; who asks meanwhile waits for that answer. An
-answer is kept at least `ttl_s`, and ten times as long as it took: a large cluster is asked less.
+answer is kept at least `ttl_s`, and ten times as long as it took: a large cluster is asked less. It
+says when it was asked, so that nobody takes it for newer than it is.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Final
 
 from penstock.errors import ErrorCode, PenstockError
@@ -46,7 +47,7 @@ class Memo:
             if self._clock() >= kept.until_s:
                 async with self._at_once:
                     began_s = self._clock()
-                    kept.answer = await _asked(ask)
+                    kept.answer = await _asked(ask, time_ns() // 1_000_000)
                 took_s = self._clock() - began_s
                 kept.until_s = self._clock() + min(max(TTL_S, 10 * took_s), TTL_MAX_S)
         self._forget()
@@ -62,11 +63,11 @@ class Memo:
                 del self._kept[key]
 
 
-async def _asked(ask: Callable[[], Awaitable[A]]) -> Answer[A]:
+async def _asked(ask: Callable[[], Awaitable[A]], now_ms: int) -> Answer[A]:
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            return Answer(await ask())
+            return Answer(await ask(), asked_ms=now_ms)
     except TimeoutError:
-        return Answer(problem=f"no answer within {TIMEOUT_S:.0f} s")
+        return Answer(problem=f"no answer within {TIMEOUT_S:.0f} s", asked_ms=now_ms)
     except PenstockError as error:
-        return Answer(problem=error.message, refused=error.code in REFUSALS)
+        return Answer(problem=error.message, refused=error.code in REFUSALS, asked_ms=now_ms)

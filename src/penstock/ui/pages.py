@@ -5,6 +5,7 @@ the same page again. There are only GET routes, and no route changes anything.
 """
 
 from pathlib import Path
+from time import time_ns
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -18,8 +19,9 @@ from penstock.ui.paging import page_of
 from penstock.ui.reader import Reader
 from penstock.ui.records import Records, reason_of
 from penstock.ui.rendering import Rendering
+from penstock.views import cells
 from penstock.views.answers import Answer, Logs, partition_sizes
-from penstock.views.cells import Table
+from penstock.views.cells import Cell, Table
 from penstock.views.groups import (
     GroupAnswer,
     group_facts,
@@ -97,6 +99,7 @@ class Pages:
         return self._rendering.page(
             request,
             "overview.html",
+            now=_oldest(seen.cluster, seen.logs, seen.short, seen.blocking, seen.moves),
             title="Overview",
             why=why,
             facts=facts(seen),
@@ -109,6 +112,7 @@ class Pages:
         return self._rendering.page(
             request,
             "list.html",
+            now=_oldest(listed, blocking),
             title="Transactions",
             problems=_problems(listed, blocking, await self._hidden()),
             tables=[
@@ -132,6 +136,7 @@ class Pages:
         query = {"q": sought, **({"internal": "on"} if internal else {})}
         shown, pager = page_of(request, found, TOPICS_SHOWN, query)
         moving = await self._reader.traffic() if shown else {}
+        logs: Answer[Logs] = await self._reader.logs() if shown else Answer()
         hidden = await self._hidden()
         empty = (
             f"No topic has {sought!r} in its name."
@@ -141,6 +146,7 @@ class Pages:
         return self._rendering.page(
             request,
             "list.html",
+            now=_oldest(answer, logs),
             title="Topics",
             problems=_problems(answer, hidden),
             tables=[topic_table(shown, moving, empty)] if answer.value is not None else [],
@@ -163,6 +169,7 @@ class Pages:
         return self._rendering.page(
             request,
             "topic.html",
+            now=_oldest(answer, offsets, logs),
             title=topic.topic,
             topic=topic.topic,
             tab="partitions",
@@ -180,6 +187,7 @@ class Pages:
         return self._rendering.page(
             request,
             "topic.html",
+            now=_oldest(answer, found),
             title=f"{answer.value.topic}: settings",
             topic=answer.value.topic,
             tab="settings",
@@ -198,6 +206,7 @@ class Pages:
         return self._rendering.page(
             request,
             "topic.html",
+            now=_oldest(listed, *seen.values()),
             title=f"{answer.value.topic}: groups",
             topic=answer.value.topic,
             tab="groups",
@@ -296,6 +305,7 @@ class Pages:
         return self._rendering.page(
             request,
             "list.html",
+            now=_oldest(answer, *seen.values()),
             title="Groups",
             problems=_problems(answer, *seen.values(), hidden),
             tables=[group_table(shown, seen, empty)] if answer.value is not None else [],
@@ -318,6 +328,7 @@ class Pages:
         return self._rendering.page(
             request,
             "list.html",
+            now=_oldest(answer),
             title=group_id,
             kind="Group",
             facts=group_facts(found),
@@ -338,6 +349,12 @@ class Pages:
 
 def _problems(*answers: Answer[Any]) -> list[str]:
     return list(dict.fromkeys(one.problem for one in answers if one.problem))[:5]
+
+
+def _oldest(*answers: Answer[Any]) -> Cell:
+    """As of when all of them count: some are kept for up to half a minute."""
+    asked = [one.asked_ms for one in answers if one.asked_ms is not None]
+    return cells.moment(min(asked, default=time_ns() // 1_000_000))
 
 
 def _none(things: str, hidden: Answer[Any], how: str) -> str:

@@ -166,7 +166,7 @@ class Reader:
             (topics.value or {}).items(), key=lambda item: (is_internal(*item), item[0])
         )
         short = tuple(one for _, topic in ordered for one in topic_shortfalls(topic))
-        return Answer(short, topics.problem)
+        return Answer(short, topics.problem, asked_ms=topics.asked_ms)
 
     async def _moves_to_full_disks(self, logs: Logs | None) -> Answer[tuple[MoveDescription, ...]]:
         """All moves, asked only if some may wait for a disk: the controller goes through all

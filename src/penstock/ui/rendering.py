@@ -26,7 +26,8 @@ class Rendering:
         self._templates.filters["iso"] = _iso
 
     def page(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
-        """`values`: what the template shows; what most pages lack has a default."""
+        """`values`: what the template shows; what most pages lack has a default. `now`: as of when
+        it counts, if that is before this moment."""
         defaults: dict[str, Any] = {
             "problems": [], "facts": (), "tables": (), "pager": None, "search": None,
             "internal": None, "kind": "", "why": None,

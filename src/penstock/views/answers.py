@@ -18,11 +18,15 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[A]):
-    """`problem` "" = `value` is there. `refused`: the cluster answers, but not to this user."""
+    """`problem` "" = `value` is there. `refused`: the cluster answers, but not to this user.
+
+    `asked_ms`: when it was asked, in milliseconds since 1970; None = it did not have to be.
+    """
 
     value: A | None = None
     problem: str = ""
     refused: bool = False
+    asked_ms: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

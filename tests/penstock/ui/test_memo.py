@@ -2,6 +2,8 @@
 
 import asyncio
 
+from support.wire import now_ms
+
 from penstock.errors import MisuseError
 from penstock.ui.memo import KEPT_MAX, TTL_MAX_S, TTL_S, Memo
 from penstock.views.answers import Answer
@@ -77,3 +79,12 @@ async def test_old_answers_are_forgotten() -> None:
         await cluster.memo.answer(number, cluster.ask)
         cluster.now_s += TTL_S
     assert len(cluster.memo._kept) <= KEPT_MAX + 1
+
+
+async def test_a_kept_answer_says_when_it_was_asked() -> None:
+    cluster = Cluster()
+    before_ms = now_ms()
+    first = await cluster.memo.answer("x", cluster.ask)
+    assert first.asked_ms is not None
+    assert before_ms <= first.asked_ms <= now_ms()
+    assert (await cluster.memo.answer("x", cluster.ask)).asked_ms == first.asked_ms
