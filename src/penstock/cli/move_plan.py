@@ -148,7 +148,7 @@ def load(path: Path) -> SavedPlan:
     Raises MisuseError if it is something else, or was changed since; OSError if it is not readable.
     """
     try:
-        saved = _parse(json.loads(path.read_text()))
+        saved = _parse(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, KeyError) as error:
         raise MisuseError(
             f"{path} is not a plan ({type(error).__name__}: {error}); write one with "

@@ -132,9 +132,16 @@ def save(profiles: Profiles) -> None:
     path = file()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as new:  # 0600
-            yaml.safe_dump(document, new, sort_keys=False, allow_unicode=True)
-        Path(new.name).replace(path)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, delete=False, encoding="utf-8"
+        ) as new:  # 0600
+            try:
+                yaml.safe_dump(document, new, sort_keys=False, allow_unicode=True)
+                new.flush()
+                Path(new.name).replace(path)
+            except BaseException:
+                Path(new.name).unlink(missing_ok=True)
+                raise
     except OSError as error:
         raise _unusable(path, f"it cannot be written: {error.strerror}") from error
 

@@ -1,6 +1,9 @@
 """`penstock profile …`, and which cluster a command talks to when there are profiles."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +114,25 @@ def test_a_folder_or_binary_in_its_place_is_told_without_python_words(config: Pa
     file.rmdir()
     file.write_bytes(b"a: \xff")
     assert "it is not UTF-8 text (byte 3)" in run("list", code=1)
+
+
+def test_a_profile_is_utf_8_whatever_the_locale(config: Path) -> None:
+    save = (
+        "from penstock.cli.profiles import Profile, Profiles, save; "
+        'save(Profiles({"prod": Profile(bootstrap="prod:9092", ca_file="/home/jos\\xe9/ca.crt")}))'
+    )
+    latin = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "XDG_CONFIG_HOME": str(config.parent)}
+    subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-c", save], env={**os.environ, **latin}, check=True
+    )
+    assert profiles.load().get("prod").ca_file == "/home/josé/ca.crt"
+
+
+def test_a_file_that_cannot_be_replaced_leaves_nothing_beside_it(config: Path) -> None:
+    (config / "profiles.yaml").mkdir(parents=True)
+    with pytest.raises(MisuseError, match="cannot be written"):
+        profiles.save(Profiles({"prod": PRODUCTION}))
+    assert [one.name for one in config.iterdir()] == ["profiles.yaml"]
 
 
 def test_an_empty_file_has_none(config: Path) -> None:
