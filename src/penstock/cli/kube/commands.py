@@ -217,7 +217,7 @@ def upgrade(
     """
     check_output(output, yes=yes, dry_run=dry_run)
     api, choice = open_api(namespace, context, kubeconfig)
-    found = module_of("snapshot").choose_cluster(api, cluster, choice.namespace)
+    found = module_of("snapshot").choose_changeable(api, cluster, choice.namespace)
     plan = module_of("upgrade").plan_of(found)
     approves = bool(plan["plan"]) and not dry_run
     if output is Output.TABLE:
@@ -251,7 +251,7 @@ def approve(
     """
     check_output(output, yes=yes, dry_run=dry_run)
     api, choice = open_api(namespace, context, kubeconfig)
-    found = module_of("snapshot").choose_cluster(api, cluster, choice.namespace)
+    found = module_of("snapshot").choose_changeable(api, cluster, choice.namespace)
     plan = module_of("upgrade").spread_of(found, plan_id)
     waits = bool(plan["plan"]) and not plan["automatic"]
     if output is Output.TABLE:
@@ -325,7 +325,7 @@ def rotate_ca(
     says how far it is. Nothing is restarted.
     """
     api, choice = open_api(namespace, context, kubeconfig)
-    found = module_of("snapshot").choose_cluster(api, cluster, choice.namespace)
+    found = module_of("snapshot").choose_changeable(api, cluster, choice.namespace)
     asked = module_of("rotate").rotate_ca(api, found, dry_run=dry_run)
     if output is not Output.TABLE:
         print_document(asked, output)
@@ -371,7 +371,7 @@ def _annotate(
 ) -> str:
     """Sets or removes the annotation; the Cluster's full name."""
     module = module_of("snapshot")
-    found = module.choose_cluster(api, cluster, choice.namespace)
+    found = module.choose_changeable(api, cluster, choice.namespace)
     metadata = found["metadata"]
     path = path_of("Cluster", metadata["namespace"], metadata["name"])
     if not dry_run:

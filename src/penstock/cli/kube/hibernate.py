@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from penstock.cli.kube.snapshot import condition, full_name, is_paused
+from penstock.cli.kube.snapshot import condition, full_name, is_paused, refuse_deleted
 from penstock.cli.kube.status import is_ready
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 from penstock.kubernetes.api import Api
@@ -45,7 +45,8 @@ def wait(
 ) -> Json:
     """Until the Cluster is asleep, or Ready, as `asked`; `tell` is told what it waits for.
 
-    Raises ClusterError if it stays awake, or if it takes longer than half an hour.
+    Raises ClusterError if it stays awake, or if it takes longer than half an hour, MisuseError if
+    it is being deleted.
     """
     metadata = cluster["metadata"]
     path = path_of("Cluster", metadata["namespace"], metadata["name"])
@@ -54,6 +55,7 @@ def wait(
         seen = api.find(path)
         if seen is None:
             raise ClusterError(f"{asked['cluster']} was deleted", ErrorCode.INVALID_REQUEST)
+        refuse_deleted(seen)
         status: Json = seen.get("status") or {}
         if status.get("observedGeneration", 0) >= asked["generation"]:
             if _is_done(seen, hibernate=asked["hibernate"]):

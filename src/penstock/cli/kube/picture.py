@@ -80,6 +80,8 @@ def _head(status: Json, console: Console) -> None:
     mark = f"[{GOOD}]✔ Ready[/]" if status["ready"] else f"[{BAD}]✘ Not ready[/]"
     if status["paused"]:
         mark += f" [{ODD}]● paused[/]"
+    if status["deleting"]:
+        mark += f" [{BAD}]● {_plain(status['deleting'])}[/]"
     phase = f" · {status['phase']}" if status["phase"] else ""
     console.print(f"[bold]{_plain(status['cluster'])}[/]  {mark}{_plain(phase)}")
     if status["message"] and not status["ready"]:

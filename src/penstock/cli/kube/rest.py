@@ -75,7 +75,7 @@ def _change_rest(
 ) -> None:
     api, choice = where
     module = module_of("hibernate")
-    found = module_of("snapshot").choose_cluster(api, cluster, choice.namespace)
+    found = module_of("snapshot").choose_changeable(api, cluster, choice.namespace)
     asked = module.change(api, found, hibernate=hibernates, dry_run=dry_run)
     shows = output is Output.TABLE
     if wait and not dry_run:

@@ -96,6 +96,15 @@ def is_paused(thing: Json) -> bool:
     return annotations(thing).get(PAUSED) == "true"
 
 
+def deletion(thing: Json) -> str:
+    """What is said of one that is being deleted; "" = it is not."""
+    if not thing["metadata"].get("deletionTimestamp"):
+        return ""
+    waits_for = ", ".join(map(str, thing["metadata"].get("finalizers") or []))
+    rest = f", and waits for its finalizers: {waits_for}" if waits_for else ""
+    return f"is being deleted{rest}"
+
+
 def condition(thing: Json, kind: str) -> Json:
     """The condition of this type; {} if it has none."""
     found = (thing.get("status") or {}).get("conditions") or []
@@ -146,6 +155,23 @@ def choose_cluster(api: "Api", name: str | None, namespace: str | None) -> Json:
         raise MisuseError(f"there is no Cluster {where}; create one with kubectl apply")
     names = ", ".join(full_name(one) for one in clusters)
     raise MisuseError(f"there are several Clusters; name one of them: {names}")
+
+
+def choose_changeable(api: "Api", name: str | None, namespace: str | None) -> Json:
+    """The same, for a change. Raises MisuseError also if it is being deleted."""
+    found = choose_cluster(api, name, namespace)
+    refuse_deleted(found)
+    return found
+
+
+def refuse_deleted(cluster: Json) -> None:
+    """Raises MisuseError: no operator does anything for it any more."""
+    if said := deletion(cluster):
+        since = cluster["metadata"]["deletionTimestamp"]
+        raise MisuseError(
+            f"Cluster {full_name(cluster)} {said} (since {since}): its operator changes nothing "
+            "any more; `kubectl penstock why` says more"
+        )
 
 
 def find_visible_clusters(api: "Api") -> list[Json]:

@@ -13,6 +13,7 @@ from typing import Final
 from penstock.cli.kube.snapshot import (
     Snapshot,
     condition,
+    deletion,
     event_time,
     full_name,
     is_paused,
@@ -69,6 +70,7 @@ def describe(snapshot: Snapshot) -> Json:
         "phase": status.get("phase") or None,
         "message": status.get("message") or condition(snapshot.cluster, "Ready").get("message"),
         "paused": is_paused(snapshot.cluster),
+        "deleting": deletion(snapshot.cluster) or None,
         "age": age(snapshot.now, snapshot.cluster["metadata"].get("creationTimestamp")),
         "cluster_id": status.get("clusterId") or _document_id(snapshot),
         "bootstrap": status.get("bootstrap") or None,

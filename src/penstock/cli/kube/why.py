@@ -18,6 +18,7 @@ from penstock.cli.kube.snapshot import (
     OPERATOR,
     Snapshot,
     condition,
+    deletion,
     event_time,
     full_name,
     is_paused,
@@ -162,7 +163,15 @@ def _said(snapshot: Snapshot, thing: Json, kind: str) -> Iterator[Finding]:
         )
     generation = thing["metadata"].get("generation", 0)
     seen = (thing.get("status") or {}).get("observedGeneration", 0)
-    if seen < generation:
+    if said := deletion(thing):
+        yield Finding(
+            subject,
+            "deleting",
+            said,
+            since=age(snapshot.now, thing["metadata"]["deletionTimestamp"]),
+            do="check that whoever set the finalizers runs: each is removed when its work is done",
+        )
+    elif seen < generation:
         yield Finding(
             subject,
             "not-seen",

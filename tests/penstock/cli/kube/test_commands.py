@@ -1,9 +1,11 @@
 """`kubectl penstock status`, `why`, `pause`, `resume` against a real Kubernetes API."""
 
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -776,6 +778,59 @@ def test_a_paused_cluster_is_not_put_to_sleep(scene: Scene, run: Run) -> None:
     scene.healthy()
     assert run("pause", "flights").exit_code == 0
     assert "is paused; resume it first" in run("hibernate", "flights").output
+
+
+DELETING = "is being deleted, and waits for its finalizers: example.com/backup"
+
+
+def delete_slowly(scene: Scene) -> None:
+    """As by kubectl; a finalizer of somebody keeps the object."""
+    where = scene.path(PENSTOCK, "clusters", "flights")
+    how = {"Content_Type": "application/merge-patch+json"}
+    kept = {"metadata": {"finalizers": ["example.com/backup"]}}
+    scene.server.request("PATCH", where, kept, **how)
+    scene.server.request("DELETE", where)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("hibernate",), ("wake", "--dry-run"), ("upgrade", "--yes"), ("approve", "--yes"),
+     ("rotate-ca",), ("pause",), ("resume",)],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_cluster_that_is_being_deleted_is_not_changed(
+    scene: Scene, run: Run, words: tuple[str, ...]
+) -> None:
+    scene.healthy()
+    delete_slowly(scene)
+    before = scene.get(PENSTOCK, "clusters", "flights")
+    done = run(words[0], "flights", *words[1:])
+    assert done.exit_code == 1
+    assert f"Cluster {scene.namespace}/flights {DELETING} (since " in done.output
+    assert scene.get(PENSTOCK, "clusters", "flights") == before
+
+
+def test_who_waits_for_a_cluster_that_is_deleted_is_told_at_once(
+    scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.healthy()
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: delete_slowly(scene))
+    monkeypatch.setattr("penstock.cli.kube.hibernate.time", clock)
+    done = run("hibernate", "flights", "--wait")
+    assert done.exit_code == 1
+    assert DELETING in done.output
+
+
+def test_a_cluster_that_is_being_deleted_says_so(scene: Scene, run: Run) -> None:
+    scene.healthy()
+    delete_slowly(scene)
+    (found,) = (one for one in json.loads(run("why", "-o", "json").stdout)["findings"]
+                if one["code"] == "deleting")  # fmt: skip
+    assert found["what"] == DELETING
+    assert found["since"]
+    assert "not-seen" not in codes(run("why", "-o", "json"))
+    assert DELETING in run("status").stdout
+    assert json.loads(run("status", "-o", "json").stdout)["deleting"] == DELETING
 
 
 def test_a_cluster_that_sleeps_misses_no_pod(scene: Scene, run: Run) -> None:
