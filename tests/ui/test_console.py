@@ -39,6 +39,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             admin.create_topic("late", 2, 1)
             admin.create_topic("paid", 1, 1)
             admin.create_topic("halves", 1, 1)
+            admin.create_topic("headed", 1, 1)
             admin.create_topic("aborted", 2, 1)
         with Producer(cluster.bootstrap) as producer:
             for number in range(120):
@@ -50,6 +51,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             producer.send("blobs", bytes(range(256)) * 3_000, key=b"logo")
             producer.send("blobs", None, key=b"gone")
             producer.send("halves", HALF)
+            for _ in range(2):
+                producer.send("headed", b"v", headers=[("n" * 100_000, b"x" * 100_000)] * 4)
+            producer.send("headed", b"v", headers=[("n", b"x")] * 600)
             for number in range(60):
                 producer.send("aborted", f"good {number}".encode(), partition=0)
             producer.send("aborted", b"beside", partition=1)
@@ -264,6 +268,22 @@ def test_the_last_records_are_found_behind_those_that_were_aborted(
     assert "good 40" not in page
     page = console.see("/topics/aborted/records?count=200", "good 0", "beside", "61 records;").text
     assert page.count("<li>") == 61
+
+
+def test_headers_are_bounded_as_values_are(console: ConsoleProcess) -> None:
+    page = console.see("/topics/headed/records", "and 580 more", "3 records;").text
+    assert len(page) < 20_000
+    console.see("/topics/headed/records/0/2", "And 100 more headers")
+
+
+async def test_headers_count_to_what_a_search_may_read(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.ui.records.SCAN_BYTES", 1 << 20)
+    async with AsyncAdmin(cluster.bootstrap) as admin:
+        topic = (await admin.describe_topics(["headed"]))["headed"]
+    found = await Records(cluster.bootstrap).find(topic, Wanted())
+    assert (len(found.records), found.stopped) == (2, "1 MiB were read")
 
 
 async def test_a_search_back_has_an_end_and_says_so(

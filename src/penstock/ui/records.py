@@ -188,7 +188,7 @@ class _Search:
             if self.stopped:
                 return
             self.scanned += 1
-            self._bytes += len(record.value or b"") + len(record.key or b"")
+            self._bytes += _size(record)
             if self._wanted.matches(record) and (
                 not self._first or len(found) < self._wanted.count
             ):
@@ -212,6 +212,12 @@ class _Search:
 
     def _all(self) -> list[Record]:
         return [*self._newer, *(one for each in self._found.values() for one in each)]
+
+
+def _size(record: Record) -> int:
+    """Bytes; characters of the names of headers."""
+    named = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return named + len(record.value or b"") + len(record.key or b"")
 
 
 def _partitions(

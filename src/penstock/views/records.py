@@ -31,6 +31,9 @@ SHOWN_BYTES: Final = 2_048
 """Of one value in a list: a screen's worth."""
 DETAIL_BYTES: Final = 64 * 1024
 """Of one value on its own page."""
+HEADERS_SHOWN: Final = 20
+HEADERS_DETAIL: Final = 500
+"""Of a record in a list, and on its own page."""
 LINE_BYTES: Final = 160
 LIST_CHARS: Final = 60
 DEPTH_MAX: Final = 30
@@ -127,12 +130,16 @@ class RecordView:
     value: Shown
     headers: tuple[tuple[str, Shown], ...]
     href: str
+    more_headers: int = 0
+    """How many are not shown."""
 
 
 def record_view(
     record: "Record", form: Form, limit: int = SHOWN_BYTES, *, compact: bool = True
 ) -> RecordView:
-    """`limit`: bytes of each field that are shown. `compact`: short JSON stays on its line."""
+    """`limit`: bytes of key and value that are shown. `compact`: as in a list, where short JSON
+    stays on its line, and headers are cut to a line."""
+    headers = record.headers[: HEADERS_SHOWN if compact else HEADERS_DETAIL]
     page = f"records/{record.partition}/{record.offset}"
     query = "" if form == "auto" else "?" + urlencode({"form": form})
     return RecordView(
@@ -141,9 +148,17 @@ def record_view(
         cells.moment(record.timestamp_ms),
         show(record.key, form if form != "json" else "auto", limit),
         show(record.value, form, limit, compact=compact),
-        tuple((name, show(value, "auto", limit)) for name, value in record.headers),
+        tuple(
+            (_cut(name), show(value, "auto", LINE_BYTES if compact else limit))
+            for name, value in headers
+        ),
         topic_href(record.topic, page) + query,
+        len(record.headers) - len(headers),
     )
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= LINE_BYTES else f"{name[:LINE_BYTES]}…"
 
 
 def show(data: bytes | None, form: Form, limit: int, *, compact: bool = False) -> Shown:
