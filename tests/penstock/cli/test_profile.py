@@ -119,13 +119,13 @@ def test_a_folder_or_binary_in_its_place_is_told_without_python_words(config: Pa
 def test_a_profile_is_utf_8_whatever_the_locale(config: Path) -> None:
     save = (
         "from penstock.cli.profiles import Profile, Profiles, save; "
-        'save(Profiles({"prod": Profile(bootstrap="prod:9092", ca_file="/home/jos\\xe9/ca.crt")}))'
+        'save(Profiles({"prod": Profile(bootstrap="prod:9092", ca_file="/srv/jos\\xe9/ca.crt")}))'
     )
     latin = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "XDG_CONFIG_HOME": str(config.parent)}
     subprocess.run(
         [sys.executable, "-X", "utf8=0", "-c", save], env={**os.environ, **latin}, check=True
     )
-    assert profiles.load().get("prod").ca_file == "/home/josé/ca.crt"
+    assert profiles.load().get("prod").ca_file == "/srv/josé/ca.crt"
 
 
 def test_a_file_that_cannot_be_replaced_leaves_nothing_beside_it(config: Path) -> None:

@@ -180,7 +180,7 @@ class LocalCluster:
         with self._lock:
             self._phase = "stopping"
             if self._servers:
-                with contextlib.suppress(MisuseError):  # on a full disk they end all the same
+                with contextlib.suppress(MisuseError):  # on a full disk they must end, too
                     self._record()
             controller_last = sorted(self._servers.values(), key=lambda s: s.name == CONTROLLER)
             for server in controller_last:
