@@ -36,6 +36,7 @@ class MemoryEnd:
 
     name = "memory"
     cluster_id = "memory"
+    brokers = 3
 
     def __init__(self, limit: int = 3) -> None:
         self.logs: dict[TopicPartition, MemoryLog] = {}

@@ -108,6 +108,7 @@ class Kafka:
             replicas=max(len(each.replicas) for each in partitions.values()),
             configs={key: str(e.value) for key, e in entries.items() if e.source == own},
             max_message_bytes=int(entries[_MAX_MESSAGE].value),
+            inherited={key: str(e.value) for key, e in entries.items() if e.source != own},
         )
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:

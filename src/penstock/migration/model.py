@@ -18,6 +18,8 @@ class Topic:
 
     Attributes:
         configs: What was set on the topic itself, by name; the names are Kafka's.
+        inherited: What is in force besides, by name: the broker's or the cluster's settings, and
+            built-in defaults. Of a source, a copy has to keep it: the target's may differ.
         max_message_bytes: The limit in force, set or not.
     """
 
@@ -26,6 +28,7 @@ class Topic:
     replicas: int
     configs: Mapping[str, str] = field(default_factory=dict)
     max_message_bytes: int = 0
+    inherited: Mapping[str, str] = field(default_factory=dict)
 
 
 class Bounds(NamedTuple):
@@ -169,6 +172,10 @@ class Target(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def brokers(self) -> int:
+        """How many replicas a topic may have."""
 
     def find(self, topic: str) -> Topic | None: ...
 

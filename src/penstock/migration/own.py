@@ -67,6 +67,10 @@ class Penstock:
     def cluster_id(self) -> str:
         return self._cluster.cluster_id
 
+    @property
+    def brokers(self) -> int:
+        return sum(broker.alive for broker in self._cluster.brokers)
+
     def topics(self, patterns: Sequence[str]) -> list[Topic]:
         chosen = matching(patterns, self._admin.list_topics(), self.name)
         return [_topic(each) for each in self._admin.describe_topics(chosen).values()]
@@ -110,11 +114,10 @@ class Penstock:
         self._admin.alter_configs(topic, wanted, unset=configs.keys() - wanted.keys())
 
     def _create(self, topic: Topic, *, validate_only: bool) -> None:
-        alive = sum(broker.alive for broker in self._cluster.brokers)
         self._admin.create_topic(
             topic.name,
             topic.partitions,
-            min(topic.replicas, alive),
+            min(topic.replicas, self.brokers),
             dict(topic.configs),
             validate_only=validate_only,
         )
@@ -258,6 +261,7 @@ class _OwnReader:
 
 def _topic(described: TopicDescription) -> Topic:
     own = {k: v for k, v in described.configs.items() if k not in described.inherited}
+    in_force = TopicConfig().to_mapping() | dict(described.configs)
     limit = described.configs.get(_MAX_MESSAGE)
     return Topic(
         name=described.topic,
@@ -265,4 +269,5 @@ def _topic(described: TopicDescription) -> Topic:
         replicas=max(len(each.replicas) for each in described.partitions),
         configs=own,
         max_message_bytes=int(limit) if limit else TopicConfig().max_message_bytes,
+        inherited={k: v for k, v in in_force.items() if k not in own},
     )

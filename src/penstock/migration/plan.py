@@ -48,6 +48,15 @@ _LAG_MAX: Final = "max.compaction.lag.ms"
 HELD_MS: Final = 10**15
 """Longer than any record is old; and no age that a person would set."""
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
+_MIN_INSYNC: Final = "min.insync.replicas"
+_KAFKAS_MIN_INSYNC: Final = 1
+_RETENTION: Final = ("cleanup.policy", "retention.bytes", "retention.ms")
+"""What deletes records. A copy has them set, for the target's defaults may be others, or become
+so."""
+_IF_DIFFERENT: Final = (
+    "delete.retention.ms", _LAG, _LAG_MAX, "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
+)  # fmt: skip
 _KEYS: Final = {key.name: key for key in CONFIG_KEYS}
 _IN_KAFKA: Final = frozenset(_KEYS) - {PARTITIONER, "deletion.protection"}
 
@@ -113,7 +122,7 @@ def into_penstock(topic: Topic, spread: Spread) -> Translated:
     """Settings of a topic of Kafka, for one here; `spread`: how its keys are."""
     by_hash = spread in (Spread.MURMUR2, Spread.CRC32C)
     translated = Translated(partitioner=KeyHash(spread.value) if by_hash else None)
-    for name, value in sorted(topic.configs.items()):
+    for name, value in sorted(_in_force(topic, TopicConfig().min_insync_replicas).items()):
         problem = _problem(name, value)
         if name == _TIMESTAMP_TYPE and not problem and value != "CreateTime":
             problem = "records keep the time they have; set it when the copy has ended"
@@ -133,7 +142,7 @@ def into_penstock(topic: Topic, spread: Spread) -> Translated:
 def into_kafka(topic: Topic) -> Translated:
     """Settings of a topic here, for one of Kafka."""
     translated = Translated()
-    for name, value in sorted(topic.configs.items()):
+    for name, value in sorted(_in_force(topic, _KAFKAS_MIN_INSYNC).items()):
         if name in _IN_KAFKA:
             translated.kept[name] = value
         else:
@@ -142,6 +151,20 @@ def into_kafka(topic: Topic) -> Translated:
     if topic.configs.get(PARTITIONER, KeyHash.CRC32C) != KeyHash.MURMUR2:
         translated.dropped[PARTITIONER] = (KeyHash.CRC32C.value, _NOT_KAFKAS)
     return _held(translated)
+
+
+def _in_force(topic: Topic, min_insync: int) -> dict[str, str]:
+    """What was set on the topic, and what it inherits and a copy must keep. `min_insync`: the
+    target's default, below which nobody goes who did not ask for it."""
+    built_in = TopicConfig().to_mapping()
+    found = {}
+    for name, value in topic.inherited.items():
+        if name in _RETENTION or (name in _IF_DIFFERENT and value != built_in[name]):
+            found[name] = value
+    least = min(int(topic.inherited.get(_MIN_INSYNC, 1)), topic.replicas)
+    if least > min_insync:
+        found[_MIN_INSYNC] = str(least)
+    return found | dict(topic.configs)
 
 
 def _held(translated: Translated) -> Translated:

@@ -51,6 +51,8 @@ class Migration:
 
     def _plan(self, topic: Topic) -> TopicPlan:
         there = self.target.find(topic.name)
+        replicas = there.replicas if there else min(topic.replicas, self.target.brokers)
+        topic = replace(topic, replicas=replicas)
         wheres = partitions_of(topic)
         sources = self.source.bounds(wheres)
         left = {where: sources[where].end - sources[where].first for where in wheres}

@@ -372,6 +372,39 @@ class TestImport:
             *from_kafka(peer, "ungrouped", "--groups", "nobody")
         )
 
+    def test_what_the_broker_keeps_for_ever_is_kept_here(
+        self, penstock: "Program", peer: Peer, bootstrap: str
+    ) -> None:
+        """The topic itself has no retention.ms; records are from long ago."""
+        broker_setting(peer, "log.retention.ms", "-1")
+        try:
+            make(peer, "inherits", 1, retention_bytes="-1")
+            topic_setting_unset(peer, "inherits", "retention.ms")
+            produce(peer, "inherits", 10)
+            found = imported(penstock, peer, "inherits")
+        finally:
+            broker_setting(peer, "log.retention.ms", None)
+        assert found["topics"][0]["settings"]["retention.ms"] == "-1"
+        with Admin(bootstrap) as admin:
+            described = admin.describe_topics(["inherits"])["inherits"]
+        assert described.configs["retention.ms"] == "-1"
+        assert "retention.ms" not in described.inherited
+
+
+def broker_setting(peer: Peer, name: str, value: str | None) -> None:
+    how = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    resource = ConfigResource(ConfigResource.Type.BROKER, "1")
+    resource.add_incremental_config(ConfigEntry(name, value or "", incremental_operation=how))
+    change(peer, resource)
+
+
+def topic_setting_unset(peer: Peer, topic: str, name: str) -> None:
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    resource.add_incremental_config(
+        ConfigEntry(name, "", incremental_operation=AlterConfigOpType.DELETE)
+    )
+    change(peer, resource)
+
 
 def compact_often(peer: Peer) -> None:
     resource = ConfigResource(ConfigResource.Type.BROKER, "1")

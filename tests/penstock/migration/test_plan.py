@@ -55,6 +55,46 @@ def test_settings_keep_their_names_and_values() -> None:
     assert list(found.dropped) == ["min.compaction.lag.ms"]
 
 
+def test_what_a_topic_inherits_is_set_on_the_copy() -> None:
+    """The target's defaults are others: it would delete what the source keeps for ever."""
+    inherited = {
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "cleanup.policy": "delete",
+        "min.insync.replicas": "3",
+        "delete.retention.ms": "86400000",
+        "message.timestamp.before.max.ms": "1000",
+        "segment.ms": "1",
+    }
+    source = replace(topic(), replicas=3, inherited=inherited)
+    for translate in (lambda one: into_penstock(one, Spread.UNKNOWN), into_kafka):
+        found = translate(source)
+        assert found.kept == {
+            "retention.ms": "-1",
+            "retention.bytes": "-1",
+            "cleanup.policy": "delete",
+            "min.insync.replicas": "3",
+            "message.timestamp.before.max.ms": "1000",
+            "max.message.bytes": str(KAFKAS_LIMIT + 1_024),
+        }
+        assert not found.dropped or list(found.dropped) == ["partitioner"]
+        own = translate(replace(source, configs={"retention.ms": "5"}))
+        assert own.kept["retention.ms"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("inherited", "replicas", "here", "there"),
+    [("1", 3, None, None), ("2", 3, None, "2"), ("3", 3, "3", "3"), ("3", 1, None, None)],
+)
+def test_inherited_replicas_in_sync_are_never_fewer_than_by_default(
+    inherited: str, replicas: int, here: str | None, there: str | None
+) -> None:
+    """Of new clusters Kafka shows its default of 1 as if somebody had set it."""
+    source = replace(topic(), replicas=replicas, inherited={"min.insync.replicas": inherited})
+    assert into_penstock(source, Spread.UNKNOWN).kept.get("min.insync.replicas") == here
+    assert into_kafka(source).kept.get("min.insync.replicas") == there
+
+
 def test_what_is_dropped_has_its_value_and_a_reason() -> None:
     dropped = into_penstock(
         topic(
