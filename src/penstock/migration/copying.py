@@ -57,11 +57,14 @@ class Copy:
         self._partitions = tuple(partitions)
         self._in_flight: deque[_InFlight] = deque()
         self._in_flight_bytes = 0
-        self._stored_at = monotonic()
+        self._stored_at = self._heard_at = monotonic()
+        self._finishes_by = 0.0
+        """When a copy that follows ends at the latest; 0: it was not told to stop."""
         self._begun_with = 0
         self._ends: dict[TopicPartition, int] = {}
-        """The source's when this run began: an end that is seen before that is not one. A leader
-        that has just been elected may show fewer records than were committed."""
+        """The source's when this run began, and again when a run that follows is told to stop: the
+        copy is complete when it has come so far. A reader's own idea of the end may be older, or
+        that of a leader that has just been elected."""
         self._read_to: dict[TopicPartition, int] = {}
         self.progress: dict[TopicPartition, Progress] = {}
 
@@ -101,43 +104,53 @@ class Copy:
     def run(
         self, *, follow: bool, stop: Callable[[], bool], report: Callable[["Copy"], None]
     ) -> bool:
-        """Copies until the end; with `follow` until `stop`, and then for FINISH_S at most until the
-        end. Returns whether the end was reached.
+        """Copies what the source had when it began; with `follow` until `stop`, and then for
+        FINISH_S at most what it had at that moment. Returns whether that is copied.
 
-        Raises CopyError if the source sends nothing for QUIET_S before its end."""
+        Raises CopyError if the source sends nothing for QUIET_S before its end, and ClusterError if
+        it does not say where that is: at `stop`, and when it has been silent for QUIET_S."""
         reader = self._source.read({w: p.source_next for w, p in self.progress.items()})
-        heard_at, finishes_by = monotonic(), 0.0
+        self._heard_at = monotonic()
         try:
-            while True:
-                if stop():
-                    finishes_by = finishes_by or monotonic() + FINISH_S
-                    if not follow or monotonic() >= finishes_by:
-                        break
-                found = reader.poll(POLL_S)
-                for where, rows in found:
-                    self._append(where, rows)
-                ended = self._ended(reader)
-                self._settle(wait_above=0 if ended else IN_FLIGHT_BYTES)
-                if found or ended:
-                    heard_at = monotonic()
-                elif monotonic() - heard_at > QUIET_S:
-                    raise _quiet(self._source.name)
-                if ended and (finishes_by or not follow):
-                    break
+            while self._goes_on(follow=follow, stop=stop):
+                self._step(reader)
                 if monotonic() - self._stored_at >= STORE_EVERY_S:
                     self._store()
                     report(self)
             self._settle(wait_above=0)
             self._store()
-            return self._ended(reader)
+            return self._ended()
         finally:
             reader.close()
 
-    def _ended(self, reader: Reader) -> bool:
-        return all(
-            reader.at_end(where) and self._read_to[where] >= self._ends[where]
-            for where in self._partitions
-        )
+    def _goes_on(self, *, follow: bool, stop: Callable[[], bool]) -> bool:
+        if not stop():
+            return follow or not self._ended()
+        if follow and not self._finishes_by:
+            self._see_ends()
+            self._finishes_by = monotonic() + FINISH_S
+        return not self._ended() and monotonic() < self._finishes_by
+
+    def _step(self, reader: Reader) -> None:
+        found = reader.poll(POLL_S)
+        for where, rows in found:
+            self._append(where, rows)
+        self._settle(wait_above=IN_FLIGHT_BYTES if found else 0)
+        if not found and monotonic() - self._heard_at > QUIET_S:
+            if not self._ended():
+                raise _quiet(self._source.name)
+            self._see_ends()
+            self._heard_at = monotonic()
+        elif found:
+            self._heard_at = monotonic()
+
+    def _see_ends(self) -> None:
+        """Raises ClusterError if the source does not answer."""
+        for where, bounds in self._source.bounds(self._partitions).items():
+            self._ends[where] = max(self._ends[where], bounds.end)
+
+    def _ended(self) -> bool:
+        return all(self._read_to[where] >= self._ends[where] for where in self._partitions)
 
     def _append(self, where: TopicPartition, rows: Rows) -> None:
         self._read_to[where] = rows.next_offset

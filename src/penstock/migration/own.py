@@ -208,7 +208,7 @@ class _OwnAppending:
 
 
 class _OwnReader:
-    """Ends are asked for when a poll brings nothing."""
+    """Ends are asked for when a poll brings nothing, and hold until records come."""
 
     def __init__(
         self,
@@ -232,6 +232,7 @@ class _OwnReader:
         for batch in self._consumer.poll(timeout_s):
             where = batch.topic_partition
             self._positions[where] = batch.next_offset
+            self._ends.pop(where, None)
             found.append(
                 (
                     where,

@@ -157,10 +157,11 @@ def _in_force(topic: Topic, min_insync: int) -> dict[str, str]:
     """What was set on the topic, and what it inherits and a copy must keep. `min_insync`: the
     target's default, below which nobody goes who did not ask for it."""
     built_in = TopicConfig().to_mapping()
-    found = {}
-    for name, value in topic.inherited.items():
-        if name in _RETENTION or (name in _IF_DIFFERENT and value != built_in[name]):
-            found[name] = value
+    found = {
+        name: value
+        for name, value in topic.inherited.items()
+        if name in _RETENTION or (name in _IF_DIFFERENT and value != built_in[name])
+    }
     least = min(int(topic.inherited.get(_MIN_INSYNC, 1)), topic.replicas)
     if least > min_insync:
         found[_MIN_INSYNC] = str(least)

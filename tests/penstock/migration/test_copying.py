@@ -1,16 +1,17 @@
 """A copy has each record once, whatever ended the run before; foreign records stop it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
 from support.copied import Appended, MemoryEnd, Row, row
 
 from penstock.core.types import TopicPartition
+from penstock.errors import ClusterError, ErrorCode
 from penstock.migration import copying
 from penstock.migration.copying import Copy, CopyError
 from penstock.migration.groups import translated
-from penstock.migration.model import Rows, Topic
+from penstock.migration.model import Bounds, Rows, Topic
 from penstock.migration.plan import Spread, into_penstock, is_held
 from penstock.migration.run import Migration
 from penstock.migration.verifying import verdicts
@@ -216,10 +217,45 @@ def test_a_copy_that_follows_does_not_wait_for_an_end_that_does_not_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(copying, "FINISH_S", 0.1)
-    source, into = source_of(a=[SOME[0]]), target()
-    into.on_append = lambda where, _: source.logs[where].entries.append(SOME[0])
+    source, into = source_of(a=list(SOME)), target()
+    source.shown = 4
     assert not begun(source, into).run(follow=True, stop=lambda: True, report=lambda _: None)
-    assert into.logs[A].entries, "it went on for that long"
+    assert into.logs[A].entries == SOME[:4], "it went on for that long"
+
+
+def test_the_end_is_the_one_that_the_source_has_when_it_is_told_to_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The copy had come to an end before; what was written since was not read yet."""
+    monkeypatch.setattr(copying, "FINISH_S", 0.0)
+    source, into = source_of(a=SOME[:4]), target()
+    source.shown = 4
+
+    def stop() -> bool:
+        if len(into.logs[A].entries) < 4:
+            return False
+        source.logs[A].entries[4:] = SOME[4:]
+        return True
+
+    assert not begun(source, into).run(follow=True, stop=stop, report=lambda _: None)
+    assert into.logs[A].entries == SOME[:4]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_source_that_is_away_does_not_count_as_ended(
+    stops: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At Ctrl-C, and while it is followed."""
+    monkeypatch.setattr(copying, "QUIET_S", 0.0)
+    source, into = source_of(a=list(SOME)), target()
+    copy = begun(source, into)
+
+    def away(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        raise ClusterError(f"{next(iter(partitions)).topic} is away", ErrorCode.UNREACHABLE)
+
+    source.bounds = away  # type: ignore[method-assign]
+    with pytest.raises(ClusterError, match="t is away"):
+        copy.run(follow=True, stop=lambda: stops, report=lambda _: None)
 
 
 def test_the_end_counts_though_records_are_in_flight() -> None:

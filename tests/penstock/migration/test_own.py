@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode
 from penstock.migration import own
-from penstock.migration.model import Topic
+from penstock.migration.model import Bounds, Topic
 
 TOPIC = Topic(name="t", partitions=1, replicas=1)
 
@@ -58,3 +59,59 @@ def test_what_lasts_or_is_another_refusal_is_raised(
     with pytest.raises(ClusterError, match="no topic"):
         target(monkeypatch, cluster).create(TOPIC)
     assert cluster.refusals == 8, "once"
+
+
+class Stream:
+    """The consumer of a reader: what each poll returns, and where it stands then."""
+
+    def __init__(self, *polls: tuple[list[Any], int]) -> None:
+        self.polls, self.at = list(polls), 0
+
+    def __call__(self, *_: Any, **__: Any) -> "Stream":
+        return self
+
+    def assign(self, _starts: Any) -> None: ...
+    def seek(self, _where: Any, offset: int) -> None:
+        self.at = offset
+
+    def poll(self, _timeout_s: float) -> list[Any]:
+        found, self.at = self.polls.pop(0)
+        return found
+
+    def position(self, _where: Any) -> int:
+        return self.at
+
+
+def batch(first: int, end: int) -> Any:
+    count = end - first
+    return SimpleNamespace(
+        topic_partition=A,
+        next_offset=end,
+        offsets=lambda: range(first, end),
+        keys=lambda: [None] * count,
+        values=lambda: [b"v"] * count,
+        timestamps_ms=lambda: [1] * count,
+        headers=lambda: [()] * count,
+    )
+
+
+A = TopicPartition("t", 0)
+
+
+def reader_of(monkeypatch: pytest.MonkeyPatch, end: list[int], stream: Stream) -> Any:
+    monkeypatch.setattr(own, "Admin", Late(0))
+    monkeypatch.setattr(own, "Consumer", stream)
+    cluster = own.Penstock("h:1", {}, "copy")
+    cluster.bounds = lambda _: {A: Bounds(0, end[0])}  # type: ignore[method-assign]
+    return cluster.read({A: 0})
+
+
+def test_an_end_that_was_seen_before_records_came_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = [2]
+    reader = reader_of(monkeypatch, end, Stream(([batch(0, 2)], 2), ([], 2), ([batch(2, 4)], 4)))
+    reader.poll(0)
+    reader.poll(0)
+    assert reader.at_end(A)
+    end[0] = 9
+    reader.poll(0)
+    assert not reader.at_end(A)
