@@ -5,7 +5,7 @@ its lag is what the copy has not written, so 0. Reading is of committed records 
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from time import monotonic, sleep
 from types import TracebackType
@@ -246,10 +246,18 @@ class _OwnReader:
                     ),
                 )
             )
-        if not found:
+        if not found:  # and what it passed meanwhile is before these ends
             self._ends = {where: each.end for where, each in self._bounds(self._positions).items()}
-            for where in self._positions:
-                self._positions[where] = max(self._positions[where], self._consumer.position(where))
+        return found + self._passed({where for where, _ in found})
+
+    def _passed(self, others: Collection[TopicPartition]) -> list[tuple[TopicPartition, Rows]]:
+        """Others than these, which have gone on over markers and aborted records."""
+        found = []
+        for where in self._positions.keys() - set(others):
+            position = self._consumer.position(where)
+            if position > self._positions[where]:
+                self._positions[where] = position
+                found.append((where, Rows(position)))
         return found
 
     def at_end(self, where: TopicPartition) -> bool:

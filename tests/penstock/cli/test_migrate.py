@@ -25,7 +25,7 @@ from support.processes import wait_stopped
 from support.waiting import wait_until
 
 from benchmarks.kafka_peer import Peer
-from penstock.client import Admin, TopicPartition
+from penstock.client import Admin, Producer, TopicPartition
 from penstock.core.partitioner import KeyHash, partition_for_key
 from penstock.migration.copying import up_to
 from penstock.migration.kafka import Kafka
@@ -450,6 +450,23 @@ class TestExport:
         assert (plan["action"], plan["reason"]) == ("create", "")
         there = Kafka(peer.bootstrap, {})
         assert there.find("dry") is None
+
+    def test_a_log_that_ends_with_a_marker_is_copied_to_its_end(
+        self, penstock: "Program", peer: Peer, bootstrap: str
+    ) -> None:
+        penstock.ok("topic", "create", "marked", "-p", "1", "-c", "retention.ms=-1")
+        with Producer(bootstrap, transactional_id="marks") as producer:
+            with producer.transaction() as transaction:
+                for index in range(5):
+                    transaction.send("marked", b"%d" % index)
+            aborted = producer.transaction()
+            aborted.begin()
+            aborted.send("marked", b"aborted")
+            aborted.abort()
+        export = ["export", "--to", f"kafka://{peer.bootstrap}", "--topics", "marked"]
+        found = json.loads(penstock.ok(*export, "-o", "json"))
+        assert found["complete"]
+        assert [(each["found"], each["checksum"]) for each in found["partitions"]] == [(5, "same")]
 
     def test_the_way_back(self, penstock: "Program", peer: Peer) -> None:
         penstock.ok("topic", "create", "back", "-p", "3", "-c", "retention.ms=-1")

@@ -8,7 +8,7 @@ import pytest
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode
 from penstock.migration import own
-from penstock.migration.model import Bounds, Topic
+from penstock.migration.model import Bounds, Rows, Topic
 
 TOPIC = Topic(name="t", partitions=1, replicas=1)
 
@@ -115,3 +115,13 @@ def test_an_end_that_was_seen_before_records_came_is_none(monkeypatch: pytest.Mo
     end[0] = 9
     reader.poll(0)
     assert not reader.at_end(A)
+
+
+def test_a_reader_says_that_it_passed_offsets_without_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A log that ends with the marker of a transaction is read to its end."""
+    reader = reader_of(monkeypatch, [3], Stream(([batch(0, 2)], 2), ([], 3)))
+    assert [(where, len(rows)) for where, rows in reader.poll(0)] == [(A, 2)]
+    assert reader.poll(0) == [(A, Rows(3))]
+    assert reader.at_end(A)
