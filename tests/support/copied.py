@@ -7,6 +7,7 @@ from penstock.core.columns import Header
 from penstock.core.types import TopicPartition
 from penstock.migration.fitting import too_large
 from penstock.migration.model import Bounds, Misfit, Progress, Rows, Topic
+from penstock.migration.plan import matching
 
 Row = tuple[bytes | None, bytes | None, int, Sequence[Header] | None]
 NOON = 1_700_000_000_000
@@ -41,6 +42,7 @@ class MemoryEnd:
     def __init__(self, limit: int = 3) -> None:
         self.logs: dict[TopicPartition, MemoryLog] = {}
         self.known: dict[str, Topic] = {}
+        self._created = 0
         self.stored: dict[TopicPartition, Progress] = {}
         self.groups: dict[str, dict[TopicPartition, int]] = {}
         self.on_append: Callable[[TopicPartition, Rows], None] = lambda _w, _r: None
@@ -49,13 +51,14 @@ class MemoryEnd:
         """Records that readers see of each log, as of a leader that is behind. None: all."""
 
     def topics(self, patterns: Sequence[str]) -> list[Topic]:
-        return [self.known[name] for name in patterns]
+        return [self.known[name] for name in matching(patterns, list(self.known), self.name)]
 
     def find(self, topic: str) -> Topic | None:
         return self.known.get(topic)
 
     def create(self, topic: Topic) -> None:
-        self.known[topic.name] = topic
+        self._created += 1
+        self.known[topic.name] = replace(topic, topic_id=f"id {self._created}")
         for index in range(topic.partitions):
             self.logs[TopicPartition(topic.name, index)] = MemoryLog()
 

@@ -223,7 +223,13 @@ def _migrate(migration: "Migration", wish: _Wish) -> None:
         return
     progress = _Progress(sum(plan.records for plan in plans))
     with _until_interrupted() as stop:
-        done = migration.execute(plans, follow=wish.follow, stop=stop, report=progress.copying)
+        done = migration.execute(
+            plans,
+            follow=wish.follow,
+            stop=stop,
+            report=progress.copying,
+            patterns=wish.topics,
+        )
         interrupted = stop()
     progress.copying(done.copy)
     verdicts = done.verify(_Counted("compared")) if wish.verify else []

@@ -18,15 +18,27 @@ from time import monotonic
 from typing import Final
 
 from penstock.core.types import TopicPartition
-from penstock.errors import ErrorCode, PenstockError
+from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.migration.digest import extended
-from penstock.migration.model import Appending, Progress, Reader, Rows, Source, Target
+from penstock.migration.model import (
+    Appending,
+    Bounds,
+    Progress,
+    Reader,
+    Rows,
+    Source,
+    Target,
+    Topic,
+)
+from penstock.migration.plan import created_again, gone
 
 IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 STORE_EVERY_S: Final = 1.0
 POLL_S: Final = 0.5
 QUIET_S: Final = 60.0
 """A partition that should have records, and from which none come for this long, is an error."""
+WATCH_S: Final = 5.0
+"""Between two looks whether the source's topics are still the same."""
 FINISH_S: Final = 5.0
 """How long a copy that follows goes on for the source's end after it was told to stop."""
 
@@ -58,6 +70,8 @@ class Copy:
         self._in_flight: deque[_InFlight] = deque()
         self._in_flight_bytes = 0
         self._stored_at = self._heard_at = monotonic()
+        self._looked_at = self._seen_at = monotonic()
+        """When it was last watched, and when that last had an answer."""
         self._finishes_by = 0.0
         """When a copy that follows ends at the latest; 0: it was not told to stop."""
         self._begun_with = 0
@@ -79,6 +93,8 @@ class Copy:
         stored = self._target.progress(self._partitions)
         there = self._target.bounds(self._partitions)
         sources = self._source.bounds(self._partitions)
+        topics = {each.name: each for each in self._source.topics(self.topics)}
+        self._check_source(stored, sources, topics)
         for where in self._partitions:
             known, bounds = stored[where], there[where]
             if known is None:
@@ -95,31 +111,74 @@ class Copy:
                     f"and {known.target_next} was reached before: it has lost records or was "
                     "created again; delete the topic and start over"
                 )
+            known = replace(known, topic_id=topics[where.topic].topic_id)
             self.progress[where] = self._with_surplus(where, known, bounds.end)
             self._ends[where] = sources[where].end
             self._read_to[where] = self.progress[where].source_next
         self._begun_with = sum(each.records for each in self.progress.values())
         self._store()
 
+    @property
+    def topics(self) -> list[str]:
+        return list(dict.fromkeys(where.topic for where in self._partitions))
+
+    def _check_source(
+        self,
+        stored: Mapping[TopicPartition, Progress | None],
+        sources: Mapping[TopicPartition, Bounds],
+        topics: Mapping[str, Topic],
+    ) -> None:
+        """Raises CopyError if it no longer has what was copied, and goes on with something else."""
+        lasts = {}
+        for where, known in stored.items():
+            if known is None:
+                continue
+            reason = created_again(topics[where.topic], known.topic_id)
+            reason = reason or gone(where, known.source_next, sources[where])
+            if reason:
+                raise CopyError(f"{self._source.name}: {reason}")
+            if known.last_offset >= sources[where].first:
+                lasts[where] = known
+        if not lasts:
+            return
+        reader = self._source.read({where: each.last_offset for where, each in lasts.items()})
+        for where, rows in up_to(reader, {w: each.last_offset + 1 for w, each in lasts.items()}):
+            if rows and extended(0, rows) != lasts[where].last_digest:  # none: compacted since
+                raise CopyError(
+                    f"{self._source.name}: {where.topic}/{where.partition}, offset "
+                    f"{rows.offsets[0]} is not the record that was copied: the source has lost "
+                    "records and got others since; delete the target's topic and start over"
+                )
+
     def run(
-        self, *, follow: bool, stop: Callable[[], bool], report: Callable[["Copy"], None]
+        self,
+        *,
+        follow: bool,
+        stop: Callable[[], bool],
+        report: Callable[["Copy"], None],
+        watch: Callable[[], None] = lambda: None,
     ) -> bool:
         """Copies what the source had when it began; with `follow` until `stop`, and then for
-        FINISH_S at most what it had at that moment. Returns whether that is copied.
+        FINISH_S at most what it had at that moment. Returns whether that is copied. `watch` raises
+        if the source's topics are others by now: asked now and then, and before that is said.
 
         Raises CopyError if the source sends nothing for QUIET_S before its end, and ClusterError if
         it does not say where that is: at `stop`, and when it has been silent for QUIET_S."""
         reader = self._source.read({w: p.source_next for w, p in self.progress.items()})
-        self._heard_at = monotonic()
+        self._heard_at = self._seen_at = monotonic()
         try:
             while self._goes_on(follow=follow, stop=stop):
                 self._step(reader)
+                self._look(watch)
                 if monotonic() - self._stored_at >= STORE_EVERY_S:
                     self._store()
                     report(self)
             self._settle(wait_above=0)
             self._store()
-            return self._ended()
+            if not self._ended():
+                return False
+            watch()
+            return True
         finally:
             reader.close()
 
@@ -130,6 +189,20 @@ class Copy:
             self._see_ends()
             self._finishes_by = monotonic() + FINISH_S
         return not self._ended() and monotonic() < self._finishes_by
+
+    def _look(self, watch: Callable[[], None]) -> None:
+        """A source that is away may come back, for QUIET_S."""
+        if monotonic() - max(self._looked_at, self._seen_at) < WATCH_S:
+            return
+        try:
+            watch()
+        except ClusterError as error:
+            passes = error.retriable or error.code is ErrorCode.UNREACHABLE
+            if not passes or monotonic() - self._seen_at > QUIET_S:
+                raise
+        else:
+            self._seen_at = monotonic()
+        self._looked_at = monotonic()
 
     def _step(self, reader: Reader) -> None:
         found = reader.poll(POLL_S)
@@ -233,6 +306,10 @@ def advanced(progress: Progress, rows: Rows) -> Progress:
         source_next=rows.next_offset,
         target_next=progress.target_next + len(rows),
         digest=extended(progress.digest, rows),
+        last_offset=rows.offsets[-1] if rows else progress.last_offset,
+        last_digest=extended(0, rows.cut(len(rows) - 1, len(rows)))
+        if rows
+        else progress.last_digest,
     )
 
 

@@ -13,6 +13,7 @@ from time import monotonic, sleep
 from typing import Any, Final
 
 import confluent_kafka as kafka
+from confluent_kafka import TopicCollection
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -41,6 +42,8 @@ DELIVERY_MS: Final = 120_000
 BATCH_BYTES: Final = 1_000_000
 MESSAGE_BYTES_MAX: Final = 1_000_000_000
 """Of librdkafka, which counts before compression: the topic's own limit decides."""
+_NO_ID: Final = "A" * 22
+"""What a Kafka before 2.8 is shown with."""
 _MAX_MESSAGE: Final = "max.message.bytes"
 
 
@@ -89,17 +92,31 @@ class Kafka:
                     raise failed(self.name, error.args[0]) from None
 
     def topics(self, patterns: Sequence[str]) -> list[Topic]:
-        known = sorted(name for name in self._metadata.topics if not name.startswith("__"))
-        return [self._topic(name) for name in matching(patterns, known, self.name)]
+        return self._described(matching(patterns, self.names(), self.name))
+
+    def names(self) -> list[str]:
+        """Of all topics but Kafka's own, as they are now."""
+        self._metadata = asked(self.name, lambda: self._admin.list_topics(timeout=TIMEOUT_S))
+        return sorted(name for name in self._metadata.topics if not name.startswith("__"))
 
     def find(self, topic: str) -> Topic | None:
-        return self._topic(topic) if topic in self._metadata.topics else None
+        return self._described([topic])[0] if topic in self._metadata.topics else None
 
-    def _topic(self, name: str) -> Topic:
-        resource = ConfigResource(ConfigResource.Type.TOPIC, name)
-        entries = asked(
-            self.name, lambda: self._admin.describe_configs([resource])[resource].result(TIMEOUT_S)
-        )
+    def _described(self, names: Sequence[str]) -> list[Topic]:
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
+
+        def described() -> list[tuple[Any, str]]:
+            configs = self._admin.describe_configs(resources)
+            topics = self._admin.describe_topics(TopicCollection(list(names)))
+            return [
+                (configs[each].result(TIMEOUT_S), str(topics[each.name].result(TIMEOUT_S).topic_id))
+                for each in resources
+            ]
+
+        found = asked(self.name, described)
+        return [self._topic(name, *each) for name, each in zip(names, found, strict=True)]
+
+    def _topic(self, name: str, entries: Any, topic_id: str) -> Topic:
         own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         partitions = self._metadata.topics[name].partitions
         return Topic(
@@ -108,6 +125,7 @@ class Kafka:
             replicas=max(len(each.replicas) for each in partitions.values()),
             configs={key: str(e.value) for key, e in entries.items() if e.source == own},
             max_message_bytes=int(entries[_MAX_MESSAGE].value),
+            topic_id="" if topic_id == _NO_ID else topic_id,
             inherited={key: str(e.value) for key, e in entries.items() if e.source != own},
         )
 
@@ -202,7 +220,7 @@ class Kafka:
     def _producer_of(self, topic: str) -> Any:
         """One by topic: a batch must not be larger than the topic takes."""
         if topic not in self._producers:
-            limit = self._topic(topic).max_message_bytes
+            limit = self._described([topic])[0].max_message_bytes
             self._producers[topic] = kafka.Producer(
                 {
                     **self._settings,

@@ -18,6 +18,7 @@ class Topic:
 
     Attributes:
         configs: What was set on the topic itself, by name; the names are Kafka's.
+        topic_id: Another one if a topic of this name is created again; "": not known.
         inherited: What is in force besides, by name: the broker's or the cluster's settings, and
             built-in defaults. Of a source, a copy has to keep it: the target's may differ.
         max_message_bytes: The limit in force, set or not.
@@ -28,6 +29,7 @@ class Topic:
     replicas: int
     configs: Mapping[str, str] = field(default_factory=dict)
     max_message_bytes: int = 0
+    topic_id: str = ""
     inherited: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -94,6 +96,9 @@ class Progress:
         target_first: Offset in the target of the first copied record.
         target_next: The target's end after the last copied record.
         digest: Of all copied records in order (`digest.extended`).
+        topic_id: Of the source's topic; "": not known.
+        last_offset: Offset in the source of the last copied record; -1: not known.
+        last_digest: Of that record alone.
     """
 
     source_first: int
@@ -101,6 +106,9 @@ class Progress:
     target_first: int
     target_next: int
     digest: int = 0
+    topic_id: str = ""
+    last_offset: int = -1
+    last_digest: int = 0
 
     @property
     def records(self) -> int:

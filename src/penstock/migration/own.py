@@ -278,5 +278,6 @@ def _topic(described: TopicDescription) -> Topic:
         replicas=max(len(each.replicas) for each in described.partitions),
         configs=own,
         max_message_bytes=int(limit) if limit else TopicConfig().max_message_bytes,
+        topic_id=described.topic_id,
         inherited={k: v for k, v in in_force.items() if k not in own},
     )

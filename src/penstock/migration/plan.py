@@ -284,6 +284,16 @@ def _other_keys(partitioner: KeyHash | None, there: Topic) -> str:
     )
 
 
+def created_again(topic: Topic, topic_id: str) -> str:
+    """Why a copy of the source's topic with this id cannot go on with `topic`, or ""."""
+    if not topic.topic_id or topic_id in ("", topic.topic_id):
+        return ""
+    return (
+        f"topic {topic.name!r} of the source was deleted and created again since it was copied: "
+        "this is another one; delete the target's topic and start over"
+    )
+
+
 def gone(where: TopicPartition, source_next: int, bounds: Bounds) -> str:
     """Why a copy that has come to `source_next` cannot go on with what the source has, or ""."""
     start_over = "delete the target's topic and start over"

@@ -19,6 +19,7 @@ from penstock.migration.plan import (
     Spread,
     TopicPlan,
     Translated,
+    created_again,
     gone,
     into_kafka,
     into_penstock,
@@ -27,6 +28,7 @@ from penstock.migration.plan import (
     spread_by,
 )
 from penstock.migration.verifying import Verdict, verdicts
+from penstock.migration.watching import Watch
 
 SAMPLE_KEYS: Final = 200
 SAMPLE_RECORDS: Final = 5_000
@@ -62,6 +64,7 @@ class Migration:
             for where, progress in self.target.progress(wheres).items():
                 if progress is not None:
                     started = True
+                    why_gone = why_gone or created_again(topic, progress.topic_id)
                     why_gone = why_gone or gone(where, progress.source_next, sources[where])
                     left[where] = max(0, sources[where].end - progress.source_next)
         return planned(
@@ -111,8 +114,11 @@ class Migration:
         follow: bool,
         stop: Callable[[], bool],
         report: Callable[[Copy], None],
+        patterns: Sequence[str] = (),
     ) -> "Done":
-        """Creates, copies. Raises MisuseError if a plan is refused: then nothing was written."""
+        """Creates, copies. `patterns`: what the plans were made of; (): their names.
+
+        Raises MisuseError if a plan is refused: then nothing was written."""
         refused = [plan for plan in plans if plan.action is Action.REFUSED]
         if refused:
             raise MisuseError(
@@ -124,7 +130,8 @@ class Migration:
         wheres = [where for plan in plans for where in partitions_of(plan.wanted)]
         copy = Copy(self.source, self.target, wheres)
         copy.begin()
-        complete = copy.run(follow=follow, stop=stop, report=report)
+        watch = Watch(self.source, self.target, patterns or copy.topics, _taken(plans, copy))
+        complete = copy.run(follow=follow, stop=stop, report=report, watch=watch)
         return Done(self, copy, complete, tuple(plans))
 
 
@@ -157,6 +164,14 @@ class Done:
         if offsets:
             self.migration.target.set_group(group, offsets)
         return moved
+
+
+def _taken(plans: Sequence[TopicPlan], copy: Copy) -> dict[str, Topic]:
+    """The source's topics as the copy took them."""
+    ids = {where.topic: each.topic_id for where, each in copy.progress.items()}
+    return {
+        plan.wanted.name: replace(plan.wanted, topic_id=ids[plan.wanted.name]) for plan in plans
+    }
 
 
 def partitions_of(topic: Topic) -> list[TopicPartition]:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import confluent_kafka as ck
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+)
 from support import stopping_child
 from support.copied import MemoryEnd, row, rows_of
 from support.documents import ROOT
@@ -344,6 +350,40 @@ class TestImport:
             began.kill()
         assert began.returncode == 0, error
         assert sum(each["found"] for each in json.loads(out)["partitions"]) == 25
+
+    def test_a_topic_that_was_created_again_is_refused(
+        self, penstock: "Program", peer: Peer
+    ) -> None:
+        make(peer, "again", 1)
+        produce(peer, "again", 10)
+        imported(penstock, peer, "again")
+        admin = AdminClient({"bootstrap.servers": peer.bootstrap})
+        admin.delete_topics(["again"])["again"].result(TIMEOUT_S)
+        there = Kafka(peer.bootstrap, {})
+        wait_until(lambda: "again" not in there.names(), what="Kafka has deleted it")
+        make(peer, "again", 1)
+        produce(peer, "again", 20)
+        said = penstock.fails(*from_kafka(peer, "again"))
+        assert "topic 'again' of the source was deleted and created again" in said
+
+    def test_partitions_that_are_added_while_it_follows_are_said(
+        self, penstock: "Program", peer: Peer, bootstrap: str
+    ) -> None:
+        make(peer, "grows", 1)
+        produce(peer, "grows", 10)
+        began = penstock.start(*from_kafka(peer, "grows", "--follow"))
+        try:
+            with Admin(bootstrap) as admin:
+                while_it_runs(began, lambda: written(admin, "grows") == 10, "ten records")
+            change = AdminClient({"bootstrap.servers": peer.bootstrap})
+            change.create_partitions([NewPartitions("grows", 3)])["grows"].result(TIMEOUT_S)
+            _, error = began.communicate(timeout=TIMEOUT_S)
+        finally:
+            began.kill()
+        assert began.returncode == 1
+        assert b"copy not complete: grows has 3 partitions" in error
+        penstock.ok("topic", "alter", "grows", "--partitions", 3)
+        assert len(imported(penstock, peer, "grows")["partitions"]) == 3
 
     def test_a_topic_that_others_write_to_is_refused(self, penstock: "Program", peer: Peer) -> None:
         make(peer, "foreign", 1)

@@ -102,7 +102,7 @@ def reader_of(monkeypatch: pytest.MonkeyPatch, end: list[int], stream: Stream) -
     monkeypatch.setattr(own, "Admin", Late(0))
     monkeypatch.setattr(own, "Consumer", stream)
     cluster = own.Penstock("h:1", {}, "copy")
-    cluster.bounds = lambda _: {A: Bounds(0, end[0])}  # type: ignore[method-assign]
+    monkeypatch.setattr(cluster, "bounds", lambda _: {A: Bounds(0, end[0])})
     return cluster.read({A: 0})
 
 
