@@ -292,6 +292,7 @@ def _group_row(group: str, moved: "Translation") -> dict[str, object]:
         "partition": str(moved.where),
         "source_offset": moved.source,
         "target_offset": moved.target if moved.target >= 0 else None,
+        "left": f"it is at {moved.here} here already" if moved.here >= 0 else "",
     }
 
 

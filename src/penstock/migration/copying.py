@@ -305,6 +305,7 @@ def advanced(progress: Progress, rows: Rows) -> Progress:
         progress,
         source_next=rows.next_offset,
         target_next=progress.target_next + len(rows),
+        marks=progress.marked(),
         digest=extended(progress.digest, rows),
         last_offset=rows.offsets[-1] if rows else progress.last_offset,
         last_digest=extended(0, rows.cut(len(rows) - 1, len(rows)))

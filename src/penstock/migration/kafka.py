@@ -5,10 +5,8 @@ export keeps its progress as committed offsets with metadata, in a group of Kafk
 name. Further settings of librdkafka (security.protocol, sasl.…, ssl.…) come from the user's file.
 """
 
-import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from time import monotonic, sleep
 from typing import Any, Final
 
@@ -258,14 +256,14 @@ class Kafka:
             consumer.close()
         return {
             TopicPartition(each.topic, each.partition): (
-                Progress(**json.loads(each.metadata)) if each.offset >= 0 else None
+                Progress.parse(each.metadata) if each.offset >= 0 else None
             )
             for each in found
         }
 
     def store(self, progress: Mapping[TopicPartition, Progress]) -> None:
         offsets = [
-            kafka.TopicPartition(w.topic, w.partition, p.target_next, json.dumps(asdict(p)))
+            kafka.TopicPartition(w.topic, w.partition, p.target_next, p.serialise())
             for w, p in progress.items()
         ]
         self._commit(self.copy_id, offsets)

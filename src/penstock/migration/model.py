@@ -4,12 +4,17 @@ Offsets of the source and of the target differ where the source has gaps (compac
 transactions): the target has none, because one writer appends row after row.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Final, NamedTuple, Protocol
 
 from penstock.core.columns import Header
 from penstock.core.types import TopicPartition
+
+MARKS_MAX: Final = 32
+MARK_RECORDS: Final = 1_000
+"""Between two marks of a progress at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +104,8 @@ class Progress:
         topic_id: Of the source's topic; "": not known.
         last_offset: Offset in the source of the last copied record; -1: not known.
         last_digest: Of that record alone.
+        marks: Places that the copy has passed, ascending, MARKS_MAX at most: an offset of the
+            source, and the one in the target of the first record that is not before it.
     """
 
     source_first: int
@@ -109,15 +116,37 @@ class Progress:
     topic_id: str = ""
     last_offset: int = -1
     last_digest: int = 0
+    marks: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> "Progress":
+        """Of `serialise`; fields that an older version did not write have their defaults."""
+        found = json.loads(text)
+        marks = tuple((source, target) for source, target in found.pop("marks", ()))
+        return cls(**found, marks=marks)
+
+    def serialise(self) -> str:
+        """Below 4,096 bytes, which is what Kafka takes beside an offset."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    def marked(self) -> tuple[tuple[int, int], ...]:
+        """`marks`, with the place where the copy is if it is far enough from the last one."""
+        here = (self.source_next, self.target_next)
+        marks = self.marks or ((self.source_first, self.target_first),)
+        if here[1] - marks[-1][1] < max(MARK_RECORDS, self.records // MARKS_MAX):
+            return marks
+        if len(marks) > 1 and _gapless(marks[-2], here):
+            return (*marks[:-1], here)
+        marks = (*marks, here)
+        return marks if len(marks) <= MARKS_MAX else marks[::2]
 
     @property
     def records(self) -> int:
         return self.target_next - self.target_first
 
-    @property
-    def gapless(self) -> bool:
-        """Whether every offset of the source so far is a record that was copied."""
-        return self.source_next - self.source_first == self.records
+
+def _gapless(mark: tuple[int, int], after: tuple[int, int]) -> bool:
+    return after[0] - mark[0] == after[1] - mark[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +235,9 @@ class Target(Protocol):
     ) -> dict[TopicPartition, Progress | None]: ...
 
     def store(self, progress: Mapping[TopicPartition, Progress]) -> None: ...
+
+    def group_offsets(self, group: str, topics: Iterable[str]) -> dict[TopicPartition, int]:
+        """Committed offsets of a group in these topics."""
 
     def set_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commits offsets for a group that has no members; raises if it has."""

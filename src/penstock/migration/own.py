@@ -4,9 +4,7 @@ Progress is kept as committed offsets with metadata of a group named after the s
 its lag is what the copy has not written, so 0. Reading is of committed records only.
 """
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from time import monotonic, sleep
 from types import TracebackType
 from typing import Final, Self
@@ -152,14 +150,14 @@ class Penstock:
     ) -> dict[TopicPartition, Progress | None]:
         found = self._of_group().committed(partitions)
         return {
-            where: None if entry is None else Progress(**json.loads(entry.metadata))
+            where: None if entry is None else Progress.parse(entry.metadata)
             for where, entry in found.items()
         }
 
     def store(self, progress: Mapping[TopicPartition, Progress]) -> None:
         self._of_group().commit(
             {
-                where: OffsetAndMetadata(each.target_next, json.dumps(asdict(each)))
+                where: OffsetAndMetadata(each.target_next, each.serialise())
                 for where, each in progress.items()
             }
         )
@@ -173,7 +171,12 @@ class Penstock:
 
     def group_offsets(self, group: str, topics: Iterable[str]) -> dict[TopicPartition, int]:
         wanted = set(topics)
-        described = self._admin.describe_group(group)
+        try:
+            described = self._admin.describe_group(group)
+        except ClusterError as error:
+            if error.code is ErrorCode.UNKNOWN_GROUP:
+                return {}
+            raise
         return {
             where: entry.offset
             for where, entry in described.offsets.items()

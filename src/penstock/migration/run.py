@@ -155,14 +155,21 @@ class Done:
                 self.migration.target.alter(topic.name, plan.settings.afterwards)
 
     def move_group(self, group: str) -> list[Translation]:
-        """Commits a group's offsets at the target; partitions that the copy has not passed are
-        left out."""
+        """Commits a group's offsets at the target. Partitions that the copy has not passed are left
+        out, and those where the group is as far there already."""
         topics = {where.topic for where in self.copy.progress}
         committed = self.migration.source.group_offsets(group, topics)
-        moved = translated(self.migration.source, committed, self.copy.progress)
-        offsets = {each.where: each.target for each in moved if each.target >= 0}
+        target = self.migration.target
+        there = target.group_offsets(group, topics)
+        moved = [
+            replace(each, here=there[each.where])
+            if there.get(each.where, -1) >= each.target
+            else each
+            for each in translated(self.migration.source, target, committed, self.copy.progress)
+        ]
+        offsets = {each.where: each.target for each in moved if each.target >= 0 > each.here}
         if offsets:
-            self.migration.target.set_group(group, offsets)
+            target.set_group(group, offsets)
         return moved
 
 

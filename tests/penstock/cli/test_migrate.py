@@ -35,7 +35,7 @@ from penstock.client import Admin, Producer, TopicPartition
 from penstock.core.partitioner import KeyHash, partition_for_key
 from penstock.migration.copying import up_to
 from penstock.migration.kafka import Kafka
-from penstock.migration.model import Bounds, Progress, Rows, Topic
+from penstock.migration.model import MARKS_MAX, Bounds, Progress, Rows, Topic
 from penstock.migration.own import Penstock
 from tools.snippets.page import How, read_page
 from tools.snippets.shell import commands
@@ -122,8 +122,17 @@ class TestBothEnds:
         end.create(Topic(name="kept", partitions=2, replicas=1))
         first, second = TopicPartition("kept", 0), TopicPartition("kept", 1)
         assert end.progress([first, second]) == {first: None, second: None}
+        largest = 2**63 - 1
         reached = Progress(
-            source_first=3, source_next=9, target_first=0, target_next=0, digest=2**32 - 1
+            source_first=3,
+            source_next=largest,
+            target_first=0,
+            target_next=0,
+            digest=2**32 - 1,
+            topic_id="x" * 36,
+            last_offset=largest,
+            last_digest=2**32 - 1,
+            marks=((10**15, 10**15),) * MARKS_MAX,
         )
         end.store({first: reached})
         assert end.progress([first, second]) == {first: reached, second: None}
@@ -141,6 +150,7 @@ class TestBothEnds:
         end.set_group("readers-of-a-test", {first: 1})
         assert end.group_offsets("readers-of-a-test", ["grouped"]) == {first: 1}
         assert end.group_offsets("readers-of-a-test", ["kept"]) == {}
+        assert end.group_offsets("nobody-yet", ["grouped"]) == {}
 
 
 class TestImport:
@@ -212,7 +222,13 @@ class TestImport:
         found = imported(penstock, peer, "tx", "--groups", "billing")
         assert [each["found"] for each in found["partitions"]] == [15]
         assert found["groups"] == [
-            {"group": "billing", "partition": "tx/0", "source_offset": 20, "target_offset": 7}
+            {
+                "group": "billing",
+                "partition": "tx/0",
+                "source_offset": 20,
+                "target_offset": 7,
+                "left": "",
+            }
         ]
         values = [each[2] for each in everything(bootstrap, "tx", 15)]
         assert values == [b"%d-%d" % (number, index) for number in (1, 3, 5) for index in range(5)]
