@@ -47,6 +47,7 @@ class MemoryEnd:
         self.groups: dict[str, dict[TopicPartition, int]] = {}
         self.on_append: Callable[[TopicPartition, Rows], None] = lambda _w, _r: None
         self.limit = limit
+        self.waits: dict[TopicPartition, int] = {}
         self.shown: int | None = None
         """Records that readers see of each log, as of a leader that is behind. None: all."""
 
@@ -72,6 +73,9 @@ class MemoryEnd:
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
         return {w: Bounds(self.logs[w].first, len(self.logs[w].entries)) for w in partitions}
+
+    def waiting(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {where: self.waits[where] for where in partitions if where in self.waits}
 
     def misfits(self, rows: Rows, limit_bytes: int) -> list[Misfit]:
         return too_large(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.migration.copying import Copy
     from penstock.migration.groups import Translation
     from penstock.migration.plan import TopicPlan
-    from penstock.migration.run import Migration
+    from penstock.migration.run import Done, Migration
     from penstock.migration.verifying import Verdict
 
 SCHEME: Final = "kafka://"
@@ -254,6 +254,22 @@ def _migrate(migration: "Migration", wish: _Wish) -> None:
     if interrupted and not wish.follow and not done.complete:
         sys.stderr.write("interrupted; the same command continues\n")
         raise typer.Exit(130)
+    missing = _missing(done, moved)
+    if missing:
+        raise MisuseError(f"copy not complete: {missing}, then the same command continues")
+
+
+def _missing(done: "Done", moved: Sequence[tuple[str, "Translation"]]) -> str:
+    """What the target does not have, though nothing failed; ""."""
+    if done.waiting:
+        behind = ", ".join(f"{count} offsets of {w}" for w, count in sorted(done.waiting.items()))
+        return f"{behind} wait behind an open transaction; end it"
+    if not done.complete:
+        return "the source has records that were not copied yet; stop what writes to it"
+    beyond = ", ".join(f"{group} in {each.where}" for group, each in moved if each.target < 0)
+    if beyond:
+        return f"groups are further in the source than the copy: {beyond}; see what they read"
+    return ""
 
 
 def _plan_row(plan: "TopicPlan") -> dict[str, object]:

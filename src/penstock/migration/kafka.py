@@ -11,7 +11,7 @@ from time import monotonic, sleep
 from typing import Any, Final
 
 import confluent_kafka as kafka
-from confluent_kafka import TopicCollection
+from confluent_kafka import IsolationLevel, TopicCollection
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     ConfigSource,
     NewTopic,
+    OffsetSpec,
 )
 
 from penstock.core.types import TopicPartition
@@ -138,6 +139,24 @@ class Kafka:
             return {where: Bounds(*watermarks(where)) for where in partitions}
         finally:
             consumer.close()
+
+    def waiting(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library's
+        wanted = {kafka.TopicPartition(each.topic, each.partition): latest for each in partitions}
+
+        def marks() -> dict[TopicPartition, int]:
+            asked_for = self._admin.list_offsets(
+                wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED
+            )
+            return {
+                TopicPartition(at.topic, at.partition): one.result(TIMEOUT_S).offset
+                for at, one in asked_for.items()
+            }
+
+        high = asked(self.name, marks)
+        # Asked afterwards: without an open transaction, it is not before the mark then.
+        stable = self.bounds(high)
+        return {w: at - stable[w].end for w, at in high.items() if at > stable[w].end}
 
     def read(self, starts: Mapping[TopicPartition, int]) -> Reader:
         return KafkaReader(self.name, self._consumer(), starts)

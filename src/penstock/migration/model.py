@@ -189,6 +189,10 @@ class Source(Protocol):
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]: ...
 
+    def waiting(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """How many offsets are acknowledged, and not visible before an open transaction has ended;
+        partitions without any are left out."""
+
     def read(self, starts: Mapping[TopicPartition, int]) -> Reader: ...
 
     def group_offsets(self, group: str, topics: Iterable[str]) -> dict[TopicPartition, int]:

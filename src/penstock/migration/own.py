@@ -126,6 +126,14 @@ class Penstock:
         end = self._admin.list_offsets(dict.fromkeys(wanted, LATEST))
         return {where: Bounds(first[where].offset, end[where].offset) for where in wanted}
 
+    def waiting(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        seen = {where: self._admin.partition_transactions(where) for where in partitions}
+        return {
+            where: each.high_watermark - each.last_stable_offset
+            for where, each in seen.items()
+            if each.open and each.high_watermark > each.last_stable_offset
+        }
+
     def misfits(self, rows: Rows, limit_bytes: int) -> list[Misfit]:
         return too_large(rows, limit_bytes, own_limit)
 

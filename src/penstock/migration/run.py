@@ -4,8 +4,8 @@ prepare: topics, settings, partitioner, what is there ──▶ plans (nothing i
 execute: create ──▶ copy ──▶ verdicts ──▶ groups
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from penstock.core.types import TopicPartition
@@ -132,17 +132,20 @@ class Migration:
         copy.begin()
         watch = Watch(self.source, self.target, patterns or copy.topics, _taken(plans, copy))
         complete = copy.run(follow=follow, stop=stop, report=report, watch=watch)
-        return Done(self, copy, complete, tuple(plans))
+        waiting = self.source.waiting(wheres) if complete else {}
+        return Done(self, copy, complete and not waiting, tuple(plans), waiting)
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A copy that has ended. `complete`: it has all that the source had."""
+    """A copy that has ended. `complete`: it has all that the source had. `waiting`: offsets by
+    partition that could not be copied: they are behind an open transaction."""
 
     migration: Migration
     copy: Copy
     complete: bool
     plans: tuple[TopicPlan, ...]
+    waiting: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def verify(self, tick: Callable[[int], None]) -> list[Verdict]:
         return verdicts(self.migration.target, self.copy.progress, tick)
@@ -163,7 +166,7 @@ class Done:
         there = target.group_offsets(group, topics)
         moved = [
             replace(each, here=there[each.where])
-            if there.get(each.where, -1) >= each.target
+            if there.get(each.where, -1) >= each.target >= 0
             else each
             for each in translated(self.migration.source, target, committed, self.copy.progress)
         ]

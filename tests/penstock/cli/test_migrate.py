@@ -246,12 +246,42 @@ class TestImport:
         producer.begin_transaction()
         producer.produce("open", b"later", timestamp=1_700_000_000_000)
         producer.flush(TIMEOUT_S)
-        for count in (10, 11):
-            found = imported(penstock, peer, "open")
-            assert found["complete"]
-            assert [each["found"] for each in found["partitions"]] == [count]
-            if count == 10:
-                producer.commit_transaction()
+        produce(peer, "open", 5, first=10)  # acknowledged, and not visible
+        Kafka(peer.bootstrap, {}).set_group("ahead", {TopicPartition("open", 0): 16})
+        done = penstock.run(*from_kafka(peer, "open", "--groups", "ahead", "-o", "json"))
+        assert done.returncode == 1
+        assert "copy not complete: 6 offsets of open/0 wait behind an open tr" in done.stderr
+        found = json.loads(done.stdout)
+        assert not found["complete"]
+        assert [each["found"] for each in found["partitions"]] == [10]
+        producer.commit_transaction()
+        found = imported(penstock, peer, "open", "--groups", "ahead")
+        assert found["complete"]
+        assert [each["found"] for each in found["partitions"]] == [16]
+        Kafka(peer.bootstrap, {}).set_group("ahead", {TopicPartition("open", 0): 99})
+        done = penstock.run(*from_kafka(peer, "open", "--groups", "ahead"))
+        assert done.returncode == 1
+        assert "further in the source than the copy: ahead in open/0" in done.stderr
+
+    def test_what_waits_is_none_without_a_transaction(
+        self, peer: Peer, bootstrap: str, penstock: "Program"
+    ) -> None:
+        """At both ends; and an open one here counts."""
+        make(peer, "plain", 2)
+        produce(peer, "plain", 10)
+        wheres = [TopicPartition("plain", index) for index in range(2)]
+        assert Kafka(peer.bootstrap, {}).waiting(wheres) == {}
+        penstock.ok("topic", "create", "plain", "-p", "2", "-c", "retention.ms=-1")
+        with (
+            Penstock(bootstrap, {}) as own,
+            Producer(bootstrap, transactional_id="open-here") as producer,
+        ):
+            assert own.waiting(wheres) == {}
+            transaction = producer.transaction()
+            transaction.begin()
+            transaction.send("plain", b"open", partition=1).result()
+            assert own.waiting(wheres) == {wheres[1]: 1}
+            transaction.abort()
 
     def test_what_kafka_has_compacted_leaves_no_gaps_and_offsets_mean_the_same_records(
         self, penstock: "Program", peer: Peer

@@ -1,11 +1,15 @@
-"""Settings of librdkafka that nobody can use: one line says why."""
+"""What a copy says in one line: settings that nobody can use, and what is missing at the end."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from penstock.cli.migrate import _settings
+from penstock.cli.migrate import _missing, _settings
+from penstock.core.types import TopicPartition
 from penstock.errors import MisuseError
+from penstock.migration.groups import Translation
 from penstock.migration.kafka import Kafka
 
 
@@ -22,3 +26,21 @@ def test_a_file_of_bytes_is_no_settings(tmp_path: Path) -> None:
     file.write_bytes(b"\x91\xff\x00")
     with pytest.raises(MisuseError, match="is not text in UTF-8"):
         _settings(file)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "complete", "target", "said"),
+    [
+        ({TopicPartition("t", 1): 7}, False, 3, "7 offsets of t/1 wait behind an open transaction"),
+        ({}, False, 3, "the source has records that were not copied yet"),
+        ({}, True, -1, "groups are further in the source than the copy: g in t/0"),
+        ({}, True, 3, ""),
+    ],
+)
+def test_what_is_missing_is_said(
+    waiting: dict[TopicPartition, int], complete: bool, target: int, said: str
+) -> None:
+    done: Any = SimpleNamespace(waiting=waiting, complete=complete)
+    found = _missing(done, [("g", Translation(TopicPartition("t", 0), 5, target))])
+    assert found.startswith(said)
+    assert bool(found) is bool(said)

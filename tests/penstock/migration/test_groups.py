@@ -136,3 +136,5 @@ def test_a_group_that_is_further_here_stays_there() -> None:
     assert [(each.target, each.here) for each in done.move_group("g")] == [(4, 6), (4, -1)]
     assert into.groups["g"] == {A: 6, B: 4}
     assert [each.here for each in done.move_group("g")] == [6, 4]
+    source.groups["ahead"] = {A: 99}
+    assert [(each.target, each.here) for each in done.move_group("ahead")] == [(-1, -1)]
