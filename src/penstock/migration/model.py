@@ -37,6 +37,10 @@ class Topic:
     topic_id: str = ""
     inherited: Mapping[str, str] = field(default_factory=dict)
 
+    def in_force(self, name: str, default: str) -> str:
+        """A setting, `default` if it is not known."""
+        return self.configs.get(name, self.inherited.get(name, default))
+
 
 class Bounds(NamedTuple):
     """Offsets of a partition: of its first record, and the one after its last."""

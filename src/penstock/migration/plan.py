@@ -48,15 +48,14 @@ _LAG_MAX: Final = "max.compaction.lag.ms"
 HELD_MS: Final = 10**15
 """Longer than any record is old; and no age that a person would set."""
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
+_CREATE_TIME: Final = "CreateTime"
 _MIN_INSYNC: Final = "min.insync.replicas"
 _KAFKAS_MIN_INSYNC: Final = 1
 _RETENTION: Final = ("cleanup.policy", "retention.bytes", "retention.ms")
 """What deletes records. A copy has them set, for the target's defaults may be others, or become
 so."""
-_IF_DIFFERENT: Final = (
-    "delete.retention.ms", _LAG, _LAG_MAX, "message.timestamp.after.max.ms",
-    "message.timestamp.before.max.ms",
-)  # fmt: skip
+_TIME_LIMITS: Final = ("message.timestamp.after.max.ms", "message.timestamp.before.max.ms")
+_IF_DIFFERENT: Final = ("delete.retention.ms", _LAG, _LAG_MAX, _TIMESTAMP_TYPE, *_TIME_LIMITS)
 _KEYS: Final = {key.name: key for key in CONFIG_KEYS}
 _IN_KAFKA: Final = frozenset(_KEYS) - {PARTITIONER, "deletion.protection"}
 
@@ -124,8 +123,6 @@ def into_penstock(topic: Topic, spread: Spread) -> Translated:
     translated = Translated(partitioner=KeyHash(spread.value) if by_hash else None)
     for name, value in sorted(_in_force(topic, TopicConfig().min_insync_replicas).items()):
         problem = _problem(name, value)
-        if name == _TIMESTAMP_TYPE and not problem and value != "CreateTime":
-            problem = "records keep the time they have; set it when the copy has ended"
         if problem:
             translated.dropped[name] = (value, problem)
         elif name != _MAX_MESSAGE:
@@ -136,6 +133,7 @@ def into_penstock(topic: Topic, spread: Spread) -> Translated:
         translated.kept[PARTITIONER] = KeyHash.MURMUR2.value
     if spread is Spread.OTHERWISE:
         translated.dropped[PARTITIONER] = ("unknown", _OTHERWISE)
+    _hold_times(translated, _TIME_LIMITS)
     return _held(translated)
 
 
@@ -150,6 +148,7 @@ def into_kafka(topic: Topic) -> Translated:
     translated.kept[_MAX_MESSAGE] = str(topic.max_message_bytes + BATCH_HEADROOM_BYTES)
     if topic.configs.get(PARTITIONER, KeyHash.CRC32C) != KeyHash.MURMUR2:
         translated.dropped[PARTITIONER] = (KeyHash.CRC32C.value, _NOT_KAFKAS)
+    _hold_times(translated, [name for name in _TIME_LIMITS if name in translated.kept])
     return _held(translated)
 
 
@@ -166,6 +165,32 @@ def _in_force(topic: Topic, min_insync: int) -> dict[str, str]:
     if least > min_insync:
         found[_MIN_INSYNC] = str(least)
     return found | dict(topic.configs)
+
+
+def _hold_times(translated: Translated, limits: Iterable[str]) -> None:
+    """Records keep the time they have while they are copied, however old they are. `limits`: those
+    that the target knows."""
+    held = {name: _KEYS[name].maximum for name in limits} | {_TIMESTAMP_TYPE: _CREATE_TIME}
+    for name, value in held.items():
+        was = translated.kept.get(name)
+        translated.kept[name] = str(value)
+        if was not in (None, str(value)):
+            translated.dropped[name] = (str(was), "set when the copy has been compared")
+        if was is not None or name != _TIMESTAMP_TYPE:
+            translated.afterwards[name] = was
+
+
+def due(settings: Translated, topic: Topic) -> dict[str, str | None]:
+    """What is to be set on a topic that has been copied: in place of what only a copy sets."""
+    return {
+        name: value
+        for name, value in settings.afterwards.items()
+        if (
+            is_held(topic)
+            if name in (_LAG, _LAG_MAX)
+            else topic.configs.get(name) == settings.kept[name] != value
+        )
+    }
 
 
 def _held(translated: Translated) -> Translated:
@@ -263,6 +288,12 @@ def _conflict(topic: Topic, there: Topic, bounds: Iterable[Bounds], *, started: 
             f"the target's {_MAX_MESSAGE} is {there.max_message_bytes}, and the source takes "
             f"batches of {topic.max_message_bytes}: raise the target's to "
             f"{topic.max_message_bytes + BATCH_HEADROOM_BYTES}"
+        )
+    stamped = there.in_force(_TIMESTAMP_TYPE, _CREATE_TIME)
+    if stamped != _CREATE_TIME:
+        return (
+            f"the target's topic has {_TIMESTAMP_TYPE}={stamped}: all records would get the time "
+            f"of the copy; set {_TIMESTAMP_TYPE}={_CREATE_TIME} there until it has ended"
         )
     if not started and any(each.first != each.end for each in bounds):
         return (

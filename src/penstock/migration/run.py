@@ -20,10 +20,10 @@ from penstock.migration.plan import (
     TopicPlan,
     Translated,
     created_again,
+    due,
     gone,
     into_kafka,
     into_penstock,
-    is_held,
     planned,
     spread_by,
 )
@@ -151,11 +151,12 @@ class Done:
         return verdicts(self.migration.target, self.copy.progress, tick)
 
     def release(self) -> None:
-        """Topics that were kept from being compacted get the settings that they shall have."""
+        """Topics get the settings that they were copied without, as their limits of compaction."""
         for plan in self.plans:
             topic = self.migration.target.find(plan.wanted.name)
-            if plan.settings.afterwards and topic is not None and is_held(topic):
-                self.migration.target.alter(topic.name, plan.settings.afterwards)
+            changes = due(plan.settings, topic) if topic else {}
+            if topic and changes:
+                self.migration.target.alter(topic.name, changes)
 
     def move_group(self, group: str) -> list[Translation]:
         """Commits a group's offsets at the target. Partitions that the copy has not passed are left

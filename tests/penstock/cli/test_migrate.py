@@ -554,6 +554,19 @@ class TestExport:
         assert found["complete"]
         assert [(each["found"], each["checksum"]) for each in found["partitions"]] == [(5, "same")]
 
+    def test_times_of_appending_stay(self, penstock: "Program", peer: Peer) -> None:
+        setting = "message.timestamp.type"
+        penstock.ok("topic", "create", "stamped", "-p", "1", "-c", f"{setting}=LogAppendTime")
+        penstock.ok("produce", "stamped", stdin="v\n" * 10)
+        export = ["export", "--to", f"kafka://{peer.bootstrap}", "--topics", "stamped"]
+        found = json.loads(penstock.ok(*export, "-o", "json"))
+        assert [(each["found"], each["checksum"]) for each in found["partitions"]] == [(10, "same")]
+        there = Kafka(peer.bootstrap, {}).find("stamped")
+        assert there is not None
+        assert there.configs[setting] == "LogAppendTime"
+        said = penstock.fails(*export)
+        assert "the target's topic has message.timestamp.type=LogAppendTime" in said
+
     def test_the_way_back(self, penstock: "Program", peer: Peer) -> None:
         penstock.ok("topic", "create", "back", "-p", "3", "-c", "retention.ms=-1")
         export = ["export", "--to", f"kafka://{peer.bootstrap}", "--topics", "back", "-o", "json"]

@@ -12,6 +12,7 @@ from penstock.migration.plan import (
     Action,
     Spread,
     TopicPlan,
+    due,
     gone,
     into_kafka,
     into_penstock,
@@ -20,6 +21,9 @@ from penstock.migration.plan import (
     spread_by,
 )
 
+TIME_LIMITS = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
+TIMES = {"message.timestamp.type": "CreateTime"}
+HELD_TIMES = TIMES | dict.fromkeys(TIME_LIMITS, str(2**63 - 1))
 KAFKAS_LIMIT = 1_048_588
 """Kafka's default of max.message.bytes."""
 
@@ -50,8 +54,10 @@ def test_settings_keep_their_names_and_values() -> None:
         "min.compaction.lag.ms": str(HELD_MS),
         "min.insync.replicas": "2",
         "max.message.bytes": str(KAFKAS_LIMIT + 1_024),
+        **HELD_TIMES,
     }
-    assert found.afterwards == {"min.compaction.lag.ms": None, "max.compaction.lag.ms": None}
+    lags = ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    assert found.afterwards == dict.fromkeys((*lags, *TIME_LIMITS))
     assert list(found.dropped) == ["min.compaction.lag.ms"]
 
 
@@ -74,10 +80,12 @@ def test_what_a_topic_inherits_is_set_on_the_copy() -> None:
             "retention.bytes": "-1",
             "cleanup.policy": "delete",
             "min.insync.replicas": "3",
-            "message.timestamp.before.max.ms": "1000",
+            "message.timestamp.before.max.ms": str(2**63 - 1),
             "max.message.bytes": str(KAFKAS_LIMIT + 1_024),
+            **(TIMES if translate is into_kafka else HELD_TIMES),
         }
-        assert not found.dropped or list(found.dropped) == ["partitioner"]
+        assert found.afterwards["message.timestamp.before.max.ms"] == "1000"
+        assert found.dropped.keys() - {"partitioner"} == {"message.timestamp.before.max.ms"}
         own = translate(replace(source, configs={"retention.ms": "5"}))
         assert own.kept["retention.ms"] == "5"
 
@@ -100,7 +108,6 @@ def test_what_is_dropped_has_its_value_and_a_reason() -> None:
         topic(
             segment_bytes="1000",
             compression_type="lz4",
-            message_timestamp_type="LogAppendTime",
             follower_replication_throttled_replicas="*",
         ),
         Spread.UNKNOWN,
@@ -110,7 +117,6 @@ def test_what_is_dropped_has_its_value_and_a_reason() -> None:
         "lz4",
         "config compression.type is 'lz4'; it must be producer",
     )
-    assert "records keep the time they have" in dropped["message.timestamp.type"][1]
     assert dropped["follower.replication.throttled.replicas"] == ("*", "there is no such setting")
 
 
@@ -143,7 +149,8 @@ def test_a_partitioner_that_is_not_the_default_is_set() -> None:
 
 def test_what_only_we_have_is_not_taken_back() -> None:
     found = into_kafka(topic(retention_ms="1", partitioner="murmur2", deletion_protection="true"))
-    assert found.kept == {"retention.ms": "1", "max.message.bytes": str(KAFKAS_LIMIT + 1_024)}
+    limit = str(KAFKAS_LIMIT + 1_024)
+    assert found.kept == {"retention.ms": "1", "max.message.bytes": limit} | TIMES
     assert found.dropped == {
         "partitioner": ("murmur2", "Kafka has no such setting"),
         "deletion.protection": ("true", "Kafka has no such setting"),
@@ -154,6 +161,26 @@ def test_an_export_says_that_kafkas_clients_spread_keys_otherwise() -> None:
     for source in (topic(), topic(partitioner="crc32c")):
         value, why = into_kafka(source).dropped["partitioner"]
         assert (value, "Kafka's clients spread keys by murmur2" in why) == ("crc32c", True)
+
+
+@pytest.mark.parametrize("inherited", [False, True])
+def test_times_stay_while_a_topic_is_copied(inherited: bool) -> None:
+    """LogAppendTime comes back when it has been compared."""
+    appended = {"message.timestamp.type": "LogAppendTime"}
+    source = replace(topic(), inherited=appended)
+    if not inherited:
+        source = replace(topic(), configs=appended)
+    for found in (into_penstock(source, Spread.UNKNOWN), into_kafka(source)):
+        assert found.kept["message.timestamp.type"] == "CreateTime"
+        assert found.dropped["message.timestamp.type"][0] == "LogAppendTime"
+        copied = replace(topic(), configs=found.kept)
+        assert due(found, copied)["message.timestamp.type"] == "LogAppendTime"
+        assert "message.timestamp.type" not in due(found, source)
+        there = replace(source, partitions=3)
+        for started in (False, True):
+            refused = planned(topic(), found, there, [], started=started,
+                              check=lambda _: "", records=1)  # fmt: skip
+            assert "has message.timestamp.type=LogAppendTime: all records would" in refused.reason
 
 
 @pytest.mark.parametrize("started", [False, True])
