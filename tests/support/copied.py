@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock.core.columns import Header
 from penstock.core.types import TopicPartition
+from penstock.errors import OffsetOutOfRangeError
 from penstock.migration.fitting import too_large
 from penstock.migration.model import Bounds, Misfit, Progress, Rows, Topic
 from penstock.migration.plan import matching
@@ -47,6 +48,8 @@ class MemoryEnd:
         self.groups: dict[str, dict[TopicPartition, int]] = {}
         self.on_append: Callable[[TopicPartition, Rows], None] = lambda _w, _r: None
         self.limit = limit
+        self.strict = False
+        """Refuses to read before a log's first record, as real ends do."""
         self.waits: dict[TopicPartition, int] = {}
         self.shown: int | None = None
         """Records that readers see of each log, as of a leader that is behind. None: all."""
@@ -91,6 +94,10 @@ class MemoryEnd:
         return Appended(base)
 
     def read(self, starts: Mapping[TopicPartition, int]) -> "_MemoryReader":
+        for where, at in starts.items():
+            if self.strict and at < self.logs[where].first:
+                text = f"{where.topic}/{where.partition} begins at {self.logs[where].first}"
+                raise OffsetOutOfRangeError(text)
         return _MemoryReader(self, dict(starts))
 
     def progress(

@@ -112,7 +112,7 @@ class Copy:
                     "created again; delete the topic and start over"
                 )
             known = replace(known, topic_id=topics[where.topic].topic_id)
-            self.progress[where] = self._with_surplus(where, known, bounds.end)
+            self.progress[where] = self._with_surplus(where, known, bounds)
             self._ends[where] = sources[where].end
             self._read_to[where] = self.progress[where].source_next
         self._begun_with = sum(each.records for each in self.progress.values())
@@ -278,16 +278,18 @@ class Copy:
         self._target.store(self.progress)
         self._stored_at = monotonic()
 
-    def _with_surplus(self, where: TopicPartition, known: Progress, end: int) -> Progress:
+    def _with_surplus(self, where: TopicPartition, known: Progress, there: Bounds) -> Progress:
         """`known`, moved over what the target has beyond it."""
-        count = end - known.target_next
+        count = there.end - known.target_next
         if count == 0:
             return known
-        own = Rows(end)
-        for _, rows in up_to(self._target.read({where: known.target_next}), {where: end}):
-            _extend(own, rows)
+        own = Rows(there.end)
+        first = max(known.target_next, there.first)
+        if first < there.end:
+            for _, rows in up_to(self._target.read({where: first}), {where: there.end}):
+                _extend(own, rows)
         theirs = read_exactly(self._source.read({where: known.source_next}), where, count)
-        # The target may have been compacted meanwhile: what is left is compared.
+        # Compaction or retention may have run at the target: what is left is compared.
         places = [offset - known.target_next for offset in own.offsets]
         left = theirs.picked(places) if len(theirs) == count else theirs
         if extended(0, own) != extended(0, left):

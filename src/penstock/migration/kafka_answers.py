@@ -29,6 +29,12 @@ _TRANSIENT: Final = frozenset(
         kafka.KafkaError.LEADER_NOT_AVAILABLE,
     }
 )
+_OUT_OF_RANGE: Final = frozenset(
+    {
+        kafka.KafkaError.OFFSET_OUT_OF_RANGE,
+        kafka.KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001
+    }
+)
 
 
 def asked(name: str, call: Callable[[], Any]) -> Any:
@@ -50,4 +56,6 @@ def failed(name: str, error: Any) -> ClusterError:
     if error.code() in PASSING:
         text = f"cannot be reached ({error.str()}); check the address, and that it runs"
         return ClusterError(f"{name} {text}", ErrorCode.UNREACHABLE)
+    if error.code() in _OUT_OF_RANGE:
+        return ClusterError(f"{name}: {error.str()}", ErrorCode.OFFSET_OUT_OF_RANGE)
     return ClusterError(f"{name}: {error.name()}: {error.str()}", ErrorCode.INVALID_REQUEST)

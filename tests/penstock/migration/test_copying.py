@@ -1,7 +1,8 @@
 """A copy has each record once, whatever ended the run before; foreign records stop it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.copied import Appended, MemoryEnd, Row, row
@@ -11,7 +12,7 @@ from penstock.errors import ClusterError, ErrorCode
 from penstock.migration import copying
 from penstock.migration.copying import Copy, CopyError
 from penstock.migration.groups import translated
-from penstock.migration.model import Bounds, Rows, Topic
+from penstock.migration.model import Bounds, Progress, Rows, Topic
 from penstock.migration.plan import Spread, into_penstock, is_held
 from penstock.migration.run import Migration
 from penstock.migration.verifying import verdicts
@@ -158,6 +159,42 @@ def test_what_retention_removed_is_not_judged() -> None:
     into.logs[A].first = 2
     verdict = verdicts(into, copy.progress, lambda _: None)[0]
     assert (verdict.expired, verdict.same, verdict.good) == (True, False, True)
+
+
+@pytest.mark.parametrize("first", [5, 10])
+def test_a_run_continues_on_a_target_whose_retention_has_run(first: int) -> None:
+    """Before it stored how far it was."""
+    source, into = source_of(a=list(SOME)), target()
+    into.strict = True
+    store, into.store = into.store, lambda progress: None  # type: ignore[method-assign]
+    copied(source, into)
+    into.store = store  # type: ignore[method-assign]
+    into.stored[A] = Progress(source_first=0, source_next=0, target_first=0, target_next=0)
+    into.logs[A].first = first
+    source.logs[A].entries.append(row("new"))
+    copy = copied(source, into)
+    assert into.logs[A].entries == [*SOME, row("new")]
+    assert copy.progress[A].records == 11
+
+
+def test_what_retention_removes_while_it_is_compared_is_not_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, into = source_of(a=list(SOME), b=list(SOME)), target()
+    copy = copied(source, into)
+    into.strict = True
+    read = into.read
+
+    def late(starts: Mapping[TopicPartition, int]) -> Any:
+        into.logs[A].first = 2
+        return read(starts)
+
+    into.read = late  # type: ignore[method-assign]
+    found = verdicts(into, copy.progress, lambda _: None)
+    assert [(each.expired, each.same) for each in found] == [(True, False), (False, True)]
+    monkeypatch.setattr(into, "bounds", lambda wheres: dict.fromkeys(wheres, Bounds(0, 10)))
+    with pytest.raises(ClusterError, match="t/0 begins at 2"):
+        verdicts(into, copy.progress, lambda _: None)
 
 
 def test_an_end_before_the_one_at_the_beginning_is_none() -> None:
