@@ -10,15 +10,15 @@ twice and none is left out, whatever ended the run before, without transactions 
 Two copies at the same time see each other's records at an unexpected offset, and both stop.
 """
 
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Final
 
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.migration import reading
 from penstock.migration.digest import extended
 from penstock.migration.model import (
     Appending,
@@ -31,23 +31,20 @@ from penstock.migration.model import (
     Topic,
 )
 from penstock.migration.plan import created_again, gone
+from penstock.migration.reading import (
+    CopyError,
+    extend,
+    quiet,
+    read_exactly,
+    up_to,
+)
 
 IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 STORE_EVERY_S: Final = 1.0
-POLL_S: Final = 0.5
-QUIET_S: Final = 60.0
-"""A partition that should have records, and from which none come for this long, is an error."""
 WATCH_S: Final = 5.0
 """Between two looks whether the source's topics are still the same."""
 FINISH_S: Final = 5.0
 """How long a copy that follows goes on for the source's end after it was told to stop."""
-
-
-class CopyError(PenstockError):
-    """The copy cannot go on; what is stored is right, and another run continues."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, ErrorCode.MISUSE)
 
 
 @dataclass(slots=True)
@@ -198,20 +195,20 @@ class Copy:
             watch()
         except ClusterError as error:
             passes = error.retriable or error.code is ErrorCode.UNREACHABLE
-            if not passes or monotonic() - self._seen_at > QUIET_S:
+            if not passes or monotonic() - self._seen_at > reading.QUIET_S:
                 raise
         else:
             self._seen_at = monotonic()
         self._looked_at = monotonic()
 
     def _step(self, reader: Reader) -> None:
-        found = reader.poll(POLL_S)
+        found = reader.poll(reading.POLL_S)
         for where, rows in found:
             self._append(where, rows)
         self._settle(wait_above=IN_FLIGHT_BYTES if found else 0)
-        if not found and monotonic() - self._heard_at > QUIET_S:
+        if not found and monotonic() - self._heard_at > reading.QUIET_S:
             if not self._ended():
-                raise _quiet(self._source.name)
+                raise quiet(self._source.name)
             self._see_ends()
             self._heard_at = monotonic()
         elif found:
@@ -287,7 +284,7 @@ class Copy:
         first = max(known.target_next, there.first)
         if first < there.end:
             for _, rows in up_to(self._target.read({where: first}), {where: there.end}):
-                _extend(own, rows)
+                extend(own, rows)
         theirs = read_exactly(self._source.read({where: known.source_next}), where, count)
         # Compaction or retention may have run at the target: what is left is compared.
         places = [offset - known.target_next for offset in own.offsets]
@@ -314,79 +311,3 @@ def advanced(progress: Progress, rows: Rows) -> Progress:
         if rows
         else progress.last_digest,
     )
-
-
-def _quiet(what: str) -> CopyError:
-    return CopyError(
-        f"no records came for {QUIET_S:.0f} s from {what}; see whether it runs, then the same "
-        "command continues"
-    )
-
-
-def polled(
-    reader: Reader, is_over: Callable[[], bool], what: Callable[[], str]
-) -> Iterator[tuple[TopicPartition, Rows]]:
-    """What a reader gives until `is_over`; then it is closed. Raises CopyError if nothing comes of
-    `what` for QUIET_S."""
-    heard_at = monotonic()
-    try:
-        while not is_over():
-            found = reader.poll(POLL_S)
-            yield from found
-            if found:
-                heard_at = monotonic()
-            elif monotonic() - heard_at > QUIET_S:
-                raise _quiet(what())
-    finally:
-        reader.close()
-
-
-def read_exactly(reader: Reader, where: TopicPartition, count: int) -> Rows:
-    """The next `count` records, fewer if there are no more. Closes the reader."""
-    found = Rows(0)
-
-    def is_over() -> bool:
-        return len(found) >= count or reader.at_end(where)
-
-    for _, rows in polled(reader, is_over, lambda: str(where)):
-        _extend(found, rows.cut(0, min(len(rows), count - len(found))))
-    return found
-
-
-def _extend(found: Rows, rows: Rows) -> None:
-    found.next_offset = rows.next_offset
-    found.offsets += rows.offsets
-    found.keys += rows.keys
-    found.values += rows.values
-    found.timestamps_ms += rows.timestamps_ms
-    found.headers += rows.headers
-
-
-def up_to(
-    reader: Reader, ends: Mapping[TopicPartition, int]
-) -> Iterator[tuple[TopicPartition, Rows]]:
-    """What a reader gives before these offsets, or before the ends of the logs; then it is
-    closed."""
-    positions = dict.fromkeys(ends, 0)
-
-    def unread() -> list[TopicPartition]:
-        return [w for w, end in ends.items() if positions[w] < end and not reader.at_end(w)]
-
-    for where, rows in polled(reader, lambda: not unread(), lambda: ", ".join(map(str, unread()))):
-        positions[where] = rows.next_offset
-        if rows.next_offset > ends[where]:
-            yield where, rows.cut(0, bisect_left(rows.offsets, ends[where]))
-        else:
-            yield where, rows
-
-
-def digests(
-    reader: Reader, ends: Mapping[TopicPartition, int], tick: Callable[[int], None]
-) -> dict[TopicPartition, tuple[int, int]]:
-    """(records, digest) of each partition from where the reader begins to these offsets."""
-    found = dict.fromkeys(ends, (0, 0))
-    for where, rows in up_to(reader, ends):
-        records, digest = found[where]
-        found[where] = (records + len(rows), extended(digest, rows))
-        tick(len(rows))
-    return found

@@ -16,8 +16,8 @@ from penstock.core.records import encode_columns
 from penstock.core.records_wire import message_bytes
 from penstock.core.topic import CONFIG_KEYS
 from penstock.core.types import TopicPartition
-from penstock.migration.copying import up_to
 from penstock.migration.model import Misfit, Rows, Source, Target
+from penstock.migration.reading import up_to
 
 _MAX_MESSAGE: Final = "max.message.bytes"
 _LIMIT_MAX: Final = next(key.maximum for key in CONFIG_KEYS if key.name == _MAX_MESSAGE)

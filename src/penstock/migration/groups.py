@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.core.types import TopicPartition
-from penstock.migration.copying import digests, up_to
 from penstock.migration.digest import extended
 from penstock.migration.model import Progress, Source, Target
+from penstock.migration.reading import digests, up_to
 
 
 @dataclass(frozen=True, slots=True)

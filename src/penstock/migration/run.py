@@ -10,7 +10,7 @@ from typing import Final
 
 from penstock.core.types import TopicPartition
 from penstock.errors import MisuseError
-from penstock.migration.copying import Copy, polled
+from penstock.migration.copying import Copy
 from penstock.migration.fitting import unfit
 from penstock.migration.groups import Translation, translated
 from penstock.migration.model import Source, Target, Topic
@@ -27,6 +27,7 @@ from penstock.migration.plan import (
     planned,
     spread_by,
 )
+from penstock.migration.reading import polled
 from penstock.migration.verifying import Verdict, verdicts
 from penstock.migration.watching import Watch
 

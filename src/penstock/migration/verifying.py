@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode
-from penstock.migration.copying import digests
 from penstock.migration.model import Progress, Target
 from penstock.migration.plan import is_held
+from penstock.migration.reading import digests
 
 
 @dataclass(frozen=True, slots=True)

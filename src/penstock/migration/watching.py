@@ -7,9 +7,9 @@ match are not in the copy; it must not be called complete.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.migration.copying import CopyError
 from penstock.migration.model import Source, Target, Topic
 from penstock.migration.plan import created_again
+from penstock.migration.reading import CopyError
 
 
 @dataclass(frozen=True, slots=True)

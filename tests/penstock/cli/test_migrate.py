@@ -33,10 +33,10 @@ from support.waiting import wait_until
 from benchmarks.kafka_peer import Peer
 from penstock.client import Admin, Producer, TopicPartition
 from penstock.core.partitioner import KeyHash, partition_for_key
-from penstock.migration.copying import up_to
 from penstock.migration.kafka import Kafka
 from penstock.migration.model import MARKS_MAX, Bounds, Progress, Rows, Topic
 from penstock.migration.own import Penstock
+from penstock.migration.reading import up_to
 from tools.snippets.page import How, read_page
 from tools.snippets.shell import commands
 

@@ -9,11 +9,12 @@ from support.copied import Appended, MemoryEnd, Row, row
 
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode
-from penstock.migration import copying
-from penstock.migration.copying import Copy, CopyError
+from penstock.migration import copying, reading
+from penstock.migration.copying import Copy
 from penstock.migration.groups import translated
 from penstock.migration.model import Bounds, Progress, Rows, Topic
 from penstock.migration.plan import Spread, into_penstock, is_held
+from penstock.migration.reading import CopyError
 from penstock.migration.run import Migration
 from penstock.migration.verifying import verdicts
 
@@ -213,7 +214,7 @@ def test_an_end_before_the_one_at_the_beginning_is_none() -> None:
 
 
 def test_a_source_that_falls_silent_ends_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "QUIET_S", 0.0)
+    monkeypatch.setattr(reading, "QUIET_S", 0.0)
     source, into = source_of(a=list(SOME)), target()
     source.shown = 4
     copy = begun(source, into)
@@ -263,7 +264,7 @@ def test_a_source_that_is_away_does_not_count_as_ended(
     stops: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At Ctrl-C, and while it is followed."""
-    monkeypatch.setattr(copying, "QUIET_S", 0.0)
+    monkeypatch.setattr(reading, "QUIET_S", 0.0)
     source, into = source_of(a=list(SOME)), target()
     copy = begun(source, into)
 

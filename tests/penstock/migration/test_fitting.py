@@ -14,10 +14,11 @@ from penstock.core.records import encode_columns
 from penstock.core.records_wire import encode_message
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode
-from penstock.migration.copying import Copy, CopyError
+from penstock.migration.copying import Copy
 from penstock.migration.fitting import kafka_limit, own_limit, too_large, unfit
 from penstock.migration.model import Rows, Topic
 from penstock.migration.plan import Action, Spread, into_penstock
+from penstock.migration.reading import CopyError
 from penstock.migration.run import Migration
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)

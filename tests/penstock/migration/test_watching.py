@@ -8,10 +8,11 @@ from support.copied import MemoryEnd, Row, row
 
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError
-from penstock.migration import copying
-from penstock.migration.copying import Copy, CopyError
+from penstock.migration import copying, reading
+from penstock.migration.copying import Copy
 from penstock.migration.model import Topic
 from penstock.migration.plan import Action, Spread, into_penstock
+from penstock.migration.reading import CopyError
 from penstock.migration.run import Migration
 from penstock.migration.watching import Watch
 
@@ -139,7 +140,7 @@ def test_a_source_that_is_away_may_come_back(
     def watch() -> None:
         looks[0] += 1
         if looks[0] == 2:
-            monkeypatch.setattr(copying, "QUIET_S", quiet_s)
+            monkeypatch.setattr(reading, "QUIET_S", quiet_s)
             raise ClusterError("away", ErrorCode.UNREACHABLE)
 
     def run() -> bool:
