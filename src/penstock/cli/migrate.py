@@ -121,7 +121,9 @@ def import_topics(
         from penstock.migration.run import Migration, settings_here  # noqa: PLC0415
 
         own.copy_id = f"penstock-import-{kafka.cluster_id}"
-        migration = Migration(kafka, own, own.check, lambda topic: settings_here(kafka, topic))
+        migration = Migration(
+            kafka, own, own.check, lambda topic: settings_here(kafka, topic), True
+        )
         _migrate(migration, wish)
 
 
@@ -233,7 +235,7 @@ def _migrate(migration: "Migration", wish: _Wish) -> None:
         interrupted = stop()
     progress.copying(done.copy)
     verdicts = done.verify(_Counted("compared")) if wish.verify else []
-    if done.complete and all(each.good for each in verdicts):
+    if done.complete and _good(verdicts):
         done.release()
     moved = [(group, each) for group in wish.groups for each in done.move_group(group)]
     result: dict[str, object] = {
@@ -246,17 +248,31 @@ def _migrate(migration: "Migration", wish: _Wish) -> None:
         result["groups"] = [_group_row(group, each) for group, each in moved]
     with keep_code():
         print_record(result | _dropped(plans), wish.output)
-    if not all(each.good for each in verdicts):
-        raise MisuseError(
+    if interrupted and not wish.follow and not done.complete and _good(verdicts):
+        sys.stderr.write("interrupted; the same command continues\n")
+        raise typer.Exit(130)
+    reason = _wrong(done, verdicts, moved)
+    if reason:
+        raise MisuseError(reason)
+
+
+def _good(verdicts: Sequence["Verdict"]) -> bool:
+    return all(each.good for each in verdicts)
+
+
+def _wrong(
+    done: "Done", verdicts: Sequence["Verdict"], moved: Sequence[tuple[str, "Translation"]]
+) -> str:
+    """Why a copy that has ended is not what was asked for, and what to do; ""."""
+    if not _good(verdicts):
+        return (
             "the copy differs from what was read: see the partitions above; delete those topics "
             "at the target and start over"
         )
-    if interrupted and not wish.follow and not done.complete:
-        sys.stderr.write("interrupted; the same command continues\n")
-        raise typer.Exit(130)
+    if done.elsewhere:
+        return done.elsewhere
     missing = _missing(done, moved)
-    if missing:
-        raise MisuseError(f"copy not complete: {missing}, then the same command continues")
+    return f"copy not complete: {missing}, then the same command continues" if missing else ""
 
 
 def _missing(done: "Done", moved: Sequence[tuple[str, "Translation"]]) -> str:

@@ -41,6 +41,8 @@ from penstock.migration.reading import (
 
 IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 STORE_EVERY_S: Final = 1.0
+SAMPLE_KEYS: Final = 200
+"""Per partition: enough to tell how keys are spread."""
 WATCH_S: Final = 5.0
 """Between two looks whether the source's topics are still the same."""
 FINISH_S: Final = 5.0
@@ -78,6 +80,8 @@ class Copy:
         that of a leader that has just been elected."""
         self._read_to: dict[TopicPartition, int] = {}
         self.progress: dict[TopicPartition, Progress] = {}
+        self.keys: dict[TopicPartition, list[bytes]] = {w: [] for w in self._partitions}
+        """The first SAMPLE_KEYS that this run copied, of each partition."""
 
     @property
     def copied(self) -> int:
@@ -231,6 +235,9 @@ class Copy:
             else:
                 self.progress[where] = replace(self.progress[where], source_next=rows.next_offset)
             return
+        keys = self.keys[where]
+        if len(keys) < SAMPLE_KEYS:
+            keys += [key for key in rows.keys if key is not None][: SAMPLE_KEYS - len(keys)]
         size_bytes = rows.bytes + 64 * len(rows)
         try:
             appending = self._target.append(where, rows)

@@ -38,6 +38,9 @@ _OTHERWISE: Final = (
     "keys lie neither by murmur2 nor by crc32c: producers here put them elsewhere, so let all "
     "producers change over at once, after the last record was copied"
 )
+_TOO_FEW: Final = (
+    "there are too few keys to tell how they lie on partitions; looked at again when the copy ends"
+)
 _NOT_KAFKAS: Final = (
     "Kafka's clients spread keys by murmur2: let all producers change over at once, after the last "
     "record was copied"
@@ -133,6 +136,8 @@ def into_penstock(topic: Topic, spread: Spread) -> Translated:
         translated.kept[PARTITIONER] = KeyHash.MURMUR2.value
     if spread is Spread.OTHERWISE:
         translated.dropped[PARTITIONER] = ("unknown", _OTHERWISE)
+    if spread is Spread.UNKNOWN and topic.partitions > 1:
+        translated.dropped[PARTITIONER] = ("unknown", _TOO_FEW)
     _hold_times(translated, _TIME_LIMITS)
     return _held(translated)
 
@@ -246,7 +251,7 @@ def planned(
         action = Action.CREATE
     else:
         reason = gone or _conflict(topic, there, bounds, started=started)
-        reason = reason or _other_keys(settings.partitioner, there)
+        reason = reason or other_keys(settings.partitioner, there)
         action = Action.CONTINUE if started else Action.FILL
     return TopicPlan(
         wanted=wanted,
@@ -303,8 +308,9 @@ def _conflict(topic: Topic, there: Topic, bounds: Iterable[Bounds], *, started: 
     return ""
 
 
-def _other_keys(partitioner: KeyHash | None, there: Topic) -> str:
-    has = there.configs.get(PARTITIONER, KeyHash.CRC32C.value)
+def other_keys(partitioner: KeyHash | None, there: Topic) -> str:
+    """Why producers would put keys elsewhere at the target than its older records, or ""."""
+    has = there.in_force(PARTITIONER, KeyHash.CRC32C.value)
     if partitioner is None or has == partitioner:
         return ""
     return (

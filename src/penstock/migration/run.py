@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from penstock.core.topic import PARTITIONER
 from penstock.core.types import TopicPartition
 from penstock.errors import MisuseError
-from penstock.migration.copying import Copy
+from penstock.migration.copying import SAMPLE_KEYS, Copy
 from penstock.migration.fitting import unfit
 from penstock.migration.groups import Translation, translated
 from penstock.migration.model import Source, Target, Topic
@@ -24,6 +25,7 @@ from penstock.migration.plan import (
     gone,
     into_kafka,
     into_penstock,
+    other_keys,
     planned,
     spread_by,
 )
@@ -31,9 +33,8 @@ from penstock.migration.reading import polled
 from penstock.migration.verifying import Verdict, verdicts
 from penstock.migration.watching import Watch
 
-SAMPLE_KEYS: Final = 200
 SAMPLE_RECORDS: Final = 5_000
-"""Per partition: enough to tell how keys are spread, whatever comes first."""
+"""Per partition, if few of them have a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,14 @@ class Migration:
     """One direction: from `source` to `target`.
 
     `check`: what the target refuses about a new topic. `translate`: a topic's settings there.
+    `spreads`: producers there choose partitions by a setting of the topic.
     """
 
     source: Source
     target: Target
     check: Callable[[Topic], str]
     translate: Callable[[Topic], Translated]
+    spreads: bool = False
 
     def prepare(self, patterns: Sequence[str]) -> list[TopicPlan]:
         """What would be done; writes nothing."""
@@ -134,19 +137,42 @@ class Migration:
         watch = Watch(self.source, self.target, patterns or copy.topics, _taken(plans, copy))
         complete = copy.run(follow=follow, stop=stop, report=report, watch=watch)
         waiting = self.source.waiting(wheres) if complete else {}
-        return Done(self, copy, complete and not waiting, tuple(plans), waiting)
+        elsewhere = [self._spread_as_copied(plan, copy) for plan in plans] if self.spreads else []
+        reasons = "; ".join(filter(None, elsewhere))
+        return Done(self, copy, complete and not waiting, tuple(plans), waiting, reasons)
+
+    def _spread_as_copied(self, plan: TopicPlan, copy: Copy) -> str:
+        """Sets the partitioner that the copied keys lie by, if there were too few of them before.
+        Returns why it cannot be, or ""."""
+        name, settings = plan.wanted.name, plan.settings
+        keys = {w.partition: found for w, found in copy.keys.items() if w.topic == name}
+        spread = spread_by(keys, plan.wanted.partitions)
+        if settings.partitioner is not None or spread is Spread.UNKNOWN:
+            return ""
+        found = into_penstock(plan.wanted, spread)
+        settings.dropped.pop(PARTITIONER, None)
+        settings.dropped.update({k: v for k, v in found.dropped.items() if k == PARTITIONER})
+        there = self.target.find(name)
+        reason = other_keys(found.partitioner, there) if there else ""
+        if there is None or not reason or PARTITIONER in there.configs:
+            return reason
+        settings.kept[PARTITIONER] = spread.value
+        self.target.alter(name, {PARTITIONER: spread.value})
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     """A copy that has ended. `complete`: it has all that the source had. `waiting`: offsets by
-    partition that could not be copied: they are behind an open transaction."""
+    partition that could not be copied: they are behind an open transaction. `elsewhere`: topics
+    whose keys producers there would put elsewhere, and what to do; or ""."""
 
     migration: Migration
     copy: Copy
     complete: bool
     plans: tuple[TopicPlan, ...]
     waiting: Mapping[TopicPartition, int] = field(default_factory=dict)
+    elsewhere: str = ""
 
     def verify(self, tick: Callable[[int], None]) -> list[Verdict]:
         return verdicts(self.migration.target, self.copy.progress, tick)

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.migrate import _missing, _settings
+from penstock.cli.migrate import _settings, _wrong
 from penstock.core.types import TopicPartition
 from penstock.errors import MisuseError
 from penstock.migration.groups import Translation
 from penstock.migration.kafka import Kafka
+from penstock.migration.verifying import Verdict
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,12 @@ def test_a_file_of_bytes_is_no_settings(tmp_path: Path) -> None:
 def test_what_is_missing_is_said(
     waiting: dict[TopicPartition, int], complete: bool, target: int, said: str
 ) -> None:
-    done: Any = SimpleNamespace(waiting=waiting, complete=complete)
-    found = _missing(done, [("g", Translation(TopicPartition("t", 0), 5, target))])
-    assert found.startswith(said)
+    done: Any = SimpleNamespace(waiting=waiting, complete=complete, elsewhere="")
+    moved = [("g", Translation(TopicPartition("t", 0), 5, target))]
+    found = _wrong(done, [], moved)
+    assert found.startswith(f"copy not complete: {said}" if said else "")
     assert bool(found) is bool(said)
+    done.elsewhere = "keys lie elsewhere"
+    assert _wrong(done, [], moved) == "keys lie elsewhere"
+    differs = Verdict(TopicPartition("t", 0), 5, 4, same=False)
+    assert _wrong(done, [differs], moved).startswith("the copy differs from what was read")

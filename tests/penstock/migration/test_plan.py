@@ -58,7 +58,8 @@ def test_settings_keep_their_names_and_values() -> None:
     }
     lags = ("min.compaction.lag.ms", "max.compaction.lag.ms")
     assert found.afterwards == dict.fromkeys((*lags, *TIME_LIMITS))
-    assert list(found.dropped) == ["min.compaction.lag.ms"]
+    assert list(found.dropped) == ["partitioner", "min.compaction.lag.ms"]
+    assert "looked at again when the copy ends" in found.dropped["partitioner"][1]
 
 
 def test_what_a_topic_inherits_is_set_on_the_copy() -> None:
