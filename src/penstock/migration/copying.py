@@ -45,6 +45,9 @@ SAMPLE_KEYS: Final = 200
 """Per partition: enough to tell how keys are spread."""
 WATCH_S: Final = 5.0
 """Between two looks whether the source's topics are still the same."""
+_CHANGED_OVER: Final = (
+    "but if producers have already changed over, the copy is finished: do not run it again"
+)
 FINISH_S: Final = 5.0
 """How long a copy that follows goes on for the source's end after it was told to stop."""
 
@@ -274,7 +277,8 @@ class Copy:
                 raise CopyError(
                     f"{self._target.name}: {oldest.where.topic}/{oldest.where.partition} got a "
                     f"record at {base}, and {before.target_next} was expected: somebody else "
-                    "writes to the topic; end that, delete the topic and start over"
+                    f"writes to the topic; end that, delete the topic and start over; "
+                    f"{_CHANGED_OVER}"
                 )
             self.progress[oldest.where] = advanced(before, oldest.rows)
 
@@ -300,7 +304,7 @@ class Copy:
             raise CopyError(
                 f"{self._target.name}: {where.topic}/{where.partition} has {count} records from "
                 f"{known.target_next} on that are not the source's: somebody else wrote to the "
-                "topic; delete it and start over"
+                f"topic; delete it and start over; {_CHANGED_OVER}"
             )
         return advanced(known, theirs)
 

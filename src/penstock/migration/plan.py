@@ -302,8 +302,9 @@ def _conflict(topic: Topic, there: Topic, bounds: Iterable[Bounds], *, started: 
         )
     if not started and any(each.first != each.end for each in bounds):
         return (
-            "the target's topic has records, and no copy from this source was begun there: "
-            "delete the topic, or choose others"
+            "the target's topic has records, and no copy from this source was begun there, or none "
+            "has run for so long that its progress has expired (offsets.retention.minutes, 7 days "
+            "by default): delete the topic, or choose others"
         )
     return ""
 
