@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from penstock.core.columns import Header
 from penstock.core.types import TopicPartition
 from penstock.errors import OffsetOutOfRangeError
-from penstock.migration.fitting import too_large
+from penstock.migration.fitting import misfits_of
 from penstock.migration.model import Bounds, Misfit, Progress, Rows, Topic
 from penstock.migration.plan import matching
 
@@ -80,10 +80,8 @@ class MemoryEnd:
     def waiting(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {where: self.waits[where] for where in partitions if where in self.waits}
 
-    def misfits(self, rows: Rows, limit_bytes: int) -> list[Misfit]:
-        return too_large(
-            rows, limit_bytes, lambda key, value, _: len(key or b"") + len(value or b"")
-        )
+    def misfits(self, rows: Rows, topic: Topic) -> list[Misfit]:
+        return misfits_of(rows, topic, lambda key, value, _: len(key or b"") + len(value or b""))
 
     def append(self, where: TopicPartition, rows: Rows) -> "Appended":
         self.on_append(where, rows)

@@ -152,7 +152,7 @@ def export_topics(
         from penstock.migration.run import Migration, settings_there  # noqa: PLC0415
 
         kafka.copy_id = f"penstock-export-{own.cluster_id}"
-        migration = Migration(own, kafka, lambda _: "", settings_there)
+        migration = Migration(own, kafka, kafka.check, settings_there)
         _migrate(migration, wish)
 
 
@@ -295,7 +295,7 @@ def _plan_row(plan: "TopicPlan") -> dict[str, object]:
         "replicas": plan.wanted.replicas,
         "records": plan.records,
         "action": plan.action.value,
-        "settings": dict(plan.settings.kept),
+        "settings": plan.shown,
         "reason": plan.reason,
     }
 

@@ -195,7 +195,7 @@ class Copy:
         return not self._ended() and monotonic() < self._finishes_by
 
     def _look(self, watch: Callable[[], None]) -> None:
-        """A source that is away may come back, for QUIET_S."""
+        """A source that is unavailable may come back, for QUIET_S."""
         if monotonic() - max(self._looked_at, self._seen_at) < WATCH_S:
             return
         try:
@@ -252,7 +252,7 @@ class Copy:
     def _explained(self, where: TopicPartition, rows: Rows, error: PenstockError) -> PenstockError:
         """The record that the target refuses, if there is one: its error cannot name it."""
         topic = self._target.find(where.topic)
-        misfits = self._target.misfits(rows, topic.max_message_bytes) if topic else []
+        misfits = self._target.misfits(rows, topic) if topic else []
         if not misfits:
             return error
         return CopyError(

@@ -8,6 +8,7 @@ it leaves larger records behind. So every record that would be copied is read on
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from time import time_ns
 from typing import Final
 
 from penstock.client.producer.accumulator import BATCH_OVERHEAD_BYTES
@@ -16,11 +17,16 @@ from penstock.core.records import encode_columns
 from penstock.core.records_wire import message_bytes
 from penstock.core.topic import CONFIG_KEYS
 from penstock.core.types import TopicPartition
-from penstock.migration.model import Misfit, Rows, Source, Target
+from penstock.migration.model import Misfit, Rows, Source, Target, Topic
 from penstock.migration.reading import up_to
 
 _MAX_MESSAGE: Final = "max.message.bytes"
 _LIMIT_MAX: Final = next(key.maximum for key in CONFIG_KEYS if key.name == _MAX_MESSAGE)
+_BEFORE: Final = "message.timestamp.before.max.ms"
+_AFTER: Final = "message.timestamp.after.max.ms"
+_NO_LIMIT: Final = 2**63 - 1
+_DAY_MS: Final = 86_400_000
+"""For the time that the copy takes."""
 _FRAMING_BYTES: Final = 512
 _HEADER_BYTES: Final = 16
 """More than either end adds to a record, and to a header."""
@@ -45,6 +51,32 @@ def kafka_limit(key: bytes | None, value: bytes | None, headers: Sequence[Header
     body += _varint_bytes(len(headers))
     body += sum(_kafka_bytes(name.encode()) + _kafka_bytes(entry) for name, entry in headers)
     return _KAFKA_BATCH_BYTES + _varint_bytes(body) + body
+
+
+def misfits_of(rows: Rows, topic: Topic, measure: Measure) -> list[Misfit]:
+    """Those of the rows that a topic with these settings does not take."""
+    found = _outside_times(rows, topic)
+    if "compact" in topic.in_force("cleanup.policy", "delete"):
+        why = "it has no key, and the target's topic is compacted: leave the topic out"
+        found += [Misfit(index, why) for index, key in enumerate(rows.keys) if key is None]
+    return found + too_large(rows, topic.max_message_bytes, measure)
+
+
+def _outside_times(rows: Rows, topic: Topic) -> list[Misfit]:
+    now_ms = time_ns() // 1_000_000
+    found = []
+    for name, sign in ((_BEFORE, -1), (_AFTER, 1)):
+        limit_ms = int(topic.in_force(name, str(_NO_LIMIT)))
+        found += [
+            Misfit(
+                index,
+                f"its timestamp is {at_ms}, and {name} of the target's topic is {limit_ms}; set "
+                f"that to {sign * (at_ms - now_ms) + _DAY_MS} or more",
+            )
+            for index, at_ms in enumerate(rows.timestamps_ms)
+            if sign * (at_ms - now_ms) > limit_ms
+        ]
+    return found
 
 
 def too_large(rows: Rows, limit_bytes: int, measure: Measure) -> list[Misfit]:
@@ -74,12 +106,12 @@ def unfit(
     source: Source,
     target: Target,
     starts: Mapping[TopicPartition, int],
-    limits: Mapping[str, int],
+    topics: Mapping[str, Topic],
     tick: Callable[[int], None],
 ) -> dict[str, str]:
     """Why a topic cannot be copied from `starts` to its end; topics that can are left out.
 
-    `limits`: max.message.bytes by topic, as the target has it or will have it."""
+    `topics`: by name, as the target has them or will have them."""
     ends = {where: bounds.end for where, bounds in source.bounds(starts).items()}
     counts: dict[str, int] = {}
     worst: dict[str, tuple[Misfit, str]] = {}
@@ -88,7 +120,7 @@ def unfit(
         return {}
     reader = source.read({where: starts[where] for where in waited})
     for where, rows in up_to(reader, waited):
-        for misfit in target.misfits(rows, limits[where.topic]):
+        for misfit in target.misfits(rows, topics[where.topic]):
             counts[where.topic] = counts.get(where.topic, 0) + 1
             known = worst.get(where.topic)
             if known is None or misfit.needs_bytes > known[0].needs_bytes:

@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError
-from penstock.migration.fitting import kafka_limit, too_large
+from penstock.migration.fitting import kafka_limit, misfits_of
 from penstock.migration.kafka_answers import PASSING, RETRY_S, TIMEOUT_S, asked, failed
 from penstock.migration.kafka_records import KafkaAppending, KafkaReader
 from penstock.migration.model import Bounds, Misfit, Progress, Reader, Rows, Topic
@@ -67,6 +67,8 @@ class Kafka:
             text = f"librdkafka refuses the settings for {self.name}: {error.args[0].str()}"
             raise MisuseError(text, ErrorCode.INVALID_REQUEST) from None
         self._producers: dict[str, Any] = {}
+        self._asked_for: dict[str, str] = {}
+        """New topics by what their names are to Kafka's metrics."""
         self._metadata = self._first_metadata()
 
     @property
@@ -200,14 +202,33 @@ class Kafka:
             if each.offset >= 0
         }
 
-    def create(self, topic: Topic) -> None:
+    def check(self, topic: Topic) -> str:
+        """What is refused about a new topic, or ""."""
+        other = self._asked_for.setdefault(topic.name.replace(".", "_"), topic.name)
+        if other != topic.name:
+            return f"its name collides with {other!r}: to Kafka's metrics, . and _ are the same"
+        try:
+            self._create(topic, validate_only=True)
+        except ClusterError as error:
+            return error.message
+        return ""
+
+    def _create(self, topic: Topic, *, validate_only: bool) -> None:
         new = NewTopic(
             topic.name,
             num_partitions=topic.partitions,
             replication_factor=min(topic.replicas, self.brokers),
             config=dict(topic.configs),
         )
-        asked(self.name, lambda: self._admin.create_topics([new])[topic.name].result(TIMEOUT_S))
+        asked(
+            self.name,
+            lambda: self._admin.create_topics([new], validate_only=validate_only)[
+                topic.name
+            ].result(TIMEOUT_S),
+        )
+
+    def create(self, topic: Topic) -> None:
+        self._create(topic, validate_only=False)
         ends_at = monotonic() + TIMEOUT_S
         while not getattr(self._metadata.topics.get(topic.name), "partitions", None):
             # The broker that created it knows it before the one that is asked here.
@@ -252,7 +273,7 @@ class Kafka:
             )
         return self._producers[topic]
 
-    def misfits(self, rows: Rows, limit_bytes: int) -> list[Misfit]:
+    def misfits(self, rows: Rows, topic: Topic) -> list[Misfit]:
         untimed = [
             Misfit(
                 index,
@@ -262,7 +283,7 @@ class Kafka:
             for index, at_ms in enumerate(rows.timestamps_ms)
             if at_ms <= 0
         ]
-        return untimed + too_large(rows, limit_bytes, kafka_limit)
+        return untimed + misfits_of(rows, topic, kafka_limit)
 
     def progress(
         self, partitions: Iterable[TopicPartition]

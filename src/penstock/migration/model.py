@@ -231,8 +231,8 @@ class Target(Protocol):
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]: ...
 
-    def misfits(self, rows: Rows, limit_bytes: int) -> list[Misfit]:
-        """Those that it would refuse in a topic with this max.message.bytes."""
+    def misfits(self, rows: Rows, topic: Topic) -> list[Misfit]:
+        """Those that it would refuse in this topic, as it is or will be."""
 
     def append(self, where: TopicPartition, rows: Rows) -> Appending: ...
 

@@ -23,7 +23,7 @@ from penstock.client.config import ClientOptions
 from penstock.core.topic import TopicConfig
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError
-from penstock.migration.fitting import own_limit, too_large
+from penstock.migration.fitting import misfits_of, own_limit
 from penstock.migration.model import Bounds, Misfit, Progress, Reader, Rows, Topic
 from penstock.migration.plan import matching, refused_here
 
@@ -134,8 +134,8 @@ class Penstock:
             if each.open and each.high_watermark > each.last_stable_offset
         }
 
-    def misfits(self, rows: Rows, limit_bytes: int) -> list[Misfit]:
-        return too_large(rows, limit_bytes, own_limit)
+    def misfits(self, rows: Rows, topic: Topic) -> list[Misfit]:
+        return misfits_of(rows, topic, own_limit)
 
     def append(self, where: TopicPartition, rows: Rows) -> "_OwnAppending":
         if self._producer is None:

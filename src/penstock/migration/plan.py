@@ -9,7 +9,7 @@ with this value, is dropped, and the plan says why. Nothing is copied while a to
 
 import fnmatch
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import log2
 from typing import Final
@@ -116,8 +116,14 @@ class TopicPlan:
     reason: str = ""
     records: int = 0
     """Still to copy, at most: offsets, of which some may hold no record."""
-    limit_bytes: int = 0
-    """max.message.bytes of the target's topic, as it is or will be."""
+    meets: Topic | None = None
+    """The target's topic, as it is or will be; None: `wanted`."""
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """The settings that were translated, as the target's topic has them or will have them."""
+        topic = self.meets or self.wanted
+        return {name: topic.in_force(name, "") for name in self.settings.kept}
 
 
 def into_penstock(topic: Topic, spread: Spread) -> Translated:
@@ -259,7 +265,7 @@ def planned(
         settings=settings,
         reason=reason,
         records=records,
-        limit_bytes=there.max_message_bytes if there else int(settings.kept[_MAX_MESSAGE]),
+        meets=there or replace(wanted, max_message_bytes=int(settings.kept[_MAX_MESSAGE])),
     )
 
 
@@ -306,6 +312,22 @@ def _conflict(topic: Topic, there: Topic, bounds: Iterable[Bounds], *, started: 
             "has run for so long that its progress has expired (offsets.retention.minutes, 7 days "
             "by default): delete the topic, or choose others"
         )
+    return "" if started else _shorter_retention(topic, there)
+
+
+def _shorter_retention(topic: Topic, there: Topic) -> str:
+    """An empty topic that somebody made must not delete what the source keeps."""
+    policies = [each.in_force("cleanup.policy", "delete") for each in (topic, there)]
+    if "delete" not in policies[1]:
+        return ""
+    for name in ("retention.ms", "retention.bytes"):
+        keeps = topic.in_force(name, "") if "delete" in policies[0] else "-1"
+        has = there.in_force(name, "")
+        if keeps and has not in ("", "-1") and (keeps == "-1" or int(has) < int(keeps)):
+            return (
+                f"the target's topic has {name}={has}, and the source keeps {keeps}: records would "
+                f"be deleted; set {name}={keeps} there"
+            )
     return ""
 
 

@@ -92,8 +92,8 @@ class Migration:
             if plan.action is Action.CONTINUE:
                 for where, at in self.target.progress(partitions_of(plan.wanted)).items():
                     starts[where] = starts[where] if at is None else at.source_next
-        limits = {plan.wanted.name: plan.limit_bytes for plan in meant}
-        reasons = unfit(self.source, self.target, starts, limits, tick)
+        topics = {plan.wanted.name: plan.meets or plan.wanted for plan in meant}
+        reasons = unfit(self.source, self.target, starts, topics, tick)
         return [
             replace(plan, action=Action.REFUSED, reason=reasons[plan.wanted.name])
             if plan.wanted.name in reasons

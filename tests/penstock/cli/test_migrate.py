@@ -50,6 +50,10 @@ def peer() -> Iterator[Peer]:
         yield running
 
 
+EMPTY = ("-c", "max.message.bytes=1050000", "-c", "retention.ms=-1")
+"""Settings of a topic that somebody made for a copy."""
+
+
 @pytest.fixture(scope="module")
 def bootstrap(penstock: "Program") -> str:
     brokers = json.loads(penstock.ok("cluster", "describe", "-o", "json"))["brokers"]
@@ -348,7 +352,7 @@ class TestImport:
     ) -> None:
         make(peer, "spread", 6)
         produce(peer, "spread", 100, partitioner="murmur2_random")
-        penstock.ok("topic", "create", "spread", "-p", "6", "-c", "max.message.bytes=1050000")
+        penstock.ok("topic", "create", "spread", "-p", "6", *EMPTY)
         said = penstock.fails(*from_kafka(peer, "spread"))
         assert "has partitioner=crc32c, and the source's keys lie by murmur2" in said
         way_out = said.partition("`penstock ")[2].partition("`")[0]
@@ -566,6 +570,19 @@ class TestExport:
         assert there.configs[setting] == "LogAppendTime"
         said = penstock.fails(*export)
         assert "the target's topic has message.timestamp.type=LogAppendTime" in said
+
+    def test_names_that_collide_in_kafka_are_refused_before(
+        self, penstock: "Program", peer: Peer
+    ) -> None:
+        for name in ("col.lides", "col_lides"):
+            penstock.ok("topic", "create", name, "-p", "1", "-c", "retention.ms=-1")
+        export = ["export", "--to", f"kafka://{peer.bootstrap}", "--topics"]
+        said = penstock.fails(*export, "col?lides")
+        assert "its name collides with 'col.lides'" in said
+        assert "col.lides" not in Kafka(peer.bootstrap, {}).names()
+        penstock.ok(*export, "col.lides")
+        said = penstock.fails(*export, "col_lides")
+        assert "collides with existing topic" in said
 
     def test_the_way_back(self, penstock: "Program", peer: Peer) -> None:
         penstock.ok("topic", "create", "back", "-p", "3", "-c", "retention.ms=-1")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from time import time_ns
 from typing import Any
 
 import pytest
@@ -83,14 +84,19 @@ def ends() -> tuple[MemoryEnd, MemoryEnd]:
 
 def test_the_largest_record_of_each_topic_is_named() -> None:
     source, into = ends()
-    found = unfit(source, into, {A: 0, B: 0}, {"t": 100}, lambda _: None)
+    found = unfit(source, into, {A: 0, B: 0}, {"t": TOPIC}, lambda _: None)
     assert found == {
         "t": "record t/0, offset 5: it needs 700 bytes, and max.message.bytes of the target's "
         "topic is 100; set that to 700 or more (3 records do not fit; this is the largest)"
     }
-    assert unfit(source, into, {A: 0, B: 0}, {"t": 700}, lambda _: None) == {}
-    assert "(" not in unfit(source, into, {A: 3, B: 2}, {"t": 100}, lambda _: None)["t"]
-    assert unfit(source, into, {A: 6, B: 3}, {"t": 100}, lambda _: None) == {}
+    assert (
+        unfit(
+            source, into, {A: 0, B: 0}, {"t": replace(TOPIC, max_message_bytes=700)}, lambda _: None
+        )
+        == {}
+    )
+    assert "(" not in unfit(source, into, {A: 3, B: 2}, {"t": TOPIC}, lambda _: None)["t"]
+    assert unfit(source, into, {A: 6, B: 3}, {"t": TOPIC}, lambda _: None) == {}
 
 
 def test_a_plan_is_refused_before_anything_is_written() -> None:
@@ -141,7 +147,7 @@ def test_a_record_that_comes_later_ends_the_copy_with_its_name(late: bool) -> No
             raise ClusterError("too large", ErrorCode.RECORD_TOO_LARGE)
 
     def refuse(where: TopicPartition, rows: Rows) -> Any:
-        if into.misfits(rows, 100):
+        if into.misfits(rows, TOPIC):
             return Refused() if late else Refused().base_offset()
         return append(where, rows)
 
@@ -152,3 +158,35 @@ def test_a_record_that_comes_later_ends_the_copy_with_its_name(late: bool) -> No
         "memory: record t/0, offset 2: it needs 600 bytes, and max.message.bytes of the target's "
         "topic is 100; set that to 600 or more; then the same command continues"
     )
+
+
+def test_records_that_settings_exclude_are_found() -> None:
+    """Old ones, such from the future, and those without a key where only keys count."""
+    day_ms, now_ms = 86_400_000, time_ns() // 1_000_000
+    times = (now_ms - 3 * day_ms, now_ms, now_ms + 3 * day_ms)
+    rows = rows_of(
+        0, *[(key, b"v", at, None) for key, at in zip((b"k", None, b"k"), times, strict=True)]
+    )
+    end = MemoryEnd()
+
+    def refused(**configs: str) -> list[tuple[int, str]]:
+        named = {name.replace("_", "."): value for name, value in configs.items()}
+        return [
+            (each.index, each.why) for each in end.misfits(rows, replace(TOPIC, inherited=named))
+        ]
+
+    assert refused() == []
+    assert refused(cleanup_policy="delete", message_timestamp_before_max_ms=str(2**63 - 1)) == []
+    ((index, why),) = refused(message_timestamp_before_max_ms=str(day_ms))
+    assert (index, f"before.max.ms of the target's topic is {day_ms}; set that to" in why) == (
+        0,
+        True,
+    )
+    ((index, why),) = refused(message_timestamp_after_max_ms=str(day_ms))
+    assert (index, f"after.max.ms of the target's topic is {day_ms}; set that to" in why) == (
+        2,
+        True,
+    )
+    assert refused(cleanup_policy="compact") == [
+        (1, "it has no key, and the target's topic is compacted: leave the topic out")
+    ]

@@ -236,6 +236,35 @@ def test_a_topic_is_created_filled_or_continued() -> None:
     assert plan(topic(), Bounds(0, 9), started=True).action is Action.CONTINUE
 
 
+@pytest.mark.parametrize(
+    ("source", "there", "reason"),
+    [
+        ({"retention.ms": "-1"}, {"retention.ms": "9"}, "retention.ms=9, and the source keeps -1"),
+        ({"retention.ms": "10"}, {"retention.ms": "9"}, "retention.ms=9, and the source keeps 10"),
+        ({"retention.ms": "9"}, {"retention.ms": "9"}, ""),
+        ({"retention.ms": "9"}, {"retention.ms": "-1"}, ""),
+        ({"retention.bytes": "9"}, {"retention.bytes": "8"}, "retention.bytes=8"),
+        ({"cleanup.policy": "compact", "retention.ms": "9"}, {"retention.ms": "9"}, "keeps -1"),
+        ({"retention.ms": "-1"}, {"cleanup.policy": "compact", "retention.ms": "9"}, ""),
+    ],
+)
+def test_an_empty_topic_that_keeps_less_is_refused(
+    source: dict[str, str], there: dict[str, str], reason: str
+) -> None:
+    """And the plan shows what the target's topic has."""
+    wanted = replace(topic(), inherited=source)
+    settings = into_penstock(wanted, Spread.UNKNOWN)
+    has = replace(topic(), inherited=there)
+    for started in (False, True):
+        found = planned(wanted, settings, has, [], started=started, check=lambda _: "", records=1)
+        refused = bool(reason) and not started
+        assert (found.action is Action.REFUSED) is refused
+        if refused:
+            assert reason in found.reason
+        for name in settings.kept.keys() & there.keys():
+            assert found.shown[name] == there[name]
+
+
 def test_our_default_limit_is_as_good_as_kafkas() -> None:
     assert plan(topic(limit=1_048_576), Bounds(0, 0)).action is Action.FILL
 
