@@ -140,7 +140,7 @@ class Copy:
             reason = created_again(topics[where.topic], known.topic_id)
             reason = reason or gone(where, known.source_next, sources[where])
             if reason:
-                raise CopyError(f"{self._source.name}: {reason}")
+                raise CopyError(f"{self._source.name}, topic {where.topic!r}: {reason}")
             if known.last_offset >= sources[where].first:
                 lasts[where] = known
         if not lasts:

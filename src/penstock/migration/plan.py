@@ -349,8 +349,8 @@ def created_again(topic: Topic, topic_id: str) -> str:
     if not topic.topic_id or topic_id in ("", topic.topic_id):
         return ""
     return (
-        f"topic {topic.name!r} of the source was deleted and created again since it was copied: "
-        "this is another one; delete the target's topic and start over"
+        "the source's topic was deleted and created again since it was copied; delete the target's "
+        "topic and start over"
     )
 
 

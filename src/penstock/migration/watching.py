@@ -33,7 +33,7 @@ class Watch:
                 )
             reason = created_again(seen, topic.topic_id)
             if reason:
-                raise CopyError(f"copy not complete: {self.source.name}: {reason}")
+                raise CopyError(f"copy not complete: {self.source.name}, topic {name!r}: {reason}")
             if seen.partitions != topic.partitions:
                 raise CopyError(
                     f"copy not complete: {name} has {seen.partitions} partitions at "

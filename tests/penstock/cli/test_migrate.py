@@ -414,7 +414,7 @@ class TestImport:
         make(peer, "again", 1)
         produce(peer, "again", 20)
         said = penstock.fails(*from_kafka(peer, "again"))
-        assert "topic 'again' of the source was deleted and created again" in said
+        assert "topic 'again': the source's topic was deleted and created again" in said
 
     def test_partitions_that_are_added_while_it_follows_are_said(
         self, penstock: "Program", peer: Peer, bootstrap: str

@@ -64,7 +64,7 @@ def test_a_topic_that_was_created_again_is_refused_by_the_next_run() -> None:
     (plan,) = migration_of(source, into).prepare(["t"])
     assert plan.action is Action.REFUSED
     assert "was deleted and created again since it was copied" in plan.reason
-    with pytest.raises(CopyError, match="'t' of the source was deleted and created again"):
+    with pytest.raises(CopyError, match="topic 't': the source's topic was deleted and"):
         Copy(source, into, [A]).begin()
 
 
