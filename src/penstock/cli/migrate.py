@@ -272,19 +272,22 @@ def _wrong(
     if done.elsewhere:
         return done.elsewhere
     missing = _missing(done, moved)
-    return f"copy not complete: {missing}, then the same command continues" if missing else ""
+    return f"copy not complete: {missing}" if missing else ""
 
 
 def _missing(done: "Done", moved: Sequence[tuple[str, "Translation"]]) -> str:
     """What the target does not have, though nothing failed; ""."""
     if done.waiting:
         behind = ", ".join(f"{count} offsets of {w}" for w, count in sorted(done.waiting.items()))
-        return f"{behind} wait behind an open transaction; end it"
+        return f"{behind} wait behind an open transaction; end it, then the same command continues"
     if not done.complete:
-        return "the source has records that were not copied yet; stop what writes to it"
+        return "the source has records that were not copied yet; the same command continues"
     beyond = ", ".join(f"{group} in {each.where}" for group, each in moved if each.target < 0)
     if beyond:
-        return f"groups are further in the source than the copy: {beyond}; see what they read"
+        return (
+            f"groups are further in the source than the copy: {beyond}; see what they read, then "
+            "repeat the command"
+        )
     return ""
 
 
