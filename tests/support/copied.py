@@ -62,7 +62,9 @@ class MemoryEnd:
 
     def create(self, topic: Topic) -> None:
         self._created += 1
-        self.known[topic.name] = replace(topic, topic_id=f"id {self._created}")
+        self.known[topic.name] = replace(
+            topic, topic_id=f"id {self._created}", configs=dict(topic.configs)
+        )
         for index in range(topic.partitions):
             self.logs[TopicPartition(topic.name, index)] = MemoryLog()
 

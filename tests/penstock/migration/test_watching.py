@@ -163,3 +163,13 @@ def test_a_refusal_by_the_source_does_not_pass(monkeypatch: pytest.MonkeyPatch) 
     again(source)
     with pytest.raises(CopyError, match="created again"):
         copy.run(follow=True, stop=lambda: False, report=lambda _: None, watch=watch)
+
+
+def test_a_copy_is_not_complete_while_records_wait_behind_a_transaction() -> None:
+    source, into = ends()
+    source.waits[A] = 7
+    migration = migration_of(source, into)
+    done = migration.execute(
+        migration.prepare(["t"]), follow=False, stop=lambda: False, report=lambda _: None
+    )
+    assert (done.complete, done.waiting) == (False, {A: 7})
