@@ -717,19 +717,32 @@ def test_an_old_batch_behind_a_young_one_stays(log: Harness) -> None:
     assert log.retention(older_than_ms=500) == 1
 
 
-def test_retention_by_size_keeps_no_more_than_the_limit(log: Harness) -> None:
+def test_retention_by_size_keeps_at_least_the_limit(log: Harness) -> None:
     log.append(*(batch(n * 10, 10, size=1000) for n in range(10)))
+    assert log.retention(max_bytes=10_001) is None
     assert log.retention(max_bytes=10_000) is None
-    assert log.retention(max_bytes=9_999) == 10
+    assert log.retention(max_bytes=9_001) is None
+    assert log.retention(max_bytes=9_000) == 10
     assert log.retention(max_bytes=3_000) == 70
+    assert log.retention(max_bytes=2_999) == 70
+    assert log.retention(max_bytes=1) == 90
     assert log.retention(max_bytes=0) == 100
     assert log.retention(max_bytes=0, end=45) == 40
     log.retain_from(70)
     assert log.retention(max_bytes=3_000) is None
-    assert log.retention(max_bytes=2_999) == 80
+    assert log.retention(max_bytes=2_001) is None
+    assert log.retention(max_bytes=2_000) == 80
     log.truncate(90, batch(90, 5, size=500))
-    assert log.retention(max_bytes=2_500) is None
-    assert log.retention(max_bytes=2_499) == 80
+    assert log.retention(max_bytes=1_501) is None
+    assert log.retention(max_bytes=1_500) == 80
+
+
+def test_a_large_batch_at_the_end_does_not_cost_those_before_it(log: Harness) -> None:
+    log.append(*(batch(n, size=100) for n in range(10)), batch(10, size=100_000))
+    assert log.retention(max_bytes=100_001) == 9
+    assert log.retention(max_bytes=100_000) == 10
+    log.append(batch(11, size=100))
+    assert log.retention(max_bytes=100_000) == 10, "without it 100 bytes would be left"
 
 
 def test_the_stricter_of_both_limits_wins(log: Harness) -> None:

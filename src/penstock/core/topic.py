@@ -223,8 +223,8 @@ CONFIG_KEYS: Final = (
     ConfigKey(
         "retention.bytes",
         "retention_bytes",
-        "Size of a partition above which the oldest batches are deleted, in bytes; -1 = no "
-        "limit by size.",
+        "How much of a partition is kept at least, in bytes: its oldest batches are deleted while "
+        "so much remains; -1 = no limit by size.",
         minimum=-1,
     ),
     ConfigKey(

@@ -186,10 +186,12 @@ class LogStore(Protocol):
     def retention_start(
         self, slot: Slot, *, older_than_ms: int | None, max_bytes: int | None, end: Offset
     ) -> Offset | None:
-        """The log start that leaves nothing older, and at most max_bytes; None = no change.
+        """The log start that leaves nothing older, and no batch more than `max_bytes` needs; None =
+        no change.
 
         Never beyond `end`. Whole batches are removed, oldest first; a batch is removed by time only
-        if its max timestamp, and those of all earlier batches, are < `older_than_ms`.
+        if its max timestamp, and those of all earlier batches, are < `older_than_ms`, and by size
+        only if at least `max_bytes` (stored size) remain.
         """
         ...
 

@@ -91,16 +91,26 @@ class SlotLookup:
             kept = self.first_at_time(older_than_ms, layout.MAX_OFFSET)
             start = max(start, kept.base_offset if kept else tail.last.next_offset)
         if max_bytes is not None and tail.size_bytes > max_bytes:
-            surplus = tail.last.next_position - max_bytes
-            fits = self.index.search(
-                self.slot,
-                tail.first.base_offset,
-                tail.last.next_offset,
-                lambda entry: entry.position >= surplus,
-            )
-            start = max(start, fits.base_offset if fits else tail.last.next_offset)
+            start = max(start, self._start_of_last(max_bytes, tail.first, tail.last))
         if start > end:  # only batches wholly below `end` may be removed
             holder = self.index.holding(self.slot, end)
             start = min(end, holder.base_offset) if holder else end
         known_start = max(tail.first.base_offset, tail.checkpoint.log_start_offset)
         return start if start > known_start else None
+
+    def _start_of_last(self, min_bytes: int, first: IndexEntry, last: IndexEntry) -> Offset:
+        """The newest start that leaves at least `min_bytes`, fewer than there are. Positions may
+        have holes: the start is a batch, and not what ends before it."""
+        if min_bytes == 0:
+            return last.next_offset
+        surplus = last.next_position - min_bytes
+        too_late = self.index.search(
+            self.slot,
+            first.base_offset,
+            last.next_offset,
+            lambda entry: entry.position > surplus,
+        )
+        if too_late is None:
+            return last.base_offset
+        fits = self.index.at_or_before(self.slot, Offset(too_late.base_offset - 1))
+        return first.base_offset if fits is None else max(first.base_offset, fits.base_offset)

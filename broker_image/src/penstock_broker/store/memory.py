@@ -236,7 +236,8 @@ class MemoryLogStore:
                 older_than_ms is None or batch.header.effective_max_timestamp_ms >= older_than_ms
             )
             older_than_ms = None if young else older_than_ms
-            if (young and (max_bytes is None or size <= max_bytes)) or batch.next_offset > end:
+            needed = max_bytes is None or size - batch.size_bytes < max_bytes
+            if (young and needed) or batch.next_offset > end:
                 start = min(end, batch.base_offset)
                 break
             size -= batch.size_bytes
