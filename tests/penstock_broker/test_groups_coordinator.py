@@ -78,7 +78,7 @@ class Broker(LedPartitions):
                 member_id="",
                 member_epoch=-1,
                 instance_id="",
-                offsets=(c.NewOffset(where, offset),),
+                offsets=(c.NewOffset(where=where, offset=offset),),
             )
         )
         assert isinstance(answer, c.Committed)
@@ -183,7 +183,7 @@ async def test_members_of_a_coordinator_that_ends_are_told_to_come_back() -> Non
         stream = await broker.join()
         broker.store.full = True
         coordinator = await broker.coordinator()
-        new = (c.NewOffset(NamedPartition("t", T, 0), 1),)
+        new = (c.NewOffset(where=NamedPartition("t", T, 0), offset=1),)
         with pytest.raises(PenstockError):
             await coordinator.ask(
                 lambda number: c.CommitRequested(
@@ -332,7 +332,7 @@ def in_transaction(offset: int) -> Callable[[int], c.Request]:
         member_id="",
         member_epoch=-1,
         instance_id="",
-        offsets=(c.NewOffset(where, offset),),
+        offsets=(c.NewOffset(where=where, offset=offset),),
         transactional_id="pay",
         producer_id=ProducerId(7),
         producer_epoch=0,

@@ -49,7 +49,7 @@ class Led:
         return answer
 
     def commit(self, group: str, offsets: Mapping[NamedPartition, int]) -> None:
-        new = tuple(c.NewOffset(where, offset) for where, offset in offsets.items())
+        new = tuple(c.NewOffset(where=where, offset=offset) for where, offset in offsets.items())
         self.machine.handle(
             c.CommitRequested(
                 request_id=1,
@@ -71,7 +71,9 @@ class Led:
                 member_id="",
                 member_epoch=-1,
                 instance_id="",
-                offsets=tuple(c.NewOffset(where, offset) for where, offset in offsets.items()),
+                offsets=tuple(
+                    c.NewOffset(where=where, offset=offset) for where, offset in offsets.items()
+                ),
                 transactional_id="id",
                 producer_id=ProducerId(1 << 62),
                 producer_epoch=0,

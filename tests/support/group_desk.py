@@ -113,7 +113,7 @@ class Desk:
     ) -> list[PenstockError | None]:
         group = fields.pop("group", "g")
         new = tuple(
-            c.NewOffset(NamedPartition(name, TopicId(""), partition), offset, **fields)
+            c.NewOffset(where=NamedPartition(name, TopicId(""), partition), offset=offset, **fields)
             for (name, partition), offset in offsets.items()
         )
         request = c.CommitRequested(

@@ -313,7 +313,7 @@ class GroupWorld:
                 member_id=client.member_id,
                 member_epoch=epoch,
                 instance_id=client.instance_id,
-                offsets=(c.NewOffset(where, offset),),
+                offsets=(c.NewOffset(where=where, offset=offset),),
             )
         )
 

@@ -88,7 +88,13 @@ def commit_from_wire(request: pb.CommitOffsetsRequest, request_id: int) -> c.Com
         member_epoch=request.member_epoch,
         instance_id=request.instance_id,
         offsets=tuple(
-            c.NewOffset(_where(part), part.offset, part.leader_epoch, part.metadata)
+            c.NewOffset(
+                where=_where(part),
+                offset=part.offset,
+                leader_epoch=part.leader_epoch,
+                metadata=part.metadata,
+                rewind_epoch=part.rewind_epoch,
+            )
             for part in request.partitions
         ),
         transactional_id=request.transactional_id,
@@ -113,7 +119,8 @@ def reset_from_wire(request: pb.ResetOffsetsRequest, request_id: int) -> c.Reset
         request_id=request_id,
         group_id=request.group_id,
         offsets=tuple(
-            c.NewOffset(_where(part), part.offset, part.leader_epoch) for part in request.partitions
+            c.NewOffset(where=_where(part), offset=part.offset, leader_epoch=part.leader_epoch)
+            for part in request.partitions
         ),
         reset_id=request.reset_id,
         reason=request.reason,
@@ -207,6 +214,7 @@ def _offset(answer: OffsetAnswer) -> pb.CommittedOffset:
         leader_epoch=answer.leader_epoch,
         metadata=answer.metadata,
         commit_time_ms=answer.commit_time_ms,
+        rewind_epoch=answer.rewind_epoch,
     )
 
 

@@ -147,7 +147,7 @@ class World(LedPartitions):
                     member_id="",
                     member_epoch=-1,
                     instance_id="",
-                    offsets=(g.NewOffset(WHERE, offset),),
+                    offsets=(g.NewOffset(where=WHERE, offset=offset),),
                     transactional_id="app",
                     producer_id=PID,
                     producer_epoch=epoch,

@@ -78,9 +78,9 @@ class Commits:
         topic_id = self._world.group_checks.catalog.names[plan.topic]
         new = tuple(
             gc.NewOffset(
-                NamedPartition(where.topic, topic_id, where.partition),
-                offset.offset,
-                offset.leader_epoch,
+                where=NamedPartition(where.topic, topic_id, where.partition),
+                offset=offset.offset,
+                leader_epoch=offset.leader_epoch,
             )
             for where, offset in offsets.items()
         )

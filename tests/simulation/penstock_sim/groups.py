@@ -223,7 +223,7 @@ class SimGroups:
         offset = scheduler.random.randrange(log_start, end + 1)
         if scheduler.chance(0.3):
             known = max(checks.committed_offset(place), 0)
-            new = gc.NewOffset(where, max(0, known - scheduler.random.randrange(3)))
+            new = gc.NewOffset(where=where, offset=max(0, known - scheduler.random.randrange(3)))
             self._ask(
                 lambda number: gc.CommitRequested(
                     request_id=number,
@@ -241,7 +241,7 @@ class SimGroups:
         checks.reset_ids.add(reset_id)
         if scheduler.chance(0.1):
             offset = -1
-        new = gc.NewOffset(where, offset)
+        new = gc.NewOffset(where=where, offset=offset)
         self._ask(
             lambda number: gc.ResetRequested(
                 request_id=number, group_id=group_id, offsets=(new,), reset_id=reset_id

@@ -304,9 +304,9 @@ class PipeReader(Reader):
         topic_id = self._checks.catalog.names[plan.topic]
         new = tuple(
             gc.NewOffset(
-                NamedPartition(where.topic, topic_id, where.partition),
-                offset.offset,
-                offset.leader_epoch,
+                where=NamedPartition(where.topic, topic_id, where.partition),
+                offset=offset.offset,
+                leader_epoch=offset.leader_epoch,
             )
             for where, offset in offsets.items()
         )
@@ -435,7 +435,7 @@ class PipeGroups(SimGroups):
         group_id = self._random.choice(self.ids)
         key = self._random.choice(self.sources(group_id))
         offset = self.world.group_checks.committed_offset((group_id, key))
-        return group_id, gc.NewOffset(self._named(key), max(0, offset))
+        return group_id, gc.NewOffset(where=self._named(key), offset=max(0, offset))
 
     def _reset(self) -> None:
         checks = self.world.group_checks

@@ -72,7 +72,10 @@ def add(
     elif config.offset_reset == "error":
         state.seek(0)
         state.error = _nothing_committed(where, config.group_id)
-    assignment.add(state, -1 if committed is None else committed.offset)
+    if committed is None:
+        assignment.add(state, rewind_epoch=1)
+    else:
+        assignment.add(state, committed.offset, committed.rewind_epoch)
 
 
 def _nothing_committed(where: TopicPartition, group_id: str) -> ClusterError:

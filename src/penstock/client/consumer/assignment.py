@@ -14,11 +14,12 @@ The order of partitions is decided here too: a poll empties one partition's buff
 and starts with a different one each time.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.client.consumer.fetch_state import FetchState
+from penstock.client.group.commit_queue import Offsets
 from penstock.client.group.model import OffsetAndMetadata
 from penstock.client.model import ConsumedBatch, Record
 from penstock.core.types import TopicPartition
@@ -38,7 +39,12 @@ class Progress:
         taken: While records are taken one by one: after the last one. None = the position.
         epoch: Leader epoch of the last record returned.
         moved: The partition was revoked or seeked: a loop's current records of it are void.
-        committed: The group's committed offset, as far as this consumer knows.
+        committed: The group's committed offset and its rewind epoch, as far as this consumer knows.
+        rewind_epoch: Of what is committed next. Counts up when the user seeks back, or when a
+            shorter log moves the position back: commits of a new epoch may go back (I18). It does
+            not for a return to the committed offset: what that is, a deposed coordinator may not
+            know, and then a commit must be refused (I15). 0 = not known.
+        resets: Of `state.resets`, those that are taken into account.
     """
 
     state: FetchState
@@ -49,11 +55,44 @@ class Progress:
     epoch: int = -1
     moved: bool = False
     committed: int = -1
+    committed_epoch: int = 0
+    rewind_epoch: int = 0
+    resets: int = 0
 
     @property
     def position(self) -> int | None:
         """The next offset to return."""
         return self.state.position if self.taken is None else self.taken
+
+    def seek(self, offset: int) -> None:
+        """The next record returned is at `offset`. What was returned and is not done stays so."""
+        if self.done is not None and self.done > offset:
+            self.done, self.done_epoch = offset, -1
+        self.state.seek(offset)
+        self.moved, self.taken = True, None
+
+    def user_seeks(self, offset: int) -> None:
+        """As `seek`; and commits go back with it."""
+        done = -1 if self.done is None else self.done
+        if self.committed_epoch == self.rewind_epoch and self.committed > done:
+            self.done, self.done_epoch = self.committed, -1
+        position = self.position
+        if position is None or offset < max(position, self.committed):
+            self.rewind_epoch += 1
+        self.seek(offset)
+        self.began, self.epoch = offset, -1
+
+    def follow_resets(self) -> None:
+        """After the position was moved back: nothing was returned from there yet."""
+        state = self.state
+        if self.resets != state.resets and self.taken is None and state.position is not None:
+            self.resets = state.resets
+            self.rewind_epoch += 1
+            self.done, self.done_epoch, self.epoch = state.position, -1, -1
+
+    def is_newer(self, offset: int) -> bool:
+        """Whether a commit of this offset would change what is committed."""
+        return (self.rewind_epoch, offset) > (self.committed_epoch, self.committed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,11 +115,16 @@ class Assignment:
         self._turn: list[FetchState] = []
         self._loop: object | None = None
 
-    def add(self, state: FetchState, committed: int = -1) -> None:
+    def add(self, state: FetchState, committed: int = -1, rewind_epoch: int = 0) -> None:
         """A new partition, last in turn."""
         assert state.where not in self.states, f"{state.where} added twice"
         self.states[state.where] = state
-        self._progress[state.where] = Progress(state, committed=committed)
+        self._progress[state.where] = Progress(
+            state,
+            committed=committed,
+            committed_epoch=rewind_epoch,
+            rewind_epoch=rewind_epoch,
+        )
         self._turn.append(state)
 
     def remove(self, where: TopicPartition) -> None:
@@ -91,19 +135,18 @@ class Assignment:
             self._turn.remove(state)
 
     def seek(self, where: TopicPartition, offset: int) -> None:
-        """The next record returned is at `offset`; a loop over older ones skips them."""
-        progress = self.progress(where)
-        progress.state.seek(offset)
-        progress.moved, progress.taken = True, None
-        progress.began = offset
+        """The user's seek: the next record returned is at `offset`; a loop over older ones skips
+        them. A commit then goes back to it."""
+        self.progress(where).user_seeks(offset)
 
-    def rewind(self, where: TopicPartition, committed: int | None) -> None:
+    def rewind(self, where: TopicPartition, committed: int | None, rewind_epoch: int = 0) -> None:
         """Back to the committed offset; None = there is none: to where the user started."""
-        began = self.progress(where).began
-        offset = began if committed is None else committed
+        progress = self.progress(where)
+        progress.committed = -1 if committed is None else committed
+        progress.committed_epoch = progress.rewind_epoch = rewind_epoch
+        offset = progress.began if committed is None else committed
         if offset is not None:
-            self.seek(where, offset)
-            self.progress(where).began = began
+            progress.seek(offset)
 
     def progress(self, where: TopicPartition) -> Progress:
         """Raises MisuseError for a partition that is not assigned."""
@@ -119,6 +162,7 @@ class Assignment:
             state = progress.state
             if taken is not None and taken != state.position:
                 state.seek(taken)
+            progress.follow_resets()
             progress.done = state.position
             progress.done_epoch = progress.epoch
         self._loop = None
@@ -128,6 +172,7 @@ class Assignment:
         batches: list[ConsumedBatch] = []
         left = max_records
         for state in self._turn:
+            self._progress[state.where].follow_resets()
             while left > 0 and not state.paused:
                 try:
                     batch = state.next_batch(left)
@@ -162,9 +207,8 @@ class Assignment:
             where = each.state.where
             if self.states.get(where) is each.state and each.state.position == each.position:
                 progress = self.progress(where)
-                began = progress.began
-                self.seek(where, each.first_offset)
-                progress.began, progress.epoch = began, progress.done_epoch
+                progress.seek(each.first_offset)
+                progress.epoch = progress.done_epoch
 
     def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
         """The records of a poll's batches, each counted when it is taken.
@@ -213,32 +257,57 @@ class Assignment:
         self._loop = None
 
     def to_commit(self, *, only_done: bool) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets to commit; never below the committed ones, as far as known.
+        """The offsets to commit: what would change the committed ones, as far as known.
 
         Args:
             only_done: What an earlier poll returned; otherwise, everything returned.
         """
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         for where, progress in self._progress.items():
+            progress.follow_resets()
             offset = progress.done if only_done else progress.position
             epoch = progress.done_epoch if only_done else progress.epoch
-            if offset is not None and offset > progress.committed:
-                found[where] = OffsetAndMetadata(offset, leader_epoch=epoch)
+            if offset is not None and progress.is_newer(offset):
+                found[where] = OffsetAndMetadata(
+                    offset, leader_epoch=epoch, rewind_epoch=progress.rewind_epoch
+                )
         return found
+
+    def in_epoch(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Offsets:
+        """Offsets that the user gives, as of the current rewind epochs."""
+        for progress in self._progress.values():
+            progress.follow_resets()
+        return {
+            where: replace(offset, rewind_epoch=self._epoch(where))
+            for where, offset in offsets.items()
+        }
+
+    def still_in_epoch(self, offsets: Offsets) -> Offsets:
+        """What may be sent now of commits that were decided earlier: none goes back for a partition
+        that has left this consumer since, or has been rewound to the committed offset."""
+        return {
+            where: offset
+            if offset.rewind_epoch <= (now := self._epoch(where))
+            else replace(offset, rewind_epoch=now)
+            for where, offset in offsets.items()
+        }
+
+    def _epoch(self, where: TopicPartition) -> int:
+        progress = self._progress.get(where)
+        return 0 if progress is None else progress.rewind_epoch
 
     @property
     def uncommitted(self) -> bool:
         """A commit would move something."""
-        return any(
-            progress.position is not None and progress.position > progress.committed
-            for progress in self._progress.values()
-        )
+        return bool(self.to_commit(only_done=False))
 
-    def committed(self, where: TopicPartition, offset: int) -> None:
+    def committed(self, where: TopicPartition, offset: int, rewind_epoch: int = 0) -> None:
         """The cluster has stored a commit."""
         progress = self._progress.get(where)
         if progress is not None:
-            progress.committed = max(progress.committed, offset)
+            known = progress.committed_epoch, progress.committed
+            progress.committed_epoch, progress.committed = max(known, (rewind_epoch, offset))
+            progress.rewind_epoch = max(progress.rewind_epoch, rewind_epoch)
 
     def first_error(self, *, in_group: bool) -> PenstockError | None:
         """What a poll raises now. In a group, the coordinator handles deleted topics."""

@@ -7,9 +7,11 @@
           └ while one is in flight ──▶ CommitQueue ──▶ the next request
 
 One at a time, so that an older commit never arrives after a newer one: committed offsets do not go
-back (I18). Commits requested in the meantime share the next call. An automatic commit covers only
-what an earlier poll returned; a failed one is logged, and the next one covers it. So it is not
-repeated for partitions that are refused for now: a poll may be waiting.
+back (I18). A commit goes back only in a new rewind epoch, after a seek or when the log became
+shorter (`Progress`): a copy of an older one that is still on its way is refused then. Commits
+requested in the meantime share the next call. An automatic commit covers only what an earlier poll
+returned; a failed one is logged, and the next one covers it. So it is not repeated for partitions
+that are refused for now: a poll may be waiting.
 """
 
 import asyncio
@@ -161,7 +163,7 @@ class Committer:
         wanted = {
             where: offset
             for where, offset in self._assignment.to_commit(only_done=True).items()
-            if (only is None or where in only) and not self._queue.covers(where, offset.offset)
+            if (only is None or where in only) and not self._queue.covers(where, offset)
         }
         if not wanted:
             await self.settle(timeout_s)
@@ -309,6 +311,7 @@ class Committer:
         """The partitions that were refused, and why. Raises PenstockError if all were."""
         while True:
             identity = self._member.identity()
+            offsets = self._assignment.still_in_epoch(offsets)
             request = pb.CommitOffsetsRequest(
                 group_id=self._coordinator.group_id,
                 member_id=identity.member_id,
@@ -337,7 +340,8 @@ class Committer:
         for result in answer.results:
             where = TopicPartition(result.topic, result.partition)
             if not result.HasField("error"):
-                self._assignment.committed(where, offsets[where].offset)
+                stored = offsets[where]
+                self._assignment.committed(where, stored.offset, stored.rewind_epoch)
                 continue
             seen = error_from_wire(result.error)
             refused[where] = ClusterError(f"{where}: {seen.message}", seen.code)

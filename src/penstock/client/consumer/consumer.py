@@ -399,7 +399,8 @@ class AsyncConsumer:
                 which in a loop over records includes the current record.
 
         Raises MisuseError without a group id or for invalid offsets; ClusterError: OFFSET_WENT_BACK
-        for an offset below the committed one (reset the group's offsets instead),
+        for an offset below the committed one, unless this consumer went back there by a seek or
+        because the log became shorter (reset the group's offsets instead),
         STALE_MEMBER_EPOCH for a partition that another member owns now, UNKNOWN_MEMBER or
         FENCED_INSTANCE_ID if this consumer is no longer a member (the next poll joins again),
         GROUP_NOT_EMPTY for a consumer with `assign` while the group has members.
@@ -448,7 +449,7 @@ class AsyncConsumer:
     def offsets_counted(self, offsets: Offsets) -> None:
         """Internal: the transaction is committed."""
         for where, offset in offsets.items():
-            self._assignment.committed(where, offset.offset)
+            self._assignment.committed(where, offset.offset, offset.rewind_epoch)
 
     async def committed(
         self, partitions: Iterable[TopicPartition]

@@ -47,6 +47,8 @@ class FetchState:
 
     Attributes:
         floor: A position that is looked up is never below this offset (I17).
+        lost: The position that was not in the log, while its successor is looked up; None = none.
+        resets: How often a position was found not to be in the log, and its successor was below it.
         in_flight: (generation, address) of the fetch that covers this partition now.
         looking_up: The generation whose position is being looked up; None = none is.
         error: What the next poll raises once the buffer is empty; cleared by a seek.
@@ -60,6 +62,8 @@ class FetchState:
     position: int | None = None
     fetch_offset: int = 0
     floor: int = 0
+    lost: int | None = None
+    resets: int = 0
     paused: bool = False
     generation: int = 0
     in_flight: tuple[int, str] | None = None
@@ -95,6 +99,7 @@ class FetchState:
         self.start = start
         self.fetch_offset = position or 0
         self.floor = 0
+        self.lost = None
         self.generation += 1
         self.error = None
         self.retry_at_ms = 0
@@ -109,7 +114,10 @@ class FetchState:
         lower: a new leader may not have learned yet what retention removed, and still has the
         record at that position.
         """
-        self.seek(max(offset, self.floor))
+        found = max(offset, self.floor)
+        if self.lost is not None and found < self.lost:
+            self.resets += 1
+        self.seek(found)
 
     def drop_buffer(self) -> None:
         """Drops prefetched records; they will be fetched again from the position."""
@@ -202,6 +210,7 @@ class FetchState:
             return None  # asked again when those are returned
         asked = self.fetch_offset
         self.seek(None, EARLIEST if policy == "earliest" else LATEST)
+        self.lost = asked
         if valid is not None and asked < valid.log_start_offset:
             self.floor = asked
         return (

@@ -188,7 +188,7 @@ class GroupSession:
         """The user's offsets, checked; None = after everything returned so far."""
         if offsets is None:
             return self._assignment.to_commit(only_done=False)
-        return await self.committer.checked(offsets)
+        return self._assignment.in_epoch(await self.committer.checked(offsets))
 
     async def rebalance(self) -> None:
         """Carries out what the coordinator has requested since; called only inside polls."""

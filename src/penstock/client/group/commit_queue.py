@@ -61,7 +61,7 @@ class CommitBatch:
             before = known.get(where)
             if before is None:
                 new += 1
-            elif offset.offset < before.offset:
+            elif offset.order < before.order or offset.offset < before.offset:
                 return False
         return not new or len(known) + new <= MERGED_PARTITIONS_MAX
 
@@ -107,11 +107,11 @@ class CommitQueue:
             self._batches.append(CommitBatch(timeout_s, repeats))
         self._batches[-1].add(offsets, done)
 
-    def covers(self, where: TopicPartition, offset: int) -> bool:
-        """Whether this offset or a later one is already in flight."""
+    def covers(self, where: TopicPartition, offset: OffsetAndMetadata) -> bool:
+        """Whether this commit or a newer one is already in flight."""
         sent = () if self._sent is None else (self._sent,)
         return any(
-            where in batch.offsets and batch.offsets[where].offset >= offset
+            where in batch.offsets and batch.offsets[where].order >= offset.order
             for batch in (*sent, *self._batches)
         )
 

@@ -21,12 +21,20 @@ class OffsetAndMetadata:
         metadata: Any text, at most 4,096 bytes.
         leader_epoch: Of the record before `offset`; -1 = not known.
         commit_time_ms: When the cluster stored it; 0 = not stored.
+        rewind_epoch: How often readers had moved it back, from 1; 0 = not known. Consumers set it
+            in what they commit.
     """
 
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
     commit_time_ms: int = 0
+    rewind_epoch: int = field(default=0, compare=False, repr=False)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Of two commits of a partition by one consumer, the newer one has the greater."""
+        return self.rewind_epoch, self.offset
 
 
 class RebalanceListener(Protocol):

@@ -124,6 +124,7 @@ def commit_to_wire(
             offset=offset.offset,
             leader_epoch=offset.leader_epoch,
             metadata=offset.metadata,
+            rewind_epoch=offset.rewind_epoch,
         )
         for where, offset in offsets.items()
     ]
@@ -133,7 +134,9 @@ def committed_from_wire(seen: pb.CommittedOffset) -> OffsetAndMetadata | None:
     """None: no offset is committed."""
     if seen.offset < 0:
         return None
-    return OffsetAndMetadata(seen.offset, seen.metadata, seen.leader_epoch, seen.commit_time_ms)
+    return OffsetAndMetadata(
+        seen.offset, seen.metadata, seen.leader_epoch, seen.commit_time_ms, seen.rewind_epoch
+    )
 
 
 def listing_from_wire(seen: pb.GroupListing) -> GroupListing:

@@ -89,14 +89,18 @@ class StreamBroken:
     stream_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewOffset:
-    """An offset to commit (>= 0) or to reset to (-1: delete). `leader_epoch` -1 = not known."""
+    """An offset to commit (>= 0) or to reset to (-1: delete). `leader_epoch` -1 = not known.
+
+    `rewind_epoch`: see `OffsetRecord`; 0 = not known.
+    """
 
     where: NamedPartition
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+    rewind_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,7 @@ class OffsetAnswer:
     leader_epoch: int = -1
     metadata: str = ""
     commit_time_ms: int = 0
+    rewind_epoch: int = 1
     error: PenstockError | None = None
 
 

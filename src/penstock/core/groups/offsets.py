@@ -1,6 +1,6 @@
 """Committed offsets: commit and fetch, and the checks of every change.
 
-    commit ─ member, epoch, ownership, never back ─▶ record per partition
+    commit ─ member, epoch, ownership, never back in a rewind epoch ─▶ record per partition
     fetch  ─ committed, and not pending in a transaction ─▶ an answer per partition
 
 Offsets belong to topic ids: a topic that was deleted and created again has none. I18. Offsets in
@@ -49,8 +49,19 @@ def commit(book: Book, event: CommitRequested) -> Committed:
 
 def _commit_one(book: Book, group: Group, member: Member | None, new: NewOffset) -> None:
     part = check(book, group, member, new)
+    known = group.offsets.get(part)
     put(book, group, part, new)
     book.commits += 1
+    if known is not None and new.offset < known.offset:
+        book.decide(
+            "committed offset moved back by its reader",
+            group=group.group_id,
+            member=member.member_id if member is not None else "",
+            topic_partition=f"{new.where.topic}/{new.where.partition}",
+            before=known.offset,
+            offset=new.offset,
+            rewind_epoch=new.rewind_epoch,
+        )
 
 
 def check(
@@ -78,13 +89,32 @@ def check(
     if group.pending:
         check_stable(group, part, where, producer_id)
     known = group.offsets.get(part)
-    if known is not None and new.offset < known.offset:
+    if known is not None:
+        check_not_back(new, known, f"which group {group.group_id!r} has committed")
+    return part
+
+
+def check_not_back(new: NewOffset, known: OffsetRecord, which: str) -> None:
+    """Raises ClusterError(OFFSET_WENT_BACK) for a commit that would undo a newer one.
+
+    (rewind epoch, offset) never goes back, in this order: so a commit from before its reader went
+    back is refused whenever it comes, and one that goes back counts only once.
+    """
+    where = f"{new.where.topic}/{new.where.partition}"
+    if 0 < new.rewind_epoch < known.rewind_epoch:
         raise ClusterError(
-            f"offset {new.offset} of {where} is below {known.offset}, which group "
-            f"{group.group_id!r} has committed; only a reset goes back",
+            f"offset {new.offset} of {where} has rewind epoch {new.rewind_epoch}, but "
+            f"{known.offset}, {which}, has {known.rewind_epoch}: a reader has gone back since; "
+            "continue at the committed offset",
             ErrorCode.OFFSET_WENT_BACK,
         )
-    return part
+    if new.rewind_epoch <= known.rewind_epoch and new.offset < known.offset:
+        raise ClusterError(
+            f"offset {new.offset} of {where} is below {known.offset}, {which}; only a consumer "
+            "that has gone back, by a seek or because the log became shorter, may commit less, "
+            "and a reset",
+            ErrorCode.OFFSET_WENT_BACK,
+        )
 
 
 def check_stable(
@@ -103,8 +133,10 @@ def check_stable(
     )
 
 
-def record(book: Book, new: NewOffset, reset: AppliedReset | None = None) -> OffsetRecord:
-    """The offset in its stored form."""
+def record(
+    book: Book, new: NewOffset, known: OffsetRecord | None, reset: AppliedReset | None = None
+) -> OffsetRecord:
+    """The offset in its stored form, in place of `known`."""
     return OffsetRecord(
         topic=new.where.topic,
         offset=new.offset,
@@ -113,6 +145,7 @@ def record(book: Book, new: NewOffset, reset: AppliedReset | None = None) -> Off
         time_ms=book.time_ms,
         reset_id="" if reset is None else reset.reset_id,
         reason="" if reset is None else reset.reason,
+        rewind_epoch=max(new.rewind_epoch, 1 if known is None else known.rewind_epoch),
     )
 
 
@@ -121,7 +154,7 @@ def put(
 ) -> None:
     if group.group_id not in book.groups:
         book.put_group(group, GroupRecord(empty_since_ms=book.time_ms))
-    book.put_offset(group, part, record(book, new, reset))
+    book.put_offset(group, part, record(book, new, group.offsets.get(part), reset))
 
 
 def committer(book: Book, group: Group | None, event: CommitRequested) -> Member | None:
@@ -232,6 +265,7 @@ def _answer(part: Part, topic: str, record: OffsetRecord | None) -> OffsetAnswer
         leader_epoch=record.leader_epoch,
         metadata=record.metadata,
         commit_time_ms=record.time_ms,
+        rewind_epoch=record.rewind_epoch,
     )
 
 
@@ -275,6 +309,10 @@ def check_offset(book: Book, new: NewOffset, where: str, *, least: int) -> None:
         problem = (
             f"leader epoch {new.leader_epoch} of {where} is not valid; it must be -1 "
             f"to {_INT32_MAX}"
+        )
+    elif not 0 <= new.rewind_epoch <= _INT32_MAX:
+        problem = (
+            f"rewind epoch {new.rewind_epoch} of {where} is not valid; it must be 0 to {_INT32_MAX}"
         )
     elif len(new.metadata) > limit or len(new.metadata.encode()) > limit:
         problem = (

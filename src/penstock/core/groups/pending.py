@@ -21,7 +21,6 @@ from penstock.core.groups.contract import (
     CommitRequested,
     Committed,
     EndStored,
-    NewOffset,
     Reply,
     SendJoin,
     TransactionEnded,
@@ -248,11 +247,13 @@ def _store(
     for new in event.offsets:
         try:
             part = offsets.check(book, group, member, new, event.producer_id)
-            _check_not_back(event, new, taken.get(part))
+            own = taken.get(part)
+            if own is not None:
+                offsets.check_not_back(new, own, f"pending in {event.transactional_id!r}")
         except PenstockError as error:
             errors.append(error)
             continue
-        taken[part] = offsets.record(book, new)
+        taken[part] = offsets.record(book, new, own or group.offsets.get(part))
         errors.append(None)
     if any(error is None for error in errors):
         _check_size(event, taken)
@@ -261,16 +262,6 @@ def _store(
         record = PendingRecord(event.producer_epoch, event.transactional_id, taken)
         book.put_pending(group, event.producer_id, record)
     return Committed(tuple(errors))
-
-
-def _check_not_back(event: CommitRequested, new: NewOffset, own: OffsetRecord | None) -> None:
-    if own is not None and new.offset < own.offset:
-        raise ClusterError(
-            f"offset {new.offset} of {new.where.topic}/{new.where.partition} is below "
-            f"{own.offset}, the pending offset of group {event.group_id!r} in transaction "
-            f"{event.transactional_id!r}; abort the transaction to go back",
-            ErrorCode.OFFSET_WENT_BACK,
-        )
 
 
 def _check_size(event: CommitRequested, taken: dict[Part, OffsetRecord]) -> None:

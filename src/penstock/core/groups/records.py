@@ -134,7 +134,11 @@ class CurrentRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRecord:
-    """`leader_epoch` -1 = unknown; `time_ms` since 1970; `reset_id`, `reason`: set by a reset."""
+    """`leader_epoch` -1 = unknown; `time_ms` since 1970; `reset_id`, `reason`: set by a reset.
+
+    `rewind_epoch`: 1, and one more whenever a reader has moved its position back and committed
+    that. Commits of the same epoch never go back; those of an older one are refused (I18).
+    """
 
     topic: str
     offset: int
@@ -143,6 +147,7 @@ class OffsetRecord:
     time_ms: int
     reset_id: str = ""
     reason: str = ""
+    rewind_epoch: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +245,8 @@ def _offset(value: OffsetRecord) -> str:
     for name in ("metadata", "reset_id", "reason"):
         if said := getattr(value, name):
             text += f',"{name}":{quote(said)}'
+    if value.rewind_epoch > 1:
+        text += f',"rewind_epoch":{value.rewind_epoch}'
     return text + "}"
 
 
@@ -248,7 +255,14 @@ def _pending(value: PendingRecord) -> dict[str, Any]:
         [*part, record.topic, record.offset, record.leader_epoch, record.metadata, record.time_ms]
         for part, record in sorted(value.offsets.items())
     ]
-    return {"epoch": value.producer_epoch, "id": value.transactional_id, "offsets": offsets}
+    document = {"epoch": value.producer_epoch, "id": value.transactional_id, "offsets": offsets}
+    # Beside the rows: former releases read rows of this length only.
+    rewound = [
+        [*part, record.rewind_epoch]
+        for part, record in sorted(value.offsets.items())
+        if record.rewind_epoch > 1
+    ]
+    return document | {"rewind_epochs": rewound} if rewound else document
 
 
 def _group(value: GroupRecord) -> dict[str, Any]:
@@ -346,6 +360,7 @@ def decode_value(key: Key, value: bytes) -> Value:
                     time_ms=int(document["time"]),
                     reset_id=document.get("reset_id", ""),
                     reason=document.get("reason", ""),
+                    rewind_epoch=int(document.get("rewind_epoch", 1)),
                 )
             case PendingKey():
                 return _read_pending(document)
@@ -369,6 +384,10 @@ def _read_group(document: dict[str, Any]) -> GroupRecord:
 
 
 def _read_pending(document: dict[str, Any]) -> PendingRecord:
+    epochs = {
+        (topic_id, partition): int(epoch)
+        for topic_id, partition, epoch in document.get("rewind_epochs", ())
+    }
     offsets = {
         (TopicId(topic_id), int(partition)): OffsetRecord(
             topic=topic,
@@ -376,6 +395,7 @@ def _read_pending(document: dict[str, Any]) -> PendingRecord:
             leader_epoch=int(leader_epoch),
             metadata=metadata,
             time_ms=int(time_ms),
+            rewind_epoch=epochs.get((topic_id, partition), 1),
         )
         for topic_id, partition, topic, offset, leader_epoch, metadata, time_ms in document[
             "offsets"

@@ -527,15 +527,23 @@ class CommitPartition(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    REWIND_EPOCH_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     topic_id: _builtins.str
     partition: _builtins.int
     offset: _builtins.int
-    """The next offset to read, 0 or more. Never less than the committed one: OFFSET_WENT_BACK."""
+    """The next offset to read, 0 or more. Never less than the committed one in the same rewind epoch:
+    OFFSET_WENT_BACK.
+    """
     leader_epoch: _builtins.int
     """Of the last record read; -1 = unknown."""
     metadata: _builtins.str
     """4,096 bytes at most."""
+    rewind_epoch: _builtins.int
+    """As FetchOffsets returned it, and one more whenever the reader moved its position back since. A
+    higher one than the committed offset has may go back; a lower one is refused, whatever its
+    offset: OFFSET_WENT_BACK. 0 = not known: such a commit never goes back.
+    """
     def __init__(
         self,
         *,
@@ -545,10 +553,11 @@ class CommitPartition(_message.Message):
         offset: _builtins.int = ...,
         leader_epoch: _builtins.int = ...,
         metadata: _builtins.str = ...,
+        rewind_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_epoch", b"leader_epoch", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_epoch", b"leader_epoch", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "rewind_epoch", b"rewind_epoch", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -700,6 +709,7 @@ class CommittedOffset(_message.Message):
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
     COMMIT_TIME_MS_FIELD_NUMBER: _builtins.int
+    REWIND_EPOCH_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     topic_id: _builtins.str
     partition: _builtins.int
@@ -708,6 +718,8 @@ class CommittedOffset(_message.Message):
     leader_epoch: _builtins.int
     metadata: _builtins.str
     commit_time_ms: _builtins.int
+    rewind_epoch: _builtins.int
+    """How often readers have moved this offset back, from 1. 0: the broker is older and does not know."""
     @_builtins.property
     def error(self) -> _errors_pb2.Error: ...
     def __init__(
@@ -721,10 +733,11 @@ class CommittedOffset(_message.Message):
         leader_epoch: _builtins.int = ...,
         metadata: _builtins.str = ...,
         commit_time_ms: _builtins.int = ...,
+        rewind_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit_time_ms", b"commit_time_ms", "error", b"error", "leader_epoch", b"leader_epoch", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit_time_ms", b"commit_time_ms", "error", b"error", "leader_epoch", b"leader_epoch", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "rewind_epoch", b"rewind_epoch", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

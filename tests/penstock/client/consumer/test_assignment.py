@@ -5,10 +5,12 @@ from hypothesis import strategies as st
 
 from penstock.client.consumer.assignment import Assignment
 from penstock.client.consumer.fetch_state import FetchState
+from penstock.client.group.model import OffsetAndMetadata
 from penstock.client.model import ConsumedBatch, Record
 from penstock.core.batch import Batch
 from penstock.core.records import build_batch, encode_columns
 from penstock.core.types import LeaderEpoch, Offset, TopicPartition
+from penstock.errors import OffsetOutOfRangeError, OffsetRange
 
 HERE = TopicPartition("t", 0)
 THERE = TopicPartition("t", 1)
@@ -61,13 +63,115 @@ def test_the_place_where_a_group_begins_is_worth_a_commit() -> None:
     assert covered(made) == {HERE: 7}
 
 
+def orders(made: Assignment, *, only_done: bool = False) -> list[tuple[int, int]]:
+    return [offset.order for offset in made.to_commit(only_done=only_done).values()]
+
+
+def test_a_seek_back_is_committed_in_a_new_rewind_epoch() -> None:
+    made = assigned(HERE)
+    made.poll_began()
+    made.collect(15)
+    made.committed(HERE, 15)
+    made.seek(HERE, 3)
+    assert orders(made, only_done=True) == [(1, 3)], "between the seek and the poll after it"
+    assert orders(made) == [(1, 3)]
+    made.poll_began()
+    refill(made, HERE)
+    made.collect(2)
+    assert orders(made, only_done=True) == [(1, 3)], "the two in hand are not done"
+    assert orders(made) == [(1, 5)]
+    made.committed(HERE, 5, 1)
+    made.committed(HERE, 15, 0)
+    assert orders(made) == [], "an answer that comes late changes nothing"
+    made.seek(HERE, 20)
+    made.poll_began()
+    assert orders(made) == [(1, 20)], "forwards needs no other epoch"
+
+
+def test_a_seek_does_not_count_what_the_caller_still_has_as_done() -> None:
+    made = assigned(HERE)
+    made.poll_began()
+    made.collect(5)
+    made.seek(HERE, 20)
+    assert orders(made, only_done=True) == [(0, 0)]
+    made.seek(HERE, 10)
+    assert orders(made, only_done=True) == [(1, 0)]
+
+
+def test_a_return_to_the_committed_offset_begins_no_epoch() -> None:
+    """A deposed coordinator may not know it: a commit must then be refused (I15)."""
+    made = assigned(HERE)
+    made.poll_began()
+    made.collect(15)
+    made.seek(HERE, 3)
+    made.rewind(HERE, 8, 4)
+    assert orders(made) == []
+    assert orders(made, only_done=True) == []
+    made.poll_began()
+    refill(made, HERE)
+    made.collect(2)
+    assert orders(made) == [(4, 10)]
+
+
+def test_a_log_that_became_shorter_begins_a_rewind_epoch() -> None:
+    made = assigned(HERE)
+    made.poll_began()
+    made.collect(30)
+    made.poll_began()
+    made.committed(HERE, 30)
+    state = made.states[HERE]
+    gone = OffsetOutOfRangeError("gone", OffsetRange(0, 20))
+    assert state.out_of_range(gone, "earliest", 0) is None, "it waits for a while"
+    assert state.out_of_range(gone, "earliest", 60_000)
+    assert orders(made) == []
+    state.looked_up(10)
+    assert orders(made, only_done=True) == [(1, 10)], "nothing was returned from there"
+    refill(made, HERE)
+    made.collect(4)
+    assert orders(made, only_done=True) == [(1, 10)]
+    assert orders(made) == [(1, 14)]
+
+
+def test_what_retention_removed_begins_no_rewind_epoch() -> None:
+    made = assigned(HERE)
+    made.poll_began()
+    made.states[HERE].out_of_range(
+        OffsetOutOfRangeError("gone", OffsetRange(50, 60)), "earliest", 0
+    )
+    made.poll_began()
+    made.collect(30)
+    made.poll_began()
+    made.committed(HERE, 30)
+    state = made.states[HERE]
+    assert state.out_of_range(OffsetOutOfRangeError("gone", OffsetRange(50, 60)), "earliest", 0)
+    state.looked_up(50)
+    made.poll_began()
+    assert orders(made) == [(0, 50)]
+
+
+def test_a_commit_decided_before_the_partition_left_does_not_go_back_later() -> None:
+    made = assigned(HERE)
+    made.collect(10)
+    made.seek(HERE, 3)
+    decided = {HERE: OffsetAndMetadata(3, rewind_epoch=1)}
+    assert made.still_in_epoch(decided)[HERE].order == (1, 3)
+    made.remove(HERE)
+    assert made.still_in_epoch(decided)[HERE].order == (0, 3)
+    state = FetchState(HERE, "id")
+    state.seek(9)
+    made.add(state, 9, 0)
+    assert made.still_in_epoch(decided)[HERE].order == (0, 3)
+    made.seek(HERE, 2)
+    assert made.in_epoch(decided)[HERE].order == (1, 3), "given by the user after a seek back"
+
+
 def test_what_is_committed_is_not_committed_again_nor_is_less() -> None:
     made = assigned(HERE)
     made.poll_began()
     made.collect(15)
     made.committed(HERE, 15)
     assert covered(made, only_done=False) == {}
-    made.seek(HERE, 3)
+    made.committed(HERE, 17)
     assert covered(made, only_done=False) == {}
 
 

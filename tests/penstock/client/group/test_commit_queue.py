@@ -99,10 +99,23 @@ def test_what_is_on_its_way_is_covered_until_its_call_is_over() -> None:
     callers.commit("a", p=5)
     callers.queue.take()
     callers.commit("b", q=2)
-    covered = [(P, 5), (P, 6), (Q, 2), (Q, 3)]
-    assert [callers.queue.covers(*each) for each in covered] == [True, False, True, False]
+    asked = [
+        (where, OffsetAndMetadata(offset)) for where, offset in ((P, 5), (P, 6), (Q, 2), (Q, 3))
+    ]
+    covered = callers.queue.covers
+    assert [covered(*each) for each in asked] == [True, False, True, False]
+    rewound = OffsetAndMetadata(3, rewind_epoch=1)
+    assert not covered(P, rewound), "its reader has gone back since"
     callers.queue.over()
-    assert [callers.queue.covers(*each) for each in covered] == [False, False, True, False]
+    assert [covered(*each) for each in asked] == [False, False, True, False]
+
+
+def test_a_commit_from_before_its_reader_went_back_is_not_sent_in_place_of_a_newer_one() -> None:
+    queue = CommitQueue()
+    for order in ((2, 5), (1, 20), (2, 6), (3, 1)):
+        offset = OffsetAndMetadata(order[1], rewind_epoch=order[0])
+        queue.add({P: offset}, 30.0, lambda _: None)
+    assert [queue.take().offsets[P].order for _ in range(4)] == [(2, 5), (1, 20), (2, 6), (3, 1)]
 
 
 def test_nobody_waits_as_long_as_somebody_else_would() -> None:

@@ -247,6 +247,38 @@ def test_offsets_never_go_back_and_nonsense_is_refused(
             one.commit(offsets)
 
 
+def test_a_replay_after_a_seek_back_is_committed_and_goes_on_elsewhere(
+    shared_broker: Cluster, name: str, member: Open
+) -> None:
+    here = TopicPartition(name, 0)
+    fill(shared_broker, name, 20, partition=0)
+    one = member(enable_auto_commit=False)
+    one.subscribe(name)
+
+    def committed() -> int:
+        kept = one.committed([here])[here]
+        return -1 if kept is None else kept.offset
+
+    read(20, one)
+    one.commit()
+    one.seek(here, 5)
+    one.commit()
+    assert committed() == 5
+    wait_until(lambda: one.poll(0.1, max_records=3), what="three records are read again")
+    one.commit()
+    assert committed() == 8
+    one.commit({here: 9})
+    one.close()
+    two = member(auto_commit_interval_ms=20)
+    two.subscribe(name)
+    assert read(11, two) == list(range(9, 20)), "the rest of the replay"
+    two.seek_to_beginning([here])
+    wait_until(
+        lambda: (kept := two.committed([here])[here]) is not None and kept.offset == 0,
+        what="the automatic commit goes back, too",
+    )
+
+
 def test_a_listener_may_commit_while_partitions_leave(
     shared_broker: Cluster, name: str, member: Open
 ) -> None:

@@ -17,6 +17,7 @@ from penstock.client.config import ConsumerConfig
 from penstock.client.consumer import commits
 from penstock.client.consumer.assignment import Assignment
 from penstock.client.consumer.commits import Committer, MemberIdentity
+from penstock.client.group.commit_queue import Offsets
 from penstock.client.group.coordinator import GroupCalls
 from penstock.client.group.model import OffsetAndMetadata
 from penstock.client.tasks import BackgroundTasks
@@ -122,9 +123,13 @@ class Scene:
         self.states: dict[TopicPartition, Any] = {}
         self.done: dict[TopicPartition, OffsetAndMetadata] = {}
 
-    def committed(self, where: TopicPartition, offset: int) -> None:
+    def committed(self, where: TopicPartition, offset: int, rewind_epoch: int) -> None:
         """Of the assignment."""
         self.stored[where] = offset
+
+    def still_in_epoch(self, offsets: Offsets) -> Offsets:
+        """Of the assignment."""
+        return offsets
 
     def to_commit(self, *, only_done: bool) -> dict[TopicPartition, OffsetAndMetadata]:
         """Of the assignment."""

@@ -4,6 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.group_desk import TIME_MS, Desk
 
 from penstock.core.groups import GroupConfig
@@ -28,7 +30,7 @@ def codes(errors: list[PenstockError | None]) -> list[ErrorCode | None]:
 
 
 def new(name: str, partition: int, offset: int, topic_id: str = "") -> c.NewOffset:
-    return c.NewOffset(NamedPartition(name, TopicId(topic_id), partition), offset)
+    return c.NewOffset(where=NamedPartition(name, TopicId(topic_id), partition), offset=offset)
 
 
 def reset(desk: Desk, *offsets: c.NewOffset, **fields: Any) -> c.ResetDone:
@@ -67,9 +69,69 @@ def test_partitions_of_a_commit_are_taken_or_refused_one_by_one(desk: Desk) -> N
     assert desk.fetch() == {("t", 0): 5, ("t", 1): 0}
 
 
+def test_a_reader_that_went_back_commits_less_in_a_new_rewind_epoch(desk: Desk) -> None:
+    here = ("t", 0)
+    back = [ErrorCode.OFFSET_WENT_BACK]
+    assert codes(desk.commit({here: 20}, rewind_epoch=1)) == [None]
+    assert codes(desk.commit({here: 5}, rewind_epoch=1)) == back
+    assert codes(desk.commit({here: 5}, rewind_epoch=2)) == [None]
+    assert codes(desk.commit({here: 5}, rewind_epoch=2)) == [None], "a repetition"
+    assert codes(desk.commit({here: 20}, rewind_epoch=1)) == back, "from before it went back"
+    assert codes(desk.commit({here: 20}, rewind_epoch=2)) == [None]
+    assert codes(desk.commit({here: 5}, rewind_epoch=2)) == back, "a late copy"
+    assert codes(desk.commit({here: 19})) == back, "a client that does not know of epochs"
+    assert codes(desk.commit({here: 21})) == [None]
+    assert codes(desk.commit({here: 3}, rewind_epoch=2)) == back, "the epoch was kept"
+    desk.restart()
+    assert codes(desk.commit({here: 3}, rewind_epoch=2)) == back, "in the log, too"
+    assert codes(desk.commit({here: 3}, rewind_epoch=3)) == [None]
+    assert reset(desk, new("t", 0, 1)).applied
+    found = desk.ask(FetchRequested(desk.new_id(), "g")).offsets
+    assert [(one.offset, one.rewind_epoch) for one in found] == [(1, 3)]
+
+
+def test_only_the_owner_at_its_epoch_goes_back(desk: Desk) -> None:
+    one = desk.join("one")
+    here = ("t", 0)
+    assert codes(desk.commit({here: 20}, "one", 1)) == [None]
+    desk.join("two")
+    desk.pass_time(100)
+    desk.acknowledge(one)
+    owner, other = ("one", "two") if here in desk.owned("one") else ("two", "one")
+    assert codes(desk.commit({here: 5}, other, 2, rewind_epoch=2)) == [ErrorCode.STALE_MEMBER_EPOCH]
+    for member, epoch in ((owner, 1), ("", -1)):
+        with pytest.raises(PenstockError):
+            desk.commit({here: 5}, member, epoch, rewind_epoch=2)
+    assert desk.fetch() == {here: 20}
+    assert codes(desk.commit({here: 5}, owner, 2, rewind_epoch=2)) == [None]
+    assert desk.fetch() == {here: 5}
+
+
+@given(order=st.data())
+def test_late_and_repeated_commits_never_undo_a_newer_one(order: st.DataObject) -> None:
+    """Of one reader that seeks: any copy of a commit may come again, at any time after it."""
+    desk = Desk()
+    here, epoch, at = ("t", 0), 1, 0
+    sent: list[tuple[int, int]] = []
+    for _ in range(12):
+        step = order.draw(st.sampled_from(["read", "seek", "late"]))
+        if step == "seek":
+            epoch, at = epoch + 1, order.draw(st.integers(0, 30))
+        if step != "late":
+            at += order.draw(st.integers(0, 3))
+            sent.append((epoch, at))
+            assert codes(desk.commit({here: at}, rewind_epoch=epoch)) == [None]
+        elif sent:
+            late_epoch, late = order.draw(st.sampled_from(sent))
+            desk.commit({here: late}, rewind_epoch=late_epoch)
+        assert desk.fetch() == ({here: at} if sent else {})
+
+
 @pytest.mark.parametrize(
     ("fields", "taken"),
     [
+        ({"rewind_epoch": 2**31 - 1}, True),
+        ({"rewind_epoch": -1}, False),
         ({"metadata": "m" * 4_096}, True),
         ({"metadata": "m" * 4_097}, False),
         ({"metadata": "ü" * 2_049}, False),
@@ -158,7 +220,7 @@ def test_requests_that_would_not_fit_into_a_batch_are_refused(desk: Desk) -> Non
     )
     assert "10001 partitions" in str(refused(desk, request))
     where = NamedPartition("t", TopicId(""), 0)
-    large = tuple(c.NewOffset(where, 1, metadata="m" * 4_096) for _ in range(600))
+    large = tuple(c.NewOffset(where=where, offset=1, metadata="m" * 4_096) for _ in range(600))
     request = c.CommitRequested(
         request_id=desk.new_id(),
         group_id="g",

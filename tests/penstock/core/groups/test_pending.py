@@ -1,5 +1,6 @@
 """Offsets inside transactions: joined first, pending until the end, then counted or dropped."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ DAY_MS = 86_400_000
 
 def new(partition: int, offset: int, topic: str = "t", metadata: str = "") -> c.NewOffset:
     where = NamedPartition(topic, TopicId(""), partition)
-    return c.NewOffset(where, offset, metadata=metadata)
+    return c.NewOffset(where=where, offset=offset, metadata=metadata)
 
 
 def request(
@@ -255,6 +256,19 @@ def test_a_transaction_does_not_take_offsets_back(desk: Desk) -> None:
     desk.commit({("t", 0): 5})
     assert commit(desk, new(0, 4), new(1, 7)) == [ErrorCode.OFFSET_WENT_BACK, None]
     assert commit(desk, new(1, 6)) == [ErrorCode.OFFSET_WENT_BACK]
+
+
+def test_a_transaction_of_a_reader_that_went_back_takes_the_offset_back(desk: Desk) -> None:
+    desk.commit({("t", 0): 20}, rewind_epoch=1)
+    assert commit(desk, replace(new(0, 5), rewind_epoch=2)) == [None]
+    assert commit(desk, replace(new(0, 25), rewind_epoch=1)) == [ErrorCode.OFFSET_WENT_BACK]
+    assert commit(desk, replace(new(0, 4), rewind_epoch=2)) == [ErrorCode.OFFSET_WENT_BACK]
+    assert commit(desk, replace(new(0, 2), rewind_epoch=3)) == [None]
+    desk.restart()
+    assert commit(desk, replace(new(0, 1), rewind_epoch=3)) == [ErrorCode.OFFSET_WENT_BACK]
+    end(desk, commit=True)
+    assert desk.fetch() == {("t", 0): 2}
+    assert desk.commit({("t", 0): 9}, rewind_epoch=2) != [None]
 
 
 def test_members_commit_in_transactions_by_the_same_rules(desk: Desk) -> None:

@@ -1,6 +1,7 @@
 """Records of groups: back as they went in, the same bytes for the same state, no guesses."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -124,6 +125,9 @@ def test_the_bytes_are_what_other_versions_will_read() -> None:
     assert (
         encode_value(value)
         == b'{"v":1,"topic":"t","offset":7,"epoch":2,"time":1000,"metadata":"m"}'
+    )
+    assert encode_value(replace(value, metadata="", rewind_epoch=3)) == (
+        b'{"v":1,"topic":"t","offset":7,"epoch":2,"time":1000,"rewind_epoch":3}'
     )
     parts = frozenset({(TopicId("id"), 2), (TopicId("id"), 1)})
     current = CurrentRecord(epoch=5, parts=parts, pending=frozenset(), names={TopicId("id"): "t"})
