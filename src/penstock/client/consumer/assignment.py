@@ -273,6 +273,19 @@ class Assignment:
                 )
         return found
 
+    def unchanged(self, *, only_done: bool) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The offsets that are committed already, as far as known. `only_done`: see `to_commit`."""
+        found: dict[TopicPartition, OffsetAndMetadata] = {}
+        for where, progress in self._progress.items():
+            offset = progress.done if only_done else progress.position
+            epoch = progress.done_epoch if only_done else progress.epoch
+            known = progress.committed_epoch, progress.committed
+            if offset is not None and (progress.rewind_epoch, offset) == known:
+                found[where] = OffsetAndMetadata(
+                    offset, leader_epoch=epoch, rewind_epoch=progress.rewind_epoch
+                )
+        return found
+
     def in_epoch(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Offsets:
         """Offsets that the user gives, as of the current rewind epochs."""
         for progress in self._progress.values():

@@ -42,6 +42,10 @@ AUTO_COMMIT_S: Final = 5.0
 """How long an automatic commit tries: shorter than a user's commit, because other commits wait for
 it."""
 
+RENEWAL_S: Final = 3_600.0
+"""How often a consumer without membership commits again what has not changed: its offsets expire
+`offsets.retention.minutes` (a week) after their last commit."""
+
 FindCommitted = Callable[
     [Mapping[TopicPartition, str]], Awaitable[Mapping[TopicPartition, OffsetAndMetadata | None]]
 ]
@@ -93,6 +97,7 @@ class Committer:
         self._tasks = tasks
         self._queue = CommitQueue()
         self._under_way = False
+        self._renewed_s: dict[TopicPartition, float] = {}
         self._timeout_s = config.request_timeout_ms / 1000
 
     async def commit(
@@ -160,9 +165,10 @@ class Committer:
         ahead, and this one would go back behind it.
         """
         only = None if partitions is None else set(partitions)
+        found = self._assignment.to_commit(only_done=True) | self.renewals(only_done=True)
         wanted = {
             where: offset
-            for where, offset in self._assignment.to_commit(only_done=True).items()
+            for where, offset in found.items()
             if (only is None or where in only) and not self._queue.covers(where, offset)
         }
         if not wanted:
@@ -177,6 +183,22 @@ class Committer:
                 self._coordinator.group_id,
                 str(error) or f"no answer within {timeout_s:g} s",
             )
+
+    def renewals(
+        self, *, only_done: bool, at_once: bool = False
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Unchanged offsets that a consumer without membership commits again, so that they do not
+        expire: each once in `RENEWAL_S`, or `at_once`. Members' offsets do not expire."""
+        if self._member.identity().member_id:
+            return {}
+        now_s = monotonic()
+        due = {
+            where: offset
+            for where, offset in self._assignment.unchanged(only_done=only_done).items()
+            if at_once or now_s - self._renewed_s.get(where, -RENEWAL_S) >= RENEWAL_S
+        }
+        self._renewed_s.update(dict.fromkeys(due, now_s))
+        return due
 
     async def run(self) -> None:
         """Commits automatically every `auto_commit_interval_ms`, until cancelled."""

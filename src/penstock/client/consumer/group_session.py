@@ -187,7 +187,8 @@ class GroupSession:
     ) -> Offsets:
         """The user's offsets, checked; None = after everything returned so far."""
         if offsets is None:
-            return self._assignment.to_commit(only_done=False)
+            moved = self._assignment.to_commit(only_done=False)
+            return moved | self.committer.renewals(only_done=False, at_once=not moved)
         return self._assignment.in_epoch(await self.committer.checked(offsets))
 
     async def rebalance(self) -> None:

@@ -21,7 +21,7 @@ from penstock.client import (
     TopicPartition,
 )
 from penstock.client.config import ConsumerConfig, ConsumerOptions
-from penstock.client.consumer import group_session
+from penstock.client.consumer import commits, group_session
 from penstock.core.partitioner import partition_for_key
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 
@@ -277,6 +277,40 @@ def test_a_replay_after_a_seek_back_is_committed_and_goes_on_elsewhere(
         lambda: (kept := two.committed([here])[here]) is not None and kept.offset == 0,
         what="the automatic commit goes back, too",
     )
+
+
+def test_offsets_of_an_idle_partition_without_membership_are_committed_again(
+    shared_broker: Cluster, name: str, member: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would expire a week after the last commit."""
+    here = TopicPartition(name, 0)
+    fill(shared_broker, name, 4, partition=0)
+
+    def stored_ms(consumer: Consumer) -> int:
+        kept = consumer.committed([here])[here]
+        assert kept is not None
+        assert kept.offset == 4
+        return kept.commit_time_ms
+
+    one = member(enable_auto_commit=False)
+    one.assign([here])
+    read(4, one)
+    one.commit()
+    first_ms = stored_ms(one)
+
+    def renewed() -> bool:
+        one.commit()
+        return stored_ms(one) > first_ms
+
+    wait_until(renewed, what="an explicit commit renews it, though nothing moved")
+    one.close()
+    monkeypatch.setattr(commits, "RENEWAL_S", 0.05)
+    two = member(auto_commit_interval_ms=20)
+    two.assign([here])
+    for _ in range(2):
+        before_ms = stored_ms(two)
+        two.poll(0)
+        wait_until(lambda: stored_ms(two) > before_ms, what="so does the automatic one")  # noqa: B023 - it ends in the turn
 
 
 def test_a_listener_may_commit_while_partitions_leave(

@@ -127,6 +127,10 @@ class Scene:
         """Of the assignment."""
         self.stored[where] = offset
 
+    def unchanged(self, *, only_done: bool) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Of the assignment."""
+        return {}
+
     def still_in_epoch(self, offsets: Offsets) -> Offsets:
         """Of the assignment."""
         return offsets
