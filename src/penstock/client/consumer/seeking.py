@@ -41,10 +41,14 @@ class Seeker:
     ) -> dict[TopicPartition, int]:
         """See `AsyncConsumer.seek_to_time`."""
         self._assignment.of(timestamps_ms)
+        # The ends first: what comes between the two calls is found by its time, or follows.
+        asked = dict.fromkeys(timestamps_ms, LATEST)
+        ends = await list_offsets(self._cluster, asked, self._timeout_s)
         found = await list_offsets(self._cluster, timestamps_ms, self._timeout_s)
-        late = [where for where, listed in found.items() if listed.offset < 0]
-        ends = await list_offsets(self._cluster, dict.fromkeys(late, LATEST), self._timeout_s)
-        positions = {where: listed.offset for where, listed in {**found, **ends}.items()}
+        positions = {
+            where: (listed if listed.offset >= 0 else ends[where]).offset
+            for where, listed in found.items()
+        }
         self._seek(positions)
         return positions
 

@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 from support.cluster import Cluster
@@ -21,7 +22,9 @@ from penstock.client import (
     Producer,
     TopicPartition,
 )
+from penstock.client.cluster import leaders
 from penstock.client.config import ConsumerOptions
+from penstock.client.consumer import seeking
 from penstock.errors import (
     ClusterError,
     ErrorCode,
@@ -201,6 +204,28 @@ def test_seeks_go_to_offsets_beginning_end_and_time(
     assert found == {where: 250, other: 0}
     assert values_of(read(consumer, 750)) == numbers(750, 250)
     assert consumer.seek_to_time({where: now_ms + 10**6}) == {where: 1_000}
+
+
+def test_a_record_that_comes_during_a_seek_by_time_is_not_skipped(
+    shared_cluster: Cluster, topic: str, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = TopicPartition(topic, 0)
+    fill(shared_cluster, topic, [b"old"], times=[1_000])
+    consumer.assign([where])
+    ask = leaders.list_offsets
+    calls = 0
+
+    async def slowly(*asked: Any) -> Any:
+        nonlocal calls
+        found = await ask(*asked)
+        calls += 1
+        if calls == 1:
+            await asyncio.to_thread(fill, shared_cluster, topic, [b"new"], times=[2_010])
+        return found
+
+    monkeypatch.setattr(seeking, "list_offsets", slowly)
+    assert consumer.seek_to_time({where: 2_000}) == {where: 1}
+    assert values_of(read(consumer, 1)) == [b"new"]
 
 
 def test_times_before_1970_are_found(
