@@ -139,6 +139,15 @@ class Assignment:
         them. A commit then goes back to it."""
         self.progress(where).user_seeks(offset)
 
+    def pause(self, where: TopicPartition) -> None:
+        """Drops what was prefetched; a loop over its records ends after the current one, and the
+        next poll after a resume continues behind it."""
+        progress = self.progress(where)
+        progress.state.paused = True
+        if progress.taken is not None:
+            progress.seek(progress.taken)
+        progress.state.drop_buffer()
+
     def rewind(self, where: TopicPartition, committed: int | None, rewind_epoch: int = 0) -> None:
         """Back to the committed offset; None = there is none: to where the user started."""
         progress = self.progress(where)

@@ -114,7 +114,8 @@ class AsyncConsumer:
         Args:
             topics: Names of topics that exist, or one name.
             pattern: Topics whose whole name matches are added, now and when they are created:
-                literals, . [ ] ( ) | * + ? and \\ before any of these. "" = none.
+                literals, . [ ] ( ) | * + ? and \\ before any of these; ^ first and $ last change
+                nothing. "" = none.
             listener: Is called when partitions are assigned, revoked or lost.
 
         Raises MisuseError without a group id, with nothing to subscribe to, or after `assign`;
@@ -365,11 +366,10 @@ class AsyncConsumer:
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Polls return no records of these partitions until `resume`; prefetched records are
-        dropped."""
+        dropped. A loop over records ends for them after the current record, and `resume` continues
+        behind it."""
         for where in partitions:
-            state = self._assignment.progress(where).state
-            state.paused = True
-            state.drop_buffer()
+            self._assignment.pause(where)
         self._fetcher.poke()
 
     async def resume(self, partitions: Iterable[TopicPartition]) -> None:

@@ -223,6 +223,23 @@ def test_a_partition_that_goes_away_ends_its_part_of_a_loop() -> None:
     assert len([r for r in seen if r.partition == 1]) == RECORDS
 
 
+def test_a_pause_inside_a_loop_holds_and_loses_nothing() -> None:
+    made = assigned(HERE, THERE)
+    made.poll_began()
+    seen: list[tuple[int, int]] = []
+    for record in made.one_by_one(made.collect(100)):
+        seen.append((record.partition, record.offset))
+        if seen[-1] == (0, 4):
+            made.pause(HERE)
+    assert seen == [(0, n) for n in range(5)] + [(1, n) for n in range(RECORDS)]
+    assert made.progress(HERE).position == 5
+    made.poll_began()
+    refill(made, HERE)
+    assert made.collect(100) == [], "it is paused"
+    made.states[HERE].paused = False
+    assert [record.offset for record in made.one_by_one(made.collect(100))][:2] == [5, 6]
+
+
 def test_a_seek_inside_a_loop_holds_and_a_pause_loses_nothing() -> None:
     made = assigned(HERE, THERE)
     made.poll_began()
@@ -230,10 +247,10 @@ def test_a_seek_inside_a_loop_holds_and_a_pause_loses_nothing() -> None:
         if (record.partition, record.offset) == (0, 5):
             made.seek(HERE, 2)
         if record.partition == 1:
-            made.states[THERE].drop_buffer()
+            made.pause(THERE)
     made.poll_began()
     assert made.progress(HERE).position == 2
-    assert made.progress(THERE).position == RECORDS
+    assert made.progress(THERE).position == 1
 
 
 class Reader:
