@@ -5,7 +5,8 @@ r"""Subscriptions by pattern: which topic names match, in time linear in their l
 Python's own regular expressions can take exponential time, and a coordinator runs what any client
 sends on the loop that serves all clients. So: a small language (literals, `.`, `[a-z]`, `[^…]`,
 `( )`, `|`, `*`, `+`, `?`, `\` before any of these), simulated as Thompson did (Regular Expression
-Search Algorithm, CACM 1968). A pattern matches whole names.
+Search Algorithm, CACM 1968). A pattern matches whole names, so `^` at its start and `$` at its end
+are accepted and change nothing.
 """
 
 from dataclasses import dataclass, field
@@ -104,7 +105,9 @@ class _Parser:
         self._depth = 0
 
     def whole(self) -> tuple[int, int]:
+        self._at += self._peek() == "^"
         found = self._either()
+        self._at += self._text[self._at :] == "$"
         if self._at < len(self._text):
             raise self._wrong(f"{self._text[self._at]!r} has no matching opening bracket")
         return found
@@ -126,7 +129,7 @@ class _Parser:
 
     def _sequence(self) -> tuple[int, int]:
         first = last = self._node()
-        while self._peek() not in {"", "|", ")"}:
+        while self._peek() not in {"", "|", ")"} and self._text[self._at :] != "$":
             begin, end = self._repeated()
             self.nodes[last].ways.append(begin)
             last = end
@@ -218,7 +221,8 @@ def _refused(text: str, what: str) -> ClusterError:
     seen = text if len(text) <= 60 else text[:60] + "…"
     return ClusterError(
         f"subscription pattern {seen!r} is not valid: {what}; it can contain literals, . [ ] ( ) "
-        "| * + ? and \\ before any of these",
+        "| * + ? and \\ before any of these; it must match the whole name, so ^ is allowed only at "
+        "its start and $ at its end, where they change nothing",
         ErrorCode.INVALID_REQUEST,
     )
 
@@ -228,6 +232,7 @@ def literal_prefix(text: str) -> str:
 
     Cautious: a pattern with alternatives, or what is not a pattern at all, has no such prefix.
     """
+    text = text.removeprefix("^")
     prefix, index = "", 0
     while index < len(text):
         escaped = text[index] == "\\"

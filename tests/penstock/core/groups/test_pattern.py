@@ -7,7 +7,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.core.groups.pattern import _STATES_MAX, PATTERN_MAX_CHARS, TopicPattern
+from penstock.core.groups.pattern import (
+    _STATES_MAX,
+    PATTERN_MAX_CHARS,
+    TopicPattern,
+    literal_prefix,
+)
 from penstock.errors import ClusterError, ErrorCode
 
 atoms = st.one_of(
@@ -36,6 +41,18 @@ def test_matches_what_re_matches(pattern: str, names: list[str]) -> None:
         assert ours.matches(name) == bool(theirs.fullmatch(name)), name
 
 
+@given(patterns, st.lists(st.text("abc.-]", max_size=6), min_size=1, max_size=5))
+@example("a|b", ["a", "b", "ab", "^a", "b$"])
+def test_anchors_of_the_whole_name_change_nothing(pattern: str, names: list[str]) -> None:
+    if len(pattern) > PATTERN_MAX_CHARS - 2:
+        return
+    plain = TopicPattern(pattern)
+    for anchored in (f"^{pattern}$", f"^{pattern}", f"{pattern}$"):
+        made = TopicPattern(anchored)
+        assert [made.matches(name) for name in names] == [plain.matches(name) for name in names]
+        assert literal_prefix(anchored) == literal_prefix(pattern)
+
+
 def test_no_pattern_takes_more_than_linear_time() -> None:
     pattern = TopicPattern("((a*)*)*" * 20 + "b")
     started = perf_counter()
@@ -62,7 +79,12 @@ def test_names_of_any_characters_do_not_fill_the_memory() -> None:
         ("[b-a]", "empty"),
         ("*", "nothing before"),
         ("a{2}", "not supported"),
-        ("^a$", "not supported"),
+        ("a^b", "not supported"),
+        ("a$b", "not supported"),
+        ("(^a)", "not supported"),
+        ("(a$", "not closed"),
+        ("^^a", r"only at its start and \$ at its end"),
+        ("a$$", "not supported"),
         (r"\d", "not a known escape"),
         ("a\\", "not a known escape"),
         ("(" * 40 + ")" * 40, "brackets are nested more than"),
