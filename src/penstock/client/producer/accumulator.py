@@ -185,6 +185,34 @@ class Accumulator:
                 queue.open = None
             return batches
 
+    def split(self, batch: PendingBatch) -> tuple[PendingBatch, PendingBatch]:
+        """Two halves in place of a batch of more than one record, whose outcomes become its own."""
+        columns = batch.encoded()
+        middle = batch.record_count // 2
+        keys, values, headers = columns.keys(), columns.values(), columns.headers()
+        timestamps_ms = columns.timestamps()
+        halves = []
+        for lo, hi in ((0, middle), (middle, batch.record_count)):
+            half = PendingBatch(
+                Outcome(self.loop), batch.topic_id, batch.opened_ms, batch.deadline_ms
+            )
+            half.record_count = hi - lo
+            half.columns = encode_columns(
+                values[lo:hi],
+                None if columns.key_lengths is None else keys[lo:hi],
+                timestamps_ms=timestamps_ms[lo:hi],
+                headers=headers[lo:hi],
+            )
+            halves.append(half)
+        first, second = halves
+        first.size_bytes = batch.size_bytes // 2
+        second.size_bytes = batch.size_bytes - first.size_bytes
+        batch.outcome.split([(half.outcome, half.record_count) for half in halves])
+        with self.lock:
+            self.unsettled.pop(batch, None)
+            self.unsettled.update({first: None, second: None})
+        return first, second
+
     def release(self, batch: PendingBatch) -> None:
         """The batch is settled: its bytes are free."""
         with self.lock:

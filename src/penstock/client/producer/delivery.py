@@ -50,18 +50,28 @@ _waiters_lock: Final = threading.Lock()
 class Outcome:
     """What happened to a batch. Written once, by the event loop that owns the producer."""
 
-    __slots__ = ("_loop", "_pid", "_waiters", "error", "report")
+    __slots__ = ("_loop", "_parts", "_pid", "_waiters", "error", "report")
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._loop = loop
         self._pid = os.getpid()
         self._waiters: list[Callable[[], object]] | None = None
+        self._parts: Sequence[tuple[Outcome, int]] = ()
         self.report: DeliveryReport | None = None
         self.error: DeliveryError | None = None
 
     @property
     def done(self) -> bool:
+        if self._parts:
+            return all(part.done for part, _ in self._parts)
         return self.report is not None or self.error is not None
+
+    def split(self, parts: "Sequence[tuple[Outcome, int]]") -> None:
+        """The batch is sent in parts, with an outcome and a number of records each: it is done with
+        the last of them."""
+        self._parts = parts
+        for part, _ in parts:
+            part.when_done(self._part_done)
 
     def resolve(self, report: DeliveryReport) -> None:
         """The batch is stored as `report` says."""
@@ -115,8 +125,18 @@ class Outcome:
         if os.getpid() != self._pid:
             raise used_in_child("delivery", self._pid)
 
+    def reports(self, count: int) -> list[DeliveryReport]:
+        """A report on each batch that the `count` records were sent in; raises the first error."""
+        if not self._parts:
+            return [self.report_of(0, count)]
+        return [one for part, held in self._parts for one in part.reports(held)]
+
     def report_of(self, index: int, count: int) -> DeliveryReport:
-        """The report on records [index, index + count) of the batch; raises its error."""
+        """The report on records [index, index + count) of one batch; raises its error."""
+        for part, held in self._parts:
+            if index < held:
+                return part.report_of(index, count)
+            index -= held
         if self.error is not None:
             raise self.error
         report = self.report
@@ -125,6 +145,10 @@ class Outcome:
             return report
         base = report.base_offset + index if report.base_offset >= 0 else report.base_offset
         return replace(report, base_offset=base, record_count=count)
+
+    def _part_done(self) -> None:
+        if self.done:
+            self._wake()
 
     def _wake(self) -> None:
         with _waiters_lock:
@@ -185,7 +209,8 @@ class Delivery:
 
 
 class ColumnsDelivery:
-    """The handle that `send_columns` returns: a report per batch of the columns.
+    """The handle that `send_columns` returns: a report per batch of the columns; more if the
+    topic's limit was lowered, and one was split.
 
     Reports come in the order of the records within each partition. With keys, the records of one
     call are spread over partitions.
@@ -215,4 +240,4 @@ class ColumnsDelivery:
         return self._reports()
 
     def _reports(self) -> list[DeliveryReport]:
-        return [outcome.report_of(0, count) for outcome, count in self._parts]
+        return [one for outcome, count in self._parts for one in outcome.reports(count)]

@@ -15,6 +15,8 @@ so that the broker can tell a repeated batch from a new one and refuses a gap (I
 - **Only batches that were certainly not stored may be sent again with new numbers**: a batch with
   an attempt of unknown outcome is given up as unknown then, because its old copy may still be
   stored, and the broker could not recognize the new one as a repetition.
+- **A batch that was too large is split** if it was certainly not stored: its parts take its place
+  and share its sequences, so there is no gap.
 - A batch whose timeout passes while it is outstanding is reported at once, and stays as a ghost
   until its answer or the end of its connection shows whether there is a gap.
 
@@ -26,6 +28,7 @@ Without idempotence there are no sequences: one batch is in flight, which keeps 
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -121,6 +124,9 @@ class Lane(Generic[Batch]):
             if self.outstanding:
                 return None
             self._rewinding = False
+        # A window that was split has more entries; the broker recognizes only the last few batches.
+        if sum(entry.outstanding for entry in self.window) >= self.max_in_flight:
+            return None
         for entry in self.window:
             if not entry.outstanding:
                 entry.outstanding = True
@@ -164,6 +170,22 @@ class Lane(Generic[Batch]):
             # Nothing earlier can fill the gap: the broker no longer knows this producer.
             self._renewing = True
         return False
+
+    def split(self, entry: Entry[Batch], parts: Sequence[tuple[Batch, int]]) -> None:
+        """Puts `parts`, each with its number of records, in place of a batch that was refused: they
+        are sent in order, as after a failure. No attempt of it may be stored."""
+        assert not entry.unknown, "an old copy could not be told apart"
+        assert sum(count for _, count in parts) == entry.record_count
+        index = self.window.index(entry)
+        del self.window[index]
+        sequence = entry.sequence
+        for at, (batch, count) in enumerate(parts, index):
+            part = Entry(batch, count, entry.deadline_ms, entry.identity, outstanding=False)
+            if sequence >= 0:
+                part.sequence = sequence
+                sequence = (sequence + count) & SEQUENCE_MASK
+            self.window.insert(at, part)
+        self._rewinding = True
 
     def expire(self, now_ms: int) -> list[Entry[Batch]]:
         """Gives up batches whose deadline has passed; the caller reports those returned."""

@@ -22,7 +22,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, Final, Self, TypeVar, Unpack
 
@@ -163,7 +163,13 @@ class AsyncProducer:
         ClusterError UNKNOWN_TOPIC, BUFFER_FULL after `max_block_ms` without space, CLOSED, or
         UnreachableError. Then nothing was sent.
         """
-        delivery = self.try_append(topic, value, key, partition, timestamp_ms, headers)
+        try:
+            delivery = self.try_append(topic, value, key, partition, timestamp_ms, headers)
+        except MisuseError as error:
+            if error.code is not ErrorCode.RECORD_TOO_LARGE:
+                raise
+            await self._refresh_limit()
+            delivery = None
         if delivery is not None:
             return delivery
         deadline = self._block_deadline()
@@ -379,6 +385,12 @@ class AsyncProducer:
                 buffer.update(description)
             self._topics[name] = buffer
         return buffer
+
+    async def _refresh_limit(self) -> None:
+        """A record is above the topic's limit, which may have been raised."""
+        assert self._cluster is not None
+        with suppress(PenstockError):
+            await self._cluster.refresh(self.config.unknown_topic_timeout_ms / 1000)
 
     async def _with_room(self, add: Callable[[], Added | None], deadline: float) -> Added:
         """Calls `add` until there is space; woken whenever a batch is settled."""

@@ -23,7 +23,7 @@ from penstock.client.config import ProducerConfig
 from penstock.client.model import DeliveryReport
 from penstock.client.producer.accumulator import Accumulator, PartitionQueue, PendingBatch
 from penstock.client.producer.delivery import DeliveryError
-from penstock.client.producer.lane import Lane
+from penstock.client.producer.lane import Entry, Lane
 from penstock.client.producer.late import LateDeliveries
 from penstock.client.producer.link import STALL_MS, ProduceLink, Request, Sent
 from penstock.client.producer.producer_ids import ProducerIds
@@ -354,10 +354,13 @@ class Sender:
             self._heard_unknown(sent.queue, now_ms())
         else:
             self._unknown_ms.pop(sent.queue, None)
-        if sent.lane.failed(sent.entry, error, now_ms()) and not ghost:
+        if _may_split(sent.entry, error):
+            halves = self._accumulator.split(sent.entry.batch)
+            sent.lane.split(sent.entry, [(half, half.record_count) for half in halves])
+        elif sent.lane.failed(sent.entry, error, now_ms()) and not ghost:
             self._give_up(sent.queue, sent.entry.batch, error, unknown=sent.entry.unknown)
-        if error.refresh_metadata:
-            self._cluster.refresh_soon()
+        if error.refresh_metadata or error.code is ErrorCode.RECORD_TOO_LARGE:
+            self._cluster.refresh_soon()  # of a lowered limit, too: the next batches then fit
         if isinstance(error, NotLeaderError) and error.leader is not None:
             # Last: a new leader ends the pause that the failure has just begun.
             self._cluster.learn_leader(sent.queue.where, error.leader)
@@ -422,6 +425,13 @@ class Sender:
     def _no_identity(self, error: PenstockError) -> None:
         for queue in self._active:
             self._troubles[queue] = error
+
+
+def _may_split(entry: Entry[PendingBatch], error: PenstockError) -> bool:
+    """Refused for its size, as the topic's limit was lowered, and certainly not stored."""
+    settled = entry.ghost or entry.discarded or entry.unknown
+    too_large = error.code is ErrorCode.RECORD_TOO_LARGE
+    return too_large and not settled and entry.batch.record_count > 1
 
 
 def _not_delivered(

@@ -20,6 +20,7 @@ from penstock.client.sync.consumer import Consumer
 from penstock.client.transaction.handle import AsyncTransaction
 from penstock.core.columns import Header
 from penstock.core.types import TopicPartition
+from penstock.errors import ErrorCode, MisuseError
 
 _log = logging.getLogger("penstock.client")
 
@@ -70,7 +71,12 @@ class Producer:
 
         Raises as `AsyncProducer.send`. Then nothing was sent.
         """
-        delivery = self._try_append(topic, value, key, partition, timestamp_ms, headers)
+        try:
+            delivery = self._try_append(topic, value, key, partition, timestamp_ms, headers)
+        except MisuseError as error:
+            if error.code is not ErrorCode.RECORD_TOO_LARGE:
+                raise
+            delivery = None  # the limit may have been raised: the core looks
         if delivery is not None:
             return delivery
         return self._loop.run(

@@ -54,6 +54,25 @@ def test_at_most_five_batches_are_in_flight() -> None:
     assert not made.can_take(0)
 
 
+def test_the_parts_of_a_batch_that_was_too_large_share_its_sequences() -> None:
+    made = lane(max_in_flight=2)
+    made._next_sequence = 2**31 - 4
+    first, second = made.take("ab", 7, 99), made.take("c", 2, 99)
+    made.split(first, [("a", 4), ("b", 3)])
+    assert made.resend(0) is None, "it waits for the answer of the other"
+    assert not made.failed(second, refused(ErrorCode.OUT_OF_ORDER_SEQUENCE), 0)
+    assert not made.needs_identity
+    again = [made.resend(made.retry_at_ms) for _ in range(3)]
+    assert [(one.batch, one.sequence) for one in again if one] == [("a", 2**31 - 4), ("b", 0)]
+    assert not made.can_take(made.retry_at_ms)
+    for one in again[:2]:
+        assert one is not None
+        made.succeeded(one)
+    last = made.resend(made.retry_at_ms)
+    assert last is second
+    assert last.sequence == 3
+
+
 def test_a_retriable_failure_rewinds_and_keeps_every_sequence() -> None:
     made = lane()
     entries = [made.take(name, 10, 10_000) for name in "abc"]
@@ -254,6 +273,13 @@ class World:
             self.lane.succeeded(entry)
             if not ghost:
                 self.verdicts[entry.batch] = "stored"
+        elif (
+            error.code is ErrorCode.RECORD_TOO_LARGE
+            and entry.record_count > 1
+            and not (entry.ghost or entry.unknown)
+        ):
+            rest = entry.record_count - 1
+            self.lane.split(entry, [(f"{entry.batch}a", 1), (f"{entry.batch}b", rest)])
         elif self.lane.failed(entry, error, self.now_ms):
             self.verdicts[entry.batch] = "unknown" if entry.unknown else "failed"
 

@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -202,6 +202,46 @@ def test_a_limit_lowered_on_the_way_fails_one_batch_and_the_rest_goes_on(
         assert producer.close() == 1
     values = [record.value for record in read_all(shared_cluster, topic, 101, partitions=1)]
     assert values == [b"before", *(b"%d" % index for index in range(100))]
+
+
+@pytest.mark.parametrize("options", [{}, {"idempotent": False}, {"transactional_id": "split"}])
+def test_batches_above_a_lowered_limit_are_split_and_keep_their_order(
+    shared_cluster: Cluster, request: pytest.FixtureRequest, options: dict[str, Any]
+) -> None:
+    topic = own_name(request)
+    shared_cluster.create_topic(topic, configs={"max.message.bytes": "100000"})
+    numbers = [b"%05d" % n + b"." * 95 for n in range(3_000)]
+    with (
+        Admin(shared_cluster.bootstrap) as admin,
+        Producer(shared_cluster.bootstrap, linger_ms=200, codec=Codec.NONE, **options) as producer,
+    ):
+        producer.prepare(topic)
+        admin.alter_configs(topic, {"max.message.bytes": "20000"})
+        wait_for_limit(shared_cluster, topic, "20000")
+        with (
+            producer.transaction() if "transactional_id" in options else nullcontext(producer) as to
+        ):
+            sent = [to.send(topic, value) for value in numbers[:2_000]]
+            columns = to.send_columns(topic, numbers[2_000:])
+        reports = [delivery.result(120) for delivery in sent]
+        counts = [report.record_count for report in columns.result(120)]
+    assert sum(counts) == 1_000
+    records = read_all(shared_cluster, topic, 3_000, partitions=1)
+    assert [record.value for record in records] == numbers
+    assert [report.base_offset for report in reports] == [r.offset for r in records[:2_000]]
+
+
+def test_a_limit_that_was_raised_is_known_to_the_next_larger_record(
+    shared_cluster: Cluster, request: pytest.FixtureRequest
+) -> None:
+    topic = own_name(request)
+    shared_cluster.create_topic(topic, configs={"max.message.bytes": "2000"})
+    with Admin(shared_cluster.bootstrap) as admin, Producer(shared_cluster.bootstrap) as producer:
+        with pytest.raises(MisuseError, match="the limit is 2000"):
+            producer.send(topic, b"x" * 5_000)
+        admin.alter_configs(topic, {"max.message.bytes": "9000"})
+        wait_for_limit(shared_cluster, topic, "9000")
+        assert producer.send(topic, b"x" * 5_000).result(120).base_offset == 0
 
 
 def wait_for_limit(cluster: Cluster, topic: str, limit: str) -> None:
