@@ -363,3 +363,32 @@ def test_every_record_is_in_the_output_once_though_members_are_killed(
             process.kill()
             process.wait()
     assert sorted(seen) == sorted(list(range(COUNT)) * 15)
+
+
+def test_a_replay_after_a_seek_back_is_committed_with_its_output(
+    shared_cluster: Cluster, topic: str
+) -> None:
+    first = TopicPartition(topic, 0)
+    with (
+        Producer(shared_cluster.bootstrap, transactional_id=topic) as producer,
+        member(shared_cluster, topic) as consumer,
+    ):
+        take(consumer, COUNT)
+        with producer.transaction() as tx:
+            tx.commit_offsets(consumer)
+        assert committed(consumer, topic) == COUNT
+        consumer.seek(first, 2)
+        take(consumer, 3)
+        with producer.transaction() as tx:
+            tx.commit_offsets(consumer)
+        assert committed(consumer, topic) == COUNT // 2 + 5
+        with producer.transaction() as tx:
+            consumer.seek(first, 0)
+            tx.commit_offsets(consumer)
+            tx.abort()
+        assert committed(consumer, topic) == COUNT // 2 + 5, "it was aborted"
+        consumer.seek_to_committed()
+        take(consumer, 1)
+        with producer.transaction() as tx:
+            tx.commit_offsets(consumer)
+        assert committed(consumer, topic) == COUNT // 2 + 6
