@@ -1132,12 +1132,17 @@ type CommitPartition struct {
 	Topic     string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	TopicId   string                 `protobuf:"bytes,2,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
 	Partition uint32                 `protobuf:"varint,3,opt,name=partition,proto3" json:"partition,omitempty"`
-	// The next offset to read, 0 or more. Never less than the committed one: OFFSET_WENT_BACK.
+	// The next offset to read, 0 or more. Never less than the committed one in the same rewind epoch:
+	// OFFSET_WENT_BACK.
 	Offset int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
 	// Of the last record read; -1 = unknown.
 	LeaderEpoch int32 `protobuf:"varint,5,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
 	// 4,096 bytes at most.
-	Metadata      string `protobuf:"bytes,6,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	Metadata string `protobuf:"bytes,6,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// As FetchOffsets returned it, and one more whenever the reader moved its position back since. A
+	// higher one than the committed offset has may go back; a lower one is refused, whatever its
+	// offset: OFFSET_WENT_BACK. 0 = not known: such a commit never goes back.
+	RewindEpoch   int32 `protobuf:"varint,7,opt,name=rewind_epoch,json=rewindEpoch,proto3" json:"rewind_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1212,6 +1217,13 @@ func (x *CommitPartition) GetMetadata() string {
 		return x.Metadata
 	}
 	return ""
+}
+
+func (x *CommitPartition) GetRewindEpoch() int32 {
+	if x != nil {
+		return x.RewindEpoch
+	}
+	return 0
 }
 
 type CommitOffsetsResponse struct {
@@ -1511,10 +1523,12 @@ type CommittedOffset struct {
 	Partition uint32                 `protobuf:"varint,3,opt,name=partition,proto3" json:"partition,omitempty"`
 	Error     *Error                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	// -1: nothing is committed.
-	Offset        int64  `protobuf:"varint,5,opt,name=offset,proto3" json:"offset,omitempty"`
-	LeaderEpoch   int32  `protobuf:"varint,6,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
-	Metadata      string `protobuf:"bytes,7,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	CommitTimeMs  int64  `protobuf:"varint,8,opt,name=commit_time_ms,json=commitTimeMs,proto3" json:"commit_time_ms,omitempty"`
+	Offset       int64  `protobuf:"varint,5,opt,name=offset,proto3" json:"offset,omitempty"`
+	LeaderEpoch  int32  `protobuf:"varint,6,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
+	Metadata     string `protobuf:"bytes,7,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	CommitTimeMs int64  `protobuf:"varint,8,opt,name=commit_time_ms,json=commitTimeMs,proto3" json:"commit_time_ms,omitempty"`
+	// How often readers have moved this offset back, from 1. 0: the broker is older and does not know.
+	RewindEpoch   int32 `protobuf:"varint,9,opt,name=rewind_epoch,json=rewindEpoch,proto3" json:"rewind_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1601,6 +1615,13 @@ func (x *CommittedOffset) GetMetadata() string {
 func (x *CommittedOffset) GetCommitTimeMs() int64 {
 	if x != nil {
 		return x.CommitTimeMs
+	}
+	return 0
+}
+
+func (x *CommittedOffset) GetRewindEpoch() int32 {
+	if x != nil {
+		return x.RewindEpoch
 	}
 	return 0
 }
@@ -2803,14 +2824,15 @@ const file_penstock_proto_v1_group_proto_rawDesc = "" +
 	"\vproducer_id\x18\b \x01(\x03R\n" +
 	"producerId\x12%\n" +
 	"\x0eproducer_epoch\x18\t \x01(\x05R\rproducerEpochJ\x04\b\n" +
-	"\x10\v\"\xb7\x01\n" +
+	"\x10\v\"\xda\x01\n" +
 	"\x0fCommitPartition\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x03 \x01(\rR\tpartition\x12\x16\n" +
 	"\x06offset\x18\x04 \x01(\x03R\x06offset\x12!\n" +
 	"\fleader_epoch\x18\x05 \x01(\x05R\vleaderEpoch\x12\x1a\n" +
-	"\bmetadata\x18\x06 \x01(\tR\bmetadata\"R\n" +
+	"\bmetadata\x18\x06 \x01(\tR\bmetadata\x12!\n" +
+	"\frewind_epoch\x18\a \x01(\x05R\vrewindEpoch\"R\n" +
 	"\x15CommitOffsetsResponse\x129\n" +
 	"\aresults\x18\x01 \x03(\v2\x1f.penstock.proto.v1.CommitResultR\aresults\"\x8d\x01\n" +
 	"\fCommitResult\x12\x14\n" +
@@ -2831,7 +2853,7 @@ const file_penstock_proto_v1_group_proto_rawDesc = "" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x03 \x01(\rR\tpartition\"T\n" +
 	"\x14FetchOffsetsResponse\x12<\n" +
-	"\aoffsets\x18\x01 \x03(\v2\".penstock.proto.v1.CommittedOffsetR\aoffsets\"\x8d\x02\n" +
+	"\aoffsets\x18\x01 \x03(\v2\".penstock.proto.v1.CommittedOffsetR\aoffsets\"\xb0\x02\n" +
 	"\x0fCommittedOffset\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12\x1c\n" +
@@ -2840,7 +2862,8 @@ const file_penstock_proto_v1_group_proto_rawDesc = "" +
 	"\x06offset\x18\x05 \x01(\x03R\x06offset\x12!\n" +
 	"\fleader_epoch\x18\x06 \x01(\x05R\vleaderEpoch\x12\x1a\n" +
 	"\bmetadata\x18\a \x01(\tR\bmetadata\x12$\n" +
-	"\x0ecommit_time_ms\x18\b \x01(\x03R\fcommitTimeMs\"\xde\x01\n" +
+	"\x0ecommit_time_ms\x18\b \x01(\x03R\fcommitTimeMs\x12!\n" +
+	"\frewind_epoch\x18\t \x01(\x05R\vrewindEpoch\"\xde\x01\n" +
 	"\x13ResetOffsetsRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x19\n" +
