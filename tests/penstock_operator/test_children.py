@@ -12,6 +12,7 @@ from support.operator_world import desired
 
 from penstock.core.control.documents import TopicDocument, encode_topic, topic_key
 from penstock.core.control.partition import PartitionDocument
+from penstock.core.manifest.containers import BROKER, CONTROLLER
 from penstock.core.types import BrokerId, ControllerEpoch, LeaderEpoch, PartitionState, TopicId
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL, METADATA_LABEL
@@ -21,8 +22,6 @@ from penstock_operator.kube import Kube
 from penstock_operator.model import PodState
 from penstock_operator.names import POD_INDEX, Names
 from penstock_operator.objects import DesiredCluster, broker_set
-from penstock_operator.objects.broker import BROKER
-from penstock_operator.objects.controller import CONTROLLER
 from penstock_operator.observe import Children, observe
 from penstock_operator.refusals import MISSING_S, Refusals
 from penstock_operator.second_look import pods_now
@@ -63,7 +62,7 @@ class Bench:
         labels = {CLUSTER_LABEL: cluster, COMPONENT_LABEL: component}
         if component == BROKER:
             labels[POD_INDEX] = name.rpartition("-")[2]
-        spec: dict[str, Any] = {"containers": [{"name": "main", "image": "penstock:1"}]}
+        spec: dict[str, Any] = {"containers": [{"name": component, "image": "penstock:1"}]}
         if node:
             spec["nodeName"] = node
         self.make("api/v1", "pods", name, metadata={"labels": labels}, spec=spec)
@@ -92,17 +91,17 @@ def bench(api_server: ApiServer) -> Iterator[Bench]:
     made.kube.close()
 
 
-def crashed(message: str) -> dict[str, Any]:
+def crashed(component: str, message: str) -> dict[str, Any]:
     ended = {"exitCode": 1, "message": message, "reason": "Error"}
     state = {"waiting": {"reason": "CrashLoopBackOff"}}
-    common = {"name": "main", "image": "penstock:1", "imageID": "", "restartCount": 4}
+    common = {"name": component, "image": "penstock:1", "imageID": "", "restartCount": 4}
     last = {"lastState": {"terminated": ended}}
     return {"containerStatuses": [{**common, "ready": False, "state": state, **last}]}
 
 
 async def test_brokers_are_told_from_controllers_and_from_other_clusters(bench: Bench) -> None:
     bench.pod("flights-broker-0", BROKER, conditions=[{"type": "Ready", "status": "True"}])
-    bench.pod("flights-broker-1", BROKER, **crashed("the disk is full"))
+    bench.pod("flights-broker-1", BROKER, **crashed(BROKER, "the disk is full"))
     bench.pod("flights-controller-a", CONTROLLER)
     bench.pod("trains-broker-2", BROKER, cluster="trains")
     await bench.read()
@@ -128,7 +127,7 @@ async def test_a_pod_that_has_only_the_labels_of_a_broker_is_none(bench: Bench) 
 
 async def test_a_controller_that_does_not_run_is_named(bench: Bench) -> None:
     bench.pod("flights-controller-a", CONTROLLER)
-    bench.pod("flights-controller-b", CONTROLLER, **crashed("no such option"))
+    bench.pod("flights-controller-b", CONTROLLER, **crashed(CONTROLLER, "no such option"))
     await bench.read()
     told = "pod flights-controller-b is not running: it exited with code 1: no such option"
     assert bench.children.controllers_problem() == told

@@ -85,7 +85,7 @@ def make_pod(server: ApiServer, namespace: str) -> None:
     }
     pod = {
         "metadata": {"name": "flights-broker-0", "labels": labels},
-        "spec": {"containers": [{"name": "main", "image": "penstock:1"}]},
+        "spec": {"containers": [{"name": "broker", "image": "penstock:1"}]},
     }
     path = f"/api/v1/namespaces/{namespace}/pods"
     server.request("POST", path, pod)

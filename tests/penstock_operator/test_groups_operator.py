@@ -18,6 +18,7 @@ from support.reachable import Reachable
 from support.waiting import wait_until
 
 from penstock.client import Admin, AsyncAdmin, Consumer, GroupState, Producer
+from penstock.core.manifest.containers import CONTROLLER
 from penstock.errors import ClusterError, ErrorCode
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.errors import KubernetesError
@@ -25,7 +26,6 @@ from penstock_operator.events import Events
 from penstock_operator.groups import Groups, View
 from penstock_operator.kube import Kube
 from penstock_operator.names import Names
-from penstock_operator.objects.controller import CONTROLLER
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/{}/deployments"
 READY = View(gone=False, desired=desired(1), ready=True)

@@ -29,9 +29,9 @@ def told(idle_ms: dict[str, int], watched_ms: int = QUIET_MS) -> dict[int, Plain
     return {broker: PlaintextFacts(watched_ms, idle_ms) for broker in range(BROKERS)}
 
 
-def play(world: World, to: DesiredCluster, steps: int = 600) -> list[set[SecurityMode]]:
+def play(world: World, to: DesiredCluster, steps: int = 600) -> list[set[SecurityMode | None]]:
     """Plans and acts until nothing is left to do; every set of modes of pods that there was."""
-    seen: list[set[SecurityMode]] = []
+    seen: list[set[SecurityMode | None]] = []
     for _ in range(steps):
         plan = plan_cluster(to, world.observed())
         modes = {pod.mode for pod in world.pods.values()}
@@ -164,9 +164,25 @@ def test_a_broker_that_restarts_to_become_strict_does_not_shut_the_gate() -> Non
         world.go_on()
 
 
-def template_mode(world: World) -> SecurityMode:
+def template_mode(world: World) -> SecurityMode | None:
     live = world.objects["StatefulSet", NAMES.broker]
     return SecurityMode.of_pod(live["spec"]["template"])
+
+
+@pytest.mark.parametrize("strangers", [1, BROKERS])
+@pytest.mark.parametrize("mode", [MIGRATE, STRICT])
+def test_pods_of_which_nobody_knows_the_mode_hold_it(mode: SecurityMode, strangers: int) -> None:
+    """As if another webhook renamed their container: less than TLS would serve plaintext."""
+    world = settled(wish(mode))
+    world.plaintext = told({})
+    for broker in range(strangers):
+        world.pods[broker] = replace(world.pods[broker], mode=None)
+    plan = plan_cluster(wish(STRICT), world.observed())
+    assert not plan.actions
+    (wait,) = plan.waits
+    assert (wait.reason, wait.severity) == ("SecurityModeUnknown", Severity.BLOCKED)
+    assert wait.message.startswith(f"{NAMES.pod(0)} has no container named broker")
+    assert called(wish(STRICT), world.pods).called is (mode if strangers < BROKERS else None)
 
 
 def test_what_has_begun_to_be_strict_becomes_so() -> None:

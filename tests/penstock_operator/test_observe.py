@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from penstock.core.manifest.objects import SecurityMode
 from penstock_operator.model import PodState
 from penstock_operator.names import RACK, TEMPLATE_HASH
 from penstock_operator.observe import pod_state
@@ -14,16 +15,26 @@ CRASH = {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting faile
 OUT = {"exitCode": 1, "reason": "Error", "message": "starting\nthe disk is full\n"}
 
 
+SIDECAR_STATUS = {"name": "agent", "ready": True, "restartCount": 0, "state": {"running": {}}}
+"""Of a container that others put first."""
+
+
 def pod(*, container: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
     if container is not None:
-        status["containerStatuses"] = [container]
+        status["containerStatuses"] = [SIDECAR_STATUS, {"name": "broker", **container}]
     return {
         "metadata": {
             "name": "flights-broker-2",
             "uid": "uid-2",
             "annotations": {TEMPLATE_HASH: "abc", RACK: "east"},
         },
-        "spec": {"containers": [{"image": "broker:1"}], "nodeName": "node-1"},
+        "spec": {
+            "containers": [
+                {"name": "istio-proxy", "image": "proxy:1", "args": ["proxy"]},
+                {"name": "broker", "image": "broker:1", "args": ["broker", "--enrol-at=x"]},
+            ],
+            "nodeName": "node-1",
+        },
         "status": status,
     }
 
@@ -43,13 +54,23 @@ def test_a_pod_is_read_whole() -> None:
         rack="east",
         trouble="",
         restarts=3,
+        mode=SecurityMode.STRICT,
     )
+
+
+def test_a_pod_without_our_container_has_a_mode_that_nobody_knows() -> None:
+    body = pod(container={"ready": True})
+    body["spec"]["containers"].pop()
+    body["status"]["containerStatuses"].pop()
+    seen = pod_state(2, body)
+    assert (seen.mode, seen.image, seen.restarts, seen.trouble) == (None, "", 0, "")
+    assert SecurityMode.of_controller(body) is None
 
 
 def test_a_pod_that_nobody_has_run_yet_is_not_ready() -> None:
     body = pod()
     body["metadata"] = {"name": "flights-broker-11", "uid": "u", "deletionTimestamp": "now"}
-    body["spec"] = {"containers": [{}]}
+    body["spec"] = {"containers": [{"name": "broker"}]}
     del body["status"]
     seen = pod_state(11, body)
     assert (seen.broker_id, seen.ready, seen.terminating) == (11, False, True)

@@ -307,7 +307,7 @@ def _pods_and_claims(scene: Scene, node: str) -> None:
     for index in range(3):
         name = f"flights-broker-{index}"
         own = {**labels, "apps.kubernetes.io/pod-index": str(index)}
-        spec = {"nodeName": node, "containers": [{"name": "main", "image": "penstock:1"}]}
+        spec = {"nodeName": node, "containers": [{"name": "broker", "image": "penstock:1"}]}
         pod = {"metadata": {"name": name, "labels": own}, "spec": spec}
         scene.server.request("POST", scene.url("/api/v1", "pods"), pod)
         claim = {

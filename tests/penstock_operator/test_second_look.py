@@ -81,10 +81,12 @@ def as_object(pod: PodState) -> Object:
     if pod.terminating:
         metadata["deletionTimestamp"] = "now"
     ready = {"type": "Ready", "status": str(pod.ready), "lastTransitionTime": pod.ready_since}
-    spec = {"containers": [{"image": pod.image}], "nodeName": pod.node}
+    spec = {"containers": [{"name": "broker", "image": pod.image}], "nodeName": pod.node}
     status: Object = {"conditions": [ready]}
     if pod.trouble:
-        status["containerStatuses"] = [{"state": {"waiting": {"reason": pod.trouble}}}]
+        status["containerStatuses"] = [
+            {"name": "broker", "state": {"waiting": {"reason": pod.trouble}}}
+        ]
     return {"metadata": metadata, "spec": spec, "status": status}
 
 

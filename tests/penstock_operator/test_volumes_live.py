@@ -20,13 +20,13 @@ from support.reachable import Reachable
 from support.waiting import wait_until_async
 
 from penstock.client import AsyncProducer
+from penstock.core.manifest.containers import BROKER
 from penstock.kubernetes.connect import connect
 from penstock_operator.act import Acting
 from penstock_operator.events import Events
 from penstock_operator.kube import Kube
 from penstock_operator.model import AnswerRequest, Observed, Wait
 from penstock_operator.names import POD_INDEX, REPLACE_VOLUME
-from penstock_operator.objects.broker import BROKER
 from penstock_operator.observe import Children, observe
 from penstock_operator.plan.volumes import LOST, plan_volumes
 from penstock_operator.volume_model import ReplaceVolume
@@ -83,7 +83,7 @@ class Bench:
     def _make_pod(self, broker_id: int) -> None:
         labels = {**self.names.labels(BROKER), POD_INDEX: str(broker_id)}
         name = self.names.pod(broker_id)
-        spec = {"containers": [{"name": "main", "image": "penstock:1"}]}
+        spec = {"containers": [{"name": "broker", "image": "penstock:1"}]}
         body = {"metadata": {"name": name, "labels": labels}, "spec": spec}
         self.server.request("POST", f"{self.core}/pods", body)
         kind, status = ("PodScheduled", "False") if broker_id == 1 else ("Ready", "True")

@@ -108,7 +108,7 @@ class StrictPods:
     def make_pod(self, name: str, account: str) -> None:
         """With the labels of a broker, whoever it is."""
         labels = self.names.selector("broker")
-        spec = {"serviceAccountName": account, "containers": [{"name": "x", "image": "x:1"}]}
+        spec = {"serviceAccountName": account, "containers": [{"name": "broker", "image": "x:1"}]}
         body = {"metadata": {"name": name, "labels": labels}, "spec": spec}
         path = f"/api/v1/namespaces/{self.names.namespace}/pods"
         self.server.request("POST", path, body)

@@ -61,7 +61,8 @@ async def _mode(kube: Kube, body: Object) -> SecurityMode:
         return SecurityMode.DISABLED
     names = Names(metadata["name"], metadata["namespace"])
     live = await kube.get("StatefulSet", names.namespace, names.broker)
-    return SecurityMode.STRICT if live is None else SecurityMode.of_pod(live["spec"]["template"])
+    mode = None if live is None else SecurityMode.of_pod(live["spec"]["template"])
+    return mode or SecurityMode.STRICT
 
 
 def _why(mode: SecurityMode) -> str:

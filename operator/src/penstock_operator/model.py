@@ -57,7 +57,8 @@ class PodState:
     """From its creation until it was ready; 0: it is not."""
     ready_since: str = ""
     """Since when it is ready without a break, RFC 3339, by its node's clock; empty: it is not."""
-    mode: SecurityMode = SecurityMode.DISABLED
+    mode: SecurityMode | None = SecurityMode.DISABLED
+    """What it was started as; None: nobody can tell."""
     unschedulable: bool = False
 
 

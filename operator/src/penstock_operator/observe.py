@@ -18,6 +18,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from penstock.certificates import MADE_BY
+from penstock.core.manifest.containers import BROKER, CONTROLLER, container_of
 from penstock.core.manifest.objects import SecurityMode
 from penstock.kubernetes.certificate_ends import CertificateEnd, current, ends_in
 from penstock.kubernetes.errors import KubernetesError
@@ -39,8 +40,6 @@ from penstock_operator.objects import (
     controller_objects,
     last_of,
 )
-from penstock_operator.objects.broker import BROKER
-from penstock_operator.objects.controller import CONTROLLER
 from penstock_operator.objects.security import users_ca_problem
 from penstock_operator.refusals import Refusals
 from penstock_operator.resting import rest_of
@@ -128,7 +127,9 @@ class Children:
             self._unlabelled = {}
             for wanted in _wanted(desired):
                 await self._find(wanted["kind"], wanted["metadata"]["name"], desired)
-        runs_tls = any(pod.mode.has_tls for pod in self.pods(desired.names).values())
+        runs_tls = any(
+            pod.mode is None or pod.mode.has_tls for pod in self.pods(desired.names).values()
+        )
         changes = desired.has_tls and is_rotating(self.authority(desired))  # nobody watches it
         if not self._is_complete or changes:
             await self._read_trust(desired, needed=desired.has_tls or runs_tls)
@@ -215,7 +216,8 @@ class Children:
         """The first controller pod that says why it is not running; see `Observed`."""
         for pod in self._pods(CONTROLLER):
             status = pod.get("status") or {}
-            trouble = _trouble(status, (status.get("containerStatuses") or [{}])[0])
+            container = container_of(status.get("containerStatuses"), CONTROLLER) or {}
+            trouble = _trouble(status, container)
             if trouble and "deletionTimestamp" not in pod["metadata"]:
                 return f"pod {pod['metadata']['name']} is not running: {trouble}"
         return ""
@@ -382,7 +384,8 @@ def pod_state(broker_id: int, pod: Object) -> PodState:
     """A broker's pod as the plan sees it."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
-    containers = status.get("containerStatuses") or [{}]
+    made = container_of(pod["spec"]["containers"], BROKER) or {}
+    running = container_of(status.get("containerStatuses"), BROKER) or {}
     return PodState(
         broker_id=broker_id,
         name=metadata["name"],
@@ -390,11 +393,11 @@ def pod_state(broker_id: int, pod: Object) -> PodState:
         ready=_condition(status, "Ready") == "True",
         terminating="deletionTimestamp" in metadata,
         template_hash=annotations.get(TEMPLATE_HASH, ""),
-        image=pod["spec"]["containers"][0].get("image", ""),
+        image=made.get("image", ""),
         node=pod["spec"].get("nodeName") or "",
         rack=annotations.get(RACK, ""),
-        trouble=_trouble(status, containers[0]),
-        restarts=int(containers[0].get("restartCount", 0)),
+        trouble=_trouble(status, running),
+        restarts=int(running.get("restartCount", 0)),
         start_s=_start_s(metadata, status),
         ready_since=_ready_since(metadata, status),
         mode=SecurityMode.of_pod(pod),

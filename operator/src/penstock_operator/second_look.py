@@ -6,13 +6,13 @@ may be stopped by has to be true when it is stopped.
 
 from dataclasses import replace
 
+from penstock.core.manifest.containers import BROKER
 from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
 from penstock_operator.brokers import Brokers
 from penstock_operator.kube import Kube
 from penstock_operator.model import Observed, PodState
 from penstock_operator.names import Names
 from penstock_operator.objects import DesiredCluster
-from penstock_operator.objects.broker import BROKER
 from penstock_operator.observe import broker_pods
 
 

@@ -67,7 +67,10 @@ def secured(
     known = next((each for each in before if each["type"] == SECURED), None)
     if not observed.pods and not (desired.knows(Section.TEMPLATE) and observed.knows("Pod")):
         return [] if known is None else [dict(known)]
-    modes = {pod.mode for pod in observed.pods.values()} or {desired.spec.security}
+    found = [pod.mode for pod in observed.pods.values()] or [desired.spec.security]
+    modes = [mode for mode in found if mode is not None]
+    if len(modes) < len(found):
+        return [] if known is None else [dict(known)]
     weakest = min(modes, key=lambda mode: mode.strength)
     status, reason, words = _SECURED_ROWS[weakest]
     soon = datetime.fromisoformat(now) + AUTHORITY_WARNING

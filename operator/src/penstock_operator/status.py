@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from penstock.certificates import first_end
 from penstock.core.control.documents import FORMATS
+from penstock.core.manifest.containers import BROKER
 from penstock.core.topic import DELETION_PROTECTION
 from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
 from penstock_operator.conditions import MESSAGE_MAX, condition, conditions
@@ -18,7 +19,6 @@ from penstock_operator.hibernation_model import Stage
 from penstock_operator.model import BrokerFacts, Object, Observed, Plan, Severity, Wait
 from penstock_operator.move_rows import move_rows, placement_rows
 from penstock_operator.objects import DesiredCluster
-from penstock_operator.objects.broker import BROKER
 from penstock_operator.plan.damage import PARTITION_DAMAGED, condition_row
 from penstock_operator.plan.finalize import COMMAND, due
 from penstock_operator.plan.gates import is_serving

@@ -7,6 +7,7 @@ annotation of a pod tells from which template it was created.
 
 from typing import Final
 
+from penstock.core.manifest.containers import BROKER
 from penstock.core.manifest.objects import SecurityMode
 from penstock.kubernetes.names import COMPONENT_LABEL
 from penstock_operator.model import Object
@@ -51,7 +52,6 @@ from penstock_operator.objects.security import (
 
 DATA_PATH: Final = "/var/lib/penstock"
 INFO_PATH: Final = "/etc/penstock/pod"
-BROKER: Final = "broker"
 
 
 def broker_objects(desired: DesiredCluster) -> list[Object]:

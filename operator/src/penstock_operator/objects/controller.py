@@ -5,8 +5,7 @@ Leases of their namespace, and nothing else: a ClusterRole that is installed wit
 so, and is bound in the namespace. The operator may bind that one role, and write none.
 """
 
-from typing import Final
-
+from penstock.core.manifest.containers import CONTROLLER
 from penstock_operator.model import Object
 from penstock_operator.names import CONTROLLER_PORT, METRICS_PORT
 from penstock_operator.objects.desired import DesiredCluster
@@ -28,8 +27,6 @@ from penstock_operator.objects.security import (
     migration_arguments,
     oidc_environment,
 )
-
-CONTROLLER: Final = "controller"
 
 
 def controller_objects(desired: DesiredCluster) -> list[Object]:

@@ -175,9 +175,11 @@ def _seen_in(stateful_set: Object) -> Last:
     shown: Object = {
         "brokers": spec.get("replicas", 1),
         "storage": {"size": claim["resources"]["requests"]["storage"]},
-        # Of the template, only what tells how brokers are called, and where they are.
-        "security": {"mode": SecurityMode.of_pod(template).value},
     }
+    # Of the template, only what tells how brokers are called, and where they are.
+    mode = SecurityMode.of_pod(template)
+    if mode is not None:
+        shown["security"] = {"mode": mode.value}
     if "storageClassName" in claim:
         shown["storage"]["storageClassName"] = claim["storageClassName"]
     spread = template["spec"].get("topologySpreadConstraints")

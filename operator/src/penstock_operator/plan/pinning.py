@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from penstock.core.manifest.containers import BROKER, CONTROLLER, container_of
 from penstock.core.manifest.fields import Report, read_fields
 from penstock.core.manifest.objects import MIN_INSYNC, REPLICATION_FACTOR, ClusterSpec, SecurityMode
 from penstock.core.manifest.schema import CLUSTER_SPEC
@@ -104,8 +105,13 @@ def controller_pods(desired: DesiredCluster, live: Object | None, other: Object 
 def _with_image_of(desired: DesiredCluster, live: Object | None) -> DesiredCluster:
     if live is None or desired.spec.image or last_of([None, live]).spec.get("image"):
         return desired
-    image = live["spec"]["template"]["spec"]["containers"][0].get("image")
+    image = own_container(live["spec"]["template"]).get("image")
     return replace(desired, image=image) if image else desired
+
+
+def own_container(template: Object) -> Mapping[str, Any]:
+    """Of a StatefulSet's or Deployment's template; empty: it has none."""
+    return container_of(template["spec"]["containers"], BROKER, CONTROLLER) or {}
 
 
 def _with_template_of(live: Object, wanted: Object) -> Object:
@@ -146,9 +152,9 @@ def _hashed(made: Object, text: str) -> Object:
 
 
 def _says_the_same(
-    desired: DesiredCluster, live: Object, wanted: Object, mode: SecurityMode, parts: _Parts
+    desired: DesiredCluster, live: Object, wanted: Object, mode: SecurityMode | None, parts: _Parts
 ) -> bool:
-    """`mode`: of the live template."""
+    """`mode`: of the live template; None: nobody can tell."""
     if mode is not desired.mode:
         return False
     last = last_of([None, live])
@@ -188,7 +194,7 @@ def _asks_for_the_same(desired: DesiredCluster, live: Object, wanted: Object) ->
 
 def _asked_for(desired: DesiredCluster, template: Object) -> Object:
     spec = template["spec"]
-    container = spec["containers"][0]
+    container = own_container(template)
     args: Sequence[str] = container.get("args") or ()
     variables = {each["name"]: each.get("value", "") for each in container.get("env") or ()}
     users = [each for each in spec.get("volumes") or () if each["name"] == "users-ca"]

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from penstock.core.manifest.containers import BROKER
 from penstock.core.manifest.objects import SecurityMode
 from penstock_operator.model import Observed, PodState, Severity, Wait
 from penstock_operator.names import SECURE_PORT, SKIP_PLAINTEXT_GATE
@@ -37,7 +38,7 @@ class Stage:
 
 def called(desired: DesiredCluster, pods: Mapping[int, PodState]) -> DesiredCluster:
     """The same, and how all brokers that run can be called."""
-    modes = [pod.mode for pod in pods.values()]
+    modes = [pod.mode for pod in pods.values() if pod.mode is not None]
     weakest = min(modes, key=lambda mode: mode.strength, default=None)
     return replace(desired, called=weakest)
 
@@ -47,26 +48,38 @@ def staged(desired: DesiredCluster, observed: Observed) -> Stage:
     taken."""
     if not observed.knows("Pod", "StatefulSet"):
         return _held(desired, observed)
-    modes = {pod.mode for pod in observed.pods.values()}
+    found = {pod.name: pod.mode for pod in observed.pods.values()}
     live = observed.live("StatefulSet", desired.names.broker)
-    if not modes and live is not None:
+    if not found and live is not None:
         # Without pods, as asleep, clients still are where the brokers were last.
-        modes = {SecurityMode.of_pod(live["spec"]["template"])}
+        found = {desired.names.broker: SecurityMode.of_pod(live["spec"]["template"])}
+    modes = {mode for mode in found.values() if mode is not None}
+    nameless = sorted(name for name, mode in found.items() if mode is None)
+    if nameless:
+        return replace(_held(desired, observed), wait=_unknown(nameless))
     mode, wait = _next(desired, observed, modes)
     strongest = max({mode, *modes}, key=lambda each: each.strength)
     return Stage(replace(desired, staged=mode), replace(desired, staged=strongest), wait)
 
 
 def _held(desired: DesiredCluster, observed: Observed) -> Stage:
-    """As the live StatefulSet and Deployment have it."""
+    """As the live StatefulSet and Deployment have it; one that does not say so as the other."""
     brokers = observed.live("StatefulSet", desired.names.broker)
     controllers = observed.live("Deployment", desired.names.controller)
     mode = None if brokers is None else SecurityMode.of_pod(brokers["spec"]["template"])
     rest = (
         None if controllers is None else SecurityMode.of_controller(controllers["spec"]["template"])
     )
-    both = replace(desired, staged=mode), replace(desired, staged=rest)
+    both = replace(desired, staged=mode or rest), replace(desired, staged=rest)
     return Stage(*both, is_known=rest is not None)
+
+
+def _unknown(pods: list[str]) -> Wait:
+    text = (
+        f"{pods[0]} has no container named {BROKER}, so its security mode is not known; the mode "
+        "of the Cluster stays as it is: find what changes its pods (an admission webhook?)"
+    )
+    return Wait("SecurityModeUnknown", text, Severity.BLOCKED)
 
 
 def _next(

@@ -17,7 +17,7 @@ from penstock_operator.objects.broker import live_template_hash, template_hash
 from penstock_operator.objects.controller import deployment
 from penstock_operator.objects.pods import fingerprint
 from penstock_operator.plan.outlook import Outlook, outlook
-from penstock_operator.plan.pinning import Pods, broker_pods, controller_pods
+from penstock_operator.plan.pinning import Pods, broker_pods, controller_pods, own_container
 from penstock_operator.plan.security import Stage, staged
 
 _VALUE_MAX: Final = 80
@@ -109,7 +109,7 @@ def _plan_id(stage: Stage) -> str:
 
 def image_of(made: Object) -> str:
     """The image of a StatefulSet's or Deployment's pods; empty: none is named."""
-    return str(made["spec"]["template"]["spec"]["containers"][0].get("image", ""))
+    return str(own_container(made["spec"]["template"]).get("image", ""))
 
 
 def _changes(whose: str, made: Pods) -> list[str]:

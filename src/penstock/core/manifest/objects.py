@@ -15,6 +15,7 @@ from penstock.core.manifest.client_certificates import (
     ClientCertificates,
     client_certificates_from_values,
 )
+from penstock.core.manifest.containers import BROKER, CONTROLLER, container_of
 from penstock.core.manifest.fields import Values
 from penstock.core.manifest.oidc import OidcIssuer, issuers_from_values
 from penstock.core.manifest.quotas import quotas_from_values
@@ -57,22 +58,27 @@ class SecurityMode(Enum):
         return list(SecurityMode).index(self)
 
     @classmethod
-    def of_pod(cls, pod: Mapping[str, Any]) -> "SecurityMode":
-        """What a broker's pod was started as, whatever its Cluster asks for by now."""
-        containers = (pod.get("spec") or {}).get("containers") or [{}]
-        args: Sequence[str] = containers[0].get("args") or ()
-        if "--migrate" in args:
-            return cls.MIGRATE
-        return cls.STRICT if any(word.startswith("--enrol-at=") for word in args) else cls.DISABLED
+    def of_pod(cls, pod: Mapping[str, Any]) -> "SecurityMode | None":
+        """What a broker's pod was started as, whatever its Cluster asks for by now.
+
+        None: it has no container of that name, so nobody can tell.
+        """
+        return cls._started_as(pod, BROKER, "--enrol-at=")
 
     @classmethod
-    def of_controller(cls, pod: Mapping[str, Any]) -> "SecurityMode":
+    def of_controller(cls, pod: Mapping[str, Any]) -> "SecurityMode | None":
         """As `of_pod`, of a controller's pod."""
-        containers = (pod.get("spec") or {}).get("containers") or [{}]
-        args: Sequence[str] = containers[0].get("args") or ()
+        return cls._started_as(pod, CONTROLLER, "--ca-key=")
+
+    @classmethod
+    def _started_as(cls, pod: Mapping[str, Any], name: str, sign: str) -> "SecurityMode | None":
+        found = container_of((pod.get("spec") or {}).get("containers"), name)
+        if found is None:
+            return None
+        args: Sequence[str] = found.get("args") or ()
         if "--migrate" in args:
             return cls.MIGRATE
-        return cls.STRICT if any(word.startswith("--ca-key=") for word in args) else cls.DISABLED
+        return cls.STRICT if any(word.startswith(sign) for word in args) else cls.DISABLED
 
 
 class ReplaceLost(Enum):
