@@ -14,6 +14,7 @@ import subprocess
 import tomllib
 import urllib.error
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from support.waiting import wait_until
 
 import penstock
 from penstock.core.manifest import parse_manifest
+from penstock.core.manifest.objects import SecurityMode
 from penstock.kubernetes.resources import RESOURCES, path_of
 from penstock_operator.objects import Installation, broker_objects, controller_objects, read_cluster
 from penstock_operator.objects.security import authority_owner, authority_secret
@@ -232,6 +234,14 @@ class TestWithHelm:
         assert set(verbs) == {"rolebindings"}
         (bind,) = [rule for rule in rules if rule["resources"] == ["clusterroles"]]
         assert bind["resourceNames"] == [named]
+
+    def test_the_operator_may_reach_brokers_where_it_calls_them(self, helm: str) -> None:
+        made = objects(template(helm))
+        (policy,) = [each for each in made if each["kind"] == "NetworkPolicy"]
+        (rule,) = [each for each in policy["spec"]["egress"] if "to" in each]
+        desired = read_cluster({"metadata": SOME, "spec": {}}, Installation("image"))
+        called = {replace(desired, called=mode).calls[0] for mode in SecurityMode}
+        assert {port["port"] for port in rule["ports"]} == called
 
     def test_named_namespaces_get_roles_and_all_others_nothing(self, helm: str) -> None:
         made = objects(template(helm, "--set", "watchNamespaces={streams,tests}"))
