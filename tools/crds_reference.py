@@ -22,7 +22,7 @@ INTRODUCTION = """<!-- Written by `make crds` from tables in the code; changes h
 All resources and fields that `kubectl apply` and `penstock local up` accept, in
 `penstock.dev/v1alpha1`. In a terminal: `kubectl explain cluster.spec
 --api-version=penstock.dev/v1alpha1`. Names follow the rules of Kubernetes; the name of a Cluster
-has at most 40 characters.
+begins with a letter and has at most 40 characters.
 
 `kubectl get penstock` lists everything; `pcl`, `pt` and `pcg` are short for clusters, topics and
 consumer groups.

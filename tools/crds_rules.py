@@ -16,14 +16,18 @@ from penstock.core.authorization.text import PREFIXES
 from penstock.core.limits import INT64_MAX
 from penstock.core.manifest.quotas import BYTES_LIMITS
 from penstock.core.manifest.rows import Field
-from penstock.core.manifest.schema import CLUSTER_NAME_MAX_CHARS
+from penstock.core.manifest.schema import (
+    CLUSTER_NAME,
+    CLUSTER_NAME_DOC,
+    CLUSTER_NAME_MAX_CHARS,
+)
 from penstock.core.manifest.schema_groups import RESET_VALUES
 from penstock.core.quotas import Limit
 from penstock.core.quotas.rules import LIMIT_MAX
 from penstock.core.settings import CLUSTER_SETTINGS, TOPIC_SETTINGS, Setting
 from penstock.core.topic import SHARE_PATTERN, SHARE_RANGE, TOPIC_NAME_MAX_CHARS
 
-Rule = dict[str, str]
+Rule = dict[str, Any]
 Rules = dict[tuple[str, ...], list[Rule]]
 """By path below the object: `()` is the object, `("spec", "config")` its settings."""
 
@@ -51,6 +55,11 @@ def rule(expression: str, message: str, *seen: str) -> Rule:
 def at(field_path: str, made: Rule) -> Rule:
     """The same rule, reported at a field below: the object itself has no name to report."""
     return {**made, "fieldPath": field_path}
+
+
+def at_creation(made: Rule) -> Rule:
+    """The same rule, for new objects alone: one that is there can still lose its finalizers."""
+    return {**made, "rule": f"oldSelf.hasValue() || {made['rule']}", "optionalOldSelf": True}
 
 
 def rules_of(kind: str, spec: tuple[Field, ...]) -> Rules:
@@ -161,13 +170,13 @@ def _cluster() -> Iterator[tuple[tuple[str, ...], Rule]]:
         (),
         at(
             ".metadata",
-            rule(
-                f"{name}.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
-                "metadata.name of a Cluster must be lower-case letters, digits and '-', beginning "
-                "and ending with a letter or digit",
-                "metadata.name is '%s'; it must be lower-case letters, digits and '-', beginning "
-                "and ending with a letter or digit",
-                name,
+            at_creation(
+                rule(
+                    f"{name}.matches('^{CLUSTER_NAME}$')",
+                    f"metadata.name of a Cluster must be {CLUSTER_NAME_DOC}",
+                    f"metadata.name is '%s'; it must be {CLUSTER_NAME_DOC}",
+                    name,
+                )
             ),
         ),
     )

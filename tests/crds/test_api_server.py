@@ -153,6 +153,42 @@ def example(name: str) -> dict[str, Any]:
     return copy.deepcopy(found.documents[0])
 
 
+def test_a_cluster_whose_name_was_allowed_once_can_be_deleted(
+    server: ApiServer, namespace: str
+) -> None:
+    """It never worked, as no Service of its name can be made; it still has to go."""
+    clusters = f"{GROUP}/namespaces/{namespace}/clusters"
+    definition = f"{DEFINITIONS}/clusters.penstock.dev?fieldManager=tests&force=true"
+    present = crd("Cluster")
+    former = copy.deepcopy(present)
+    schema = former["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    rules = schema["x-kubernetes-validations"]
+    schema["x-kubernetes-validations"] = [one for one in rules if "optionalOldSelf" not in one]
+    body = example("cluster-least")
+    body["metadata"] = {"name": "1-flights", "finalizers": ["example.org/wait"]}
+
+    def is_taken(query: str) -> bool:
+        try:
+            server.request("POST", f"{clusters}{query}", body)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
+        return True
+
+    server.request("PATCH", definition, former, Content_Type=APPLY)
+    try:
+        wait_until(lambda: is_taken(""), what="the name was allowed once")
+    finally:
+        server.request("PATCH", definition, present, Content_Type=APPLY)
+    body["metadata"]["name"] = "2-flights"
+    wait_until(lambda: not is_taken("?dryRun=All"), what="it is allowed no longer")
+    server.request("DELETE", f"{clusters}/1-flights")
+    bare = {"metadata": {"finalizers": None}}
+    media = "application/merge-patch+json"
+    server.request("PATCH", f"{clusters}/1-flights", bare, Content_Type=media)
+    assert server.request("GET", clusters)["items"] == []
+
+
 class TestWhatObjectsLookLike:
     def test_defaults_are_filled_in(self, apply: Apply) -> None:
         spec = apply(example("cluster-least"))["spec"]

@@ -325,7 +325,7 @@ BAD: dict[str, tuple[list[Any], str]] = {
         [cluster("Flights")],
         (
             "x.yaml: Cluster/Flights: metadata.name is 'Flights'; it must be lower-case letters, "
-            "digits and '-', beginning and ending with a letter or digit"
+            "digits and '-', beginning with a letter and ending with a letter or digit"
         ),
     ),
     "long object name": (

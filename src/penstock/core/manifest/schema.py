@@ -27,6 +27,11 @@ CLUSTER_NAME_MAX_CHARS: Final = 40
 
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 LABEL_DOC: Final = "lower-case letters, digits and '-', beginning and ending with a letter or digit"
+CLUSTER_NAME: Final = r"[a-z]([-a-z0-9]*[a-z0-9])?"
+"""Names of Services begin with it, and those begin with a letter."""
+CLUSTER_NAME_DOC: Final = (
+    "lower-case letters, digits and '-', beginning with a letter and ending with a letter or digit"
+)
 SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
 
 DELETION_POLICY: Final = Field(
@@ -360,7 +365,7 @@ SERVER_METADATA: Final = frozenset(
 input."""
 
 
-def _metadata(pattern: str, max_length: int) -> tuple[Field, ...]:
+def _metadata(pattern: str, pattern_doc: str, max_length: int) -> tuple[Field, ...]:
     return (
         Field(
             name="name",
@@ -371,7 +376,7 @@ def _metadata(pattern: str, max_length: int) -> tuple[Field, ...]:
             immutable_doc="create another object",
             max_length=max_length,
             pattern=pattern,
-            pattern_doc=LABEL_DOC,
+            pattern_doc=pattern_doc,
         ),
         Field(name="namespace", kind=Kind.TEXT, doc="Kubernetes namespace."),
         Field(name="labels", kind=Kind.LABELS, doc="Kubernetes labels."),
@@ -379,5 +384,5 @@ def _metadata(pattern: str, max_length: int) -> tuple[Field, ...]:
     )
 
 
-CLUSTER_METADATA: Final = _metadata(_LABEL, CLUSTER_NAME_MAX_CHARS)
-OBJECT_METADATA: Final = _metadata(SUBDOMAIN, 253)
+CLUSTER_METADATA: Final = _metadata(CLUSTER_NAME, CLUSTER_NAME_DOC, CLUSTER_NAME_MAX_CHARS)
+OBJECT_METADATA: Final = _metadata(SUBDOMAIN, LABEL_DOC, 253)
