@@ -69,6 +69,11 @@ def chart_uninstalled(stage: Stage) -> None:
         run("helm", "uninstall", RELEASE, "-n", OPERATOR_NAMESPACE, "--wait", timeout_s=120.0)
         penstock.streams.get(CLUSTERS, penstock.cluster)
         running.goes_on()
+        # Another controller must be able to take over, and to name another leader.
+        for pod in penstock.controller_pods():
+            penstock.streams.delete("pod", pod["metadata"]["name"], now=True, wait_s=None)
+        penstock.kill_pod(penstock.pod(penstock.leader(running.topic)))
+        running.goes_on()
         penstock.install(stage.images)
         running.goes_on()
     penstock.wait_ready()

@@ -319,6 +319,38 @@ def forbidden(call: Callable[[], object]) -> None:
     assert caught.value.code == 403
 
 
+def is_forbidden(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code == 403
+    return False
+
+
+def is_gone(server: ApiServer, path: str) -> bool:
+    try:
+        server.request("GET", path)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code == 404
+    return False
+
+
+def bind(server: ApiServer, namespace: str, role: str) -> None:
+    """The account `default` of a namespace to a ClusterRole, as the operator binds controllers."""
+    group = "rbac.authorization.k8s.io"
+    body = {
+        "metadata": {"name": "controllers"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": namespace}],
+    }
+    path = f"/apis/{group}/v1/namespaces/{namespace}"
+    server.request("POST", f"{path}/rolebindings", body)
+    account = {"metadata": {"name": "default"}}
+    server.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", account)
+
+
 class TestOnAnApiServer:
     """Installed for real; there are no controllers, so nothing starts."""
 
@@ -368,6 +400,29 @@ class TestOnAnApiServer:
             self.definition(api_server, "topics")["metadata"]["uid"] == renewed["metadata"]["uid"]
         )
         on("install", str(CHART))  # the same release takes them over again
+
+    def test_controllers_keep_their_permissions_when_it_is_uninstalled(
+        self, on: Callable[..., str], api_server: ApiServer, namespace: str
+    ) -> None:
+        name = f"penstock-operator-{namespace}-controllers"
+        streams = api_server.namespace("streams")
+        on("install", str(CHART), "--take-ownership")
+        bind(api_server, streams, name)
+        leases = f"/apis/coordination.k8s.io/v1/namespaces/{streams}/leases"
+
+        def take_over(lease: str) -> None:
+            body = {"metadata": {"name": lease}}
+            api_server.request("POST", leases, body, Authorization=f"Bearer {token}")
+
+        account = f"/api/v1/namespaces/{streams}/serviceaccounts/default"
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        token = api_server.request("POST", f"{account}/token", asked)["status"]["token"]
+        wait_until(lambda: not is_forbidden(lambda: take_over("one")), what="it is bound")
+        on("uninstall")
+        own = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/penstock-operator-{namespace}"
+        wait_until(lambda: is_gone(api_server, own), what="the role of the operator is gone")
+        take_over("another")
+        on("install", str(CHART))
 
     @pytest.mark.parametrize("watched", [True, False], ids=["namespaces", "everywhere"])
     def test_the_operator_may_do_what_it_must_and_no_more(
