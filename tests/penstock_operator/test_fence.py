@@ -2,10 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 from support.apiserver import TIMEOUTS, ApiServer
 from support.kube_scene import PENSTOCK, Scene
+from support.operator_process import condition
 
 from penstock.client import AsyncAdmin
 from penstock.core.control.documents import OperatorLease
@@ -188,3 +191,41 @@ async def test_a_pass_that_was_refused_writes_no_status(
     worker._acting = Refused(worker._fence)
     assert await worker._pass() is Outcome.FAILED
     assert scene.get(PENSTOCK, "clusters", "flights")["status"] == before
+
+
+class Broken(Acting):
+    """It has a defect, until it is mended."""
+
+    def __init__(self, mended: Acting) -> None:
+        self.mended, self.has_defect = mended, True
+
+    async def carry_out(self, *args: Any) -> None:
+        if self.has_defect:
+            raise RuntimeError("a defect\nin two lines")
+        await self.mended.carry_out(*args)
+
+
+async def test_a_defect_is_in_the_status_until_a_pass_has_none(
+    kube: Kube, closing: ExitStack, api_server: ApiServer
+) -> None:
+    scene = Scene(api_server)
+    scene.cluster()
+    metrics = Metrics()
+    deps = Deps(kube, Events(kube, "test"), metrics, Installation("penstock-broker:test"), Held())
+    worker = Worker(deps, scene.namespace, "flights")
+    closing.callback(worker._credentials.close)
+    before = scene.get(PENSTOCK, "clusters", "flights")["status"]
+    acting = worker._acting = Broken(worker._acting)
+    for _ in range(2):
+        assert await worker._pass() is Outcome.FAILED
+    told = scene.get(PENSTOCK, "clusters", "flights")
+    stalled = condition(told, "Stalled")
+    assert (stalled["status"], stalled["reason"]) == ("True", "OperatorError")
+    assert "RuntimeError: a defect; brokers serve without it" in stalled["message"]
+    assert told["status"]["message"] == stalled["message"]
+    assert told["status"]["phase"] == before["phase"]
+    assert b'reason="OperatorError"} 1.0' in generate_latest(metrics.registry)
+    acting.has_defect = False
+    assert await worker._pass() is not Outcome.FAILED
+    assert condition(scene.get(PENSTOCK, "clusters", "flights"), "Stalled")["status"] == "False"
+    assert b"OperatorError" not in generate_latest(metrics.registry)

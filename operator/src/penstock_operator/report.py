@@ -5,12 +5,12 @@ What the status says is decided in `status`, when it is written in `pace`.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from penstock.core.manifest.upkeep import BalanceMode
-from penstock.kubernetes.names import APPROVE
+from penstock.kubernetes.names import APPROVE, PAUSED
 from penstock_operator.clock import now_text
-from penstock_operator.conditions import READY
+from penstock_operator.conditions import READY, STALLED, condition
 from penstock_operator.events import Events
 from penstock_operator.format_model import FORMAT_PENDING
 from penstock_operator.hibernation_model import Stage
@@ -21,6 +21,11 @@ from penstock_operator.names import Names
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.pace import Due, Pace
 from penstock_operator.status import cluster_status
+
+OPERATOR_ERROR: Final = "OperatorError"
+"""Reason of Stalled: the last pass of the operator ended in a defect."""
+
+_DEFECT_CHARS: Final = 300
 
 
 class Reporting:
@@ -65,6 +70,37 @@ class Reporting:
             stalled=frozenset(wait.reason for wait in blocked),
         )
         return told
+
+    async def report_defect(self, body: Object, defect: BaseException) -> None:
+        """A pass ended in a defect of ours. Said once, until one does not. The brokers may serve as
+        before: Ready stays, if it is known. Raises KubernetesError."""
+        metadata, before = body["metadata"], body.get("status") or {}
+        known = {each["type"]: each for each in before.get("conditions") or ()}
+        if known.get(STALLED, {}).get("reason") == OPERATOR_ERROR:
+            return
+        first = (str(defect).splitlines() or [""])[0][:_DEFECT_CHARS]
+        text = (
+            f"the operator has a defect: {type(defect).__name__}: {first}; brokers serve without "
+            "it, and it tries again and again; its log has the traceback: please report it"
+        )
+        now, generation = now_text(), metadata.get("generation", 1)
+        for kind, value in ((READY, "False"), (STALLED, "True")):
+            if kind is STALLED or kind not in known:
+                row = (kind, value, OPERATOR_ERROR, text)
+                known[kind] = condition(row, generation, known.get(kind), now)
+        status = {"conditions": list(known.values()), "message": text}
+        namespace, name = metadata["namespace"], metadata["name"]
+        await self._kube.merge("Cluster", namespace, name, {"status": status}, status=True)
+        await self._events.tell(body, "Cluster", OPERATOR_ERROR, text, warning=True)
+        paused = (metadata.get("annotations") or {}).get(PAUSED) == "true"
+        self._metrics.cluster(
+            namespace,
+            name,
+            ready=known[READY]["status"] == "True",
+            paused=paused,
+            hibernated=_stage(before) == Stage.HIBERNATED.value,
+            stalled=frozenset({OPERATOR_ERROR}),
+        )
 
     async def _write(
         self, names: Names, uid: str, status: Object, before: Mapping[str, Any]

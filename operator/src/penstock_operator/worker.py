@@ -186,11 +186,24 @@ class Worker:
             outcome = await self._start_over(str(group.exceptions[0]))
         except* Exception as group:  # noqa: BLE001 - a defect with one Cluster must not end all
             _log.defect("reconcile hit a defect", group, cluster=self.name)
+            await self._tell_defect(group)
             outcome = Outcome.FAILED
         if outcome is Outcome.FAILED:
             self._children.dirty = self._topics_dirty = True
         self._deps.metrics.reconciled(outcome.value, monotonic() - began)
         return outcome
+
+    async def _tell_defect(self, found: BaseException) -> None:
+        """In the status, which would show for ever what was so before."""
+        while isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+        try:
+            self._fence.check()
+            body = await self._deps.kube.get("Cluster", self.namespace, self.name)
+            if body is not None and not body["metadata"].get("deletionTimestamp"):
+                await self._reporting.report_defect(body, found)
+        except Exception as error:  # noqa: BLE001 - it may be the defect; the first one is in the log
+            _log.warning("defect not in the status", cluster=self.name, error=str(error))
 
     async def _start_over(self, why: str) -> "Outcome":
         """Another operator has taken over. If it has our Lease too, this process ends."""
