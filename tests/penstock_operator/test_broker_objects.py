@@ -1,5 +1,6 @@
 """What the brokers' objects say about ports: who may reach which, and what pods are told."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -160,3 +161,15 @@ def test_the_headless_service_names_the_port_and_the_others_do_not() -> None:
     }
     bootstrap = the("Service", "flights-bootstrap", desired)["spec"]["ports"]
     assert [one["name"] for one in bootstrap] == ["grpc"]
+
+
+def test_brokers_and_controllers_are_pulled_with_the_secrets_of_the_installation() -> None:
+    def secrets(desired: DesiredCluster) -> list[Any]:
+        made = [*controller_objects(desired), broker_set(desired, 3)]
+        workloads = [each for each in made if each["kind"] in {"Deployment", "StatefulSet"}]
+        return [each["spec"]["template"]["spec"].get("imagePullSecrets") for each in workloads]
+
+    assert secrets(wish()) == [None, None], "templates stay as they are"
+    installed = Installation("penstock-broker:1", pull_secrets=("registry", "mirror"))
+    given = [{"name": "registry"}, {"name": "mirror"}]
+    assert secrets(replace(wish(), installation=installed)) == [given, given]

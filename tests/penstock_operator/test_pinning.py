@@ -17,7 +17,7 @@ from penstock_operator.plan.upgrade import Upgrade, upgrade_of
 from penstock_operator.status import cluster_status
 
 OLD: Final = "penstock-broker:0.1.0"
-NEW: Final = Installation("penstock-broker:0.2.0")
+NEW: Final = Installation("penstock-broker:0.2.0", pull_secrets=("registry",))
 SET: Final = ("StatefulSet", NAMES.broker)
 DEPLOYMENT: Final = ("Deployment", NAMES.controller)
 SPECS: Final[dict[str, dict[str, Any]]] = {

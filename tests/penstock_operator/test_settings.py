@@ -27,7 +27,9 @@ def test_the_chart_tells_by_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_CONTROLLER_ROLE", "penstock-operator-x-controllers")
     monkeypatch.setenv("PENSTOCK_API_SERVER_PORTS", "8443,16443")
     monkeypatch.setenv("POD_NAMESPACE", "x")
+    monkeypatch.setenv("PENSTOCK_BROKER_PULL_SECRETS", "registry,mirror")
     found = read_settings(OWN).installation
+    assert found.pull_secrets == ("registry", "mirror")
     own = "registry:5000/penstock-broker"
     assert found.allowed_images == (own, "mirror/*", "other/penstock-broker")
     assert found.controller_role == "penstock-operator-x-controllers"

@@ -92,6 +92,7 @@ def read_settings(argv: Sequence[str] | None = None) -> Settings:
         installation=Installation(
             image=args.broker_image,
             allowed_images=(repository(args.broker_image), *_words(args.allowed_images)),
+            pull_secrets=_words(args.broker_pull_secrets),
             controller_role=args.controller_role,
             api_server_ports=_ports(parser, args.api_server_ports),
             namespace=args.namespace,
@@ -113,6 +114,12 @@ def _add_installation(parser: argparse.ArgumentParser) -> None:
         default=env.get("PENSTOCK_ALLOWED_IMAGES", ""),
         help="repositories that spec.image of a Cluster may name, separated by commas; `x/*`: all "
         "below x, `*`: any; empty: only that of --broker-image",
+    )
+    add(
+        "--broker-pull-secrets",
+        default=env.get("PENSTOCK_BROKER_PULL_SECRETS", ""),
+        help="pull secrets of brokers and controllers, separated by commas; the Secrets must be in "
+        "each Cluster's namespace",
     )
     add(
         "--controller-role",

@@ -58,6 +58,7 @@ class Installation:
     Attributes:
         image: Of brokers and controllers, unless a Cluster names its own.
         allowed_images: What Clusters may name, see `images.is_allowed`; the image above always.
+        pull_secrets: Names of Secrets that nodes pull that image with, in the Clusters' namespaces.
         controller_role: The ClusterRole that controllers are bound to, each in its namespace.
         api_server_ports: What controllers may reach beyond the cluster's own pods; empty: anything.
         namespace: Of the operator; "": unknown.
@@ -66,6 +67,7 @@ class Installation:
 
     image: str
     allowed_images: tuple[str, ...] = ("*",)
+    pull_secrets: tuple[str, ...] = ()
     controller_role: str = "penstock-controller"
     api_server_ports: tuple[int, ...] = (443, 6443)
     namespace: str = ""

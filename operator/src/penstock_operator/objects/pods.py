@@ -98,6 +98,9 @@ def pod_spec(desired: DesiredCluster, component: str, account: str) -> Object:
             "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [apart]}
         },
     }
+    if desired.installation.pull_secrets:
+        names = desired.installation.pull_secrets
+        spec["imagePullSecrets"] = [{"name": name} for name in names]
     if desired.node_selector:
         spec["nodeSelector"] = desired.node_selector
     if desired.tolerations:
