@@ -200,12 +200,26 @@ class TestWithHelm:
             ("image.digest=sha256:1", "digest"),
             ("watchNamespaces={Big}", "watchNamespaces"),
             ("image.pullPolicy=Sometimes", "pullPolicy"),
+            ("networkPolicy=null", "networkPolicy"),
+            ("watchNamespaces=null", "watchNamespaces"),
+            ("image.pullPolicy=null", "pullPolicy"),
+            ("deletionProtection.enabled=null", "enabled"),
+            ("monitoring.dashboards.labels=null", "labels"),
+            (r"podLabels.app\.kubernetes\.io/name=mine", "/podLabels/app.kubernetes.io~1name"),
+            (r"podLabels.helm\.sh/chart=mine", "/podLabels/helm.sh~1chart"),
         ],
     )
     def test_a_wrong_value_is_refused_and_named(self, value: str, words: str, helm: str) -> None:
         done = run(helm, "template", "penstock", str(CHART), "--set", value)
         assert done.returncode != 0
+        assert "values don't meet the specifications of the schema" in done.stderr
         assert words in done.stderr
+
+    def test_what_may_be_absent_may_be_null(self, helm: str) -> None:
+        absent = "resources.limits resources affinity podLabels allowedImages image.tag"
+        for each in (*absent.split(), "brokerImage.pullSecrets", "monitoring.labels"):
+            made = objects(template(helm, "--set", f"{each}=null,monitoring.enabled=true"))
+            assert "Deployment" in {one["kind"] for one in made}
 
     def test_the_rules_that_promtool_tests_are_those_that_are_installed(self, helm: str) -> None:
         made = objects(template(helm, "--set", "monitoring.enabled=true"))
