@@ -813,7 +813,13 @@ def test_an_upgrade_policy_that_is_none_is_refused_with_those_there_are() -> Non
 def test_a_pod_shows_in_which_mode_it_was_started(
     args: list[str] | None, broker: str, controller: str
 ) -> None:
-    pod = {"spec": {"containers": [{"args": args}]}}
+    sidecar = {"name": "istio-proxy", "args": ["proxy"]}
+    named = [{"name": name, "args": args} for name in ("broker", "controller")]
+    pod = {"spec": {"containers": [sidecar, *named]}}
     assert SecurityMode.of_pod(pod) is SecurityMode[broker]
     assert SecurityMode.of_controller(pod) is SecurityMode[controller]
-    assert SecurityMode.of_pod({}) is SecurityMode.of_controller({}) is SecurityMode.DISABLED
+
+
+@pytest.mark.parametrize("pod", [{}, {"spec": {"containers": [{"name": "istio-proxy"}]}}])
+def test_a_pod_without_our_container_shows_no_mode(pod: dict[str, Any]) -> None:
+    assert SecurityMode.of_pod(pod) is SecurityMode.of_controller(pod) is None
