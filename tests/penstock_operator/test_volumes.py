@@ -25,7 +25,14 @@ from penstock_operator.model import (
 from penstock_operator.names import REPLACE_VOLUME
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan import plan_cluster
-from penstock_operator.plan.volumes import DELETED, EXPIRED, LOST, REPLACING, Request
+from penstock_operator.plan.volumes import (
+    DELETED,
+    EXPIRED,
+    LOST,
+    REPLACING,
+    Request,
+    holds_restarts,
+)
 from penstock_operator.volume_model import (
     BoundNode,
     ClaimState,
@@ -678,6 +685,14 @@ def test_nothing_is_restarted_while_a_loss_is_accepted_for_a_broker_that_runs() 
     for _ in range(20):
         found |= {type(each) for each in advance(world, rolled).actions}
     assert RestartPod in found
+
+
+def test_an_accepted_loss_that_is_refused_holds_nothing() -> None:
+    """The broker leaves: its volume is not replaced."""
+    world = settled(WISH)
+    leaving = replace(desired(brokers=2), replace_volume="2:accept-loss")
+    assert holds_restarts(leaving, world.observed()) is None
+    assert holds_restarts(replace(leaving, replace_volume="1:accept-loss"), world.observed())
 
 
 # ── Somebody has deleted a claim ──────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ and so do the records of each key.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 import numpy as np
@@ -18,6 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import MisuseError
+
+_NULL: Final = b"\xff" * 4
+"""In place of a length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +59,40 @@ def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
 
 def digest_of(rows: Rows) -> int:
     """The sum of a CRC-32 per row, of where it goes, key, value and headers: 64 bits, the same in
-    any order of the rows."""
+    any order of the rows, however they are split."""
     seed = crc32(f"{rows.topic}/{rows.partition}".encode())
-    crcs = [seed] * len(rows.values)
+    crcs = [seed if rows.keys is not None else _crc(None, seed)] * len(rows.values)
     if rows.keys is not None:
         crcs = _crcs(rows.keys, crcs)
     crcs = _crcs(rows.values, crcs)
     for index, row in enumerate(rows.headers or ()):
         for name, value in row:
-            crcs[index] = crc32(value or b"", crc32(name.encode(), crcs[index]))
+            crcs[index] = _crc(value, _crc(name.encode(), crcs[index]))
     return sum(crcs) % 2**64
 
 
+def _crc(field: bytes | memoryview | None, seed: int) -> int:
+    """Goes on with a row's CRC: with the length first, so that fields do not run together. A null
+    is not an empty value."""
+    if field is None:
+        return crc32(_NULL, seed)
+    return crc32(field, crc32(len(field).to_bytes(4, "little"), seed))
+
+
 def _crcs(column: pa.Array, seeds: list[int]) -> list[int]:
-    """Goes on with each row's CRC. A null is not an empty value."""
+    """Goes on with each row's CRC."""
     large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
     _, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, np.int64 if large else np.int32)
     ends = ends[column.offset : column.offset + len(column) + 1]
     view = memoryview(data or b"")
     crcs = [
-        crc32(view[lo:hi], seed)
+        _crc(view[lo:hi], seed)
         for (lo, hi), seed in zip(pairwise(ends.tolist()), seeds, strict=True)
     ]
     if column.null_count:
         for index in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
-            crcs[index] = ~seeds[index] & 0xFFFFFFFF
+            crcs[index] = _crc(None, seeds[index])
     return crcs
 
 

@@ -246,7 +246,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         selection = self._options.selection
         absent = {tp for tp in known.positions if not selects(selection, tp)} | self._out_of_sight
-        read_before = {tp.topic for tp in known.positions}
+        # A topic that is out of sight is asked for by name once: it is listed if it comes back.
+        read_before = {tp.topic for tp in known.positions.keys() - self._out_of_sight}
         view = self._client().view(read_before)
         for _ in range(self._options.offset_retries):
             losses = find_losses(known, view)

@@ -59,8 +59,8 @@ def test_a_digest_is_of_all_that_is_written_and_not_of_its_order() -> None:
     whole = digest(**given)
     turned = {name: column.take([3, 0, 2, 1]) for name, column in given.items()}
     assert digest(**turned) == whole
-    halves = [{name: c.slice(at, 2) for name, c in given.items()} for at in (0, 2)]
-    assert sum(digest(**half) for half in halves) == whole
+    parts = [{name: c.slice(at, 1) for name, c in given.items()} for at in range(4)]
+    assert sum(digest(**part) for part in parts) == whole, "one of them has no key at all"
     large = {"value": values.cast(pa.large_binary()), "key": keys.cast(pa.large_string())}
     assert digest(**large, headers=headers) == whole
     assert digest(**given | {"value": values.cast(pa.string())}) == whole
@@ -74,6 +74,14 @@ def test_a_digest_is_of_all_that_is_written_and_not_of_its_order() -> None:
     ]
     seen = {digest(**given | changed) for changed in others}
     assert len(seen | {whole, digest("other", **given)}) == len(others) + 2
+
+
+def test_fields_of_a_digest_do_not_run_together() -> None:
+    def of(key: str | None, value: bytes | None) -> int:
+        return digest(value=pa.array([value], pa.binary()), key=pa.array([key], pa.string()))
+
+    assert of("ab", b"c") != of("a", b"bc")
+    assert len({of(None, None), of("", b""), of(None, b""), of("", None)}) == 4
 
 
 def test_headers_without_an_entry_or_a_key_are_refused_and_counted() -> None:

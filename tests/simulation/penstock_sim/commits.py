@@ -90,7 +90,7 @@ class Commits:
             if isinstance(answer, gc.Committed):
                 for where, error in zip(offsets, answer.errors, strict=True):
                     if error is None:
-                        self._assignment.committed(where, offsets[where].offset)
+                        self._assignment.committed(where, offsets[where])
                     else:
                         self._member.judge(error)
                 done()

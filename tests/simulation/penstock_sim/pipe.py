@@ -218,7 +218,7 @@ class PipeReader(Reader):
                 return
             self._doomed = False
             for where, offset in offsets.items():
-                self.assignment.committed(where, offset.offset)
+                self.assignment.committed(where, offset)
             then()
 
         self.producer.store(lambda who, done: self._store(who, offsets, held, deadline_ms, done))

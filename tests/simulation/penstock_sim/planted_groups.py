@@ -154,10 +154,10 @@ def go_back_to_what_was_committed(patch: Any) -> None:
     """A commit that is stored moves the position to it."""
     committed = Assignment.committed
 
-    def seek(self: Assignment, where: TopicPartition, offset: int) -> None:
-        committed(self, where, offset)
+    def seek(self: Assignment, where: TopicPartition, commit: OffsetAndMetadata) -> None:
+        committed(self, where, commit)
         if where in self.states:
-            self.seek(where, offset)
+            self.seek(where, commit.offset)
 
     patch.setattr(Assignment, "committed", seek)
 

@@ -184,6 +184,8 @@ def holds_restarts(desired: DesiredCluster, observed: Observed) -> Wait | None:
     request = Request.read(desired.replace_volume)
     if request is None or not request.accepts_loss or not _runs(observed, request.broker_id):
         return None
+    if request.broker_id >= desired.spec.brokers:
+        return None  # it is refused
     claim = observed.claims.get(request.broker_id)
     if claim is None or request.claim_uid not in {"", claim.uid}:
         return None

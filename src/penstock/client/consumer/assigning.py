@@ -76,6 +76,7 @@ def add(
         assignment.add(state, rewind_epoch=1)
     else:
         assignment.add(state, committed.offset, committed.rewind_epoch)
+        assignment.committed(where, committed)
 
 
 def _nothing_committed(where: TopicPartition, group_id: str) -> ClusterError:

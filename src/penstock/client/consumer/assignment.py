@@ -45,6 +45,7 @@ class Progress:
             not for a return to the committed offset: what that is, a deposed coordinator may not
             know, and then a commit must be refused (I15). 0 = not known.
         resets: Of `state.resets`, those that are taken into account.
+        stored: The newest commit that was fetched or stored here, with its metadata.
     """
 
     state: FetchState
@@ -58,6 +59,7 @@ class Progress:
     committed_epoch: int = 0
     rewind_epoch: int = 0
     resets: int = 0
+    stored: OffsetAndMetadata | None = None
 
     @property
     def position(self) -> int | None:
@@ -78,7 +80,7 @@ class Progress:
             self.done, self.done_epoch = self.committed, -1
         position = self.position
         if position is None or offset < max(position, self.committed):
-            self.rewind_epoch += 1
+            self._go_back()
         self.seek(offset)
         self.began, self.epoch = offset, -1
 
@@ -87,8 +89,14 @@ class Progress:
         state = self.state
         if self.resets != state.resets and self.taken is None and state.position is not None:
             self.resets = state.resets
-            self.rewind_epoch += 1
+            self._go_back()
             self.done, self.done_epoch, self.epoch = state.position, -1, -1
+
+    def _go_back(self) -> None:
+        """Where the epoch is not known, 1 could be less than the coordinator's, and refused for
+        ever: commits there never go back."""
+        if self.rewind_epoch:
+            self.rewind_epoch += 1
 
     def is_newer(self, offset: int) -> bool:
         """Whether a commit of this offset would change what is committed."""
@@ -289,10 +297,14 @@ class Assignment:
             offset = progress.done if only_done else progress.position
             epoch = progress.done_epoch if only_done else progress.epoch
             known = progress.committed_epoch, progress.committed
-            if offset is not None and (progress.rewind_epoch, offset) == known:
-                found[where] = OffsetAndMetadata(
+            if offset is None or (progress.rewind_epoch, offset) != known:
+                continue
+            stored = progress.stored
+            if stored is None or stored.order != known:
+                stored = OffsetAndMetadata(
                     offset, leader_epoch=epoch, rewind_epoch=progress.rewind_epoch
                 )
+            found[where] = stored
         return found
 
     def in_epoch(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Offsets:
@@ -323,13 +335,14 @@ class Assignment:
         """A commit would move something."""
         return bool(self.to_commit(only_done=False))
 
-    def committed(self, where: TopicPartition, offset: int, rewind_epoch: int = 0) -> None:
-        """The cluster has stored a commit."""
+    def committed(self, where: TopicPartition, commit: OffsetAndMetadata) -> None:
+        """The cluster has stored a commit, with its metadata."""
         progress = self._progress.get(where)
         if progress is not None:
             known = progress.committed_epoch, progress.committed
-            progress.committed_epoch, progress.committed = max(known, (rewind_epoch, offset))
-            progress.rewind_epoch = max(progress.rewind_epoch, rewind_epoch)
+            progress.committed_epoch, progress.committed = max(known, commit.order)
+            progress.rewind_epoch = max(progress.rewind_epoch, commit.rewind_epoch)
+            progress.stored = commit
 
     def first_error(self, *, in_group: bool) -> PenstockError | None:
         """What a poll raises now. In a group, the coordinator handles deleted topics."""

@@ -97,7 +97,7 @@ class Committer:
         self._tasks = tasks
         self._queue = CommitQueue()
         self._under_way = False
-        self._renewed_s: dict[TopicPartition, float] = {}
+        self._answered_s: dict[TopicPartition, float] = {}
         self._timeout_s = config.request_timeout_ms / 1000
 
     async def commit(
@@ -178,9 +178,15 @@ class Committer:
             async with asyncio.timeout(timeout_s):
                 await self.commit(wanted, timeout_s, repeats=False)
         except (PenstockError, TimeoutError) as error:
+            went_back = isinstance(error, PenstockError) and error.code is (
+                ErrorCode.OFFSET_WENT_BACK
+            )
             _log.warning(
-                "group %s: automatic commit failed, the next one covers it: %s",
+                "group %s: automatic commit failed, %s: %s",
                 self._coordinator.group_id,
+                "and so will the next ones until this consumer seeks to the committed offset"
+                if went_back
+                else "the next one covers it",
                 str(error) or f"no answer within {timeout_s:g} s",
             )
 
@@ -192,13 +198,11 @@ class Committer:
         if self._member.identity().member_id:
             return {}
         now_s = monotonic()
-        due = {
+        return {
             where: offset
             for where, offset in self._assignment.unchanged(only_done=only_done).items()
-            if at_once or now_s - self._renewed_s.get(where, -RENEWAL_S) >= RENEWAL_S
+            if at_once or now_s - self._answered_s.get(where, -RENEWAL_S) >= RENEWAL_S
         }
-        self._renewed_s.update(dict.fromkeys(due, now_s))
-        return due
 
     async def run(self) -> None:
         """Commits automatically every `auto_commit_interval_ms`, until cancelled."""
@@ -359,11 +363,12 @@ class Committer:
         self, offsets: Offsets, answer: pb.CommitOffsetsResponse
     ) -> dict[TopicPartition, PenstockError]:
         refused: dict[TopicPartition, PenstockError] = {}
+        now_s = monotonic()
         for result in answer.results:
             where = TopicPartition(result.topic, result.partition)
+            self._answered_s[where] = now_s
             if not result.HasField("error"):
-                stored = offsets[where]
-                self._assignment.committed(where, stored.offset, stored.rewind_epoch)
+                self._assignment.committed(where, offsets[where])
                 continue
             seen = error_from_wire(result.error)
             refused[where] = ClusterError(f"{where}: {seen.message}", seen.code)

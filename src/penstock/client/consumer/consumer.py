@@ -436,6 +436,8 @@ class AsyncConsumer:
             await self._cluster.refresh(self._timeout_s)
         check_source(self.config, self._cluster.view.cluster_id, cluster_id)
         self._session.check_kept()
+        if offsets is None:  # nothing is renewed in a transaction, which may abort
+            return self._assignment.to_commit(only_done=False)
         return await self._session.to_commit(offsets)
 
     async def store_offsets(self, scope: Scope, offsets: Offsets) -> None:
@@ -449,7 +451,7 @@ class AsyncConsumer:
     def offsets_counted(self, offsets: Offsets) -> None:
         """Internal: the transaction is committed."""
         for where, offset in offsets.items():
-            self._assignment.committed(where, offset.offset, offset.rewind_epoch)
+            self._assignment.committed(where, offset)
 
     async def committed(
         self, partitions: Iterable[TopicPartition]

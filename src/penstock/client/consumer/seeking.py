@@ -64,6 +64,7 @@ class Seeker:
                     self._assignment.rewind(where, None, rewind_epoch=1)
                 else:
                     self._assignment.rewind(where, offset.offset, offset.rewind_epoch)
+                    self._assignment.committed(where, offset)
         self._moved()
 
     async def position(self, where: TopicPartition) -> int:

@@ -136,7 +136,13 @@ def check_stable(
 def record(
     book: Book, new: NewOffset, known: OffsetRecord | None, reset: AppliedReset | None = None
 ) -> OffsetRecord:
-    """The offset in its stored form, in place of `known`."""
+    """The offset in its stored form, in place of `known`.
+
+    A reset begins a new rewind epoch: what a consumer commits of before is refused, late or not.
+    """
+    epoch = 1 if known is None else known.rewind_epoch
+    if reset is not None and known is not None:
+        epoch = min(epoch + 1, _INT32_MAX)
     return OffsetRecord(
         topic=new.where.topic,
         offset=new.offset,
@@ -145,7 +151,7 @@ def record(
         time_ms=book.time_ms,
         reset_id="" if reset is None else reset.reset_id,
         reason="" if reset is None else reset.reason,
-        rewind_epoch=max(new.rewind_epoch, 1 if known is None else known.rewind_epoch),
+        rewind_epoch=max(new.rewind_epoch, epoch),
     )
 
 

@@ -22,12 +22,12 @@ def batch(base: int, count: int, epoch: int = 1) -> Batch:
     return build_batch(columns).stamped(Offset(base), LeaderEpoch(epoch), 0)
 
 
-def assigned(*places: TopicPartition, committed: int = -1) -> Assignment:
+def assigned(*places: TopicPartition, committed: int = -1, rewind_epoch: int = 1) -> Assignment:
     made = Assignment()
     for where in places:
         state = FetchState(where, "id")
         state.seek(0)
-        made.add(state, committed)
+        made.add(state, committed, rewind_epoch)
         refill(made, where)
     return made
 
@@ -71,21 +71,21 @@ def test_a_seek_back_is_committed_in_a_new_rewind_epoch() -> None:
     made = assigned(HERE)
     made.poll_began()
     made.collect(15)
-    made.committed(HERE, 15)
+    made.committed(HERE, OffsetAndMetadata(15, rewind_epoch=1))
     made.seek(HERE, 3)
-    assert orders(made, only_done=True) == [(1, 3)], "between the seek and the poll after it"
-    assert orders(made) == [(1, 3)]
+    assert orders(made, only_done=True) == [(2, 3)], "between the seek and the poll after it"
+    assert orders(made) == [(2, 3)]
     made.poll_began()
     refill(made, HERE)
     made.collect(2)
-    assert orders(made, only_done=True) == [(1, 3)], "the two in hand are not done"
-    assert orders(made) == [(1, 5)]
-    made.committed(HERE, 5, 1)
-    made.committed(HERE, 15, 0)
+    assert orders(made, only_done=True) == [(2, 3)], "the two in hand are not done"
+    assert orders(made) == [(2, 5)]
+    made.committed(HERE, OffsetAndMetadata(5, rewind_epoch=2))
+    made.committed(HERE, OffsetAndMetadata(15, rewind_epoch=1))
     assert orders(made) == [], "an answer that comes late changes nothing"
     made.seek(HERE, 20)
     made.poll_began()
-    assert orders(made) == [(1, 20)], "forwards needs no other epoch"
+    assert orders(made) == [(2, 20)], "forwards needs no other epoch"
 
 
 def test_a_seek_does_not_count_what_the_caller_still_has_as_done() -> None:
@@ -93,9 +93,9 @@ def test_a_seek_does_not_count_what_the_caller_still_has_as_done() -> None:
     made.poll_began()
     made.collect(5)
     made.seek(HERE, 20)
-    assert orders(made, only_done=True) == [(0, 0)]
-    made.seek(HERE, 10)
     assert orders(made, only_done=True) == [(1, 0)]
+    made.seek(HERE, 10)
+    assert orders(made, only_done=True) == [(2, 0)]
 
 
 def test_a_return_to_the_committed_offset_begins_no_epoch() -> None:
@@ -118,18 +118,18 @@ def test_a_log_that_became_shorter_begins_a_rewind_epoch() -> None:
     made.poll_began()
     made.collect(30)
     made.poll_began()
-    made.committed(HERE, 30)
+    made.committed(HERE, OffsetAndMetadata(30, rewind_epoch=1))
     state = made.states[HERE]
     gone = OffsetOutOfRangeError("gone", OffsetRange(0, 20))
     assert state.out_of_range(gone, "earliest", 0) is None, "it waits for a while"
     assert state.out_of_range(gone, "earliest", 60_000)
     assert orders(made) == []
     state.looked_up(10)
-    assert orders(made, only_done=True) == [(1, 10)], "nothing was returned from there"
+    assert orders(made, only_done=True) == [(2, 10)], "nothing was returned from there"
     refill(made, HERE)
     made.collect(4)
-    assert orders(made, only_done=True) == [(1, 10)]
-    assert orders(made) == [(1, 14)]
+    assert orders(made, only_done=True) == [(2, 10)]
+    assert orders(made) == [(2, 14)]
 
 
 def test_what_retention_removed_begins_no_rewind_epoch() -> None:
@@ -141,37 +141,37 @@ def test_what_retention_removed_begins_no_rewind_epoch() -> None:
     made.poll_began()
     made.collect(30)
     made.poll_began()
-    made.committed(HERE, 30)
+    made.committed(HERE, OffsetAndMetadata(30, rewind_epoch=1))
     state = made.states[HERE]
     assert state.out_of_range(OffsetOutOfRangeError("gone", OffsetRange(50, 60)), "earliest", 0)
     state.looked_up(50)
     made.poll_began()
-    assert orders(made) == [(0, 50)]
+    assert orders(made) == [(1, 50)]
 
 
 def test_a_commit_decided_before_the_partition_left_does_not_go_back_later() -> None:
     made = assigned(HERE)
     made.collect(10)
     made.seek(HERE, 3)
-    decided = {HERE: OffsetAndMetadata(3, rewind_epoch=1)}
-    assert made.still_in_epoch(decided)[HERE].order == (1, 3)
+    decided = {HERE: OffsetAndMetadata(3, rewind_epoch=2)}
+    assert made.still_in_epoch(decided)[HERE].order == (2, 3)
     made.remove(HERE)
     assert made.still_in_epoch(decided)[HERE].order == (0, 3)
     state = FetchState(HERE, "id")
     state.seek(9)
-    made.add(state, 9, 0)
-    assert made.still_in_epoch(decided)[HERE].order == (0, 3)
+    made.add(state, 9, 1)
+    assert made.still_in_epoch(decided)[HERE].order == (1, 3)
     made.seek(HERE, 2)
-    assert made.in_epoch(decided)[HERE].order == (1, 3), "given by the user after a seek back"
+    assert made.in_epoch(decided)[HERE].order == (2, 3), "given by the user after a seek back"
 
 
 def test_what_is_committed_is_not_committed_again_nor_is_less() -> None:
     made = assigned(HERE)
     made.poll_began()
     made.collect(15)
-    made.committed(HERE, 15)
+    made.committed(HERE, OffsetAndMetadata(15, rewind_epoch=1))
     assert covered(made, only_done=False) == {}
-    made.committed(HERE, 17)
+    made.committed(HERE, OffsetAndMetadata(17, rewind_epoch=1))
     assert covered(made, only_done=False) == {}
 
 
@@ -296,7 +296,7 @@ class Reader:
             if only_done:
                 limit = self.in_hand.get(where, limit)
             assert self.stored[where] < offset <= limit, "never ahead, never back"
-            self.made.committed(where, offset)
+            self.made.committed(where, OffsetAndMetadata(offset, rewind_epoch=1))
             self.stored[where] = offset
 
 
@@ -315,3 +315,11 @@ def test_every_record_comes_once_in_order_and_commits_stay_behind(
                 reader.loop(number)
             case _:
                 reader.commit(only_done=what == "auto")
+
+
+def test_a_reader_that_does_not_know_its_rewind_epoch_commits_by_offset_alone() -> None:
+    """Its coordinator was of an older release. A number of its own might be too low later."""
+    made = assigned(HERE, committed=20, rewind_epoch=0)
+    made.seek(HERE, 5)
+    assert made.progress(HERE).rewind_epoch == 0
+    assert covered(made, only_done=False) == {}

@@ -289,13 +289,13 @@ def test_offsets_of_an_idle_partition_without_membership_are_committed_again(
     def stored_ms(consumer: Consumer) -> int:
         kept = consumer.committed([here])[here]
         assert kept is not None
-        assert kept.offset == 4
+        assert (kept.offset, kept.metadata) == (4, "of the user")
         return kept.commit_time_ms
 
     one = member(enable_auto_commit=False)
     one.assign([here])
     read(4, one)
-    one.commit()
+    one.commit({here: OffsetAndMetadata(4, "of the user")})
     first_ms = stored_ms(one)
 
     def renewed() -> bool:

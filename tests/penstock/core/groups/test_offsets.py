@@ -87,7 +87,7 @@ def test_a_reader_that_went_back_commits_less_in_a_new_rewind_epoch(desk: Desk) 
     assert codes(desk.commit({here: 3}, rewind_epoch=3)) == [None]
     assert reset(desk, new("t", 0, 1)).applied
     found = desk.ask(FetchRequested(desk.new_id(), "g")).offsets
-    assert [(one.offset, one.rewind_epoch) for one in found] == [(1, 3)]
+    assert [(one.offset, one.rewind_epoch) for one in found] == [(1, 4)]
 
 
 def test_only_the_owner_at_its_epoch_goes_back(desk: Desk) -> None:
@@ -284,6 +284,16 @@ def test_a_reset_goes_back_is_audited_and_done_once(desk: Desk) -> None:
     assert reset(desk, *wanted, reset_id="r").already_applied
     told = desk.ask(DescribeRequested(desk.new_id(), "g"))
     assert (told.last_reset.reset_id, told.last_reset.reason) == ("r", "why")
+
+
+def test_a_reset_is_not_undone_by_a_reader_that_does_not_know_it(desk: Desk) -> None:
+    """It is no member, as consumers with `assign`: it commits what it had, at its leisure."""
+    desk.commit({("t", 0): 5})
+    assert reset(desk, new("t", 0, 2)).applied
+    again = desk.commit({("t", 0): 5}, rewind_epoch=1)
+    assert codes(again) == [ErrorCode.OFFSET_WENT_BACK]
+    assert desk.fetch() == {("t", 0): 2}
+    assert codes(desk.commit({("t", 0): 5}, rewind_epoch=2)) == [None]
 
 
 def test_a_reset_is_all_or_nothing(desk: Desk) -> None:
