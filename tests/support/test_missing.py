@@ -13,7 +13,6 @@ ALLOWED: Final = {
     "support/missing.py",
     "support/test_missing.py",
     "contracts/test_metadata_store.py",
-    "penstock/cli/kube/test_reach.py",
     "penstock_broker/store/test_rocks.py",
 }
 """The last three skip for what is no program: a store that only one process may open, a port that

@@ -362,6 +362,11 @@ main(["consume", topic, "--to", "1000", "-p", "0"])
 """
 
 
+def heed_hangups() -> None:
+    """Whoever started these tests may ignore them, as nohup does, and programs inherit that."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class TestCtrlC:
     """Every command ends at once, with 130, without a traceback; what was read is written."""
 
@@ -376,7 +381,24 @@ class TestCtrlC:
         self, penstock: "Program", topic: str, number: signal.Signals
     ) -> None:
         penstock.ok("produce", topic, stdin="first\n")
-        process = penstock.start("consume", topic, "-g", topic, "-o", "beginning")
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                *command_line.PYTHON,
+                "consume",
+                topic,
+                "-g",
+                topic,
+                "-o",
+                "beginning",
+            ],
+            env=penstock.environment,
+            cwd=penstock.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=heed_hangups,  # noqa: PLW1509 - it takes no lock
+        )
         assert read_line(process.stdout) == b"first\n"
         assert interrupt(process, number) == (130, "")
         described = json.loads(penstock.ok("group", "describe", topic, "-o", "json"))

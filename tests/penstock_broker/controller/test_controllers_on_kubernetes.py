@@ -6,12 +6,12 @@ declared dead. How long things take is printed with -s and measured by benchmark
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
+import yaml
 from support.apiserver import ApiServer
 from support.controller_pods import ACTIVE, LIVENESS, Make, Pod, all_serve, create
 from support.sessions import Broker, running
@@ -23,6 +23,7 @@ from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.rpc.channel import open_channel
 from penstock.rpc.errors import error_from_rpc
 from penstock_broker.controller.metadata_store.kubernetes_objects import KEY_FIELD, TEXT_FIELD
+from tools.snippets.page import read_page
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -109,7 +110,7 @@ async def test_a_topic_whose_config_map_was_deleted_outlives_a_clean_stop(
 async def test_a_person_writes_the_document_of_the_cluster_again(
     make: Make, api_server: ApiServer
 ) -> None:
-    """As docs/operations.md says, from what brokers know and the ConfigMap of a topic."""
+    """As docs/operations.md says, from what brokers know."""
     pods = [make("first")]
     brokers = [Broker(number, [pods[0].address]) for number in range(3)]
     await asyncio.to_thread(wait_until, lambda: pods[0].says(ACTIVE), what="it takes over")
@@ -119,31 +120,21 @@ async def test_a_person_writes_the_document_of_the_cluster_again(
         await wait_until_async(lambda: ("t", 0) in brokers[2].leaders, what="the topic")
     pods[0].process.kill()
     path = f"/api/v1/namespaces/{pods[0].namespace}/configmaps"
-    items = api_server.request("GET", path)["items"]
-    [topic] = [one for one in items if (one.get("data") or {}).get(KEY_FIELD) == "topic/t"]
     gone = api_server.request("GET", f"{path}/flights-metadata")
     api_server.request("DELETE", f"{path}/flights-metadata")
     pods.append(make("second"))
     assert await asyncio.to_thread(pods[1].process.wait_end, 40.0) == 2
     assert "cluster is missing beside those of 1 topics" in pods[1].process.log_text()
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    [text] = re.findall(r"```json\n *(.*\"deleted_topics\".*)\n", page)
+    snippets = read_page(ROOT, "docs/operations.md")
+    [page] = (one for one in snippets if "flights-metadata" in one.text and one.language == "yaml")
+    body = yaml.safe_load(page.text)
     document = {
-        **json.loads(text),
+        **json.loads(body["data"][TEXT_FIELD]),
         "cluster_id": json.loads(gone["data"][TEXT_FIELD])["cluster_id"],
         "controller_epoch": max(broker.controller_epoch for broker in brokers),
         "metadata_version": max(broker.metadata_version for broker in brokers),
     }
-    labels = {**topic["metadata"]["labels"], "penstock.dev/metadata": "cluster"}
-    body = {
-        **topic,
-        "metadata": {
-            "name": "flights-metadata",
-            "labels": labels,
-            "ownerReferences": topic["metadata"].get("ownerReferences", []),
-        },
-        "data": {KEY_FIELD: "cluster", TEXT_FIELD: json.dumps(document)},
-    }
+    body["data"][TEXT_FIELD] = json.dumps(document)
     api_server.request("POST", path, body)
     pods.append(make("third"))
     again = [Broker(number, [pods[2].address]) for number in range(3)]
