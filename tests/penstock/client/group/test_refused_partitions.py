@@ -123,9 +123,9 @@ class Scene:
         self.states: dict[TopicPartition, Any] = {}
         self.done: dict[TopicPartition, OffsetAndMetadata] = {}
 
-    def committed(self, where: TopicPartition, offset: int, rewind_epoch: int) -> None:
+    def committed(self, where: TopicPartition, commit: OffsetAndMetadata) -> None:
         """Of the assignment."""
-        self.stored[where] = offset
+        self.stored[where] = commit.offset
 
     def unchanged(self, *, only_done: bool) -> dict[TopicPartition, OffsetAndMetadata]:
         """Of the assignment."""
