@@ -22,6 +22,7 @@ from e2e.harness.kubectl import Kubectl, Manifest
 from e2e.harness.process import CLUSTER_NAME, ROOT, E2EError, run, wait_until
 
 CONTROL_PLANE_LABEL = "node-role.kubernetes.io/control-plane"
+_PLACED_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +199,20 @@ class Nodes:
         return str(kubectl.get("pod", pod)["spec"]["nodeName"])
 
     def place(self, pod: str, kubectl: Kubectl, container: str = "") -> PodPlace:
-        """Node and container id of a pod's first container, or of the one that is named."""
-        found = kubectl.get("pod", pod)
-        for status in found.get("status", {}).get("containerStatuses", []):
-            if status["name"] == container or not container:
-                return PodPlace(found["spec"]["nodeName"], status["containerID"].split("//")[-1])
-        raise E2EError(f"pod {pod} runs no container {container or 'at all'}")
+        """Node and container id of a pod's first container, or of the one that is named. What runs
+        in it may have said so before the kubelet does."""
+
+        def placed() -> PodPlace | None:
+            found = kubectl.get("pod", pod)
+            for status in found.get("status", {}).get("containerStatuses", []):
+                if "containerID" in status and container in {"", status["name"]}:
+                    id_ = status["containerID"].split("//")[-1]
+                    return PodPlace(found["spec"]["nodeName"], id_)
+            return None
+
+        place = wait_until(f"pod {pod} runs {container or 'a container'}", placed, _PLACED_S)
+        assert place is not None
+        return place
 
     def processes(self, place: PodPlace) -> list[int]:
         """Process ids of a container as the node sees them, the first process first."""
