@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 
 from e2e.harness.kubectl import Kubectl, Manifest
-from e2e.harness.process import CLUSTER_NAME, ROOT, E2EError, run, wait_until
+from e2e.harness.process import CLUSTER_NAME, ROOT, run, wait_until
 
 CONTROL_PLANE_LABEL = "node-role.kubernetes.io/control-plane"
 _PLACED_S = 20.0
