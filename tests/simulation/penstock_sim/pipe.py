@@ -19,6 +19,7 @@ from zlib import crc32
 
 from penstock.client.consumer.fetch_state import FetchState
 from penstock.client.group.contract import Fenced, GroupPartition, Partitions
+from penstock.client.group.model import OffsetAndMetadata
 from penstock.client.model import ConsumedBatch
 from penstock.client.transaction.machine import State
 from penstock.core import isolation
@@ -252,13 +253,14 @@ class PipeReader(Reader):
                 return
             for each, seen in zip(wanted, answer.offsets, strict=True):
                 if self.assignment.states.get(each.where) is states[each.where]:
-                    self._seek(each, seen.offset if seen.offset >= 0 else None)
+                    at = OffsetAndMetadata(seen.offset, rewind_epoch=seen.rewind_epoch)
+                    self._seek(each, at if seen.offset >= 0 else None)
             then()
 
         group_id, deadline_ms = self._plan.group_id, self.world.scheduler.now_ms + COMMIT_MS
         self.member.call(lambda number: FetchRequested(number, group_id, where), deadline_ms, found)
 
-    def _seek(self, each: GroupPartition, committed: int | None) -> None:
+    def _seek(self, each: GroupPartition, committed: OffsetAndMetadata | None) -> None:
         self.assignment.rewind(each.where, committed)
         position = self.assignment.states[each.where].position
         self.world.scheduler.note(self.member.name, "goes back", each.where, position)

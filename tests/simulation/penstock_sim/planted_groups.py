@@ -131,7 +131,7 @@ def auto_commit_what_was_fetched(patch: Any) -> None:
     def fetched(self: Assignment, *, only_done: bool) -> dict[TopicPartition, OffsetAndMetadata]:
         found = to_commit(self, only_done=only_done)
         for where, state in self.states.items():
-            if only_done and state.fetch_offset > self.progress(where).committed:
+            if only_done and self.progress(where).is_newer(state.fetch_offset):
                 found[where] = OffsetAndMetadata(state.fetch_offset)
         return found
 

@@ -249,7 +249,9 @@ class Reader:
                 if self._tenures.get(each) is tenure:
                     del self._tenures[each]
                     self._prepared[each] = (
-                        OffsetAndMetadata(seen.offset) if seen.offset >= 0 else None
+                        OffsetAndMetadata(seen.offset, rewind_epoch=seen.rewind_epoch)
+                        if seen.offset >= 0
+                        else None
                     )
             self._arrived()
 
@@ -261,7 +263,7 @@ class Reader:
             state = FetchState(each.where, each.topic_id, EARLIEST)
             if offset is not None:
                 state.seek(offset.offset)
-            self.assignment.add(state, -1 if offset is None else offset.offset)
+            self.assignment.add(state, offset)
             self._installed[each.where] = each
             who = self._who[each.where] = self.member.member_id
             start = None if offset is None else offset.offset

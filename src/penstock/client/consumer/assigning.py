@@ -72,11 +72,7 @@ def add(
     elif config.offset_reset == "error":
         state.seek(0)
         state.error = _nothing_committed(where, config.group_id)
-    if committed is None:
-        assignment.add(state, rewind_epoch=1)
-    else:
-        assignment.add(state, committed.offset, committed.rewind_epoch)
-        assignment.committed(where, committed)
+    assignment.add(state, committed)
 
 
 def _nothing_committed(where: TopicPartition, group_id: str) -> ClusterError:

@@ -39,13 +39,12 @@ class Progress:
         taken: While records are taken one by one: after the last one. None = the position.
         epoch: Leader epoch of the last record returned.
         moved: The partition was revoked or seeked: a loop's current records of it are void.
-        committed: The group's committed offset and its rewind epoch, as far as this consumer knows.
+        committed: The group's committed offset, as far as this consumer knows, with its metadata.
         rewind_epoch: Of what is committed next. Counts up when the user seeks back, or when a
             shorter log moves the position back: commits of a new epoch may go back (I18). It does
             not for a return to the committed offset: what that is, a deposed coordinator may not
             know, and then a commit must be refused (I15). 0 = not known.
         resets: Of `state.resets`, those that are taken into account.
-        stored: The newest commit that was fetched or stored here, with its metadata.
     """
 
     state: FetchState
@@ -55,16 +54,19 @@ class Progress:
     taken: int | None = None
     epoch: int = -1
     moved: bool = False
-    committed: int = -1
-    committed_epoch: int = 0
+    committed: OffsetAndMetadata | None = None
     rewind_epoch: int = 0
     resets: int = 0
-    stored: OffsetAndMetadata | None = None
 
     @property
     def position(self) -> int | None:
         """The next offset to return."""
         return self.state.position if self.taken is None else self.taken
+
+    @property
+    def known(self) -> tuple[int, int]:
+        """Rewind epoch and offset that are committed, as far as known."""
+        return (0, -1) if self.committed is None else self.committed.order
 
     def seek(self, offset: int) -> None:
         """The next record returned is at `offset`. What was returned and is not done stays so."""
@@ -76,10 +78,11 @@ class Progress:
     def user_seeks(self, offset: int) -> None:
         """As `seek`; and commits go back with it."""
         done = -1 if self.done is None else self.done
-        if self.committed_epoch == self.rewind_epoch and self.committed > done:
-            self.done, self.done_epoch = self.committed, -1
+        epoch, committed = self.known
+        if epoch == self.rewind_epoch and committed > done:
+            self.done, self.done_epoch = committed, -1
         position = self.position
-        if position is None or offset < max(position, self.committed):
+        if position is None or offset < max(position, committed):
             self._go_back()
         self.seek(offset)
         self.began, self.epoch = offset, -1
@@ -100,7 +103,12 @@ class Progress:
 
     def is_newer(self, offset: int) -> bool:
         """Whether a commit of this offset would change what is committed."""
-        return (self.rewind_epoch, offset) > (self.committed_epoch, self.committed)
+        return (self.rewind_epoch, offset) > self.known
+
+
+def _epoch_of(committed: OffsetAndMetadata | None) -> int:
+    """In which a reader begins that knows this of the group."""
+    return 1 if committed is None else committed.rewind_epoch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,15 +131,12 @@ class Assignment:
         self._turn: list[FetchState] = []
         self._loop: object | None = None
 
-    def add(self, state: FetchState, committed: int = -1, rewind_epoch: int = 0) -> None:
-        """A new partition, last in turn."""
+    def add(self, state: FetchState, committed: OffsetAndMetadata | None = None) -> None:
+        """A new partition, last in turn. `committed`: where the group is; None: nowhere yet."""
         assert state.where not in self.states, f"{state.where} added twice"
         self.states[state.where] = state
         self._progress[state.where] = Progress(
-            state,
-            committed=committed,
-            committed_epoch=rewind_epoch,
-            rewind_epoch=rewind_epoch,
+            state, committed=committed, rewind_epoch=_epoch_of(committed)
         )
         self._turn.append(state)
 
@@ -156,12 +161,11 @@ class Assignment:
             progress.seek(progress.taken)
         progress.state.drop_buffer()
 
-    def rewind(self, where: TopicPartition, committed: int | None, rewind_epoch: int = 0) -> None:
+    def rewind(self, where: TopicPartition, committed: OffsetAndMetadata | None) -> None:
         """Back to the committed offset; None = there is none: to where the user started."""
         progress = self.progress(where)
-        progress.committed = -1 if committed is None else committed
-        progress.committed_epoch = progress.rewind_epoch = rewind_epoch
-        offset = progress.began if committed is None else committed
+        progress.committed, progress.rewind_epoch = committed, _epoch_of(committed)
+        offset = progress.began if committed is None else committed.offset
         if offset is not None:
             progress.seek(offset)
 
@@ -291,20 +295,15 @@ class Assignment:
         return found
 
     def unchanged(self, *, only_done: bool) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets that are committed already, as far as known. `only_done`: see `to_commit`."""
+        """What is committed already, as far as known. `only_done`: see `to_commit`."""
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         for where, progress in self._progress.items():
-            offset = progress.done if only_done else progress.position
-            epoch = progress.done_epoch if only_done else progress.epoch
-            known = progress.committed_epoch, progress.committed
-            if offset is None or (progress.rewind_epoch, offset) != known:
-                continue
-            stored = progress.stored
-            if stored is None or stored.order != known:
-                stored = OffsetAndMetadata(
-                    offset, leader_epoch=epoch, rewind_epoch=progress.rewind_epoch
-                )
-            found[where] = stored
+            offset, committed = (
+                progress.done if only_done else progress.position,
+                progress.committed,
+            )
+            if committed is not None and (progress.rewind_epoch, offset) == committed.order:
+                found[where] = committed
         return found
 
     def in_epoch(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Offsets:
@@ -338,11 +337,9 @@ class Assignment:
     def committed(self, where: TopicPartition, commit: OffsetAndMetadata) -> None:
         """The cluster has stored a commit, with its metadata."""
         progress = self._progress.get(where)
-        if progress is not None:
-            known = progress.committed_epoch, progress.committed
-            progress.committed_epoch, progress.committed = max(known, commit.order)
+        if progress is not None and commit.order >= progress.known:
+            progress.committed = commit
             progress.rewind_epoch = max(progress.rewind_epoch, commit.rewind_epoch)
-            progress.stored = commit
 
     def first_error(self, *, in_group: bool) -> PenstockError | None:
         """What a poll raises now. In a group, the coordinator handles deleted topics."""

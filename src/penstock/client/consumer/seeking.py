@@ -60,11 +60,7 @@ class Seeker:
         for where, offset in (await find_committed(ids)).items():
             state = self._assignment.states.get(where)
             if state is not None and state.topic_id == ids[where]:
-                if offset is None:
-                    self._assignment.rewind(where, None, rewind_epoch=1)
-                else:
-                    self._assignment.rewind(where, offset.offset, offset.rewind_epoch)
-                    self._assignment.committed(where, offset)
+                self._assignment.rewind(where, offset)
         self._moved()
 
     async def position(self, where: TopicPartition) -> int:

@@ -27,7 +27,10 @@ def assigned(*places: TopicPartition, committed: int = -1, rewind_epoch: int = 1
     for where in places:
         state = FetchState(where, "id")
         state.seek(0)
-        made.add(state, committed, rewind_epoch)
+        made.add(
+            state,
+            None if committed < 0 else OffsetAndMetadata(committed, rewind_epoch=rewind_epoch),
+        )
         refill(made, where)
     return made
 
@@ -104,7 +107,7 @@ def test_a_return_to_the_committed_offset_begins_no_epoch() -> None:
     made.poll_began()
     made.collect(15)
     made.seek(HERE, 3)
-    made.rewind(HERE, 8, 4)
+    made.rewind(HERE, OffsetAndMetadata(8, rewind_epoch=4))
     assert orders(made) == []
     assert orders(made, only_done=True) == []
     made.poll_began()
@@ -159,7 +162,7 @@ def test_a_commit_decided_before_the_partition_left_does_not_go_back_later() -> 
     assert made.still_in_epoch(decided)[HERE].order == (0, 3)
     state = FetchState(HERE, "id")
     state.seek(9)
-    made.add(state, 9, 1)
+    made.add(state, OffsetAndMetadata(9, rewind_epoch=1))
     assert made.still_in_epoch(decided)[HERE].order == (1, 3)
     made.seek(HERE, 2)
     assert made.in_epoch(decided)[HERE].order == (2, 3), "given by the user after a seek back"
