@@ -225,6 +225,9 @@ async def test_a_defect_is_in_the_status_until_a_pass_has_none(
     assert told["status"]["message"] == stalled["message"]
     assert told["status"]["phase"] == before["phase"]
     assert b'reason="OperatorError"} 1.0' in generate_latest(metrics.registry)
+    metrics.forget(scene.namespace, "flights")
+    assert await worker._pass() is Outcome.FAILED
+    assert b'reason="OperatorError"} 1.0' in generate_latest(metrics.registry), "as restarted"
     acting.has_defect = False
     assert await worker._pass() is not Outcome.FAILED
     assert condition(scene.get(PENSTOCK, "clusters", "flights"), "Stalled")["status"] == "False"

@@ -76,8 +76,23 @@ class Reporting:
         before: Ready stays, if it is known. Raises KubernetesError."""
         metadata, before = body["metadata"], body.get("status") or {}
         known = {each["type"]: each for each in before.get("conditions") or ()}
-        if known.get(STALLED, {}).get("reason") == OPERATOR_ERROR:
-            return
+        if known.get(STALLED, {}).get("reason") != OPERATOR_ERROR:
+            await self._say_defect(body, known, defect)
+        paused = (metadata.get("annotations") or {}).get(PAUSED) == "true"
+        self._metrics.cluster(
+            metadata["namespace"],
+            metadata["name"],
+            ready=known[READY]["status"] == "True",
+            paused=paused,
+            hibernated=_stage(before) == Stage.HIBERNATED.value,
+            stalled=frozenset({OPERATOR_ERROR}),
+        )
+
+    async def _say_defect(
+        self, body: Object, known: dict[str, Object], defect: BaseException
+    ) -> None:
+        """`known`: the conditions by type, which are changed here, too."""
+        metadata = body["metadata"]
         first = (str(defect).splitlines() or [""])[0][:_DEFECT_CHARS]
         text = (
             f"the operator has a defect: {type(defect).__name__}: {first}; brokers serve without "
@@ -92,15 +107,6 @@ class Reporting:
         namespace, name = metadata["namespace"], metadata["name"]
         await self._kube.merge("Cluster", namespace, name, {"status": status}, status=True)
         await self._events.tell(body, "Cluster", OPERATOR_ERROR, text, warning=True)
-        paused = (metadata.get("annotations") or {}).get(PAUSED) == "true"
-        self._metrics.cluster(
-            namespace,
-            name,
-            ready=known[READY]["status"] == "True",
-            paused=paused,
-            hibernated=_stage(before) == Stage.HIBERNATED.value,
-            stalled=frozenset({OPERATOR_ERROR}),
-        )
 
     async def _write(
         self, names: Names, uid: str, status: Object, before: Mapping[str, Any]
