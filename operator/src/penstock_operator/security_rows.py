@@ -67,11 +67,10 @@ def secured(
     known = next((each for each in before if each["type"] == SECURED), None)
     if not observed.pods and not (desired.knows(Section.TEMPLATE) and observed.knows("Pod")):
         return [] if known is None else [dict(known)]
-    found = [pod.mode for pod in observed.pods.values()] or [desired.spec.security]
-    modes = [mode for mode in found if mode is not None]
-    if len(modes) < len(found):
+    modes = [pod.mode for pod in observed.pods.values()] or [desired.spec.security]
+    weakest = SecurityMode.weakest(modes)
+    if weakest is None or None in modes:
         return [] if known is None else [dict(known)]
-    weakest = min(modes, key=lambda mode: mode.strength)
     status, reason, words = _SECURED_ROWS[weakest]
     soon = datetime.fromisoformat(now) + AUTHORITY_WARNING
     if weakest.has_tls and ends is not None and ends < soon:

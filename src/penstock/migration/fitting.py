@@ -13,6 +13,7 @@ from typing import Final
 
 from penstock.client.producer.accumulator import BATCH_OVERHEAD_BYTES
 from penstock.core.columns import Header
+from penstock.core.limits import INT64_MAX
 from penstock.core.records import encode_columns
 from penstock.core.records_wire import message_bytes
 from penstock.core.topic import CONFIG_KEYS
@@ -24,7 +25,6 @@ _MAX_MESSAGE: Final = "max.message.bytes"
 _LIMIT_MAX: Final = next(key.maximum for key in CONFIG_KEYS if key.name == _MAX_MESSAGE)
 _BEFORE: Final = "message.timestamp.before.max.ms"
 _AFTER: Final = "message.timestamp.after.max.ms"
-_NO_LIMIT: Final = 2**63 - 1
 _DAY_MS: Final = 86_400_000
 """For the time that the copy takes."""
 _FRAMING_BYTES: Final = 512
@@ -66,7 +66,7 @@ def _outside_times(rows: Rows, topic: Topic) -> list[Misfit]:
     now_ms = time_ns() // 1_000_000
     found = []
     for name, sign in ((_BEFORE, -1), (_AFTER, 1)):
-        limit_ms = int(topic.in_force(name, str(_NO_LIMIT)))
+        limit_ms = int(topic.in_force(name, str(INT64_MAX)))
         found += [
             Misfit(
                 index,

@@ -38,9 +38,7 @@ class Stage:
 
 def called(desired: DesiredCluster, pods: Mapping[int, PodState]) -> DesiredCluster:
     """The same, and how all brokers that run can be called."""
-    modes = [pod.mode for pod in pods.values() if pod.mode is not None]
-    weakest = min(modes, key=lambda mode: mode.strength, default=None)
-    return replace(desired, called=weakest)
+    return replace(desired, called=SecurityMode.weakest(pod.mode for pod in pods.values()))
 
 
 def staged(desired: DesiredCluster, observed: Observed) -> Stage:

@@ -153,8 +153,8 @@ def _request(desired: DesiredCluster, observed: Observed) -> tuple[Request | Non
             f'{brokers - 1}, or that with ":{ACCEPT_LOSS}"; no volume is replaced for it'
         )
         return None, ((), (Wait("InvalidRequest", wrong, Severity.BLOCKED),))
-    claim = observed.claims.get(asked.broker_id)
-    if claim is None or asked.claim_uid not in {"", claim.uid}:
+    claim = _claim_of(asked, observed)
+    if claim is None:
         return None, ((AnswerRequest(REPLACE_VOLUME, None),), ())
     if not asked.claim_uid or (asked.accepts_loss and not asked.since):
         bound = replace(asked, claim_uid=claim.uid)
@@ -174,6 +174,12 @@ def _request(desired: DesiredCluster, observed: Observed) -> tuple[Request | Non
     return asked, ((), ())
 
 
+def _claim_of(asked: Request, observed: Observed) -> ClaimState | None:
+    """What it is for; None: that is gone."""
+    claim = observed.claims.get(asked.broker_id)
+    return claim if claim is not None and asked.claim_uid in {"", claim.uid} else None
+
+
 def holds_restarts(desired: DesiredCluster, observed: Observed) -> Wait | None:
     """A broker would lose what only it has: its claim is deleted, or a loss is accepted for it
     while it runs, also if that is not bound yet. Only whoever asked for that shall stop it. Claims
@@ -186,9 +192,8 @@ def holds_restarts(desired: DesiredCluster, observed: Observed) -> Wait | None:
         return None
     if request.broker_id >= desired.spec.brokers:
         return None  # it is refused
-    claim = observed.claims.get(request.broker_id)
-    if claim is None or request.claim_uid not in {"", claim.uid}:
-        return None
+    if _claim_of(request, observed) is None:
+        return None  # it is taken back
     text = (
         f"nothing is restarted while annotation {REPLACE_VOLUME} accepts that records of broker "
         f"{request.broker_id} are lost as soon as it is down; stop it, or take the annotation back"

@@ -157,9 +157,7 @@ def bootstrap_addresses(cluster: str, namespace: str, pods: list[Json]) -> list[
 
 def _mode(pods: list[Json]) -> SecurityMode:
     """The weakest one, by which all can be called: they change one by one."""
-    modes = [SecurityMode.of_pod(pod) for pod in pods]
-    known = [mode for mode in modes if mode is not None]
-    return min(known, key=lambda mode: mode.strength, default=SecurityMode.DISABLED)
+    return SecurityMode.weakest(map(SecurityMode.of_pod, pods)) or SecurityMode.DISABLED
 
 
 def _complain(text: str) -> None:

@@ -178,15 +178,13 @@ class Committer:
             async with asyncio.timeout(timeout_s):
                 await self.commit(wanted, timeout_s, repeats=False)
         except (PenstockError, TimeoutError) as error:
-            went_back = isinstance(error, PenstockError) and error.code is (
-                ErrorCode.OFFSET_WENT_BACK
-            )
+            then = "the next one covers it"
+            if isinstance(error, PenstockError) and error.code is ErrorCode.OFFSET_WENT_BACK:
+                then = "and the next ones do, until this consumer seeks to the committed offset"
             _log.warning(
                 "group %s: automatic commit failed, %s: %s",
                 self._coordinator.group_id,
-                "and so will the next ones until this consumer seeks to the committed offset"
-                if went_back
-                else "the next one covers it",
+                then,
                 str(error) or f"no answer within {timeout_s:g} s",
             )
 

@@ -17,15 +17,18 @@ from penstock.core.groups.contract_views import Fetched, FetchRequested, OffsetA
 from penstock.core.groups.membership import check_groups, fenced_instance, unknown_member
 from penstock.core.groups.records import AppliedReset, GroupRecord, OffsetRecord
 from penstock.core.groups.state import Book, Group, Member
-from penstock.core.limits import COMMIT_METADATA_SUM_MAX, COMMIT_PARTITIONS_MAX
+from penstock.core.limits import (
+    COMMIT_METADATA_SUM_MAX,
+    COMMIT_PARTITIONS_MAX,
+    INT32_MAX,
+    INT64_MAX,
+)
 from penstock.core.types import ProducerId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 PARTITIONS_MAX: Final = COMMIT_PARTITIONS_MAX
 """Limit per request: its records must fit into one batch."""
 METADATA_SUM_MAX: Final = COMMIT_METADATA_SUM_MAX
-_INT64_MAX: Final = 2**63 - 1
-_INT32_MAX: Final = 2**31 - 1
 
 
 def commit(book: Book, event: CommitRequested) -> Committed:
@@ -142,7 +145,7 @@ def record(
     """
     epoch = 1 if known is None else known.rewind_epoch
     if reset is not None and known is not None:
-        epoch = min(epoch + 1, _INT32_MAX)
+        epoch = min(epoch + 1, INT32_MAX)
     return OffsetRecord(
         topic=new.where.topic,
         offset=new.offset,
@@ -309,16 +312,15 @@ def unknown_topic(name: str) -> ClusterError:
 def check_offset(book: Book, new: NewOffset, where: str, *, least: int) -> None:
     limit = book.config.metadata_bytes_max
     problem = ""
-    if not least <= new.offset <= _INT64_MAX:
-        problem = f"offset {new.offset} of {where} is not valid; it must be {least} to {_INT64_MAX}"
-    elif not -1 <= new.leader_epoch <= _INT32_MAX:
+    if not least <= new.offset <= INT64_MAX:
+        problem = f"offset {new.offset} of {where} is not valid; it must be {least} to {INT64_MAX}"
+    elif not -1 <= new.leader_epoch <= INT32_MAX:
         problem = (
-            f"leader epoch {new.leader_epoch} of {where} is not valid; it must be -1 "
-            f"to {_INT32_MAX}"
+            f"leader epoch {new.leader_epoch} of {where} is not valid; it must be -1 to {INT32_MAX}"
         )
-    elif not 0 <= new.rewind_epoch <= _INT32_MAX:
+    elif not 0 <= new.rewind_epoch <= INT32_MAX:
         problem = (
-            f"rewind epoch {new.rewind_epoch} of {where} is not valid; it must be 0 to {_INT32_MAX}"
+            f"rewind epoch {new.rewind_epoch} of {where} is not valid; it must be 0 to {INT32_MAX}"
         )
     elif len(new.metadata) > limit or len(new.metadata.encode()) > limit:
         problem = (

@@ -4,7 +4,7 @@ Built by `parse` only, which has checked every field; None and defaults mean her
 in `schema` say. `effective_*` resolve what a field leaves to the cluster.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -56,6 +56,12 @@ class SecurityMode(Enum):
     def strength(self) -> int:
         """To compare modes."""
         return list(SecurityMode).index(self)
+
+    @classmethod
+    def weakest(cls, modes: "Iterable[SecurityMode | None]") -> "SecurityMode | None":
+        """Of those that are known, the one by which all can be called; None: none is known."""
+        known = [mode for mode in modes if mode is not None]
+        return min(known, key=lambda mode: mode.strength, default=None)
 
     @classmethod
     def of_pod(cls, pod: Mapping[str, Any]) -> "SecurityMode | None":
