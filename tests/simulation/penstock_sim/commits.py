@@ -76,11 +76,13 @@ class Commits:
         plan = self._member.plan
         member_id, epoch = self._member.member_id, self._member.membership.member_epoch
         topic_id = self._world.group_checks.catalog.names[plan.topic]
+        offsets = self._assignment.still_in_epoch(offsets)
         new = tuple(
             gc.NewOffset(
                 where=NamedPartition(where.topic, topic_id, where.partition),
                 offset=offset.offset,
                 leader_epoch=offset.leader_epoch,
+                rewind_epoch=offset.rewind_epoch,
             )
             for where, offset in offsets.items()
         )

@@ -32,6 +32,8 @@ OPERATOR_EVERY: Final = 5
 """In one of so many seeds with transactions, of whatever kind, an operator aborts some of them."""
 MOVES_IN: Final = (1, 2)
 """Replicas move in half of the seeds, by their remainder of 4: with journals and without."""
+SEEKS_IN: Final = (3,)
+"""In half of the seeds with groups, by their remainder of 6, users seek back."""
 HIBERNATION_IN: Final = (5, 12, 14, 47)
 """By the remainder of 48, a cluster is put to sleep and woken: alone, with groups, with
 transactions, with journals. Only where a test wants nothing in particular."""
@@ -76,6 +78,7 @@ class Options(TypedDict, total=False):
     factor: int | None
     moves: bool | None
     hibernation: bool | None
+    seeks: bool | None
     damage: bool | None
     operator_pods: bool | None
     drains: bool | None
@@ -99,6 +102,7 @@ class Contents:
     operator: bool
     moves: bool
     hibernation: bool
+    seeks: bool
 
 
 def contents_of(seed: int, options: Options) -> Contents:
@@ -123,4 +127,5 @@ def contents_of(seed: int, options: Options) -> Contents:
         moves=not options.get("edits")
         and choose(options.get("moves"), bool(options.get("drains")) or seed % 4 in MOVES_IN),
         hibernation=choose(options.get("hibernation"), plain and seed % 48 in HIBERNATION_IN),
+        seeks=choose(options.get("seeks"), seed % 6 in SEEKS_IN),
     )

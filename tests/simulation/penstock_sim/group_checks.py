@@ -35,13 +35,11 @@ from penstock.core.lag import fetch_from, oldest_unread, partition_lag
 from penstock.core.records import decode_batch
 from penstock.core.types import ProducerId, ReplicaKey, TopicId
 from penstock_sim.coordinator import OFFSETS_KEY, WatchedCoordinator
+from penstock_sim.rewind_checks import Place, RewindChecks
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
     from penstock_sim.world import World
-
-Place = tuple[str, ReplicaKey]
-"""A group and a partition that it reads."""
 
 
 @dataclass(slots=True)
@@ -65,11 +63,13 @@ class Asked:
 class Reading:
     """One member's tenure of one partition. `handed`: end of what it was handed.
 
-    `finished`: the member has polled again since, so everything below is processed.
+    `finished`: the member has polled again since, so everything below is processed. `epoch`: the
+    rewind epoch of its commits, as far as it is known here.
     """
 
     handed: int | None
     finished: int = 0
+    epoch: int = 1
 
 
 @dataclass(slots=True)
@@ -103,6 +103,7 @@ class GroupChecks:
         """Acknowledged records were lost beyond the promise: nothing here applies any more."""
         self._log = Loader()
         self._history: dict[Place, list[int]] = {}
+        self.rewinds = RewindChecks()
         self._owners: dict[Place, str] = {}
         self._readings: dict[tuple[str, ReplicaKey], Reading] = {}
         self._covered: dict[Place, Coverage] = {}
@@ -147,10 +148,13 @@ class GroupChecks:
         history = self._history_of(place)
         before, offset = history[-1], -1 if record is None else record.offset
         explicit = is_reset and (record is None or record.reset_id in self.reset_ids)
-        if offset < before and not explicit:
-            raise RuleError(f"I18: {place} went back from {before} to {record}, nobody reset it")
         if explicit:
+            self.rewinds.reset(place, record)
             self._coverage(place).add(max(before, 0), offset)
+        elif record is None:
+            raise RuleError(f"I18: {place} lost {before}, nobody reset it")
+        else:
+            self.rewinds.committed(place, before, record, self.log_start(place[1]))
         history.append(offset)
 
     def _in_transaction(self, key: PendingKey | EndedKey, record: object) -> None:
@@ -280,9 +284,26 @@ class GroupChecks:
         self._log_starts[key] = known
         return known
 
-    def began(self, who: str, key: ReplicaKey, offset: int | None) -> None:
-        """A member begins to read a partition at `offset`, None: where the log begins."""
-        self._readings[who, key] = Reading(offset, offset or 0)
+    def began(self, group_id: str, who: str, key: ReplicaKey, offset: int | None) -> None:
+        """A member begins to read a partition at `offset`, None: where the log begins.
+
+        Never beyond what is committed, or nobody reads what is between.
+        """
+        place = (group_id, key)
+        epoch, committed = self.rewinds.epoch(place), self.committed_offset(place)
+        if offset is not None and offset > committed and not self.void:
+            raise RuleError(f"I17: {who} begins at {offset} of {place}, committed is {committed}")
+        self._readings[who, key] = Reading(offset, offset or 0, epoch)
+        self.rewinds.reached(place, epoch, offset or 0)
+
+    def sought(
+        self, group_id: str, who: str, key: ReplicaKey, offset: int, rewind_epoch: int
+    ) -> None:
+        """The user seeks back, and commits in this rewind epoch from there on."""
+        reading = self._readings[who, key]
+        reading.handed, reading.finished = offset, min(reading.finished, offset)
+        reading.epoch = rewind_epoch
+        self.rewinds.sought((group_id, key), rewind_epoch, offset)
 
     def ended(self, who: str, key: ReplicaKey) -> None:
         """The member has given it up."""
@@ -309,6 +330,7 @@ class GroupChecks:
             raise RuleError(f"I17: {who} got {first} of {key}, expected {expected}")
         reading.handed = end
         place = (group_id, key)
+        self.rewinds.reached(place, reading.epoch, end)
         self._coverage(place).add(first, end)
         owner = self._owners.get(place)
         if owner not in {None, who} and MemberKey(group_id, who) in self._log._found:

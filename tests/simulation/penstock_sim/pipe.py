@@ -264,7 +264,7 @@ class PipeReader(Reader):
         self.assignment.rewind(each.where, committed)
         position = self.assignment.states[each.where].position
         self.world.scheduler.note(self.member.name, "goes back", each.where, position)
-        self._checks.began(self._who[each.where], _key(each), position)
+        self._checks.began(self._plan.group_id, self._who[each.where], _key(each), position)
 
     # ------------------------------------------------------------ partitions come and go
 
@@ -309,6 +309,7 @@ class PipeReader(Reader):
                 where=NamedPartition(where.topic, topic_id, where.partition),
                 offset=offset.offset,
                 leader_epoch=offset.leader_epoch,
+                rewind_epoch=offset.rewind_epoch,
             )
             for where, offset in offsets.items()
         )

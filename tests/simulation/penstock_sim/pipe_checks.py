@@ -32,10 +32,11 @@ from penstock.core.records import decode_batch
 from penstock.core.transactions.records import GroupParticipant
 from penstock.core.types import Offset, ProducerId, ReplicaKey, TopicId
 from penstock_sim.coordinator import WatchedCoordinator
-from penstock_sim.group_checks import Asked, GroupChecks, Place
+from penstock_sim.group_checks import Asked, GroupChecks
 from penstock_sim.ledger import FoldingReader, hops_of
 from penstock_sim.pipe import PipeGroups, priced
 from penstock_sim.reads import Reads
+from penstock_sim.rewind_checks import Place
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:

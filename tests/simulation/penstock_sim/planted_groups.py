@@ -10,10 +10,10 @@ from penstock.client.consumer.assignment import Assignment
 from penstock.client.group.contract import Ready
 from penstock.client.group.membership import Membership
 from penstock.client.group.model import OffsetAndMetadata
-from penstock.core.groups import GroupCoordinator, offsets, reconcile
+from penstock.core.groups import GroupCoordinator, loading, offsets, reconcile
 from penstock.core.groups import contract as gc
 from penstock.core.groups.catalog import NO_PARTS, Catalog, Part, Parts
-from penstock.core.groups.records import OffsetRecord
+from penstock.core.groups.records import OffsetRecord, decode_value
 from penstock.core.groups.state import Book, Group, Member
 from penstock.core.lag import PartitionLag, partition_lag
 from penstock.core.types import TopicPartition
@@ -45,6 +45,30 @@ def accept_commits_of_former_owners(patch: Any) -> None:
         commit_one(book, group, None, new)
 
     patch.setattr(offsets, "_commit_one", anybody)
+
+
+def take_commits_from_before_a_seek(patch: Any) -> None:
+    """A late copy of an older commit counts again after its reader has gone back."""
+    check = offsets.check_not_back
+
+    def only_offsets(new: gc.NewOffset, known: OffsetRecord, which: str) -> None:
+        epoch = max(new.rewind_epoch, known.rewind_epoch)
+        check(replace(new, rewind_epoch=epoch), known, which)
+
+    patch.setattr(offsets, "check_not_back", only_offsets)
+
+
+def forget_rewind_epochs_at_failover(patch: Any) -> None:
+    """A coordinator that loads its log takes each offset for one of the first epoch."""
+    decode = decode_value
+
+    def forgetting(key: Any, value: bytes) -> Any:
+        record = decode(key, value)
+        if isinstance(record, OffsetRecord):
+            record = replace(record, rewind_epoch=1)
+        return record
+
+    patch.setattr(loading, "decode_value", forgetting)
 
 
 def let_commits_go_back(patch: Any) -> None:
@@ -194,3 +218,8 @@ GROUP_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     "answer_before_it_is_committed": answer_before_it_is_committed,
 }
 """Name of each bug: how it is planted. All faults, in histories with groups."""
+
+SEEK_BUGS: Final[dict[str, Callable[[Any], None]]] = {
+    bug.__name__: bug for bug in (take_commits_from_before_a_seek, forget_rewind_epochs_at_failover)
+}
+"""The same, where users seek back."""

@@ -29,6 +29,7 @@ from penstock.core.groups.contract_views import Fetched, FetchRequested
 from penstock.core.types import Offset, ReplicaKey, TopicId, TopicPartition
 from penstock.errors import OffsetOutOfRangeError, OffsetRange
 from penstock_sim.commits import COMMIT_MS, Commits, Offsets
+from penstock_sim.seeking import Seeks
 
 if TYPE_CHECKING:
     from penstock_broker.replication.replica import Replica
@@ -55,6 +56,7 @@ class Reader:
         self._installed: dict[TopicPartition, GroupPartition] = {}
         self._who: dict[TopicPartition, str] = {}
         self._commits = Commits(member, self.assignment, self._committing)
+        self._seeks = Seeks(member, self.assignment)
         self._poll_until_ms = 0
         self._asleep = False
         self._naps = 0
@@ -180,6 +182,7 @@ class Reader:
         self.member.later(work_ms, then)
 
     def _worked(self) -> None:
+        self._maybe_seek()
         if self._plan.automatic or self.world.scheduler.chance(0.4):
             self._poll()
         elif self.world.scheduler.chance(0.5):
@@ -187,6 +190,17 @@ class Reader:
         else:
             self._commits.commit(self._handed_out, _ignore, automatic=False)  # commit_async
             self._poll()
+
+    def _maybe_seek(self) -> None:
+        """Between two polls: what was handed out before is processed."""
+        sought = self._seeks.maybe()
+        if sought is None:
+            return
+        where, offset = sought
+        self.world.scheduler.note(self.member.name, "seeks", where, offset)
+        epoch = self.assignment.progress(where).rewind_epoch
+        who, key = self._who[where], _key(self._installed[where])
+        self._checks.sought(self._plan.group_id, who, key, offset, epoch)
 
     def _leave(self) -> None:
         """`close`: commits what is processed, gives up partitions, leaves; the process ends."""
@@ -268,7 +282,7 @@ class Reader:
             who = self._who[each.where] = self.member.member_id
             start = None if offset is None else offset.offset
             self.world.scheduler.note(self.member.name, "begins", each.where, start)
-            self._checks.began(who, _key(each), start)
+            self._checks.began(self._plan.group_id, who, _key(each), start)
 
     def _give_up(self, partitions: Partitions, then: Callable[[], None]) -> None:
         """Last chance before these are revoked: commits, then stops reading."""
