@@ -9,7 +9,7 @@ headers, and 8 for the timestamp.
 """
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from time import time_ns
 from typing import Any, Final
@@ -114,7 +114,11 @@ class TopicBuffer:
         if key is not None or partition is not None or self._partitioner is not None:
             queue = self._queue_for(key, partition)
         if headers:
-            size += headers_bytes(headers)
+            headers = own_headers(headers)
+            size += sum(
+                HEADER_OVERHEAD_BYTES + len(name.encode()) + len(value or b"")
+                for name, value in headers
+            )
         if size > self.batch_bytes - BATCH_OVERHEAD_BYTES:
             self.check_record_size(size)
         if timestamp_ms is None:
@@ -234,16 +238,20 @@ def checked_timestamp(topic: str, given: Any) -> int:
     return timestamp_ms
 
 
-def headers_bytes(headers: Sequence[Header]) -> int:
-    """Upper bound of what a record's headers take. Raises MisuseError if they are malformed."""
-    size = 0
-    for header in headers:
-        try:
-            name, value = header
-            size += HEADER_OVERHEAD_BYTES + len(name.encode())
-            size += 0 if value is None else len(memoryview(value))
-        except (TypeError, ValueError, AttributeError) as error:
-            raise MisuseError(
-                f"header {header!r} is not a (str, bytes or None) pair: {error}"
-            ) from error
-    return size
+def own_headers(headers: Iterable[Header]) -> tuple[Header, ...]:
+    """A copy, as the record is encoded later, and the program may change its list in between.
+    Raises MisuseError if they are malformed: that would fail every record of the batch."""
+    return tuple(_own_header(header) for header in headers)
+
+
+def _own_header(header: Header) -> Header:
+    try:
+        name, value = header
+        name.encode()
+        if value is not None and type(value) is not bytes:
+            value = bytes(memoryview(value))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise MisuseError(
+            f"header {header!r} is not a (str, bytes or None) pair: {error}"
+        ) from error
+    return name, value

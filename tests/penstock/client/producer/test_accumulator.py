@@ -200,6 +200,26 @@ def test_headers_that_are_none_are_refused_before_anything_is_kept(headers: Any)
     assert made.drain() == []
 
 
+def test_headers_are_those_of_the_call_whatever_the_program_does_to_them_afterwards() -> None:
+    made = Made(topic(1))
+    headers: list[Any] = [("trace", b"1")]
+    value = bytearray(b"first")
+    made.send(b"a", headers=headers)
+    headers[0] = ("trace", b"2")
+    made.send(b"b", headers=[("part", value), ["of", memoryview(value)]])
+    value[:] = b"other, and longer"[: len(value)]
+    made.send(b"c", headers={"all": b"at once"}.items())
+    made.send(b"d", headers=(pair for pair in [("one", b"by one")]))
+    headers.append("no header at all")
+    ((_, batch),) = made.drain()
+    assert batch.encoded().headers() == [
+        (("trace", b"1"),),
+        (("part", b"first"), ("of", b"first")),
+        (("all", b"at once"),),
+        (("one", b"by one"),),
+    ]
+
+
 def test_a_batch_lingers_unless_it_is_full_or_flushed() -> None:
     made = Made(topic(1), linger_ms=1_000, batch_bytes=1_000)
     before_ms = now_ms()
