@@ -10,7 +10,8 @@ again by the next owner. A handler that fails for good without a dead-letter top
 nothing is skipped silently.
 
 The handler is an async function, which runs in the event loop, or a plain one, which runs in one
-of the pool's threads. Membership does not wait for either.
+of the pool's threads; if that returns an awaitable, the event loop waits for it. Membership does
+not wait for either.
 """
 
 import asyncio
@@ -316,11 +317,11 @@ class AsyncWorkerPool:
     async def _call(self, record: Record) -> None:
         if self._is_async:
             answer = self._handler(record)
-            assert answer is not None
-            await answer
         else:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._threads, self._handler, record)
+            answer = await loop.run_in_executor(self._threads, self._handler, record)
+        if inspect.isawaitable(answer):  # also of what did not look like an async function
+            await answer
 
     async def _give_up(self, record: Record, cause: Exception) -> None:
         attempts = self.config.retries + 1

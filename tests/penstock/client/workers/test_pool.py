@@ -296,6 +296,26 @@ def test_plain_functions_run_in_threads_beside_each_other(
         assert sum(offset.offset for offset in kept if offset is not None) == 4
 
 
+async def test_a_handler_that_only_returns_an_awaitable_is_waited_for(
+    shared_broker: Cluster, name: str
+) -> None:
+    fill(shared_broker, name, 10)
+    done: list[int] = []
+
+    class Handler:
+        async def __call__(self, record: Record) -> None:
+            await asyncio.sleep(0)  # polls nothing: it is not done at once
+            done.append(int(record.value or b""))
+            if len(done) == 3:
+                raise ValueError("the third one is called again")
+
+    pool = AsyncWorkerPool(shared_broker.bootstrap, name, name, Handler(), QUICK)
+    await run_until(pool, lambda: pool.handled == 10)
+    assert sorted(set(done)) == list(range(10))
+    assert (len(done), pool.retried) == (11, 1)
+    assert await committed(shared_broker, name, name) == 10
+
+
 async def test_what_makes_no_sense_is_one_clear_error(shared_broker: Cluster, name: str) -> None:
     for settings in (
         {"workers": 0},
