@@ -23,8 +23,14 @@ def place_of(record: Record) -> str:
 
 
 def cause_text(cause: BaseException) -> str:
-    """The handler's exception, in one line of bounded length."""
-    return f"{type(cause).__name__}: {cause}"[:_CAUSE_CHARS_MAX]
+    """The handler's exception, in one line of bounded length, as valid UTF-8: what it says may be a
+    file's name, or an error of its own, and must not keep the record from the dead letters."""
+    try:
+        said = str(cause)
+    except Exception:  # noqa: BLE001 - whatever it is: the record matters more
+        said = "(its text is not available)"
+    text = f"{type(cause).__name__}: {said}"[:_CAUSE_CHARS_MAX]
+    return text.encode(errors="backslashreplace").decode()
 
 
 def letter_headers(record: Record, cause: str, attempts: int) -> tuple[Header, ...]:

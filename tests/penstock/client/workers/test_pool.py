@@ -1,6 +1,7 @@
 """A worker pool handles every record at least once, each key in order, and says what failed."""
 
 import asyncio
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -314,6 +315,36 @@ async def test_a_handler_that_only_returns_an_awaitable_is_waited_for(
     assert sorted(set(done)) == list(range(10))
     assert (len(done), pool.retried) == (11, 1)
     assert await committed(shared_broker, name, name) == 10
+
+
+async def test_a_cause_that_is_no_text_does_not_keep_a_record_from_the_dead_letters(
+    shared_broker: Cluster, name: str
+) -> None:
+    fill(shared_broker, name, 3)
+
+    class UnspeakableError(Exception):
+        def __str__(self) -> str:
+            raise TypeError("no text")
+
+    def handle(record: Record) -> None:
+        if record.value == b"0":
+            raise OSError(os.fsdecode(b"/data/\xff: no such file"))
+        if record.value == b"1":
+            raise UnspeakableError
+
+    config = WorkerConfig(retries=0, commit_interval_ms=50, dead_letter_topic=name + ".dlt")
+    pool = AsyncWorkerPool(shared_broker.bootstrap, name, name, handle, config)
+    await run_until(pool, lambda: pool.handled + pool.dead_lettered == 3)
+    assert (pool.handled, pool.dead_lettered) == (1, 2)
+    async with AsyncConsumer(shared_broker.bootstrap) as consumer:
+        read = await consumer.read_to_end(name + ".dlt")
+    causes = {
+        record.value: dict(record.headers)["penstock-dlt-error"]
+        for batch in read.batches
+        for record in batch.records()
+    }
+    assert causes[b"0"] == b"OSError: /data/\\udcff: no such file"
+    assert causes[b"1"] == b"UnspeakableError: (its text is not available)"
 
 
 async def test_what_makes_no_sense_is_one_clear_error(shared_broker: Cluster, name: str) -> None:
