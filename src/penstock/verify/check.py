@@ -130,6 +130,8 @@ class Checker:
         match event["e"]:
             case "read":
                 self._live_read(event)
+            case "through":
+                self._passes_to(event)
             case "odd":
                 self._positions[event["r"], event["p"]] = event["o"] + 1
                 where = f"partition {event['p']} offset {event['o']}"
@@ -190,7 +192,7 @@ class Checker:
         self.verdict.final += count
         self._final[partition].add(event)
         self._transactions.read_back(event)
-        expected = self._final_end.get(partition, offset)
+        expected = self._final_end.get(partition, self._starts.get(partition, offset))
         if offset > expected and not self._transactions.seen:
             text = f"partition {partition}: offsets {expected} to {offset - 1} at read-back"
             self._breach("skipped", offset - expected, text)
@@ -211,11 +213,7 @@ class Checker:
         key = (event["r"], partition)
         self.verdict.read += event["n"]
         self._gaps.seen(("reader", event["r"]), event["t"])
-        expected = self._positions.get(key, offset)
-        skipped = self._passed_over(partition, expected, offset)
-        if skipped:
-            text = f"{event['r']} at partition {partition}: {offset} where {expected} was next"
-            self._breach("skipped", skipped, text)
+        self._passes_to(event)
         self._positions[key] = offset + event["n"]
         if offset + event["n"] <= self._starts.get(partition, 0):
             return  # removed by retention since
@@ -228,6 +226,17 @@ class Checker:
                 f"{event['q']} to {event['q'] + event['n'] - 1}, seen by {event['r']}"
             )
             self._breach("vanished", missing, text)
+
+    def _passes_to(self, event: Event) -> None:
+        """Whether the records before this offset, where a live reader is, were read by it: from
+        where the run began, and up to where it ended."""
+        reader, partition, offset = event["r"], event["p"], event["o"]
+        began = min(self._starts.get(partition, offset), offset)
+        expected = self._positions.get((reader, partition), began)
+        skipped = self._passed_over(partition, expected, offset)
+        if skipped:
+            text = f"{reader} at partition {partition}: {offset} where {expected} was next"
+            self._breach("skipped", skipped, text)
 
     def _passed_over(self, partition: int, expected: int, offset: int) -> int:
         """Records between these; markers and aborted ones do not count, because readers do not get

@@ -9,6 +9,7 @@ are one letter, because there are many lines; `t` is ms since the start of the w
     {"e":"ack"  | "fail" | "unknown", "s", "q", "n", "t", "p":partition, "o":offset | "why":…}
     {"e":"ended-tx", "x":transaction, "how":"committed" | "aborted" | "unknown", "t"}
     {"e":"read",  "r":reader, "p", "o", "s", "q", "n", "t"}
+    {"e":"through","r", "p", "o":position}                        of a live reader, at its end
     {"e":"odd",   "r", "p", "o", "t"}                             a record nobody sent
     {"e":"owns",  "r":member, "p", "t"}                           of a consumer group
     {"e":"got",   "r", "p", "o", "s", "q", "n", "t"}

@@ -1,6 +1,6 @@
 """Readers of the recorded workload that are in no group: the live ones, and the final read-back.
 
-    live   from where the run started, until the ends are known and reached ──▶ read, odd
+    live   from where the run started, until the ends are known and reached ──▶ read, odd, through
     final  afterwards, the same range once more                             ──▶ final, ends, reached
 
 What the final reader saw is the log as it is; the checker compares everything else with it. See
@@ -53,8 +53,11 @@ class Readers:
         self._ends = ends
 
     def read_live(self, reader: str) -> None:
-        """Raises PenstockError if there is no more progress towards the ends."""
-        self._read(reader, "read")
+        """Records where it ended. Raises PenstockError if there is no more progress towards the
+        ends."""
+        for tp, position in self._read(reader, "read").items():
+            event = {"e": "through", "r": reader, "p": tp.partition, "o": position}
+            self._history.write(event)
 
     def read_back(self) -> None:
         """Records the ends, and everything up to there. Raises as `read_live`."""
@@ -81,8 +84,9 @@ class Readers:
                 return high
             time.sleep(POLL_SECONDS)
 
-    def _read(self, reader: str, kind: str) -> None:
-        """Reads from where the run started until the ends are known and reached."""
+    def _read(self, reader: str, kind: str) -> Offsets:
+        """Reads from where the run started until the ends are known and reached; returns the
+        positions then."""
         config = self._config
         progressed = time.monotonic()
         with Consumer(config.bootstrap, **config.options) as consumer:
@@ -101,6 +105,7 @@ class Readers:
                         f"({self._missing(consumer)})",
                         ErrorCode.REQUEST_TIMED_OUT,
                     )
+            return {tp: consumer.position(tp) for tp in self._starts}
 
     def _reached(self, consumer: Consumer) -> bool:
         ends = self._ends

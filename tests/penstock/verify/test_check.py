@@ -24,6 +24,7 @@ def clean_history() -> list[Event]:
         events.append({"e": "send", **where, "t": 1.0})
         events.append({"e": "ack", **where, **at, "t": 5.0 + stream})
         events.append({"e": "read", "r": "reader-0", **where, **at, "t": 6.0})
+    events.append({"e": "through", "r": "reader-0", "p": 0, "o": 120})
     events.append({"e": "ends", "p": 0, "lo": 100, "hi": 120})
     for stream, offset in ((0, 100), (1, 110)):
         final = {"e": "final", "r": "final", "p": 0, "o": offset, "t": 9.0}
@@ -38,6 +39,7 @@ def finals(events: list[Event]) -> list[Event]:
 def lose(events: list[Event]) -> None:
     events.remove(finals(events)[1])
     next(event for event in events if event["e"] == "ends")["hi"] = 110
+    next(event for event in events if event["e"] == "through")["o"] = 110
     events[:] = [e for e in events if not (e["e"] == "read" and e["s"] == 1)]
 
 
@@ -77,6 +79,22 @@ def skip(events: list[Event]) -> None:
     reads[1].update(o=112, q=2, n=8)
 
 
+def reads(events: list[Event]) -> list[Event]:
+    return [event for event in events if event["e"] == "read"]
+
+
+def skip_the_first(events: list[Event]) -> None:
+    reads(events)[0].update(o=103, q=3, n=7)
+
+
+def skip_the_last(events: list[Event]) -> None:
+    reads(events)[1].update(n=6)
+
+
+def skip_a_whole_partition(events: list[Event]) -> None:
+    events[:] = [event for event in events if event["e"] != "read"]
+
+
 def forget_the_end(events: list[Event]) -> None:
     events[:] = [event for event in events if event["e"] not in ("ends", "final", "read")]
 
@@ -106,6 +124,9 @@ def test_a_clean_history_passes_with_its_figures(tmp_path: Path) -> None:
         ("changed", invent, 10),
         ("vanished", vanish, 3),
         ("skipped", skip, 2),
+        ("skipped", skip_the_first, 3),
+        ("skipped", skip_the_last, 4),
+        ("skipped", skip_a_whole_partition, 20),
         ("unfinished", forget_the_end, 20),
     ],
 )
