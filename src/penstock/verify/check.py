@@ -74,6 +74,7 @@ class Checker:
         }
         self._offsets: dict[int, IntervalSet] = {}
         self._acks = "ALL"
+        self._refusal = "nothing was sent"
 
     def first_pass(self, event: Event) -> None:
         match event["e"]:
@@ -115,9 +116,11 @@ class Checker:
                 self._gaps.seen("all", event["t"])
                 self._gaps.seen(("partition", event.get("p")), event["t"])
             case "fail":
+                self._refusal = f"the last answer: {event.get('why', 'unknown')}"
                 self.verdict.failed += event["n"]
                 self._failed[event["s"]].add(event["q"], event["q"] + event["n"])
             case "unknown":
+                self._refusal = f"the last answer: {event.get('why', 'unknown')}"
                 self.verdict.unknown += event["n"]
 
     def settle(self) -> None:
@@ -178,6 +181,8 @@ class Checker:
                 self._breach("changed", hi - lo, f"key {stream} sequence {lo}: was never sent")
 
     def _check_read_back_is_whole(self) -> None:
+        if not self.verdict.acknowledged:
+            self._breach("unacknowledged", self.verdict.sent, self._refusal)
         if self.verdict.sent and not self._ends:
             self._breach("unfinished", self.verdict.sent, "no end offsets were recorded")
         for partition, end in self._ends.items():

@@ -22,6 +22,7 @@ RULES: Final = {
     "changed": "not the bytes that were sent",
     "vanished": "read by a consumer, then missing from its offset",
     "skipped": "skipped by a consumer without a reason",
+    "unacknowledged": "none of all was acknowledged, so that nothing is proved",
     "unfinished": "the history has no final read-back to check",
     "ended": "a producer or reader of the workload could not continue",
     **GROUP_RULES,

@@ -158,6 +158,27 @@ def test_records_of_unknown_outcome_may_go_either_way(tmp_path: Path) -> None:
         assert check_files([write(tmp_path / "h.jsonl", events)]).passed
 
 
+@pytest.mark.parametrize("answer", ["fail", "unknown", ""])
+def test_a_run_in_which_nothing_was_acknowledged_proves_nothing(
+    tmp_path: Path, answer: str
+) -> None:
+    events = clean_history()
+    events[:] = [e for e in events if e["e"] not in ("read", "final")]
+    for event in events:
+        if event["e"] == "ack":
+            event.update(e=answer, why="NOT_ENOUGH_REPLICAS")
+        elif event["e"] in ("ends", "through"):
+            event.update({key: 100 for key in ("hi", "o") if key in event})
+    if not answer:
+        events = events[:1]
+    verdict = check_files([write(tmp_path / "h.jsonl", events)])
+    assert list(verdict.breaches) == ["unacknowledged"]
+    assert verdict.breaches["unacknowledged"].records == (20 if answer else 0)
+    lines = verdict_lines(verdict)
+    assert RULES["unacknowledged"] in lines[0]
+    assert not answer or "NOT_ENOUGH_REPLICAS" in lines[1]
+
+
 def test_a_history_cut_in_the_last_line_is_read_up_to_there(tmp_path: Path) -> None:
     path = write(tmp_path / "h.jsonl", clean_history())
     path.write_text(path.read_text() + '{"e":"fin')
