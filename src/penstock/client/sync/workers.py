@@ -39,12 +39,19 @@ class WorkerPool:
         self.stop()
 
     def run(self) -> None:
-        """Handles records until `stop` is called from another thread, or Ctrl-C; once per pool.
+        """Handles records until `stop` is called from another thread, or Ctrl-C; once per pool. At
+        Ctrl-C it commits what is done, leaves the group, and gives running handlers up.
 
         Raises HandlerFailedError, UNKNOWN_TOPIC for a topic that does not exist (also the
         dead-letter topic), or an error that stops the consumer or the sending of a dead letter.
         """
-        self._loop.run(self.core.run())
+        try:
+            self._loop.run(self.core.run())
+        except BaseException:
+            # Ctrl-C reaches this thread alone: the program must not end before the pool has left
+            # its group, or nobody would read its partitions for a session timeout.
+            self._loop.run(self.core.ended())
+            raise
 
     def stop(self) -> None:
         """Takes no more records; `run` returns when the taken ones are handled and committed."""

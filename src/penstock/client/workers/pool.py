@@ -34,7 +34,7 @@ from penstock.client.dead_letters import (
 )
 from penstock.client.group.model import OffsetAndMetadata
 from penstock.client.model import ConsumedBatch, Record
-from penstock.client.producer.producer import AsyncProducer
+from penstock.client.producer.producer import INTERRUPTED_FLUSH_S, AsyncProducer
 from penstock.client.workers.unfinished import Unfinished
 from penstock.core.types import TopicPartition
 from penstock.errors import MisuseError, PenstockError
@@ -157,6 +157,8 @@ class AsyncWorkerPool:
         self._turn = 0
         self._changed = asyncio.Event()
         self._stopping = False
+        self._ended: asyncio.Event | None = None
+        self._commit_s: float | None = None
         self.handled = 0
         self.retried = 0
         self.dead_lettered = 0
@@ -167,11 +169,12 @@ class AsyncWorkerPool:
         self._changed.set()
 
     async def run(self) -> None:
-        """Until `stop`; once per pool.
+        """Until `stop`; once per pool. Cancelled, it commits what is done and leaves the group.
 
         Raises HandlerFailedError, UNKNOWN_TOPIC for a topic that does not exist (also the
         dead-letter topic), or an error that stops the consumer or the sending of a dead letter.
         """
+        self._ended = asyncio.Event()
         try:
             await self._open_dead_letters()
             await self._consumer.subscribe(self._topics, listener=self)
@@ -184,8 +187,16 @@ class AsyncWorkerPool:
                     task.cancel()
         except BaseExceptionGroup as failed:
             raise _first(failed) from None
+        except asyncio.CancelledError:
+            self._commit_s = INTERRUPTED_FLUSH_S  # a program that is being interrupted waits for it
+            raise
         finally:
-            await self._end()
+            await self._end(self._ended)
+
+    async def ended(self) -> None:
+        """Internal: returns when `run` has, or at once if it was never called."""
+        if self._ended is not None:
+            await self._ended.wait()
 
     # ------------------------------------------------------------ called by the group
 
@@ -361,20 +372,26 @@ class AsyncWorkerPool:
         if not offsets:
             return
         try:
-            await self._consumer.commit(offsets)
-        except PenstockError as error:
-            _log.warning("a commit failed, the next one covers it: %s", error)
+            async with asyncio.timeout(self._commit_s):
+                await self._consumer.commit(offsets)
+        except (PenstockError, TimeoutError) as error:
+            _log.warning(
+                "a commit failed, the next one covers it: %s", error or "no answer in time"
+            )
             return
         for where, offset in offsets.items():
             if where in self._owned:
                 self._owned[where].committed = offset.offset
 
-    async def _end(self) -> None:
-        await self._commit(list(self._owned))
-        await self._consumer.close()
-        if self._producer is not None:
-            await self._producer.close()
-        self._threads.shutdown(wait=False)
+    async def _end(self, ended: asyncio.Event) -> None:
+        try:
+            await self._commit(list(self._owned))
+            await self._consumer.close()
+            if self._producer is not None:
+                await self._producer.close(self._commit_s)
+        finally:
+            self._threads.shutdown(wait=False)
+            ended.set()
 
 
 def _first(failed: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from support.names import own_name
 from support.waiting import wait_until, wait_until_async
 
 from penstock.client import (
+    Admin,
     AsyncAdmin,
     AsyncConsumer,
     AsyncProducer,
@@ -295,6 +298,33 @@ def test_plain_functions_run_in_threads_beside_each_other(
         places = [TopicPartition(name, number) for number in (0, 1)]
         kept = consumer.committed(places).values()
         assert sum(offset.offset for offset in kept if offset is not None) == 4
+
+
+INTERRUPTED = """
+import os, signal, sys
+from penstock.client import WorkerConfig, WorkerPool
+
+def handle(record):
+    if pool.core.handled == 5:
+        os.kill(os.getpid(), signal.SIGINT)
+
+config = WorkerConfig(workers=1, commit_interval_ms=3_600_000)
+pool = WorkerPool(sys.argv[1], sys.argv[2], sys.argv[2], handle, config)
+pool.run()
+"""
+
+
+def test_control_c_commits_what_is_done_and_leaves_the_group_before_the_program_ends(
+    shared_broker: Cluster, name: str
+) -> None:
+    fill(shared_broker, name, 20)
+    program = [sys.executable, "-c", INTERRUPTED, shared_broker.bootstrap, name]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.stderr.rstrip().endswith("KeyboardInterrupt"), ended.stderr
+    with Admin(shared_broker.bootstrap) as admin:
+        left = admin.describe_group(name)
+    assert left.members == ()
+    assert sum(offset.offset for offset in left.offsets.values()) >= 5
 
 
 async def test_a_handler_that_only_returns_an_awaitable_is_waited_for(
