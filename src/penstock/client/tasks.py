@@ -33,10 +33,10 @@ class BackgroundTasks:
         return self._owner is not None and not self._owner.done()
 
     async def start(self) -> None:
-        """Returns when `spawn` may be called."""
-        assert self._owner is None, "started twice"
-        loop = asyncio.get_running_loop()
-        self._owner = loop.create_task(self._own(), name=f"penstock-{self._name}")
+        """Returns when `spawn` may be called. A call that was cancelled may be made again."""
+        if self._owner is None:
+            loop = asyncio.get_running_loop()
+            self._owner = loop.create_task(self._own(), name=f"penstock-{self._name}")
         await self._entered.wait()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None] | None":

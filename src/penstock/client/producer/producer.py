@@ -294,6 +294,7 @@ class AsyncProducer:
     async def _close(self, timeout_s: float | None) -> None:
         sender, cluster = self._sender, self._cluster
         if sender is None or cluster is None:
+            await self._tasks.aclose()  # of a start that was cancelled
             return
         try:
             await self._abort_open(timeout_s)

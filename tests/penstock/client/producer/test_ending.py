@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from support.cluster import Cluster
 
-from penstock.client import AsyncProducer, DeliveryError
+from penstock.client import AsyncConsumer, AsyncProducer, DeliveryError, TopicPartition
 from penstock.errors import ClusterError, ErrorCode
 
 
@@ -62,3 +62,24 @@ def test_a_producer_says_that_its_event_loop_has_ended(shared_broker: Cluster) -
     with pytest.raises(ClusterError, match="create one in each event loop"):
         asyncio.run(job())
     assert asyncio.run(producer.close()) == 0
+
+
+async def test_a_first_call_that_is_cancelled_does_not_spoil_the_client(
+    shared_broker: Cluster,
+) -> None:
+    shared_broker.create_topic("cancelled.first")
+    producer = AsyncProducer(shared_broker.bootstrap)
+    consumer = AsyncConsumer(shared_broker.bootstrap)
+    where = [TopicPartition("cancelled.first", 0)]
+    for call in (lambda: producer.send("cancelled.first", b"v"), lambda: consumer.assign(where)):
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(call())
+            await asyncio.wait([first], timeout=0)  # it has begun
+            first.cancel()
+        assert first.cancelled()
+    assert (await (await producer.send("cancelled.first", b"v"))).offset == 0
+    await consumer.assign(where)
+    (batch,) = await consumer.poll(60)
+    assert batch.values() == [b"v"]
+    await consumer.close()
+    assert await producer.close() == 0
