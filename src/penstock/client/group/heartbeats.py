@@ -80,7 +80,11 @@ class Heartbeats:
             _Reports(post, self._owner, self._coordinator.settle, self._seated),
         )
         self._member.link.yielded = self._yielded
-        await self._member.begin()
+        try:
+            await self._member.begin()
+        except asyncio.CancelledError:
+            self._member.end()  # nobody knows of it; the next call makes another one
+            raise
 
     async def run(self) -> None:
         """Repeats that a poll goes on. Until cancelled: then the member ends, without a leave."""

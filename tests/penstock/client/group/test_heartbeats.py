@@ -16,6 +16,7 @@ from support.waiting import wait_until, wait_until_async
 from penstock.client import AsyncConsumer, Consumer, Producer, TopicPartition
 from penstock.client.cluster.connections import Connection
 from penstock.client.group.coordinator import GroupCalls
+from penstock.client.loop_thread import heartbeat_loop
 from penstock.errors import ClusterError, ErrorCode
 
 PARTITIONS = 2
@@ -79,6 +80,27 @@ def a_silent_member_is_removed(groups: Groups, name: str) -> None:
     """By the coordinator's own clock, a session timeout has passed since this began."""
     silent = groups.join(name + ".silent", name, session_timeout_ms=SESSION_MS)
     assert silent.ended.wait(WAIT_S)
+
+
+async def test_a_subscribe_that_is_cancelled_leaves_no_member_behind(
+    shared_broker: Cluster, name: str
+) -> None:
+    lives = heartbeat_loop().loop
+    before = asyncio.all_tasks(lives)
+
+    def nobody_is_left() -> bool:
+        return asyncio.all_tasks(lives) <= before
+
+    async with AsyncConsumer(shared_broker.bootstrap, group_id=name) as consumer:
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(consumer.subscribe(pattern=name))
+            await asyncio.wait([first], timeout=0)  # it has begun to make a member
+            first.cancel()
+        assert first.cancelled()
+        await wait_until_async(nobody_is_left, what="no member is left of the cancelled call")
+        await consumer.subscribe(name)
+        await owns_all(consumer)
+    await wait_until_async(nobody_is_left, what="the member has ended")
 
 
 def test_a_slow_user_of_the_sync_client_keeps_its_partitions_beyond_the_session_timeout(
