@@ -146,7 +146,10 @@ class AsyncConsumer:
     async def unsubscribe(self) -> None:
         """Leaves the group, after a last commit as in `close`."""
         await self._start()
-        await self._session.leave()
+        try:
+            await self._session.leave()
+        finally:
+            self._has_source = bool(self._assignment.states)
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Replaces the assignment. Partitions that stay keep their position.
@@ -218,12 +221,13 @@ class AsyncConsumer:
         return await self._seeker.to_time(timestamps_ms)
 
     async def poll(
-        self, timeout_s: float = 1.0, max_records: int | None = None
+        self, timeout_s: float | None = 1.0, max_records: int | None = None
     ) -> list[ConsumedBatch]:
         """Returns available records, at most `max_records` (None = everything buffered).
 
-        Waits up to `timeout_s` for a record; 0 = does not wait. Batches of a partition come in the
-        order of their offsets, without gaps except for offsets that hold no record for users.
+        Waits up to `timeout_s` for a record; 0 = does not wait, None = as long as it takes.
+        Batches of a partition come in the order of their offsets, without gaps except for offsets
+        that hold no record for users.
 
         Raises MisuseError before `subscribe` or `assign`, as there is nothing to read;
         OffsetOutOfRangeError (see `on_offset_out_of_range`), ClusterError TOPIC_ID_MISMATCH,
@@ -236,10 +240,12 @@ class AsyncConsumer:
         """
         if max_records is not None and max_records < 1:
             raise MisuseError(f"max_records is {max_records}; it must be at least 1, or None")
+        _check_timeout(timeout_s)
         await self._start()
         if not self._has_source:
             raise MisuseError("nothing to read: call subscribe or assign before poll")
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        now_s = asyncio.get_running_loop().time()
+        deadline = None if timeout_s is None else now_s + timeout_s
         self._assignment.poll_began()
         self._session.poll_began()
         try:
@@ -262,7 +268,7 @@ class AsyncConsumer:
 
     async def poll_arrow(
         self,
-        timeout_s: float = 1.0,
+        timeout_s: float | None = 1.0,
         max_records: int | None = None,
         *,
         include_headers: bool = False,
@@ -515,3 +521,12 @@ class AsyncConsumer:
     def _crashed(self, cause: BaseException) -> None:
         self._ended = why_ended("consumer", cause)
         self._arrived.set()
+
+
+def _check_timeout(timeout_s: object) -> None:
+    if timeout_s is None or (isinstance(timeout_s, int | float) and timeout_s >= 0):
+        return
+    raise MisuseError(
+        f"timeout_s is {timeout_s!r}; it must be a number of seconds, 0 or more, or None to wait "
+        "as long as it takes"
+    )

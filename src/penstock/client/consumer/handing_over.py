@@ -23,7 +23,7 @@ class HandingOver:
         self._returned: Sequence[Returned] = ()
         self._nobody_waits = False
 
-    async def poll(self, timeout_s: float, max_records: int | None) -> list[ConsumedBatch]:
+    async def poll(self, timeout_s: float | None, max_records: int | None) -> list[ConsumedBatch]:
         """As `AsyncConsumer.poll`."""
         batches = await self._consumer.poll(timeout_s, max_records)
         self._returned = self._consumer.returned(batches)

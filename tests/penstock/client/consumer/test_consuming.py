@@ -15,6 +15,7 @@ from support.waiting import wait_until
 from penstock.client import (
     Admin,
     AsyncConsumer,
+    AsyncProducer,
     Codec,
     ConsumedBatch,
     Consumer,
@@ -681,6 +682,34 @@ def test_a_poll_before_there_is_anything_to_read_says_so(
             next(iter(consumer))
         consumer.assign([TopicPartition(topic, 0)])
         assert consumer.poll(0) == []
+
+
+@pytest.mark.parametrize("timeout_s", [-1, -0.5, float("nan"), "1"])
+def test_a_time_that_no_poll_can_wait_is_refused(
+    shared_cluster: Cluster, topic: str, timeout_s: Any
+) -> None:
+    with Consumer(shared_cluster.bootstrap) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        with pytest.raises(MisuseError, match=r"timeout_s is .* 0 or more, or None"):
+            consumer.poll(timeout_s)
+
+
+async def test_a_poll_without_a_limit_waits_as_long_as_it_takes(
+    shared_cluster: Cluster, topic: str
+) -> None:
+    async with (
+        AsyncConsumer(shared_cluster.bootstrap) as consumer,
+        AsyncProducer(shared_cluster.bootstrap) as producer,
+        asyncio.TaskGroup() as group,
+    ):
+        await consumer.assign([TopicPartition(topic, 0)])
+        assert await consumer.poll(0) == []
+        polling = group.create_task(consumer.poll(None))
+        await asyncio.wait([polling], timeout=0)
+        assert not polling.done()
+        await producer.send(topic, b"v", partition=0)
+        (batch,) = await polling
+        assert batch.values() == [b"v"]
 
 
 async def test_after_a_program_cancelled_all_tasks_a_consumer_says_so(
