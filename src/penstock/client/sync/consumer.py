@@ -8,6 +8,7 @@ returned by the next one (handing_over.py).
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from inspect import iscoroutinefunction
 from threading import RLock
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
@@ -22,7 +23,7 @@ from penstock.client.group.model import OffsetAndMetadata, RebalanceListener
 from penstock.client.loop_thread import errand, shared_loop
 from penstock.client.model import EARLIEST, ConsumedBatch, Record
 from penstock.core.types import TopicPartition
-from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -74,6 +75,12 @@ class Consumer:
         listener: RebalanceListener | None = None,
     ) -> None:
         """Reads topics as a member of the group; joins with the next poll."""
+        for method in ("on_assigned", "on_revoked", "on_lost"):
+            if iscoroutinefunction(getattr(listener, method, None)):  # would never be awaited
+                raise MisuseError(
+                    f"{method} of the listener {listener!r} is async, and a Consumer calls it in "
+                    "the thread that polls; make it a plain method, or use an AsyncConsumer"
+                )
         self._loop.run(self._core.subscribe(topics, pattern=pattern, listener=listener))
 
     def unsubscribe(self) -> None:
@@ -110,13 +117,15 @@ class Consumer:
         """Moves to the first records of a time (ms since 1970) or later; returns positions."""
         return self._loop.run(self._core.seek_to_time(timestamps_ms))
 
-    def poll(self, timeout_s: float = 1.0, max_records: int | None = None) -> list[ConsumedBatch]:
+    def poll(
+        self, timeout_s: float | None = 1.0, max_records: int | None = None
+    ) -> list[ConsumedBatch]:
         """Returns available records; waits up to `timeout_s` for one."""
         return self._polled(timeout_s, max_records, lambda batches: batches)
 
     def poll_arrow(
         self,
-        timeout_s: float = 1.0,
+        timeout_s: float | None = 1.0,
         max_records: int | None = None,
         *,
         include_headers: bool = False,
@@ -226,7 +235,7 @@ class Consumer:
 
     def _polled(
         self,
-        timeout_s: float,
+        timeout_s: float | None,
         max_records: int | None,
         convert: Callable[[list[ConsumedBatch]], Result],
     ) -> Result:

@@ -492,6 +492,34 @@ def test_misuse_is_one_clear_error(shared_broker: Cluster, name: str, member: Op
     assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
+def test_after_unsubscribe_there_is_nothing_to_poll(name: str, member: Open) -> None:
+    one = member()
+    one.subscribe(name)
+    one.poll(0)
+    one.unsubscribe()
+    with pytest.raises(MisuseError, match="call subscribe or assign before poll"):
+        one.poll(0)
+    one.assign(at(name, 0))
+    assert one.poll(0) == []
+
+
+def test_a_sync_consumer_refuses_a_listener_that_it_could_not_wait_for(
+    name: str, member: Open
+) -> None:
+    class Seeks:
+        async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+            raise AssertionError("would never run")
+
+        def on_revoked(self, partitions: frozenset[TopicPartition]) -> None: ...
+
+        def on_lost(self, partitions: frozenset[TopicPartition]) -> None: ...
+
+    one = member()
+    with pytest.raises(MisuseError, match=r"on_assigned of .*Seeks.* is async.*AsyncConsumer"):
+        one.subscribe(name, listener=Seeks())
+    one.subscribe(name)
+
+
 def test_two_processes_on_one_seat(shared_broker: Cluster, name: str, member: Open) -> None:
     session_timeout_ms = 10_000  # for which the second waits, and no stall takes the first's seat
     one = member(group_instance_id="seat", session_timeout_ms=session_timeout_ms)
