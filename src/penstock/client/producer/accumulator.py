@@ -109,7 +109,8 @@ class PartitionQueue:
         self.ready: deque[PendingBatch] = deque()
         self.busy = False
         self.gone = False
-        """Its topic was created again and has other queues: nothing is kept of it once it rests."""
+        """Its topic was created again and has other queues: nothing more is added, and nothing is
+        kept of it once it rests."""
 
 
 class Accumulator:
@@ -229,11 +230,14 @@ class Accumulator:
     def add_columns(
         self, queue: PartitionQueue, topic_id: str, columns: Columns
     ) -> PendingBatch | None:
-        """Queues columns as a separate batch; None if there is no space."""
+        """Queues columns as a separate batch; None if there is no space, or if the topic was
+        created again and has another queue."""
         size = message_bytes(columns) + BATCH_OVERHEAD_BYTES
         with self.lock:
             no_room = self.used_bytes + size > self.config.buffer_bytes and self.used_bytes > 0
             if (no_room or self.gated) and not self.admits(no_room):
+                return None
+            if queue.gone:
                 return None
             if queue.open is not None:
                 queue.ready.append(queue.open)

@@ -74,11 +74,12 @@ class TopicBuffer:
         limit_bytes = topic.configs.get("max.message.bytes")
         key_hash = key_hash_of(topic)
         with self._lock:
-            if topic.topic_id != self.topic_id:
-                self._start_over()
-            for index in range(len(self.queues), len(topic.partitions)):
-                self.queues.append(PartitionQueue(TopicPartition(self.name, index)))
+            # Replaced as a whole: threads choose among them without the lock.
+            queues = self._start_over() if topic.topic_id != self.topic_id else [*self.queues]
+            for index in range(len(queues), len(topic.partitions)):
+                queues.append(PartitionQueue(TopicPartition(self.name, index)))
             self.topic_id = topic.topic_id
+            self.queues = queues
             self.key_hash = key_hash
             self.limit_bytes = int(limit_bytes) if limit_bytes else _DEFAULT_LIMIT_BYTES
             self.batch_bytes = min(self._accumulator.config.batch_bytes, self.limit_bytes)
@@ -88,12 +89,12 @@ class TopicBuffer:
                 if partition.leader != NO_LEADER
             ]
 
-    def _start_over(self) -> None:
+    def _start_over(self) -> list[PartitionQueue]:
         """The topic was created again: waiting records stay addressed to the old one, and fail."""
         for queue in self.queues:
             self._accumulator.retire(queue)
-        self.queues = []
         self._sticky = None
+        return []
 
     def append(
         self,
@@ -103,7 +104,8 @@ class TopicBuffer:
         timestamp_ms: int | None,
         headers: Sequence[Header] | None,
     ) -> Delivery | None:
-        """Adds a record; None if there is no space for it now. Raises MisuseError."""
+        """Adds a record; None if that has to be tried again, because there is no space for it now
+        or the topic was created again meanwhile. Raises MisuseError."""
         if type(value) is not bytes or not self._plain_values:
             value = self._value_serializer(self.name, value)
         size = RECORD_OVERHEAD_BYTES + len(value or b"")
@@ -131,7 +133,8 @@ class TopicBuffer:
         with self._lock:
             used_bytes = accumulator.used_bytes
             no_room = used_bytes + size > self._buffer_bytes and used_bytes > 0
-            if (no_room or accumulator.gated) and not accumulator.admits(no_room):
+            refused = (no_room or accumulator.gated) and not accumulator.admits(no_room)
+            if refused or (queue is not None and queue.gone):
                 return None
             at = self._sticky if queue is None else queue
             batch = None if at is None else at.open
@@ -142,7 +145,7 @@ class TopicBuffer:
         return Delivery(batch.outcome, index)
 
     def add_columns(self, columns: Columns, partition: int | None) -> PendingBatch | None:
-        """Queues columns as one batch; None if there is no space for it now."""
+        """Queues columns as one batch; None as for `append`."""
         if partition is None:
             with self._lock:
                 queue = self.next_sticky()
@@ -166,7 +169,9 @@ class TopicBuffer:
 
     def partition_of(self, key: bytes | None) -> int | None:
         """The partition a serialized key belongs to; None = any."""
-        count = len(self.queues)
+        return self._partition_of(key, len(self.queues))
+
+    def _partition_of(self, key: bytes | None, count: int) -> int | None:
         if self._partitioner is None:
             return None if key is None else partition_for_key(key, count, self.key_hash)
         chosen = self._partitioner(self.name, key, count)
@@ -204,8 +209,9 @@ class TopicBuffer:
     def _queue_for(self, key: bytes | None, partition: int | None) -> PartitionQueue | None:
         if partition is not None:
             return self.queue(partition)
-        chosen = self.partition_of(key)
-        return None if chosen is None else self.queues[chosen]
+        queues = self.queues
+        chosen = self._partition_of(key, len(queues))
+        return None if chosen is None else queues[chosen]
 
     def _next_batch(self, queue: PartitionQueue | None, size: int) -> PendingBatch:
         """The batch for a record of `size` bytes that the present one has no space for.

@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -314,6 +315,45 @@ def test_new_partitions_are_used_and_a_topic_created_again_starts_over() -> None
     stale = made.accumulator.next_batch(old_queue, now_ms())
     assert stale is not None
     assert (stale.topic_id, stale.record_count) == ("id", 1)
+    assert [(p, batch.topic_id) for p, batch in made.drain()] == [(0, "other")]
+
+
+@pytest.mark.parametrize("key", [None, b"k"])
+def test_a_topic_that_is_created_again_during_a_send_gets_the_record_in_its_own_queue(
+    key: bytes | None,
+) -> None:
+    """Another queue for the same partition would count its own sequences: records of either would
+    be taken for copies of the other's."""
+    other = topic(2, topic_id="other")
+
+    class Meanwhile(list[Any]):
+        """Headers: looked at when the queue was chosen."""
+
+        def __iter__(self) -> Iterator[Any]:
+            made.topic.update(other)
+            return super().__iter__()
+
+    made = Made(topic(5))
+    old_queues = made.topic.queues
+    headers = Meanwhile([("a", b"1")])
+    assert made.send(b"v", key, None if key else 1, headers=headers) is None, "to be tried again"
+    assert made.send(b"v", key, None if key else 1, headers=headers) is not None
+    columns = encode_columns([b"w"], timestamps_ms=1)
+    assert made.topic.add_columns(columns, 0) is not None
+    assert made.accumulator.add_columns(old_queues[0], "id", columns) is None
+    assert {queue.open for queue in old_queues} == {None}
+    assert not any(queue.ready for queue in old_queues)
+    assert [batch.topic_id for _, batch in made.drain()] == ["other", "other"]
+
+
+def test_a_partition_is_chosen_among_those_of_one_topic() -> None:
+    def choose(name: str, key: Any, count: int) -> int:
+        made.topic.update(topic(1, topic_id="other"))
+        return count - 1
+
+    made = Made(topic(5), partitioner=choose)
+    assert made.send(b"v", b"k") is None, "to be tried again"
+    assert made.send(b"v", b"k") is not None
     assert [(p, batch.topic_id) for p, batch in made.drain()] == [(0, "other")]
 
 
