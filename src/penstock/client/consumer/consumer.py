@@ -275,12 +275,18 @@ class AsyncConsumer:
     ) -> "pyarrow.Table":
         """Like `poll`, but as one Arrow table: a chunk per batch, no rows if nothing came in time.
 
-        The schema is in `penstock.client.arrow`. Raises as `poll`.
+        The schema is in `penstock.client.arrow`. Raises as `poll`; what could not be converted is
+        returned by the next poll.
         """
         from penstock.client.arrow import batches_to_table  # noqa: PLC0415 - only on demand
 
         batches = await self.poll(timeout_s, max_records)
-        return batches_to_table(batches, include_headers=include_headers)
+        returned = self.returned(batches)
+        try:
+            return batches_to_table(batches, include_headers=include_headers)
+        except BaseException:
+            self.take_back(returned)
+            raise
 
     async def read_to_end(
         self,

@@ -349,6 +349,25 @@ def test_arrow_tables_hold_what_was_sent(
     assert consumer.poll_arrow(0).num_rows == 0
 
 
+async def test_records_that_cannot_be_converted_are_returned_by_the_next_poll(
+    shared_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(shared_cluster, topic, numbers(3), partition=0)
+
+    def fails(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    here = TopicPartition(topic, 0)
+    async with AsyncConsumer(shared_cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        await consumer.assign([here])
+        with monkeypatch.context() as patched:
+            patched.setattr("penstock.client.arrow.batches_to_table", fails)
+            with pytest.raises(MemoryError):
+                await consumer.poll_arrow(60)
+        assert await consumer.position(here) == 0
+        assert (await consumer.poll_arrow(60)).num_rows == 3
+
+
 def test_iterating_gives_one_record_after_the_other(
     shared_cluster: Cluster, topic: str, consumer: Consumer
 ) -> None:
