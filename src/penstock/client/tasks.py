@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from penstock.errors import ClusterError
+from penstock.errors import ClusterError, MisuseError
 
 _log = logging.getLogger("penstock.client")
 
@@ -31,6 +31,15 @@ class BackgroundTasks:
     @property
     def running(self) -> bool:
         return self._owner is not None and not self._owner.done()
+
+    def check_loop(self) -> None:
+        """Raises MisuseError in another event loop than the one of `start`: calls would wait there
+        for ever, or fail somewhere inside."""
+        if self._owner is not None and self._owner.get_loop() is not asyncio.get_running_loop():
+            raise MisuseError(
+                f"this {self._name} was first used in another event loop; create one in each, or "
+                "hand the call over to that loop with asyncio.run_coroutine_threadsafe"
+            )
 
     async def start(self) -> None:
         """Returns when `spawn` may be called. A call that was cancelled may be made again."""

@@ -484,6 +484,8 @@ class AsyncConsumer:
         """
         if self._closer is asyncio.current_task():
             return  # a listener, called by the close that is going on
+        if self._ended is None:
+            self._tasks.check_loop()
         async with self._closing:  # nobody ends the event loop under the call that came first
             if self._closer is None:
                 self._closer = asyncio.current_task()
@@ -508,6 +510,7 @@ class AsyncConsumer:
 
     async def _start(self) -> None:
         self._check_open()
+        self._tasks.check_loop()
         async with self._starting:
             if not self._started:
                 await self._tasks.start()

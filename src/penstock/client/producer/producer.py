@@ -106,6 +106,7 @@ class AsyncProducer:
     async def start(self) -> None:
         """Starts the background tasks in this event loop; the first `send` also does this."""
         self._check_open()
+        self._tasks.check_loop()
         async with self._starting:
             if self._cluster is not None:
                 return
@@ -282,6 +283,8 @@ class AsyncProducer:
         an unknown outcome; each failure was logged, and its Delivery has it.
         """
         self._guard.check()
+        if self._ended is None:
+            self._tasks.check_loop()
         async with self._closing:
             if not self._closed:
                 self._closed = True
@@ -395,6 +398,7 @@ class AsyncProducer:
 
     async def _with_room(self, add: Callable[[], Added | None], deadline: float) -> Added:
         """Calls `add` until there is space; woken whenever a batch is settled."""
+        self._tasks.check_loop()
         while True:
             if self._ended is not None:
                 raise self._ended

@@ -1,12 +1,14 @@
 """How an async producer ends: cancelled from outside, or closed by several at once."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 from support.cluster import Cluster
 
 from penstock.client import AsyncConsumer, AsyncProducer, DeliveryError, TopicPartition
-from penstock.errors import ClusterError, ErrorCode
+from penstock.errors import ClusterError, ErrorCode, MisuseError
 
 
 async def test_after_a_program_cancelled_all_tasks_nothing_waits_for_ever(
@@ -83,3 +85,32 @@ async def test_a_first_call_that_is_cancelled_does_not_spoil_the_client(
     assert batch.values() == [b"v"]
     await consumer.close()
     assert await producer.close() == 0
+
+
+async def test_another_event_loop_is_told_to_make_its_own_client(shared_broker: Cluster) -> None:
+    shared_broker.create_topic("two.loops")
+    where = TopicPartition("two.loops", 0)
+
+    def refused(call: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        with pytest.raises(MisuseError, match=r"first used in another event loop.* create one"):
+            asyncio.run(call())
+
+    async def fills() -> None:
+        while True:
+            await producer.send("two.loops", b"v" * 1_000)
+
+    async with (
+        AsyncProducer(shared_broker.bootstrap, buffer_bytes=5_000, linger_ms=3_600_000) as producer,
+        AsyncConsumer(shared_broker.bootstrap) as consumer,
+    ):
+        await producer.prepare("two.loops")
+        await consumer.assign([where])
+        for call in (
+            lambda: producer.send("another.topic", b"v"),
+            fills,
+            lambda: consumer.poll(60),
+            lambda: consumer.assign([]),
+            consumer.close,
+        ):
+            await asyncio.to_thread(refused, call)
+        assert consumer.assignment() == {where}
