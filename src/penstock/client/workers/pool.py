@@ -19,6 +19,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 from zlib import crc32
@@ -43,6 +44,8 @@ Handler = Callable[[Record], Awaitable[None] | None]
 POLL_S: Final = 0.2
 FULL_S: Final = 1.0
 """How often a full pool checks whether partitions were revoked."""
+POSITION_S: Final = 2.0
+"""How long a poll waits for where a new partition starts."""
 BEHIND_MAX: Final = 10
 """How many times `queued_max` records of a partition are taken behind one that is not finished."""
 
@@ -201,10 +204,14 @@ class AsyncWorkerPool:
     # ------------------------------------------------------------ called by the group
 
     async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """Internal: new partitions. Their start offsets are committed soon, so that lag is
-        known."""
+        """Internal: new partitions. Their start offsets are committed soon, so that lag is known,
+        if they are: a partition may have no leader now, or be lost meanwhile."""
         for where in partitions:
-            self._owned[where] = _Owned(await self._consumer.position(where))
+            start = -1
+            with suppress(PenstockError, TimeoutError):
+                async with asyncio.timeout(POSITION_S):
+                    start = await self._consumer.position(where)
+            self._owned[where] = _Owned(start)
 
     async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
         """Internal: finishes running records, drops waiting ones, commits finished ones."""

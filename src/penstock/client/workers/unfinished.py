@@ -16,7 +16,7 @@ class Unfinished:
     """One partition, for as long as it is owned."""
 
     def __init__(self, position: int) -> None:
-        """`position`: where reading starts."""
+        """`position`: where reading starts; -1: not known before the first record."""
         self._begun: deque[int] = deque()
         self._finished: set[int] = set()
         self._next = position
@@ -35,7 +35,7 @@ class Unfinished:
 
     @property
     def commit(self) -> int:
-        """The next offset to read after a crash."""
+        """The next offset to read after a crash; -1: not known."""
         return self._begun[0] if self._begun else self._next
 
     def __len__(self) -> int:

@@ -31,7 +31,7 @@ from penstock.client import (
 )
 from penstock.client.workers import pool as module
 from penstock.client.workers.unfinished import Unfinished
-from penstock.errors import ClusterError, ErrorCode, MisuseError
+from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 
 QUICK = WorkerConfig(workers=4, backoff_ms=1, commit_interval_ms=50, drain_ms=120_000)
 
@@ -325,6 +325,38 @@ def test_control_c_commits_what_is_done_and_leaves_the_group_before_the_program_
         left = admin.describe_group(name)
     assert left.members == ()
     assert sum(offset.offset for offset in left.offsets.values()) >= 5
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        ClusterError("no leader", ErrorCode.LEADER_NOT_AVAILABLE),
+        MisuseError("not assigned any more"),
+        None,
+    ],
+)
+async def test_a_partition_whose_position_is_not_known_yet_does_not_stop_the_pool(
+    shared_broker: Cluster,
+    name: str,
+    trouble: PenstockError | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fill(shared_broker, name, 20)
+    monkeypatch.setattr(module, "POSITION_S", 0.0)
+    asked: list[TopicPartition] = []
+
+    async def unknown(_: AsyncConsumer, where: TopicPartition) -> int:
+        asked.append(where)
+        if trouble is not None:
+            raise trouble
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("it waits for ever")
+
+    monkeypatch.setattr(AsyncConsumer, "position", unknown)
+    pool = AsyncWorkerPool(shared_broker.bootstrap, name, name, lambda _: None, QUICK)
+    await run_until(pool, lambda: pool.handled == 20)
+    assert len(asked) == 2
+    assert await committed(shared_broker, name, name) == 20
 
 
 async def test_a_handler_that_only_returns_an_awaitable_is_waited_for(
