@@ -65,13 +65,12 @@ class AsyncTransaction:
         if kind is None:
             try:
                 await self.commit()
-            except PenstockError:
+            except BaseException as error:  # also if it is cancelled: nobody else would abort
                 if self._manager.in_transaction:
-                    await self._abort_quietly(None)
+                    await self._abort_quietly(_abort_s(type(error)))
                 raise
         else:
-            interrupted = issubclass(kind, asyncio.CancelledError | KeyboardInterrupt | SystemExit)
-            await self._abort_quietly(INTERRUPTED_ABORT_S if interrupted else None)
+            await self._abort_quietly(_abort_s(kind))
 
     @property
     def over(self) -> bool:
@@ -227,6 +226,12 @@ class AsyncTransaction:
             await self.abort(timeout_s=timeout_s)
         except PenstockError as error:
             _log.warning("transaction not aborted yet: %s", error)
+
+
+def _abort_s(kind: type[BaseException]) -> float | None:
+    """How long an abort may take after this error: only briefly if the program is exiting."""
+    interrupted = issubclass(kind, asyncio.CancelledError | KeyboardInterrupt | SystemExit)
+    return INTERRUPTED_ABORT_S if interrupted else None
 
 
 def _end_told_by(error: PenstockError, manager: TransactionManager) -> _End | None:

@@ -440,6 +440,34 @@ async def test_a_cancelled_block_aborts(double: TransactionDouble) -> None:
     assert double.visible() == [b"next"]
 
 
+async def test_a_block_that_is_cancelled_before_its_commit_is_sent_aborts(
+    double: TransactionDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushing = asyncio.Event()
+
+    async def flushed(_: manager.TransactionManager, deadline_ms: int) -> int:
+        flushing.set()
+        await asyncio.Event().wait()
+        return 0
+
+    async with producing(double) as producer:
+
+        async def block() -> None:
+            async with producer.transaction() as tx:
+                await send(tx, b"a")
+                monkeypatch.setattr(manager.TransactionManager, "_flushed", flushed)
+
+        async with asyncio.TaskGroup() as group:
+            working = group.create_task(block())
+            await flushing.wait()
+            working.cancel()
+        monkeypatch.undo()
+        assert [end.commit for end in double.asked] == [False]
+        async with producer.transaction() as tx:
+            await send(tx, b"next")
+    assert double.visible() == [b"next"]
+
+
 # -- misuse ------------------------------------------------------------------------------------
 
 
