@@ -144,6 +144,11 @@ class Accumulator:
             news, self._news = self._news, []
             return news
 
+    def first(self, queue: PartitionQueue) -> PendingBatch | None:
+        """The batch that is sent next, now or later."""
+        with self.lock:
+            return queue.ready[0] if queue.ready else queue.open
+
     def next_batch(self, queue: PartitionQueue, at_ms: int) -> PendingBatch | None:
         """Takes the next batch to send: full ones first, the open one when it has lingered."""
         with self.lock:

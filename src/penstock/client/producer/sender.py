@@ -207,14 +207,7 @@ class Sender:
         self._identify(queue, lane)
         leader = self._cluster.view.leader(queue.where)
         if leader is None:
-            known = queue.where.topic in self._cluster.view.topics
-            self._troubles[queue] = ClusterError(
-                f"{queue.where} has no leader" if known else f"{queue.where} does not exist",
-                ErrorCode.LEADER_NOT_AVAILABLE if known else ErrorCode.UNKNOWN_TOPIC,
-            )
-            if not known:
-                self._heard_unknown(queue, at_ms)
-            self._cluster.refresh_soon(queue.where.topic)
+            self._has_no_leader(queue, lane, at_ms)
             return TICK_MS
         waiting = any(not entry.outstanding for entry in lane.window)
         if waiting:
@@ -229,6 +222,25 @@ class Sender:
                 self._cluster.refresh_soon()
         later = [when - at_ms for when in (look_ms, lane.retry_at_ms) if when and when > at_ms]
         return min([TICK_MS, *later])
+
+    def _has_no_leader(self, queue: PartitionQueue, lane: Lane[PendingBatch], at_ms: int) -> None:
+        topic = self._cluster.view.topics.get(queue.where.topic)
+        first = lane.window[0].batch if lane.window else self._accumulator.first(queue)
+        if topic is None:
+            self._heard_unknown(queue, at_ms)
+            text, code = f"{queue.where} does not exist", ErrorCode.UNKNOWN_TOPIC
+        elif (
+            first is not None
+            and first.topic_id != topic.topic_id
+            and queue.where.partition >= len(topic.partitions)
+        ):  # no broker will ever refuse the records of this partition
+            text = f"topic {topic.topic!r} was created again, with fewer partitions"
+            code = ErrorCode.TOPIC_ID_MISMATCH
+            self._give_up_all(queue, lane, ClusterError(text, code), at_ms)
+        else:
+            text, code = f"{queue.where} has no leader", ErrorCode.LEADER_NOT_AVAILABLE
+        self._troubles[queue] = ClusterError(text, code)
+        self._cluster.refresh_soon(queue.where.topic)
 
     def _expire(self, queue: PartitionQueue, lane: Lane[PendingBatch], at_ms: int) -> None:
         first_ms, last_ms = self._unknown_ms.get(queue, (0, 0))
@@ -246,13 +258,18 @@ class Sender:
         self._unknown_ms[queue] = (first_ms, at_ms)
 
     def _give_up_unknown(self, queue: PartitionQueue, lane: Lane[PendingBatch], at_ms: int) -> None:
-        """As if all deadlines had passed: nobody has to wait that long to hear it."""
         error = ClusterError(
             f"for {self._unknown_topic_ms} ms no broker has known topic {queue.where.topic!r}: it "
             "was deleted, or you may not see it any more",
             ErrorCode.UNKNOWN_TOPIC,
         )
         del self._unknown_ms[queue]
+        self._give_up_all(queue, lane, error, at_ms)
+
+    def _give_up_all(
+        self, queue: PartitionQueue, lane: Lane[PendingBatch], error: ClusterError, at_ms: int
+    ) -> None:
+        """As if all deadlines had passed: nobody has to wait that long to hear it."""
         last_ms = at_ms + self._config.delivery_timeout_ms
         for entry in lane.expire(last_ms):
             self._give_up(queue, entry.batch, error, unknown=entry.unknown)

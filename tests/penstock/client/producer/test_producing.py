@@ -382,6 +382,31 @@ def test_a_topic_created_again_gets_only_what_is_sent_to_it(
     assert all((record.value or b"").startswith(b"new") for record in records)
 
 
+def test_records_for_a_partition_that_a_topic_created_again_lacks_fail_at_once(
+    shared_cluster: Cluster, topic: str
+) -> None:
+    with Producer(
+        shared_cluster.bootstrap, linger_ms=90_000, delivery_timeout_ms=120_000
+    ) as producer:
+        waiting = producer.send(topic, b"old", partition=2)
+        with Admin(shared_cluster.bootstrap) as admin:
+            admin.delete_topic(topic)
+            admin.create_topic(topic, 1, 3)
+        wait_until(lambda: _knows_one_partition(producer, topic), what="it sees the new topic")
+        with pytest.raises(DeliveryError, match="was created again") as lost:
+            waiting.result(30)
+        assert lost.value.code is ErrorCode.TOPIC_ID_MISMATCH
+        assert not lost.value.unknown_outcome
+        assert producer.close() == 1
+
+
+def _knows_one_partition(producer: Producer, topic: str) -> bool:
+    """Whether the producer knows that there is only one."""
+    buffer = producer._core.buffer_of(topic)
+    producer._loop.run(producer._core._refresh_limit())
+    return buffer is not None and len(buffer.queues) == 1
+
+
 def test_two_producers_do_not_disturb_each_other(shared_cluster: Cluster, topic: str) -> None:
     with Producer(shared_cluster.bootstrap) as one, Producer(shared_cluster.bootstrap) as two:
         for index in range(1_000):
