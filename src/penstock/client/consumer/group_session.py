@@ -196,7 +196,11 @@ class GroupSession:
         self._link.catch_up()
         if self._lost:
             lost, self._lost = self._lost, NONE
-            await self._tell("on_lost", lost)
+            try:
+                await self._tell("on_lost", lost)
+            except asyncio.CancelledError:  # the next poll calls the listener again
+                self._lost |= lost
+                raise
         if self._leaving:
             leaving, self._leaving = self._leaving, NONE
             try:

@@ -754,3 +754,30 @@ async def test_a_listener_that_was_cancelled_is_told_again_by_the_next_poll(
         (batch,) = await one.poll(120.0)
         assert list(batch.offsets()) == [9, 10, 11]
         assert heard.of("assigned") == [frozenset(everywhere(name))]
+
+
+async def test_a_listener_that_was_cancelled_is_told_again_what_was_lost(
+    shared_broker: Cluster, name: str
+) -> None:
+    began = asyncio.Event()
+    one = AsyncConsumer(shared_broker.bootstrap, group_id=name, auto_offset_reset="earliest")
+
+    class Tells(Heard):
+        async def on_lost(self, partitions: frozenset[TopicPartition]) -> None:  # type: ignore[override]
+            if not began.is_set():
+                began.set()
+                await asyncio.get_running_loop().create_future()
+            super().on_lost(partitions)
+
+    heard = Tells()
+    everything = frozenset(everywhere(name))
+    async with one, asyncio.TaskGroup() as group:
+        await one.subscribe(name, listener=heard)
+        await wait_until_async(lambda: has(one, PARTITIONS), what="it owns all")
+        one._session.fenced(ErrorCode.UNKNOWN_MEMBER)
+        polling = group.create_task(one.poll(120.0))
+        await began.wait()
+        polling.cancel()
+        await wait_until_async(lambda: has(one, PARTITIONS), what="it owns all again")
+        assert heard.of("lost") == [everything]
+        assert heard.of("assigned") == [everything, everything]
