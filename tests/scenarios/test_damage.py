@@ -172,6 +172,25 @@ def test_a_leader_with_a_flipped_bit_is_mended(cluster: Cluster, running: bool) 
     write(cluster, topic, [b"more"])
 
 
+def test_a_leader_that_lacks_a_file_copies_what_was_in_it(cluster: Cluster) -> None:
+    topic = "lacks"
+    values = filled(cluster, topic, 0, 1, 2)
+    to_disk(cluster, 0)
+    files = list(cluster.data_dir(0).rglob("*.blob"))
+    lost = [file for file in files if values[100] in file.read_bytes()]
+    assert lost
+    for file in lost:
+        file.unlink()
+    cluster.brokers[0].start()
+    cluster.wait_in_sync(topic)
+    lead(cluster, topic, 0)
+    assert read(cluster, topic, RECORDS) == values, "whoever leads by then"
+    wait_well(cluster, topic)
+    lead(cluster, topic, 0)
+    assert read(cluster, topic, RECORDS) == values, "from the log that was copied again"
+    write(cluster, topic, [b"more"])
+
+
 def test_what_only_one_broker_had_is_an_error_that_names_it_and_nothing_is_invented(
     cluster: Cluster,
 ) -> None:

@@ -15,6 +15,22 @@ from penstock_broker.store.faults import CallGate, storage_errors
         ("IO error: Disk quota exceeded", ErrorCode.DISK_FULL),
         ("Corruption: block checksum mismatch", ErrorCode.DATA_CORRUPTED),
         ("IO error: While fdatasync: Input/output error", ErrorCode.STORAGE_FAILED),
+        (
+            "IO error: While pread offset 7 len 9: /d/000010.blob: Input/output error",
+            ErrorCode.DATA_CORRUPTED,
+        ),
+        (
+            "IO error: while stat a file for size: /d/000010.blob: No such file or directory",
+            ErrorCode.DATA_CORRUPTED,
+        ),
+        (
+            "IO error: While appending to file: /d/000010.blob: Input/output error",
+            ErrorCode.STORAGE_FAILED,
+        ),
+        (
+            "IO error: While pread offset 7 len 9: /d.blob/000010.sst: Input/output error",
+            ErrorCode.STORAGE_FAILED,
+        ),
         ("", ErrorCode.STORAGE_FAILED),
     ],
 )

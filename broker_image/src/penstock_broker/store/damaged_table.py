@@ -4,7 +4,7 @@
 
 Each start would merge it again otherwise, and end the broker after a few seconds. What the table
 has of a log is copied from other replicas, as any damage is. The table itself goes with the volume:
-until then, no space is freed.
+until then, no space is freed. Of blob files, see `damaged_blobs`.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock_broker.durable_files import DurableFile
+from penstock_broker.store.faults import is_of_a_table
 
 _FILE: Final = "DAMAGED_TABLE"
 
@@ -26,7 +27,9 @@ class DamagedTable:
     def __init__(self, folder: Path) -> None:
         """Raises OSError if the folder cannot be read."""
         self._file = DurableFile(folder / _FILE)
-        self.what = (self._file.read() or b"").decode("utf-8", "replace").strip()
+        noted = (self._file.read() or b"").decode("utf-8", "replace").strip()
+        # Earlier releases noted damage in a blob file here, too.
+        self.what = noted if is_of_a_table(noted) else ""
 
     def met(self, what: str, stop_merging: Callable[[], None]) -> None:
         """Notes it, the first time. A full disk does not hide it: then the next run meets it."""

@@ -117,6 +117,12 @@ class Database:
             self.batches.set_options(_COLLECTING if collects else _RESTING)
             self._is_collecting = collects
 
+    def stop_collecting(self) -> None:
+        """Lets RocksDB copy no more. A merge that runs goes on, and may end all writes."""
+        with suppress(Exception):
+            self.batches.set_options(_RESTING)
+        self._is_collecting = False
+
     def stored_batches(self, keys: Sequence[bytes]) -> list[bytes] | None:
         """The batches stored at these keys, in ascending order; None if one of them is missing.
 

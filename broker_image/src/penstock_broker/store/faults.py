@@ -3,12 +3,15 @@
     RocksDB status (text of a bare Exception) ──storage_errors──▶ ClusterError
         "… No space left on device …"   → DISK_FULL         nothing was written; space may be freed
         "Corruption: …"                 → DATA_CORRUPTED    never served (I22); rebuild the replica
+        a blob file that is not there,
+        or has a bad sector             → DATA_CORRUPTED    as above: others have what was in it
         anything else                   → STORAGE_FAILED    outcome unknown
 
 `CallGate` keeps `close` from closing the database while calls still use it, and says when one of
-them met a damaged table.
+them met damage.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Condition
@@ -22,6 +25,11 @@ from penstock_broker.store.interface import DamagedLogError, Slot
 
 _NO_SPACE: Final = ("No space left on device", "NoSpace", "Disk quota exceeded")
 _CORRUPTION: Final = ("Corruption:", "checksum mismatch")
+_UNREADABLE_BLOB: Final = re.compile(
+    r"while (pread|stat a file for size|open a file for random read).*"
+    r"\.blob: (Input/output error|No such file or directory)",
+    re.IGNORECASE,
+)
 
 
 def translate(error: Exception, doing: str) -> ClusterError:
@@ -34,7 +42,7 @@ def translate(error: Exception, doing: str) -> ClusterError:
             "or shorten retention: writes then resume by themselves",
             ErrorCode.DISK_FULL,
         )
-    if any(mark in text for mark in _CORRUPTION):
+    if _is_damage(text):
         return ClusterError(
             f"{doing}: stored bytes are damaged ({text}); they are not served. "
             f"Rebuild this replica from another one",
@@ -43,10 +51,24 @@ def translate(error: Exception, doing: str) -> ClusterError:
     return ClusterError(f"{doing}: storage failed ({text})", ErrorCode.STORAGE_FAILED)
 
 
-def _corruption(error: BaseException | None) -> str:
-    """RocksDB's error that a table is damaged, empty if `error` is anything else."""
-    text = "" if error is None else str(error.__cause__ or "")
-    return text if any(mark in text for mark in _CORRUPTION) else ""
+def _is_damage(text: str) -> bool:
+    corrupt = any(mark in text for mark in _CORRUPTION)
+    return corrupt or _UNREADABLE_BLOB.search(text) is not None
+
+
+def is_of_a_table(text: str) -> bool:
+    """Whether an error of RocksDB's says that a table is damaged, and not a blob file.
+
+    Not all that it says of blob files names one.
+    """
+    corrupt = any(mark in text for mark in _CORRUPTION)
+    return corrupt and (".sst" in text or "blob" not in text.lower())
+
+
+def table_damage(error: ClusterError) -> str:
+    """RocksDB's error that a table is damaged; empty if it is anything else."""
+    text = str(error.__cause__ or "")
+    return text if is_of_a_table(text) else ""
 
 
 class storage_errors:  # noqa: N801 - used like a function, as contextlib's are
@@ -88,9 +110,9 @@ def damage_of(slot: Slot) -> Iterator[None]:
 class CallGate:
     """Counts running calls; `shut` waits for them and refuses new ones with STORAGE_FAILED."""
 
-    def __init__(self, met_damaged_table: Callable[[str], None]) -> None:
-        """`met_damaged_table`: called inside the gate with RocksDB's error, each time."""
-        self._met_damaged_table = met_damaged_table
+    def __init__(self, met_damage: Callable[[ClusterError], None]) -> None:
+        """`met_damage`: called inside the gate with each DATA_CORRUPTED."""
+        self._met_damage = met_damage
         self._inside = 0
         self._shut = False
         self._changed = Condition()
@@ -107,9 +129,8 @@ class CallGate:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        met = _corruption(error)
-        if met:
-            self._met_damaged_table(met)
+        if isinstance(error, ClusterError) and error.code is ErrorCode.DATA_CORRUPTED:
+            self._met_damage(error)
         with self._changed:
             self._inside -= 1
             if self._shut:

@@ -30,9 +30,10 @@ from penstock.core.replication.producers import ProducerTable, ended_by_swept_ma
 from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.store import checks, compacting, layout
+from penstock_broker.store.damaged_blobs import DamagedBlobs
 from penstock_broker.store.damaged_table import DamagedTable
 from penstock_broker.store.database import Database, Operations, Tail
-from penstock_broker.store.faults import CallGate, damage_of, storage_errors
+from penstock_broker.store.faults import CallGate, damage_of, storage_errors, table_damage
 from penstock_broker.store.interface import PartitionWrite, Slot, StoreLoad, TimeIndexEntry
 from penstock_broker.store.layout import IndexEntry, batch_key
 from penstock_broker.store.lookups import SlotLookup
@@ -60,7 +61,7 @@ class RocksLogStore:
         self._path = path
         self._options = options or StoreOptions()
         self._writing = threading.RLock()
-        self._gate = CallGate(lambda met: self._damaged_table.met(met, self._database.stop_merging))
+        self._gate = CallGate(self._met_damage)
         self._failure: str | None = None
         self._tails: dict[Slot, Tail] = {}
         self._removed: set[Slot] | None = None
@@ -71,7 +72,7 @@ class RocksLogStore:
         self._unslowed.no_slowdown = True
         path.mkdir(parents=True, exist_ok=True)
         with storage_errors(f"opening {path}"):
-            self._damaged_table = DamagedTable(path)
+            self._damaged_table, self._damaged_blobs = DamagedTable(path), DamagedBlobs(path)
             self._database = self._open()
             self._slots = self._load_slots()
         self._live = set(self._slots.values())
@@ -229,6 +230,13 @@ class RocksLogStore:
         """What RocksDB said of one of its tables, in this run or before; empty: all are sound."""
         return self._damaged_table.what
 
+    def _met_damage(self, error: ClusterError) -> None:
+        what = table_damage(error)
+        if what:
+            self._damaged_table.met(what, self._database.stop_merging)
+        else:
+            self._damaged_blobs.met(error.message, self._database.stop_collecting)
+
     def size_bytes(self, slot: Slot) -> int:
         with self._gate, storage_errors(f"measuring slot {slot}"):
             return self._tail(slot).size_bytes
@@ -277,7 +285,10 @@ class RocksLogStore:
                 for family in (self._database.batches, self._database.state):
                     family.flush()
                 self._compact(removed)
-                self._database.collect_garbage(_GARBAGE_BUFFERS * self._options.write_buffer_bytes)
+                if self._damaged_blobs.may_collect:
+                    self._database.collect_garbage(
+                        _GARBAGE_BUFFERS * self._options.write_buffer_bytes
+                    )
             except Exception:
                 with self._writing:
                     self._removed = None
