@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
+import pytest
 from support.waiting import wait_until_async
 
+from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock_broker.services.fetching import Slice
 from penstock_broker.services.limits import ByteBudget
@@ -76,3 +78,19 @@ async def test_a_replica_that_took_the_place_of_another_wakes_the_stream() -> No
         assert not before.stable_waiters
 
     await run(fetching, requests())
+
+
+async def test_partitions_with_names_that_no_topic_has_end_the_stream() -> None:
+    """Without credit nothing is read, so they would be kept as long as the stream."""
+    fetching = Fetching()
+
+    async def requests() -> AsyncIterator[pb.SubscribeRequest]:
+        part = pb.FetchPartition(topic="t" * 1_000_000)
+        yield pb.SubscribeRequest(subscribe=[part])
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await run(fetching, requests())
+    (error,) = caught.value.exceptions
+    assert isinstance(error, ClusterError)
+    assert error.code is ErrorCode.INVALID_REQUEST
+    assert len(error.message) < 300

@@ -31,6 +31,8 @@ from penstock_broker.serving.callers import caller
 
 _MESSAGE_BYTES: Final = 4 * 1024 * 1024
 _CREDIT_MAX: Final = 1 << 31
+_PARTITION_BYTES_MAX: Final = 1024
+"""Of one in a request, with all that a later client may add: it is kept as long as the stream."""
 
 
 class Subscription:
@@ -70,6 +72,13 @@ class Subscription:
             self._ready.pop(key, None)
             self._parking.unwatch(key)
         for part in request.subscribe:
+            if part.ByteSize() > _PARTITION_BYTES_MAX:
+                raise ClusterError(
+                    f"partition {part.topic[:40]!r}…/{part.partition} takes {part.ByteSize()} "
+                    f"bytes of the request, the limit is {_PARTITION_BYTES_MAX}; check the name "
+                    "of the topic",
+                    ErrorCode.INVALID_REQUEST,
+                )
             key = TopicPartition(part.topic, part.partition)
             if len(self._positions) >= PARTITIONS_MAX and key not in self._positions:
                 raise ClusterError(

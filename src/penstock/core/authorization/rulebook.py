@@ -21,10 +21,14 @@ from penstock.core.authorization.model import (
     Resource,
     Rule,
 )
+from penstock.core.limits import GROUP_ID_MAX_CHARS, TRANSACTIONAL_ID_MAX_BYTES
+from penstock.core.topic import TOPIC_NAME_MAX_CHARS
 
 _CALLERS_MAX: Final = 10_000
 _DECISIONS_MAX: Final = 10_000
 """Kept per caller; then all are forgotten, and made again when they are needed."""
+_NAME_MAX: Final = max(TOPIC_NAME_MAX_CHARS, GROUP_ID_MAX_CHARS, TRANSACTIONAL_ID_MAX_BYTES)
+"""A request may have longer names, of megabytes: what is decided about them is not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ class Rights:
 
     def decide(self, operation: Operation, kind: Kind, name: str = "") -> Decision:
         """Whether the caller may do this, and by which rule."""
+        if len(name) > _NAME_MAX:
+            return self._decide(operation, kind, name)
         key = (operation, kind, name)
         found = self._found.get(key)
         if found is None:

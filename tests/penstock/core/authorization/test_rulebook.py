@@ -1,5 +1,7 @@
 """Decisions by rules: each case by example, and all of them against a model that has no index."""
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,6 +66,18 @@ def test_every_account_of_a_namespace_is_not_that_of_another() -> None:
     assert may(rules, Operation.READ, who="serviceaccount:etl/other")
     assert not may(rules, Operation.READ, who="serviceaccount:etl2/spark")
     assert not may(rules, Operation.READ, who="cert:serviceaccount:etl/spark")
+
+
+def test_names_that_nothing_can_have_are_not_remembered() -> None:
+    rules = book()
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            assert not may(rules, Operation.READ, Resource(Kind.TOPIC, f"{number}" * 1_000_000))
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < 1_000_000, "anybody who is known could fill the memory with names"
 
 
 def test_a_group_of_the_caller_counts() -> None:
