@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import rocksdict
@@ -457,6 +457,58 @@ def test_after_a_failed_fsync_nothing_more_is_written_but_reads_go_on(path: Path
     assert store.read(slot, Offset(0), 1, END)[0] == batch(0)
     write(store, slot, *[b for b in [batch(1)] if store.recover(slot).log_end_offset == 1])
     store.close()
+
+
+class FailsOnce:
+    """RocksDB's handle: the first fsync fails, once the next one is on its way; that succeeds,
+    although the kernel has given up the pages of the first."""
+
+    def __init__(self, batches: rocksdict.Rdict) -> None:
+        self._batches = batches
+        self.second_may_begin = threading.Event()
+        self.fsyncs = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+    def flush_wal(self, *, sync: bool) -> None:
+        self.fsyncs += 1
+        if self.fsyncs == 1:
+            self.second_may_begin.wait(60)
+            raise Exception("IO error: While fdatasync: Input/output error")  # noqa: TRY002
+        self._batches.flush_wal(sync=sync)
+
+
+def test_nobody_is_told_by_another_fsync_that_what_one_lost_is_on_disk(path: Path) -> None:
+    store = RocksLogStore(path)
+    slots = [store.open_slot(ReplicaKey(TopicId("orders"), n)) for n in range(2)]
+    store._database.batches = disk = cast("Any", FailsOnce(store._database.batches))
+    answers: list[ErrorCode | None] = []
+
+    def write_and_note(slot: Slot) -> None:
+        try:
+            write(store, slot, batch(0), sync=True)
+            answers.append(None)
+        except ClusterError as error:
+            answers.append(error.code)
+
+    threads = [threading.Thread(target=write_and_note, args=(slot,)) for slot in slots]
+    threads[0].start()
+    eventually(lambda: check_at_least(disk.fsyncs, 1), within_s=60)
+    threads[1].start()
+    eventually(lambda: check_at_least(len(store.read(slots[1], Offset(0), 1, END)), 1), within_s=60)
+    disk.second_may_begin.set()
+    for thread in threads:
+        thread.join(60)
+    assert answers == [ErrorCode.STORAGE_FAILED] * 2
+    with pytest.raises(ClusterError):
+        store.close()
+    assert disk.fsyncs == 1
+
+
+def check_at_least(found: int, least: int) -> None:
+    if found < least:
+        raise ClusterError(f"{found}, not yet {least}")
 
 
 # ------------------------------------------------------------------ kill, restart, space

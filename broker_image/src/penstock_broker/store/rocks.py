@@ -61,6 +61,7 @@ class RocksLogStore:
         self._path = path
         self._options = options or StoreOptions()
         self._writing = threading.RLock()
+        self._syncing = threading.Lock()
         self._gate = CallGate(self._met_damage)
         self._failure: str | None = None
         self._tails: dict[Slot, Tail] = {}
@@ -391,15 +392,19 @@ class RocksLogStore:
                 pause.wait(_STALL_POLL_S)
 
     def _sync(self) -> None:
-        try:
-            self._database.batches.flush_wal(sync=True)
-        except Exception as error:
-            self._failure = (
-                f"fsync of the write-ahead log in {self._path} failed ({error}); it is unknown "
-                "what is on disk, so nothing more is written: check the volume, then restart "
-                "the broker"
-            )
-            raise ClusterError(self._failure, _FAILED) from error
+        """One at a time: what one has failed to fsync, the next would falsely call done."""
+        with self._syncing:
+            if self._failure is not None:
+                raise ClusterError(self._failure, _FAILED)
+            try:
+                self._database.batches.flush_wal(sync=True)
+            except Exception as error:
+                self._failure = (
+                    f"fsync of the write-ahead log in {self._path} failed ({error}); it is unknown "
+                    "what is on disk, so nothing more is written: check the volume, then restart "
+                    "the broker"
+                )
+                raise ClusterError(self._failure, _FAILED) from error
 
     def _compact(self, removed: set[Slot] | None) -> None:
         database = self._database
